@@ -1,0 +1,221 @@
+"""Avro schemas as immutable values.
+
+A parsed schema is a tree of frozen nodes. A named type (record, enum, fixed) stands in the tree once, where it
+is defined; every later use is a `Reference` by full name, so recursive schemas are finite values and equality is
+structural. `Schema.resolve` follows a reference.
+
+Positions and source text take no part in equality: two schemas that differ only in layout are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+JsonValue = Any
+"""A value as `json.loads` gives it: None, bool, int, float, str, list or dict."""
+
+
+class _NoDefault:
+    """The default of a field that has none; an explicit JSON null is `None`."""
+
+    _instance: _NoDefault | None = None
+
+    def __new__(cls) -> _NoDefault:
+        if cls._instance is None:
+            cls._instance = super().__new__(cls)
+        return cls._instance
+
+    def __repr__(self) -> str:
+        return "NO_DEFAULT"
+
+    def __reduce__(self) -> str:
+        return "NO_DEFAULT"
+
+
+NO_DEFAULT: Final = _NoDefault()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a node begins in its source text.
+
+    `line` and `column` count from 1 (columns in characters); `pointer` is the JSON pointer of RFC 6901, "" for the
+    whole document.
+    """
+
+    pointer: str
+    line: int
+    column: int
+
+
+NOWHERE: Final = Position("", 0, 0)
+"""The position of a node that was made by a program and not read from a text."""
+
+
+class PrimitiveType(StrEnum):
+    NULL = "null"
+    BOOLEAN = "boolean"
+    INT = "int"
+    LONG = "long"
+    FLOAT = "float"
+    DOUBLE = "double"
+    BYTES = "bytes"
+    STRING = "string"
+
+
+class Order(StrEnum):
+    ASCENDING = "ascending"
+    DESCENDING = "descending"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Name:
+    """A full name: `namespace` is "" in the null namespace."""
+
+    name: str
+    namespace: str = ""
+
+    @property
+    def full(self) -> str:
+        return f"{self.namespace}.{self.name}" if self.namespace else self.name
+
+    def __str__(self) -> str:
+        return self.full
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalType:
+    """A logical type that is valid on the type that carries it; invalid or unknown ones stay in `props` only.
+
+    `precision` and `scale` are set for decimal, in digits.
+    """
+
+    name: str
+    precision: int | None = None
+    scale: int | None = None
+
+
+Props = tuple[tuple[str, JsonValue], ...]
+"""Attributes that Avro does not reserve, in source order; `logicalType`, `precision` and `scale` are among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    type: PrimitiveType
+    logical: LogicalType | None = None
+    props: Props = ()
+    position: Position = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a record. `default` is the JSON value of the schema text, or `NO_DEFAULT`."""
+
+    name: str
+    type: Type
+    default: JsonValue = NO_DEFAULT
+    doc: str | None = None
+    aliases: tuple[str, ...] = ()
+    order: Order = Order.ASCENDING
+    props: Props = ()
+    position: Position = field(default=NOWHERE, compare=False)
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not NO_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record, or an error type (`is_error`), which reads and writes like one. Aliases are full names."""
+
+    name: Name
+    fields: tuple[Field, ...]
+    doc: str | None = None
+    aliases: tuple[Name, ...] = ()
+    is_error: bool = False
+    props: Props = ()
+    position: Position = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Enum:
+    """`default` is the symbol read for an unknown one, or None when the enum has none."""
+
+    name: Name
+    symbols: tuple[str, ...]
+    default: str | None = None
+    doc: str | None = None
+    aliases: tuple[Name, ...] = ()
+    props: Props = ()
+    position: Position = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """`size` is in bytes."""
+
+    name: Name
+    size: int
+    logical: LogicalType | None = None
+    doc: str | None = None
+    aliases: tuple[Name, ...] = ()
+    props: Props = ()
+    position: Position = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    items: Type
+    props: Props = ()
+    position: Position = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    values: Type
+    props: Props = ()
+    position: Position = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    branches: tuple[Type, ...]
+    position: Position = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A use of a named type that is defined elsewhere in the schema, or in a referenced schema."""
+
+    name: Name
+    position: Position = field(default=NOWHERE, compare=False)
+
+
+NamedType = Record | Enum | Fixed
+Type = Primitive | Record | Enum | Fixed | Array | Map | Union | Reference
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A whole schema: its root node and every named type that a reference in it may mean.
+
+    `names` holds the types defined in this text and those of the schemas it refers to; `text` and `source` (a file
+    name or a subject) say where it was read from.
+    """
+
+    root: Type
+    names: Mapping[Name, NamedType] = field(default_factory=lambda: MappingProxyType({}), compare=False)
+    text: str = field(default="", compare=False, repr=False)
+    source: str = field(default="", compare=False)
+
+    def resolve(self, node: Type) -> Type:
+        """The node itself, or what a reference stands for."""
+        if isinstance(node, Reference):
+            return self.names[node.name]
+        return node

@@ -1,0 +1,1 @@
+"""Headrace: an Avro schema registry with an automatic Hadoop/Hive loader."""

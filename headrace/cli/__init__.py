@@ -1,0 +1,105 @@
+"""The `headrace` command: one module per subcommand, imported only when it is asked for.
+
+A subcommand module has `configure(parser)` and `run(args) -> exit code`. Rooms are imported inside it, so that
+`headrace compat check` starts without Flask or Spark installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from headrace.cli.command import EXIT_FAILED, EXIT_OK, CommandError
+from headrace.settings import SettingsError
+from headrace.version import VERSION
+
+SUBCOMMANDS = {
+    "compat": "check schema changes for compatibility",
+    "registry": "serve the schema registry",
+    "broker": "serve the bundled Kafka-protocol broker",
+    "load": "load every topic into its Hive table; plan and status of loads",
+    "quarantine": "messages that could not be loaded",
+    "audit": "prove that nothing was lost or doubled",
+    "sql": "query the tables",
+    "up": "run everything on this machine",
+    "demo": "a year of flights from producer to Hive table",
+}
+
+EXTRAS = {
+    "fastavro": "loader",
+    "flask": "registry",
+    "sqlalchemy": "registry",
+    "alembic": "registry",
+    "marshmallow": "registry",
+    "kafka": "producer",
+    "crc32c": "broker",
+    "pyspark": "loader",
+    "cramjam": "loader",
+    "pyhive": "loader",
+}
+"""Which extra brings a library that a subcommand needs."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code: 0 fine, 1 findings, 2 could not tell."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    _configure_logging()
+    try:
+        parser = _parser(arguments)
+        args = parser.parse_args(arguments)
+        return int(args.run(args))
+    except (CommandError, SettingsError) as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return error.exit_code if isinstance(error, CommandError) else EXIT_FAILED
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        print(
+            f"headrace: this command needs the library {error.name!r}; install it with: "
+            f"pip install 'headrace[{extra}]'",
+            file=sys.stderr,
+        )
+        return EXIT_FAILED
+    except BrokenPipeError:
+        # The reader of our output has gone (`headrace … | head`); say nothing, also not at interpreter exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except KeyboardInterrupt:
+        print("headrace: interrupted", file=sys.stderr)
+        return 130
+
+
+def _configure_logging() -> None:
+    logging.basicConfig(
+        level=os.environ.get("HEADRACE_LOG_LEVEL", "INFO").upper()
+        if os.environ.get("HEADRACE_LOG_LEVEL", "INFO").upper() in logging.getLevelNamesMapping()
+        else "INFO",
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    for chatty in ("py4j", "kafka", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="headrace",
+        description="Avro schema registry with an automatic Hadoop/Hive loader.",
+        epilog="Exit codes: 0 fine, 1 findings, 2 could not tell. `headrace COMMAND --help` says more.",
+    )
+    parser.add_argument("--version", action="version", version=f"headrace {VERSION}")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    wanted = next((word for word in arguments if not word.startswith("-")), None)
+    for name, summary in SUBCOMMANDS.items():
+        subparser = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name == wanted:
+            module = importlib.import_module(f"headrace.cli.{name}")
+            module.configure(subparser)
+            if subparser.get_default("run") is None:
+                subparser.set_defaults(run=module.run)
+    return parser

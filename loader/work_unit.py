@@ -1,0 +1,177 @@
+"""What a task is given and what it returns: plain values that travel between the driver and the Python workers.
+
+Offsets are half-open, `[start, end)`. A work unit is planned, run, then decided; nothing in it is changed in
+between. Everything here can be pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [start, end) of one topic-partition; end is exclusive, like the log end offset.
+
+    `topic_id` is the broker's id of the topic's present incarnation ("" when the broker gives none) and
+    `leader_epoch` the epoch at planning (-1 when unknown). `bytes_estimate` is the planner's weight, in bytes.
+    """
+
+    topic_partition: TopicPartition
+    start: int
+    end: int
+    topic_id: str = ""
+    leader_epoch: int = -1
+    bytes_estimate: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise ValueError(f"offset range [{self.start}, {self.end}) of {self.topic_partition} is not a range")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What a task must know of one topic.
+
+    `load_schema` is the text of the Avro schema that the files are written in, without the `kafka` column, which
+    the writer appends as `kafka_column` says. `writer_schemas` maps schema id to self-contained schema text;
+    `absent_ids` are ids that the registry was asked for by name and does not have: their messages are quarantined.
+    `time_property` is the subject's metadata property `headrace.time`, or "".
+    """
+
+    topic: str
+    load_schema: str
+    writer_schemas: Mapping[int, str]
+    absent_ids: frozenset[int] = frozenset()
+    time_property: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """The part of the settings that tasks need. Sizes are in bytes."""
+
+    bootstrap_servers: str
+    staging_dir: str  # local path of staging/<work id>; tasks write below it under names of their own
+    partition_by: str  # hour | day
+    kafka_column: str  # none | position | full
+    codec: str  # null | deflate | snappy
+    time_fields: tuple[str, ...]
+    file_bytes_target: int
+    block_bytes: int = 1024 * 1024  # uncompressed bytes of one Avro block
+    fetch_bytes: int = 8 * 1024 * 1024  # of one fetch from one partition
+    record_bytes_max: int = 64 * 1024 * 1024  # a decompressed batch beyond this is refused
+    fetch_timeout_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkUnit:
+    """The ranges of one task of the pool. `build` is the driver's (Python, headrace) version, compared by the task."""
+
+    work_id: str
+    task: int
+    ranges: tuple[OffsetRange, ...]
+    topics: Mapping[str, TopicPlan]
+    settings: TaskSettings
+    build: str
+
+
+class FileKind(StrEnum):
+    DATA = "data"
+    QUARANTINE = "quarantine"
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Which messages of one partition a file holds: the first and last offset (both inclusive) and how many."""
+
+    partition: int
+    first: int
+    last: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A finished file in the staging folder.
+
+    `path` is relative to `staging/<work id>/` and belongs to one attempt of one task. `bucket` is the partition
+    path, `dt=2013-01-01/hr=05` or `dt=2013-01-01`. `checksum` is the SHA-256 of the bytes, in hex.
+    """
+
+    kind: FileKind
+    topic: str
+    bucket: str
+    path: str
+    length: int
+    checksum: str
+    records: int
+    ranges: tuple[FileRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeCounts:
+    """What the offsets of a range were. The sum of all is `end - start`, or the range is not whole."""
+
+    records: int = 0  # written to a data file
+    tombstones: int = 0  # null values
+    control: int = 0  # transaction markers
+    aborted: int = 0  # records of aborted transactions
+    gaps: int = 0  # offsets that the log no longer holds (compaction, DeleteRecords inside the range)
+    quarantined: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.records + self.tombstones + self.control + self.aborted + self.gaps + self.quarantined
+
+
+@dataclass(frozen=True, slots=True)
+class AuditCount:
+    """Messages of one topic, tier and window. `fingerprint` is the sum modulo 2**64 of the messages' hashes."""
+
+    tier: str  # broker | loader
+    topic: str
+    partition: int
+    window_start_ms: int
+    count: int
+    bytes: int
+    fingerprint: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeResult:
+    """What became of one range.
+
+    `done` is the contiguous prefix that was read whole; it is empty (start == end) when nothing can be decided.
+    `error` says why the rest was not read, "" when all was; `unknown_schema_id` is set when the range stopped
+    before a message whose writer schema the plan does not know. `time_sources` counts which source gave each
+    message its time (`header.time`, `timestamp`, `record`, …). `bytes_read` is what came off the wire.
+    """
+
+    done: OffsetRange
+    counts: RangeCounts
+    gaps: tuple[tuple[int, int], ...] = ()
+    audit: tuple[AuditCount, ...] = ()
+    time_sources: Mapping[str, int] = field(default_factory=dict)
+    bytes_read: int = 0
+    error: str = ""
+    unknown_schema_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitResult:
+    """All that a task returns; `error` is set when the task as a whole could not run (a foreign build)."""
+
+    task: int
+    ranges: tuple[RangeResult, ...]
+    files: tuple[StagedFile, ...]
+    build: str
+    duration_ms: int
+    error: str = ""

@@ -1,0 +1,73 @@
+"""Builds the `headrace` distribution.
+
+A bare install is the compatibility command and nothing else; servers and the loader are extras, so that a CI job
+that checks schemas pulls neither Flask nor Spark.
+"""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = (HERE / "headrace" / "version.py").read_text(encoding="utf-8").split('VERSION = "')[1].split('"')[0]
+
+PRODUCER = ["kafka-python==3.0.12", "fastavro>=1.12,<2", "crc32c>=2.7,<3"]
+REGISTRY = ["flask>=3.1,<4", "sqlalchemy>=2.0.36,<2.2", "alembic>=1.14,<2", "marshmallow>=3.26,<5", "granian>=2.2,<3"]
+BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3"]
+LOADER = [
+    *PRODUCER,
+    "cramjam>=2.9,<3",
+    "lz4>=4.3,<5",
+    "zstandard>=0.23,<1",
+    "pyspark==4.3.0",
+    "PyHive>=0.7,<0.8",
+    "thrift>=0.21,<1",
+    "thrift-sasl>=0.4.3,<0.5",
+    "pure-sasl>=0.6.2,<0.7",
+]
+ALL = sorted({*PRODUCER, *REGISTRY, *BROKER, *LOADER})
+DEV = [
+    *ALL,
+    "confluent-kafka[avro,schemaregistry]>=2.8,<3",
+    "hypothesis>=6.115,<7",
+    "mypy>=1.13,<3",
+    "pytest>=8.3,<10",
+    "pytest-timeout>=2.3,<3",
+    "ruff>=0.8,<1",
+]
+
+setup(
+    name="headrace",
+    version=VERSION,
+    description="Avro schema registry with an automatic Hadoop/Hive loader",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8") if (HERE / "README.md").exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.14",
+    packages=find_packages(
+        include=[
+            f"{room}{sub}"
+            for room in (
+                "avro_schema",
+                "compat",
+                "hive_ddl",
+                "registry",
+                "broker",
+                "loader",
+                "audit",
+                "pipeline",
+                "headrace",
+            )
+            for sub in ("", ".*")
+        ]
+    ),
+    entry_points={"console_scripts": ["headrace = headrace.cli:main"]},
+    extras_require={
+        "producer": PRODUCER,
+        "registry": REGISTRY,
+        "broker": BROKER,
+        "loader": LOADER,
+        "all": ALL,
+        "dev": DEV,
+    },
+)
