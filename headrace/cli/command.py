@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.settings import Settings, load_settings
 
+SETTING_PREFIX = "setting:"  # of the argparse names of flags that set a key
 EXIT_OK = 0
 EXIT_FINDINGS = 1  # the command ran and found something a person must act on
 EXIT_FAILED = 2  # it could not tell: usage, settings, input or output
@@ -64,7 +65,7 @@ def add_settings_flags(parser: argparse.ArgumentParser, keys: Sequence[str]) -> 
     group.add_argument("--config", type=Path, metavar="FILE", help="settings file (default: headrace.toml)")
     for key in ("data_dir", *keys):
         flag = FLAGS[key]
-        group.add_argument(flag.name, dest=f"setting:{key}", metavar="VALUE", help=flag.help)
+        group.add_argument(flag.name, dest=f"{SETTING_PREFIX}{key}", metavar="VALUE", help=flag.help)
 
 
 def settings_from(args: argparse.Namespace) -> Settings:
@@ -73,19 +74,22 @@ def settings_from(args: argparse.Namespace) -> Settings:
     Raises:
         SettingsError: see `load_settings`.
     """
-    prefix = "setting:"
-    flags = {
-        name.removeprefix(prefix): value
-        for name, value in vars(args).items()
-        if name.startswith(prefix) and value is not None
-    }
     return load_settings(
-        flags=flags,
+        flags=flag_values(args),
         config=getattr(args, "config", None),
         environment=os.environ,
         working_dir=Path.cwd(),
         home=Path.home(),
     )
+
+
+def flag_values(args: argparse.Namespace) -> dict[str, str]:
+    """The settings given by flags: dotted key to text."""
+    return {
+        name.removeprefix(SETTING_PREFIX): value
+        for name, value in vars(args).items()
+        if name.startswith(SETTING_PREFIX) and value is not None
+    }
 
 
 def add_format_flag(parser: argparse.ArgumentParser, choices: Sequence[str] = ("text", "json")) -> None:

@@ -1,0 +1,53 @@
+"""`headrace up`: everything on this machine with one command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from headrace.addresses import LiveAddresses
+from headrace.cli.command import CommandError, add_settings_flags, flag_values, settings_from
+from headrace.java import JavaNotFoundError, ensure_java
+
+KEYS = (
+    "registry.listen",
+    "registry.database_url",
+    "broker.listen",
+    "hive.listen",
+    "sql.listen",
+    "loader.warehouse",
+    "loader.tasks",
+    "loader.interval",
+    "loader.partition_by",
+    "hive.database",
+    "spark.master",
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Runs registry, broker, metastore and scheduled loads on this machine, on loopback, until Ctrl-C or SIGTERM. "
+        "Prints one line when all is ready. Other commands on the same --data-dir find it by themselves."
+    )
+    add_settings_flags(parser, KEYS)
+
+
+def run(args: argparse.Namespace) -> int:
+    from pipeline.up import UpError, child_environment, run_up
+
+    settings = settings_from(args)
+    try:
+        ensure_java(settings.data_dir)
+        run_up(settings, child_environment(os.environ, flag_values(args), args.config), _announce)
+    except (UpError, JavaNotFoundError) as error:
+        raise CommandError(str(error)) from error
+    return 0
+
+
+def _announce(addresses: LiveAddresses) -> None:
+    sql = f" sql={addresses.sql}" if addresses.sql else ""
+    print(
+        f"ready registry={addresses.registry} broker={addresses.broker} metastore={addresses.metastore} "
+        f"warehouse={addresses.warehouse}{sql}",
+        flush=True,
+    )

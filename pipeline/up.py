@@ -1,0 +1,330 @@
+"""`headrace up`: registry, broker, metastore and scheduled loads on one machine, supervised.
+
+The parts are child processes in this process's own group: a Ctrl-C on the terminal reaches all of them, and on Linux
+the kernel ends them when the supervisor is killed. A part that ends by itself ends the whole with a non-zero code,
+because a half-working pipeline that looks alive is worse than one that is down.
+
+Invariants: `up.json` holds addresses only while every part is ready, and its `flock` is held from start to end, so
+at most one `up` runs on a data folder and a file left behind by a killed one is known to be stale.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import fcntl
+import json
+import logging
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from headrace.addresses import UP_FILE_NAME, LiveAddresses, warehouse_dir
+from headrace.settings import CONFIG_PATH_VARIABLE, ENVIRONMENT_PREFIX, Settings
+
+logger = logging.getLogger(__name__)
+
+READY_TIMEOUT_S = 120.0  # a cold Spark with a new Derby takes some 15 s on two slow cores
+STOP_TIMEOUT_S = 20.0  # a part that has not ended by then is killed; all parts survive that
+POLL_S = 0.2
+LOG_BYTES_MAX = 64 * 1024 * 1024  # a part's log beyond this is set aside when the part starts
+PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
+
+
+class UpError(Exception):
+    """The whole could not start, or a part of it died; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartCommand:
+    """How one part is started: `python -m <arguments>`; `name` also names its log file."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+
+class Part:
+    """A running child process and its ready line."""
+
+    def __init__(self, command: PartCommand, log_dir: Path, environment: Mapping[str, str]) -> None:
+        self.command = command
+        self.log_path = log_dir / f"{command.name}.log"
+        self._set_aside_large_log()
+        self._log = self.log_path.open("ab")
+        self._log_start = self._log.tell()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *command.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=dict(environment),
+            preexec_fn=_end_with_parent(os.getpid()),
+        )
+        self._output = b""
+
+    def wait_until_ready(self, deadline: float, should_stop: Callable[[], bool]) -> Mapping[str, str]:
+        """The addresses of the ready line.
+
+        Raises:
+            UpError: the part ended, or said nothing until the deadline.
+        """
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        while not should_stop():
+            readable, _, _ = select.select([descriptor], [], [], POLL_S)
+            if readable:
+                chunk = os.read(descriptor, 65536)
+                self._output += chunk
+                for line in self._output.decode("utf-8", "replace").splitlines(keepends=True):
+                    if line.startswith("ready ") and line.endswith("\n"):
+                        return dict(re.findall(r"(\w+)=(\S+)", line))
+                if not chunk:
+                    self.process.wait()
+                    raise UpError(f"the {self.command.name} did not start: {self.last_words()}")
+            if time.monotonic() > deadline:
+                raise UpError(
+                    f"the {self.command.name} was not ready after {READY_TIMEOUT_S:.0f} s; see {self.log_path}"
+                )
+        raise KeyboardInterrupt
+
+    def last_words(self) -> str:
+        """The last line that the part wrote to its log, or how it ended."""
+        self._log.flush()
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        said = [line for line in lines if line.startswith("headrace: ")]
+        if said or lines:
+            return (said or lines)[-1].removeprefix("headrace: ")
+        return f"it ended with code {self.process.returncode} and said nothing"
+
+    def stop(self, deadline: float) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                logger.warning("part_killed part=%s reason=did_not_stop", self.command.name)
+                self.process.kill()
+                self.process.wait()
+        self._log.close()
+
+    def _set_aside_large_log(self) -> None:
+        if self.log_path.exists() and self.log_path.stat().st_size > LOG_BYTES_MAX:
+            self.log_path.replace(self.log_path.with_suffix(".log.1"))
+
+
+def run_up(settings: Settings, environment: Mapping[str, str], announce: Callable[[LiveAddresses], None]) -> None:
+    """Starts everything, calls `announce` when all is ready, and returns after a clean stop by SIGINT or SIGTERM.
+
+    Args:
+        settings: the settings in force.
+        environment: for the children; they read their settings from it as this process did.
+        announce: is given the live addresses once.
+
+    Raises:
+        UpError: another `up` runs here, a part did not start, or one died.
+    """
+    stop = _StopFlag()
+    data_dir = settings.data_dir.resolve()
+    log_dir = data_dir / "logs"
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        warehouse_dir(settings).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UpError(f"cannot write to {error.filename}: {error.strerror}") from error
+    with _UpFile(data_dir / UP_FILE_NAME) as up_file, stop:
+        parts: list[Part] = []
+        schedule: _Schedule | None = None
+        try:
+            for command in part_commands(settings):
+                parts.append(Part(command, log_dir, environment))
+            addresses = _wait_for_all(parts, settings, stop)
+            up_file.publish(addresses)
+            announce(addresses)
+            schedule = _Schedule(settings, log_dir, environment)
+            _supervise(parts, schedule, stop)
+        except KeyboardInterrupt:
+            logger.info("up_stopped reason=signal")
+        finally:
+            up_file.clear()
+            deadline = time.monotonic() + STOP_TIMEOUT_S
+            if schedule is not None:
+                schedule.stop(deadline)
+            for part in reversed(parts):
+                part.stop(deadline)
+
+
+def part_commands(settings: Settings) -> Sequence[PartCommand]:
+    """What is started, in order; everything is stopped in the opposite order."""
+    data_dir = str(settings.data_dir.resolve())
+    endpoint = ["--data-dir", data_dir, "--metastore-listen", str(settings.hive.listen)]
+    endpoint += ["--warehouse", str(warehouse_dir(settings))]
+    if settings.sql.listen is not None:
+        endpoint += ["--sql-listen", str(settings.sql.listen)]
+    return (
+        PartCommand("registry", ("headrace", "registry", "serve", "--data-dir", data_dir)),
+        PartCommand("broker", ("headrace", "broker", "serve", "--data-dir", data_dir)),
+        PartCommand("metastore", ("pipeline.endpoint", *endpoint)),
+    )
+
+
+def child_environment(
+    environment: Mapping[str, str], flags: Mapping[str, str], config: Path | None = None
+) -> dict[str, str]:
+    """The environment in which a child reads the same settings: flags travel as variables, which beat the file."""
+    variables = {ENVIRONMENT_PREFIX + "__".join(key.upper().split(".", 1)): value for key, value in flags.items()}
+    if config is not None:
+        variables[CONFIG_PATH_VARIABLE] = str(config.resolve())
+    return {**environment, **variables}
+
+
+def next_aligned_ms(now_ms: int, interval_ms: int) -> int:
+    """The next instant after `now_ms` that is a whole number of intervals since 1970, so that runs of different
+    machines and restarts fall on the same minutes."""
+    return (now_ms // interval_ms + 1) * interval_ms
+
+
+def _wait_for_all(parts: Sequence[Part], settings: Settings, stop: _StopFlag) -> LiveAddresses:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    found: dict[str, str] = {}
+    for part in parts:
+        found.update(part.wait_until_ready(deadline, stop.is_set))
+    return LiveAddresses(
+        pid=os.getpid(),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        registry=found["registry"],
+        broker=found["broker"],
+        metastore=found["metastore"],
+        sql=found.get("sql", ""),
+        warehouse=str(warehouse_dir(settings)),
+    )
+
+
+def _supervise(parts: Sequence[Part], schedule: _Schedule, stop: _StopFlag) -> None:
+    while not stop.is_set():
+        for part in parts:
+            code = part.process.poll()
+            if code is not None and not stop.is_set():
+                raise UpError(
+                    f"the {part.command.name} died with code {code}: {part.last_words()} (log: {part.log_path})"
+                )
+        schedule.tick(int(time.time() * 1000))
+        stop.wait(POLL_S)
+
+
+class _Schedule:
+    """Starts a load at each aligned interval, never two at once."""
+
+    def __init__(self, settings: Settings, log_dir: Path, environment: Mapping[str, str]) -> None:
+        self._interval_ms = max(1000, settings.loader.interval.ms)
+        self._due_ms = next_aligned_ms(int(time.time() * 1000), self._interval_ms)
+        self._command = PartCommand("load", ("headrace", "load", "--data-dir", str(settings.data_dir.resolve())))
+        self._log_dir = log_dir
+        self._environment = environment
+        self._running: Part | None = None
+
+    def tick(self, now_ms: int) -> None:
+        if self._running is not None and self._running.process.poll() is not None:
+            self._report(self._running)
+            self._running = None
+        if now_ms >= self._due_ms:
+            self._due_ms = next_aligned_ms(now_ms, self._interval_ms)
+            if self._running is None:
+                logger.info("load_started reason=schedule")
+                self._running = Part(self._command, self._log_dir, self._environment)
+            else:
+                logger.warning("load_still_running reason=interval_too_short interval_ms=%d", self._interval_ms)
+
+    def stop(self, deadline: float) -> None:
+        if self._running is not None:
+            self._running.stop(deadline)
+
+    def _report(self, load: Part) -> None:
+        code = load.process.returncode
+        if load.process.stdout is not None:
+            load.process.stdout.close()
+        if code == 0:
+            logger.info("load_ended code=0")
+        else:
+            logger.warning("load_ended code=%d log=%s said=%s", code, load.log_path, load.last_words())
+        load.stop(time.monotonic())
+
+
+class _StopFlag:
+    """Set by SIGINT or SIGTERM while the context is open."""
+
+    def __init__(self) -> None:
+        self._stopped = False
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> _StopFlag:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal returned a moment ago
+
+    def _handle(self, number: int, frame: object) -> None:
+        self._stopped = True
+
+    def is_set(self) -> bool:
+        return self._stopped
+
+    def wait(self, seconds: float) -> None:
+        if not self._stopped:
+            time.sleep(seconds)
+
+
+class _UpFile:
+    """`up.json`, locked from start to end and filled while everything is ready."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> _UpFile:
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = re.search(rb'"pid": (\d+)', os.read(self._descriptor, 65536))
+            os.close(self._descriptor)
+            who = f" (process {holder[1].decode()})" if holder else ""
+            raise UpError(
+                f"another `headrace up` runs on {self._path.parent}{who}; stop it or name another --data-dir"
+            ) from error
+        self.clear()
+        return self
+
+    def publish(self, addresses: LiveAddresses) -> None:
+        content = json.dumps(dataclasses.asdict(addresses), indent=2).encode()
+        os.pwrite(self._descriptor, content, 0)
+
+    def clear(self) -> None:
+        os.ftruncate(self._descriptor, 0)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+def _end_with_parent(parent: int) -> Callable[[], None]:
+    """Runs in the child before exec: on Linux, asks the kernel for SIGTERM when the supervisor dies."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+
+    def prepare() -> None:
+        if prctl is not None:
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:
+                os._exit(1)
+
+    return prepare
