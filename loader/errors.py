@@ -1,0 +1,103 @@
+"""What can go wrong in a load.
+
+LoaderError
+├── StorageError                the file system of the warehouse
+│   ├── UnwritableWarehouse     it cannot be made or written to
+│   └── NoHardLinks             it cannot do put-if-absent
+├── DecisionLogError            what has been decided cannot be read
+│   ├── BadDecision             a slot whose checksum or content is wrong
+│   └── UnsupportedFormat       written by a newer release
+├── PublishedFileLost           a decided file is neither in staging nor where it belongs
+├── KafkaError                  the brokers
+│   ├── KafkaUnavailable        none of them answers
+│   ├── OffsetOutOfRange        the log does not hold the offset
+│   └── CorruptBatch            bytes that are not the batch they claim to be
+├── SchemasUnavailable          the registry does not answer and what is needed is not cached
+└── PoolFailed                  the tasks could not be run
+"""
+
+from __future__ import annotations
+
+
+class LoaderError(Exception):
+    """Root of the room's errors; the message is one line for people."""
+
+
+class StorageError(LoaderError):
+    pass
+
+
+class UnwritableWarehouse(StorageError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"cannot write to the warehouse {path}: {reason}; make the folder writable or set loader.warehouse"
+        )
+        self.path = path
+        self.reason = reason
+
+
+class NoHardLinks(StorageError):
+    """Without hard links there is no atomic put-if-absent on a local file system, and so no exactly-once."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"the file system of {path} cannot make hard links ({reason}), which the decision log needs; "
+            "set loader.warehouse to a folder on one that can (ext4, xfs, btrfs, zfs, apfs, nfs)"
+        )
+        self.path = path
+        self.reason = reason
+
+
+class DecisionLogError(LoaderError):
+    pass
+
+
+class BadDecision(DecisionLogError):
+    """A slot that cannot be trusted. Nothing after it may be read, so the run stops."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"the decision {path} is damaged: {reason}; restore this file from a backup, then load again")
+        self.path = path
+        self.reason = reason
+
+
+class UnsupportedFormat(DecisionLogError):
+    def __init__(self, path: str, needed: int, supported: int) -> None:
+        super().__init__(
+            f"{path} asks for format {needed} or newer and this release knows {supported}; use a newer headrace"
+        )
+        self.path = path
+        self.needed = needed
+        self.supported = supported
+
+
+class PublishedFileLost(LoaderError):
+    def __init__(self, topic: str, path: str, reason: str) -> None:
+        super().__init__(f"the decided file {path} of topic {topic} is lost: {reason}")
+        self.topic = topic
+        self.path = path
+        self.reason = reason
+
+
+class KafkaError(LoaderError):
+    pass
+
+
+class KafkaUnavailable(KafkaError):
+    pass
+
+
+class OffsetOutOfRange(KafkaError):
+    pass
+
+
+class CorruptBatch(KafkaError):
+    pass
+
+
+class SchemasUnavailable(LoaderError):
+    pass
+
+
+class PoolFailed(LoaderError):
+    pass
