@@ -1,0 +1,151 @@
+"""Default values: is a JSON value one of this type, and which value does it stand for? (Avro 1.12, Record fields)"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from avro_schema.model import (
+    NO_DEFAULT,
+    Array,
+    Enum,
+    Fixed,
+    JsonValue,
+    Map,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Reference,
+    Schema,
+    Type,
+    Union,
+)
+
+Resolve = Callable[[Type], Type]
+
+_INT_BITS = {PrimitiveType.INT: 32, PrimitiveType.LONG: 64}
+
+
+def default_problem(node: Type, value: JsonValue, resolve: Resolve) -> str | None:
+    """What is wrong with `value` as a default of type `node`, in words, or None when it is valid.
+
+    A union takes a value of any of its branches (Avro 1.12; earlier versions took the first only). A missing member
+    of a record's default is taken from the field's own default.
+    """
+    node = resolve(node)
+    match node:
+        case Primitive():
+            return _primitive_problem(node.type, value)
+        case Enum() | Fixed():
+            kind = "an enum symbol" if isinstance(node, Enum) else "the bytes of a fixed"
+            return None if isinstance(value, str) else f"{shown(value)} is not {kind}; expected a text"
+        case Array():
+            if not isinstance(value, list):
+                return f"{shown(value)} is not an array"
+            for i, item in enumerate(value):
+                if problem := default_problem(node.items, item, resolve):
+                    return f"item {i}: {problem}"
+            return None
+        case Map():
+            if not isinstance(value, dict):
+                return f"{shown(value)} is not a map"
+            for key, item in value.items():
+                if problem := default_problem(node.values, item, resolve):
+                    return f'"{key}": {problem}'
+            return None
+        case Union():
+            if any(default_problem(branch, value, resolve) is None for branch in node.branches):
+                return None
+            wanted = " or ".join(_kind(resolve(branch)) for branch in node.branches) or "nothing"
+            return f"{shown(value)} is not of any branch of the union; expected {wanted}"
+        case Record():
+            return _record_problem(node, value, resolve)
+        case Reference():
+            raise AssertionError(f"unresolved reference {node.name}")
+
+
+def default_datum(schema: Schema, node: Type, value: JsonValue) -> Any:
+    """The value that a valid default stands for: bytes for bytes and fixed, complete records; else the JSON value."""
+    node = schema.resolve(node)
+    match node:
+        case Primitive(type=PrimitiveType.BYTES) | Fixed():
+            return value.encode("latin-1")
+        case Primitive(type=PrimitiveType.FLOAT | PrimitiveType.DOUBLE):
+            return float(value)
+        case Array():
+            return [default_datum(schema, node.items, item) for item in value]
+        case Map():
+            return {key: default_datum(schema, node.values, item) for key, item in value.items()}
+        case Union():
+            branch = next(b for b in node.branches if default_problem(b, value, schema.resolve) is None)
+            return default_datum(schema, branch, value)
+        case Record():
+            members: dict[str, Any] = {}
+            for field in node.fields:
+                members[field.name] = default_datum(schema, field.type, value.get(field.name, field.default))
+            return members
+    return value
+
+
+def shown(value: JsonValue) -> str:
+    """A JSON value, short enough for a message."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _primitive_problem(kind: PrimitiveType, value: JsonValue) -> str | None:
+    bits = _INT_BITS.get(kind)
+    if bits is not None:
+        if type(value) is not int:
+            return f"{shown(value)} is not {_article(kind)}; expected a whole number"
+        limit = 1 << (bits - 1)
+        return None if -limit <= value < limit else f"{value} is outside the range of {_article(kind)} ({bits} bits)"
+    valid = {
+        PrimitiveType.NULL: value is None,
+        PrimitiveType.BOOLEAN: isinstance(value, bool),
+        PrimitiveType.FLOAT: _is_number(value),
+        PrimitiveType.DOUBLE: _is_number(value),
+        PrimitiveType.BYTES: isinstance(value, str),
+        PrimitiveType.STRING: isinstance(value, str),
+    }[kind]
+    return None if valid else f"{shown(value)} is not {_article(kind)}; expected {_EXPECTED[kind]}"
+
+
+_EXPECTED: Mapping[PrimitiveType, str] = {
+    PrimitiveType.NULL: "null",
+    PrimitiveType.BOOLEAN: "true or false",
+    PrimitiveType.FLOAT: "a number",
+    PrimitiveType.DOUBLE: "a number",
+    PrimitiveType.BYTES: "a text whose characters are the bytes",
+    PrimitiveType.STRING: "a text",
+}
+
+
+def _record_problem(node: Record, value: JsonValue, resolve: Resolve) -> str | None:
+    if not isinstance(value, dict):
+        return f"{shown(value)} is not a record {node.name.full}; expected an object"
+    for field in node.fields:
+        member = value.get(field.name, field.default)
+        if member is NO_DEFAULT:
+            return f'the member "{field.name}" of record {node.name.full} is missing and has no default'
+        if problem := default_problem(field.type, member, resolve):
+            return f'member "{field.name}": {problem}'
+    return None
+
+
+def _is_number(value: JsonValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _article(kind: PrimitiveType) -> str:
+    return {"int": "an int", "null": "null", "bytes": "bytes"}.get(kind.value, f"a {kind.value}")
+
+
+def _kind(node: Type) -> str:
+    match node:
+        case Primitive():
+            return node.type.value
+        case Record() | Enum() | Fixed():
+            return node.name.full
+    return type(node).__name__.lower()

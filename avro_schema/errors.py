@@ -1,0 +1,57 @@
+"""What can go wrong with a schema or with a framed message.
+
+AvroSchemaError
+├── SchemaParseError   a text is not an Avro schema; says where and what was expected
+├── FramingError       a message does not begin with a schema id
+└── MessageTimeError   the field that was named as the message's time cannot be one
+"""
+
+from __future__ import annotations
+
+from avro_schema.model import NOWHERE, Position
+
+
+class AvroSchemaError(Exception):
+    """Root of this room's errors."""
+
+
+class SchemaParseError(AvroSchemaError):
+    """A text that is not a valid Avro schema.
+
+    `message` says what is wrong and what was expected, `position` where, `source` in which file or subject. The
+    text of the error is `source:line:column: message`, as compilers write it.
+    """
+
+    def __init__(self, message: str, position: Position = NOWHERE, source: str = "") -> None:
+        super().__init__(message, position, source)
+        self.message = message
+        self.position = position
+        self.source = source
+
+    def __str__(self) -> str:
+        place = f"{self.position.line}:{self.position.column}: " if self.position.line else ""
+        return f"{self.source}:{place or ' '}{self.message}" if self.source else f"{place}{self.message}"
+
+
+class FramingError(AvroSchemaError):
+    """A message value that does not follow the wire format; `reason` is one word for counters."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message, reason)
+        self.message = message
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class MessageTimeError(AvroSchemaError):
+    """The field `path`, named as the message's time, does not exist or has no unit."""
+
+    def __init__(self, message: str, path: str) -> None:
+        super().__init__(message, path)
+        self.message = message
+        self.path = path
+
+    def __str__(self) -> str:
+        return self.message

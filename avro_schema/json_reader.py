@@ -1,0 +1,268 @@
+"""JSON that remembers where each value began.
+
+`read_json` gives plain scalars, and objects and arrays that also hold the offset of every member, so that the
+schema parser can point at the very word that is wrong. It is stricter than `json.loads`: duplicate keys, NaN,
+infinities, a byte order mark, lone surrogates and text after the value are errors.
+
+One regular expression takes a whole `"key": "text",` at a time, because most of a schema is that; this is what
+keeps a schema of 40 fields near a millisecond.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from bisect import bisect_right
+from typing import Any, NoReturn
+
+from avro_schema.errors import SchemaParseError
+from avro_schema.model import JsonValue, Position
+
+TEXT_CHARS_MAX = 4_000_000
+"""Longest schema text that is read; Kafka and every registry refuse far shorter ones."""
+
+DEPTH_MAX = 200
+"""Deepest nesting of objects and arrays (some 65 records inside each other); bounds the recursion of every walk."""
+
+NUMBER_CHARS_MAX = 400
+"""Longest number; no double needs more digits, and huge integers cost quadratic time."""
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_KEY = re.compile(r'[ \t\n\r]*"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*(?:"([^"\\\x00-\x1f]*)"[ \t\n\r]*([,}]))?')
+_ITEM = re.compile(r'[ \t\n\r]*"([^"\\\x00-\x1f]*)"[ \t\n\r]*([,\]])')
+_STRING = re.compile(r'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*"')
+_STRING_BODY = re.compile(r'[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*')
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)((?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)")
+_WORD = re.compile(r"[A-Za-z0-9_.+-]{1,40}")
+_LITERALS = {"true": True, "false": False, "null": None}
+
+
+class JsonObject(dict[str, JsonValue]):
+    """An object; `offsets` says where each member's value begins, `offset` where the object does."""
+
+    __slots__ = ("offset", "offsets")
+
+    def __init__(self, offset: int) -> None:
+        super().__init__()
+        self.offset = offset
+        self.offsets: dict[str, int] = {}
+
+
+class JsonArray(list[JsonValue]):
+    """An array; `offsets` says where each item begins, `offset` where the array does."""
+
+    __slots__ = ("offset", "offsets")
+
+    def __init__(self, offset: int) -> None:
+        super().__init__()
+        self.offset = offset
+        self.offsets: list[int] = []
+
+
+class Document:
+    """A text, the value read from it, and the way from offsets to lines and columns."""
+
+    __slots__ = ("_lines", "offset", "root", "source", "text")
+
+    def __init__(self, text: str, source: str) -> None:
+        self.text = text
+        self.source = source
+        self.root: JsonValue = None
+        self.offset = 0
+        self._lines: list[int] = []
+
+    def position(self, pointer: str, offset: int) -> Position:
+        """Line and column, from 1, of an offset."""
+        lines = self._lines
+        if not lines:
+            lines.append(0)
+            lines.extend(match.end() for match in re.finditer("\n", self.text))
+        line = bisect_right(lines, offset)
+        return Position(pointer, line, offset - lines[line - 1] + 1)
+
+    def fail(self, message: str, offset: int, pointer: str = "") -> NoReturn:
+        raise SchemaParseError(message, self.position(pointer, offset), self.source)
+
+
+def read_json(text: str, source: str = "") -> Document:
+    """Reads one JSON value.
+
+    Raises:
+        SchemaParseError: the text is not one JSON value within the limits of this module.
+    """
+    document = Document(text, source)
+    if len(text) > TEXT_CHARS_MAX:
+        document.fail(f"the text has {len(text)} characters; at most {TEXT_CHARS_MAX} are read", 0)
+    if text.startswith("\ufeff"):
+        document.fail("the text begins with a byte order mark; save it as UTF-8 without one", 0)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        document.fail("lone surrogate: half of a character outside the basic plane", error.start)
+    start = _skip(text, 0)
+    document.offset = start
+    document.root, end = _read_value(document, start, 1)
+    end = _skip(text, end)
+    if end != len(text):
+        document.fail(f"expected the end of the text after the value, found {_shown(text, end)}", end)
+    return document
+
+
+def plain(value: JsonValue) -> JsonValue:
+    """The value in plain dicts and lists, free of its source."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
+
+
+def _read_value(document: Document, at: int, depth: int) -> tuple[JsonValue, int]:
+    char = document.text[at : at + 1]
+    if char == "{":
+        return _read_object(document, at, depth)
+    if char == "[":
+        return _read_array(document, at, depth)
+    if char == '"':
+        return _read_string(document, at)
+    return _read_scalar(document, at)
+
+
+def _read_object(document: Document, start: int, depth: int) -> tuple[JsonValue, int]:
+    if depth > DEPTH_MAX:
+        document.fail(f"nested deeper than {DEPTH_MAX} levels", start)
+    text = document.text
+    value = JsonObject(start)
+    offsets = value.offsets
+    at = _skip(text, start + 1)
+    if text.startswith("}", at):
+        return value, at + 1
+    while True:
+        match = _KEY.match(text, at)
+        if match is None:
+            key, value_at = _read_key(document, at)
+            short, closer = None, None
+        else:
+            key, short, closer = match.groups()
+            value_at = match.end()
+        if key in offsets:
+            document.fail(f'duplicate key "{key}" in one object', _skip(text, at))
+        item: Any = short
+        if closer is None:
+            offsets[key] = value_at
+            item, end = _read_value(document, value_at, depth + 1)
+            at, closer = _closer(document, end, "}", f'after the value of "{key}"')
+        else:
+            assert match is not None
+            offsets[key] = match.start(2) - 1
+            at = match.end()
+        value[key] = item
+        if closer == "}":
+            return value, at
+
+
+def _read_key(document: Document, at: int) -> tuple[str, int]:
+    """The slow way to a key: escapes in it, or an error."""
+    text = document.text
+    at = _skip(text, at)
+    if not text.startswith('"', at):
+        document.fail(f"expected a key in double quotes, found {_shown(text, at)}", at)
+    key, at = _read_string(document, at)
+    at = _skip(text, at)
+    if not text.startswith(":", at):
+        document.fail(f'expected ":" after the key "{key}", found {_shown(text, at)}', at)
+    return key, _skip(text, at + 1)
+
+
+def _read_array(document: Document, start: int, depth: int) -> tuple[JsonValue, int]:
+    if depth > DEPTH_MAX:
+        document.fail(f"nested deeper than {DEPTH_MAX} levels", start)
+    text = document.text
+    value = JsonArray(start)
+    at = _skip(text, start + 1)
+    if text.startswith("]", at):
+        return value, at + 1
+    while True:
+        match = _ITEM.match(text, at)
+        if match is None:
+            at = _skip(text, at)
+            value.offsets.append(at)
+            item, end = _read_value(document, at, depth + 1)
+            at, closer = _closer(document, end, "]", "after an item of an array")
+        else:
+            item, closer = match.groups()
+            value.offsets.append(match.start(1) - 1)
+            at = match.end()
+        value.append(item)
+        if closer == "]":
+            return value, at
+
+
+def _closer(document: Document, at: int, closing: str, where: str) -> tuple[int, str]:
+    """Takes the comma or the closing bracket; returns what follows and which it was."""
+    text = document.text
+    at = _skip(text, at)
+    char = text[at : at + 1]
+    if char == closing:
+        return at + 1, char
+    if char != ",":
+        document.fail(f'expected "," or "{closing}" {where}, found {_shown(text, at)}', at)
+    behind = _skip(text, at + 1)
+    if text.startswith(closing, behind):
+        document.fail(f'a comma right before "{closing}"; remove it', at)
+    return at + 1, char
+
+
+def _read_string(document: Document, at: int) -> tuple[str, int]:
+    text = document.text
+    match = _STRING.match(text, at)
+    if match is None:
+        body = _STRING_BODY.match(text, at + 1)
+        assert body is not None
+        bad = body.end()
+        if bad >= len(text):
+            document.fail("a text in double quotes is not closed", at)
+        if text[bad] == "\\":
+            document.fail(f"invalid escape {text[bad : bad + 2]!r} in a text", bad)
+        document.fail("a control character (such as a line break) inside a text; escape it", bad)
+    value: str = json.loads(match.group())
+    if "\\u" in match.group():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            document.fail("lone surrogate: half of a character outside the basic plane", at)
+    return value, match.end()
+
+
+def _read_scalar(document: Document, at: int) -> tuple[JsonValue, int]:
+    text = document.text
+    word = _WORD.match(text, at)
+    if word is not None and word.group() in _LITERALS:
+        return _LITERALS[word.group()], word.end()
+    match = _NUMBER.match(text, at)
+    if match is None or (text[match.end() : match.end() + 1] or " ") not in " \t\n\r,]}":
+        document.fail(f"expected a JSON value, found {_shown(text, at)}", at)
+    digits = match.group()
+    if len(digits) > NUMBER_CHARS_MAX:
+        document.fail(f"a number of {len(digits)} characters; at most {NUMBER_CHARS_MAX} are read", at)
+    if not match.group(1):
+        return int(digits), match.end()
+    number = float(digits)
+    if math.isinf(number):
+        document.fail(f"the number {_shown(text, at)} is too large for a double", at)
+    return number, match.end()
+
+
+def _shown(text: str, at: int) -> str:
+    """What stands at an offset, short enough for a message."""
+    if at >= len(text):
+        return "the end of the text"
+    word = _WORD.match(text, at)
+    return f'"{word.group() if word else text[at]}"' if text[at] != '"' else "a text in double quotes"

@@ -1,0 +1,143 @@
+"""When a message happened: the one rule that every tier follows, so that counts of one window are comparable.
+
+The field that the subject's metadata property `headrace.time` names, else the first candidate that exists, else the
+record's own timestamp. A long without logical type is milliseconds since 1970; texts and doubles have no unit and
+are never taken. Times are UTC.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from avro_schema.errors import MessageTimeError
+from avro_schema.model import Primitive, PrimitiveType, Record, Schema, Type, Union
+
+TIME_PROPERTY = "headrace.time"
+"""The metadata property of a subject that names the time field, as a path with dots."""
+
+
+class TimeUnit(StrEnum):
+    MILLIS = "millis"
+    MICROS = "micros"
+    NANOS = "nanos"
+    DAYS = "days"
+
+
+_UNITS: Mapping[str, TimeUnit] = {
+    "timestamp-millis": TimeUnit.MILLIS,
+    "timestamp-micros": TimeUnit.MICROS,
+    "timestamp-nanos": TimeUnit.NANOS,
+    "local-timestamp-millis": TimeUnit.MILLIS,
+    "local-timestamp-micros": TimeUnit.MICROS,
+    "local-timestamp-nanos": TimeUnit.NANOS,
+    "date": TimeUnit.DAYS,
+}
+
+_TO_MS: Mapping[TimeUnit, Callable[[int], int]] = {
+    TimeUnit.MILLIS: lambda value: value,
+    TimeUnit.MICROS: lambda value: value // 1_000,
+    TimeUnit.NANOS: lambda value: value // 1_000_000,
+    TimeUnit.DAYS: lambda value: value * 86_400_000,
+}
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeField:
+    """The field that holds a message's time: its path, its unit, and the dotted path that counts name it by."""
+
+    path: tuple[str, ...]
+    unit: TimeUnit
+    source: str
+
+    def to_ms(self, value: Any) -> int | None:
+        """Milliseconds since 1970, rounded down, of a decoded value; None when it is not a time."""
+        if isinstance(value, datetime.datetime):
+            # A local timestamp decodes to a datetime without zone and is read as UTC.
+            aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
+            return (aware - _EPOCH) // _MILLISECOND
+        if isinstance(value, datetime.date):
+            return (value.toordinal() - 719_163) * 86_400_000
+        if isinstance(value, bool) or not isinstance(value, int):
+            return None
+        return _TO_MS[self.unit](value)
+
+    def read(self, value: Mapping[str, Any]) -> int | None:
+        """The time of a decoded message in milliseconds, or None when it is null or a record on the way is."""
+        inner: Any = value
+        for name in self.path:
+            if not isinstance(inner, Mapping):
+                return None
+            inner = inner.get(name)
+        return self.to_ms(inner)
+
+
+def find_time_field(schema: Schema, time_property: str, candidates: Sequence[str]) -> TimeField | None:
+    """The time field of messages written with `schema`, or None for the record's timestamp.
+
+    Args:
+        time_property: the subject's `headrace.time`, or "" when it has none.
+        candidates: dotted paths, the first that exists wins; one whose type has no unit is passed over.
+
+    A version of the schema that lacks the named field falls back to the candidates: the property belongs to a
+    subject's newest version, and messages of older ones may still arrive.
+    """
+    for text in (time_property, *candidates):
+        found = _time_field(schema, text) if text else None
+        if found is not None:
+            return found
+    return None
+
+
+def check_time_property(schema: Schema, time_property: str) -> TimeField:
+    """The field that `headrace.time` names.
+
+    Raises:
+        MessageTimeError: it does not exist, or its type has no unit.
+    """
+    found = _time_field(schema, time_property)
+    if found is None:
+        raise MessageTimeError(
+            f"{TIME_PROPERTY}={time_property}: expected the dotted path of a field of type long, date or a timestamp",
+            time_property,
+        )
+    return found
+
+
+def _time_field(schema: Schema, text: str) -> TimeField | None:
+    path = tuple(text.split("."))
+    node: Type | None = schema.root
+    for name in path:
+        record = _without_null(schema, node)
+        if not isinstance(record, Record):
+            return None
+        node = next((field.type for field in record.fields if field.name == name), None)
+        if node is None:
+            return None
+    leaf = _without_null(schema, node)
+    unit = _unit(leaf) if isinstance(leaf, Primitive) else None
+    return TimeField(path, unit, text) if unit is not None else None
+
+
+def _unit(leaf: Primitive) -> TimeUnit | None:
+    if leaf.logical is not None:
+        return _UNITS.get(leaf.logical.name)
+    return TimeUnit.MILLIS if leaf.type is PrimitiveType.LONG else None
+
+
+def _without_null(schema: Schema, node: Type | None) -> Type | None:
+    """What a nullable type is when it is not null; any other union is itself."""
+    if node is None:
+        return None
+    node = schema.resolve(node)
+    if isinstance(node, Union):
+        rest = [b for b in node.branches if not (isinstance(b, Primitive) and b.type is PrimitiveType.NULL)]
+        if len(rest) == 1:
+            return schema.resolve(rest[0])
+    return node

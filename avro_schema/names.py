@@ -1,0 +1,49 @@
+"""Full names, namespaces and where an unqualified name looks (Avro 1.12, Names)."""
+
+from __future__ import annotations
+
+import re
+
+from avro_schema.model import Name, PrimitiveType
+
+PRIMITIVES: dict[str, PrimitiveType] = {kind.value: kind for kind in PrimitiveType}
+
+COMPLEX_TYPES = ("record", "error", "enum", "array", "map", "fixed")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+NAME_RULE = "a letter or underscore, then letters, digits and underscores"
+
+
+def is_name(text: str) -> bool:
+    """Whether the text is one part of a full name; ASCII only, as the specification says."""
+    return _NAME.match(text) is not None
+
+
+def full_name(text: str, namespace: str) -> Name:
+    """The full name that a text means inside a namespace; nothing is checked."""
+    space, dot, name = text.rpartition(".")
+    return Name(name, space if dot else namespace)
+
+
+def name_problem(name: Name, *, check_namespace: bool = True) -> str | None:
+    """What is wrong with a full name, or None."""
+    if not is_name(name.name):
+        return f'"{name.name}" is not a name; expected {NAME_RULE}'
+    if check_namespace and name.namespace:
+        for part in name.namespace.split("."):
+            if not is_name(part):
+                return f'"{part}" in the namespace "{name.namespace}" is not a name; expected {NAME_RULE}'
+    return None
+
+
+def qualified(name: Name, namespace: str) -> str:
+    """The shortest text that means `name` inside `namespace`.
+
+    A simple name that is also the name of a built-in type stays qualified, or it would mean that type.
+    """
+    if name.namespace != namespace or not name.namespace:
+        return name.full
+    if name.name in PRIMITIVES or name.name in COMPLEX_TYPES or name.name == "union":
+        return name.full
+    return name.name

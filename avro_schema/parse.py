@@ -1,0 +1,426 @@
+"""JSON text to model: Avro 1.12, Schema Declaration, with the rules that Avro Java applies where the text is silent.
+
+A name is looked up in the enclosing namespace, then without namespace, then among the types that stand further down
+in the same text (Avro 1.12 allows a use before the definition). The same definition given twice is one type.
+
+`strict` is how new schemas are judged: defaults must be valid and the parts of namespaces must be names. Without it
+schemas that older registries accepted can still be read; names themselves are always checked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NoReturn
+
+from avro_schema.defaults import default_problem, shown
+from avro_schema.json_reader import Document, JsonArray, JsonObject, plain, read_json
+from avro_schema.logical import logical_type
+from avro_schema.model import (
+    NO_DEFAULT,
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    JsonValue,
+    Map,
+    Name,
+    NamedType,
+    Order,
+    Primitive,
+    Props,
+    Record,
+    Reference,
+    Schema,
+    Type,
+    Union,
+)
+from avro_schema.names import COMPLEX_TYPES, NAME_RULE, PRIMITIVES, full_name, is_name, name_problem
+
+NODES_MAX = 200_000
+"""Most types in one schema; a text near the reader's limit stays below it only if it is a schema people wrote."""
+
+FIXED_BYTES_MAX = 2**31 - 1
+
+_RESERVED: Final = frozenset(
+    ("doc", "fields", "items", "name", "namespace", "size", "symbols", "values", "type", "aliases")
+)
+_ENUM_RESERVED: Final = _RESERVED | {"default"}
+_FIELD_RESERVED: Final = frozenset(("default", "doc", "name", "order", "type", "aliases"))
+_ORDERS: Final = {order.value: order for order in Order}
+_NON_FINITE: Final = frozenset(("NaN", "Infinity", "-Infinity"))
+
+
+def parse_schema(text: str, *, references: Sequence[Schema] = (), source: str = "", strict: bool = True) -> Schema:
+    """The schema that a text declares.
+
+    Args:
+        text: JSON.
+        references: schemas whose named types this text may use by full name.
+        source: a file name or subject, for messages.
+        strict: also refuse invalid defaults and namespaces.
+
+    Raises:
+        SchemaParseError: the text is not a schema; the error says where and what was expected.
+    """
+    document = read_json(text, source)
+    parser = _Parser(document, _known_names(document, references), strict)
+    root = parser.parse_type(document.root, document.offset, "", "")
+    parser.finish()
+    return Schema(root, MappingProxyType(parser.names), text, source)
+
+
+def _known_names(document: Document, references: Sequence[Schema]) -> dict[Name, NamedType]:
+    known: dict[Name, NamedType] = {}
+    for reference in references:
+        for name, node in reference.names.items():
+            if known.setdefault(name, node) != node:
+                document.fail(f"two of the referenced schemas define {name.full} differently", 0)
+    return known
+
+
+class _Parser:
+    """The state of one parse: the types known so far, and what can only be judged when all are."""
+
+    def __init__(self, document: Document, known: dict[Name, NamedType], strict: bool) -> None:
+        self.document = document
+        self.names = known
+        self.external = frozenset(known)
+        self.strict = strict
+        self.open: set[Name] = set()
+        self.later: list[tuple[Name, str, int]] = []
+        self.defaults: list[tuple[Field, JsonObject]] = []
+        self.nodes = 0
+
+    def fail(self, message: str, offset: int, pointer: str) -> NoReturn:
+        self.document.fail(message, offset, pointer)
+
+    def parse_type(self, value: JsonValue, offset: int, pointer: str, namespace: str) -> Type:
+        self.nodes += 1
+        if self.nodes > NODES_MAX:
+            self.fail(f"more than {NODES_MAX} types in one schema", offset, pointer)
+        if isinstance(value, str):
+            kind = PRIMITIVES.get(value)
+            if kind is not None:
+                return Primitive(kind, None, (), self.document.position(pointer, offset))
+            return self.reference(value, offset, pointer, namespace)
+        if isinstance(value, JsonObject):
+            return self.parse_object(value, pointer, namespace)
+        if not isinstance(value, JsonArray):
+            self.fail(f"{shown(value)} is not a schema; expected a type name, an object or an array", offset, pointer)
+        return self.parse_union(value, pointer, namespace)
+
+    def reference(self, text: str, offset: int, pointer: str, namespace: str) -> Reference:
+        if not text or text in COMPLEX_TYPES or text == "union":
+            self.fail(_not_a_type(text), offset, pointer)
+        name = full_name(text, namespace)
+        if name not in self.names and name not in self.open:
+            bare = Name(text)
+            if bare in self.names or bare in self.open:
+                name = bare
+            else:
+                self.later.append((name, pointer, offset))
+        return Reference(name, self.document.position(pointer, offset))
+
+    def parse_union(self, value: JsonArray, pointer: str, namespace: str) -> Type:
+        branches: list[Type] = []
+        seen: dict[str, int] = {}
+        for i, item in enumerate(value):
+            where, at = f"{pointer}/{i}", value.offsets[i]
+            if isinstance(item, JsonArray):
+                self.fail("a union directly inside a union; put its branches into the outer one", at, where)
+            branch = self.parse_type(item, at, where, namespace)
+            key = _branch_key(branch)
+            if key in seen:
+                self.fail(f"the union has {key} twice (branches {seen[key]} and {i}); keep one", at, where)
+            seen[key] = i
+            branches.append(branch)
+        return Union(tuple(branches), self.document.position(pointer, value.offset))
+
+    def parse_object(self, value: JsonObject, pointer: str, namespace: str) -> Type:
+        kind = value.get("type")
+        if not isinstance(kind, str):
+            self.fail(_no_type(value, kind), value.offsets.get("type", value.offset), pointer)
+        primitive = PRIMITIVES.get(kind)
+        if primitive is not None:
+            logical = logical_type(value, kind) if "logicalType" in value else None
+            return Primitive(
+                primitive, logical, _props(value, _RESERVED), self.document.position(pointer, value.offset)
+            )
+        handler = _HANDLERS.get(kind)
+        if handler is not None:
+            return handler(self, value, pointer, namespace)
+        return self.reference(kind, value.offsets["type"], f"{pointer}/type", namespace)
+
+    def parse_array(self, value: JsonObject, pointer: str, namespace: str) -> Type:
+        items = self.inner(value, "items", pointer, namespace)
+        return Array(items, _props(value, _RESERVED), self.document.position(pointer, value.offset))
+
+    def parse_map(self, value: JsonObject, pointer: str, namespace: str) -> Type:
+        values = self.inner(value, "values", pointer, namespace)
+        return Map(values, _props(value, _RESERVED), self.document.position(pointer, value.offset))
+
+    def inner(self, value: JsonObject, key: str, pointer: str, namespace: str) -> Type:
+        if key not in value:
+            self.fail(f'{value["type"]} without "{key}"; expected the schema of its {key}', value.offset, pointer)
+        return self.parse_type(value[key], value.offsets[key], f"{pointer}/{key}", namespace)
+
+    def parse_record(self, value: JsonObject, pointer: str, namespace: str) -> Type:
+        name, aliases = self.names_of(value, pointer, namespace)
+        items = value.get("fields")
+        if not isinstance(items, JsonArray):
+            self.fail(
+                f'record {name.full} without a list of "fields"', value.offsets.get("fields", value.offset), pointer
+            )
+        outermost = name not in self.open
+        self.open.add(name)
+        fields: list[Field] = []
+        seen: set[str] = set()
+        for i, item in enumerate(items):
+            fields.append(self.parse_field(item, items.offsets[i], f"{pointer}/fields/{i}", name, seen))
+        record = Record(
+            name,
+            tuple(fields),
+            _doc(value),
+            aliases,
+            value["type"] == "error",
+            _props(value, _RESERVED),
+            self.document.position(pointer, value.offset),
+        )
+        if outermost:
+            self.open.discard(name)
+        return self.define(record, value, pointer)
+
+    def parse_field(self, value: JsonValue, offset: int, pointer: str, owner: Name, seen: set[str]) -> Field:
+        if not isinstance(value, JsonObject):
+            self.fail(f"{shown(value)} is not a field; expected an object with name and type", offset, pointer)
+        name = value.get("name")
+        if not isinstance(name, str):
+            self.fail(f'a field of {owner.full} without "name"', value.offsets.get("name", offset), pointer)
+        if not is_name(name):
+            self.fail(f'"{name}" is not a field name; expected {NAME_RULE}', value.offsets["name"], f"{pointer}/name")
+        if name in seen:
+            self.fail(f'record {owner.full} has two fields named "{name}"', value.offsets["name"], f"{pointer}/name")
+        seen.add(name)
+        if "type" not in value:
+            self.fail(f'field "{name}" of {owner.full} without "type"', offset, pointer)
+        node = self.parse_type(value["type"], value.offsets["type"], f"{pointer}/type", owner.namespace)
+        field = Field(
+            name,
+            node,
+            plain(value["default"]) if "default" in value else NO_DEFAULT,
+            _doc(value),
+            tuple(self.aliases_of(value, pointer)) if "aliases" in value else (),
+            self.order_of(value, pointer) if "order" in value else Order.ASCENDING,
+            _props(value, _FIELD_RESERVED),
+            self.document.position(pointer, offset),
+        )
+        if "default" in value:
+            field = self.with_number_default(field, value, pointer)
+            self.defaults.append((field, value))
+        return field
+
+    def with_number_default(self, field: Field, value: JsonObject, pointer: str) -> Field:
+        """A text as default of a float or double means the number it spells (Avro Java, since 1.4)."""
+        text = field.default
+        if not isinstance(text, str) or text in _NON_FINITE or not isinstance(field.type, Primitive):
+            return field
+        if field.type.type.value not in ("float", "double"):
+            return field
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            if self.strict:
+                self.fail(
+                    f'default of field "{field.name}": {shown(text)} is not a number',
+                    value.offsets["default"],
+                    f"{pointer}/default",
+                )
+            return field
+        return Field(field.name, field.type, number, field.doc, field.aliases, field.order, field.props, field.position)
+
+    def order_of(self, value: JsonObject, pointer: str) -> Order:
+        text = value["order"]
+        order = _ORDERS.get(text.lower()) if isinstance(text, str) else None
+        if order is None:
+            self.fail(
+                f"{shown(text)} is not an order; expected ascending, descending or ignore",
+                value.offsets["order"],
+                f"{pointer}/order",
+            )
+        return order
+
+    def parse_enum(self, value: JsonObject, pointer: str, namespace: str) -> Type:
+        name, aliases = self.names_of(value, pointer, namespace)
+        symbols = self.symbols_of(value, name, pointer)
+        default = value.get("default")
+        if not isinstance(default, str):
+            default = None
+        elif default not in symbols:
+            self.fail(
+                f'the default "{default}" of enum {name.full} is not one of its symbols',
+                value.offsets["default"],
+                f"{pointer}/default",
+            )
+        position = self.document.position(pointer, value.offset)
+        props = _props(value, _ENUM_RESERVED)
+        return self.define(Enum(name, symbols, default, _doc(value), aliases, props, position), value, pointer)
+
+    def symbols_of(self, value: JsonObject, name: Name, pointer: str) -> tuple[str, ...]:
+        items = value.get("symbols")
+        if not isinstance(items, JsonArray):
+            self.fail(
+                f'enum {name.full} without a list of "symbols"', value.offsets.get("symbols", value.offset), pointer
+            )
+        seen: dict[str, None] = {}
+        for i, symbol in enumerate(items):
+            where = f"{pointer}/symbols/{i}"
+            if not isinstance(symbol, str) or not is_name(symbol):
+                self.fail(f"{shown(symbol)} is not an enum symbol; expected {NAME_RULE}", items.offsets[i], where)
+            if symbol in seen:
+                self.fail(f'enum {name.full} has the symbol "{symbol}" twice', items.offsets[i], where)
+            seen[symbol] = None
+        return tuple(seen)
+
+    def parse_fixed(self, value: JsonObject, pointer: str, namespace: str) -> Type:
+        name, aliases = self.names_of(value, pointer, namespace)
+        size = value.get("size")
+        if type(size) is not int or not 0 <= size <= FIXED_BYTES_MAX:
+            found = f"found {shown(size)}" if "size" in value else "found none"
+            self.fail(
+                f'fixed {name.full}: expected "size" to be a number of bytes from 0 to {FIXED_BYTES_MAX}, {found}',
+                value.offsets.get("size", value.offset),
+                pointer,
+            )
+        logical = logical_type(value, "fixed", size) if "logicalType" in value else None
+        position = self.document.position(pointer, value.offset)
+        props = _props(value, _RESERVED)
+        return self.define(Fixed(name, size, logical, _doc(value), aliases, props, position), value, pointer)
+
+    def names_of(self, value: JsonObject, pointer: str, namespace: str) -> tuple[Name, tuple[Name, ...]]:
+        text = value.get("name")
+        if not isinstance(text, str):
+            self.fail(f'{value["type"]} without "name"', value.offsets.get("name", value.offset), pointer)
+        space = value.get("namespace", namespace)
+        name = full_name(text, space if isinstance(space, str) else namespace)
+        problem = name_problem(name, check_namespace=self.strict)
+        if problem is None and not name.namespace and name.name in PRIMITIVES:
+            problem = f'a named type cannot be called "{name.name}", the name of a built-in type'
+        if problem is not None:
+            self.fail(problem, value.offsets["name"], f"{pointer}/name")
+        if "aliases" not in value:
+            return name, ()
+        aliases = []
+        for i, alias in enumerate(self.aliases_of(value, pointer)):
+            full = full_name(alias, name.namespace)
+            problem = name_problem(full, check_namespace=self.strict)
+            if problem is not None:
+                self.fail(f"alias: {problem}", value["aliases"].offsets[i], f"{pointer}/aliases/{i}")
+            aliases.append(full)
+        return name, tuple(dict.fromkeys(aliases))
+
+    def aliases_of(self, value: JsonObject, pointer: str) -> list[str]:
+        items = value["aliases"]
+        if not isinstance(items, JsonArray):
+            self.fail(f"aliases: expected a list of names, found {shown(items)}", value.offsets["aliases"], pointer)
+        for i, item in enumerate(items):
+            if not isinstance(item, str):
+                self.fail(f"{shown(item)} is not an alias; expected a text", items.offsets[i], f"{pointer}/aliases/{i}")
+        return list(dict.fromkeys(items))
+
+    def define(self, node: NamedType, value: JsonObject, pointer: str) -> Type:
+        name = node.name
+        known = self.names.get(name)
+        if known is None and name not in self.open:
+            self.names[name] = node
+            return node
+        if known is None or known != node:
+            where = "in a referenced schema" if name in self.external else "in this schema, differently"
+            self.fail(f"{name.full} is already defined {where}", value.offsets["name"], f"{pointer}/name")
+        return Reference(name, node.position)
+
+    def finish(self) -> None:
+        """Judges what had to wait until every type was known."""
+        for name, pointer, offset in self.later:
+            if name not in self.names:
+                self.fail(_undefined(name, self.names), offset, pointer)
+        if not self.strict:
+            return
+        for field, value in self.defaults:
+            if isinstance(field.default, str) and field.default in _NON_FINITE and _is_floating(field.type):
+                continue
+            problem = default_problem(field.type, field.default, self.resolve)
+            if problem is not None:
+                pointer = f"{field.position.pointer}/default"
+                self.fail(f'default of field "{field.name}": {problem}', value.offsets["default"], pointer)
+
+    def resolve(self, node: Type) -> Type:
+        return self.names[node.name] if isinstance(node, Reference) else node
+
+
+_Handler = Callable[[_Parser, JsonObject, str, str], Type]
+
+_HANDLERS: Final[Mapping[str, _Handler]] = {
+    "record": _Parser.parse_record,
+    "error": _Parser.parse_record,
+    "enum": _Parser.parse_enum,
+    "fixed": _Parser.parse_fixed,
+    "array": _Parser.parse_array,
+    "map": _Parser.parse_map,
+}
+
+
+def _props(value: JsonObject, reserved: frozenset[str]) -> Props:
+    if value.keys() <= reserved:
+        return ()
+    return tuple((key, plain(item)) for key, item in value.items() if key not in reserved)
+
+
+def _doc(value: JsonObject) -> str | None:
+    doc = value.get("doc")
+    return doc if isinstance(doc, str) else None
+
+
+def _branch_key(branch: Type) -> str:
+    """What may stand only once in a union: the full name of a named type, else the type itself."""
+    match branch:
+        case Primitive():
+            return branch.type.value
+        case Array():
+            return "array"
+        case Map():
+            return "map"
+        case Union():
+            raise AssertionError("a union in a union was refused before")
+    return branch.name.full
+
+
+def _is_floating(node: Type) -> bool:
+    return isinstance(node, Primitive) and node.type.value in ("float", "double")
+
+
+def _not_a_type(text: str) -> str:
+    if text == "union":
+        return "a union is written as an array of its branches"
+    if text:
+        return f'"{text}" needs an object with its attributes, such as {{"type": "{text}", …}}'
+    return "an empty type name"
+
+
+def _no_type(value: JsonObject, kind: JsonValue) -> str:
+    if isinstance(kind, JsonObject | JsonArray):
+        return 'the "type" of a schema object must be a type name; write the inner schema in place of this object'
+    if kind is None and "type" not in value:
+        return 'a schema object without "type"'
+    return f'"type": expected the name of a type, found {shown(kind)}'
+
+
+def _undefined(name: Name, names: Mapping[Name, NamedType]) -> str:
+    near = [known.full for known in names if known.name.lower() == name.name.lower()]
+    hint = f"; did you mean {near[0]}?" if near else ""
+    kinds = ", ".join((*PRIMITIVES, *COMPLEX_TYPES))
+    expected = "" if near else f"; expected {kinds} or a type defined in this schema or in its references"
+    return f"the type {name.full} is not defined{hint}{expected}"

@@ -1,0 +1,213 @@
+"""Model to text: the canonical text a registry stores, the normalized text, and the self-contained text.
+
+The canonical text is what Avro Java's `Schema.toString()` gives, byte for byte, since identity in the registry is
+built on it: attributes in the order type, name, namespace, doc, fields | symbols | size, default, properties,
+aliases; a namespace only where it differs from the enclosing one; a named type in full where it is first used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from avro_schema.logical import LOGICAL_TYPES
+from avro_schema.model import (
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    JsonValue,
+    Map,
+    Name,
+    NamedType,
+    Order,
+    Primitive,
+    PrimitiveType,
+    Props,
+    Record,
+    Reference,
+    Schema,
+    Type,
+    Union,
+)
+from avro_schema.names import qualified
+from avro_schema.walk import defined_names
+
+
+def canonical_text(schema: Schema) -> str:
+    """The text as the Confluent registry stores it: what was read, without spaces, types of references by name."""
+    return to_text(_Writer(schema, inline=defined_names(schema)).json(schema.root, ""))
+
+
+def normalized_text(schema: Schema) -> str:
+    """The canonical text with aliases and properties sorted and defaults retyped: one text for equal meanings."""
+    return to_text(_NormalWriter(schema, inline=defined_names(schema)).json(schema.root, ""))
+
+
+def self_contained_text(schema: Schema) -> str:
+    """Text in which every named type, also of references, stands in full at its first use."""
+    return to_text(schema_to_json(schema))
+
+
+def schema_to_json(schema: Schema) -> JsonValue:
+    """The self-contained schema as a JSON value."""
+    return _Writer(schema, inline=set(schema.names)).json(schema.root, "")
+
+
+def to_text(value: JsonValue) -> str:
+    """Compact JSON with numbers as Java writes them."""
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, dict):
+        return "{" + ",".join([f"{_quoted(key)}:{to_text(item)}" for key, item in value.items()]) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join([to_text(item) for item in value]) + "]"
+    if isinstance(value, float):
+        return java_double(value)
+    return json.dumps(value)
+
+
+def java_double(value: float) -> str:
+    """A double as `Double.toString` gives it: plain from 10^-3 up to 10^7, else with one digit before the point."""
+    if not math.isfinite(value):
+        return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        text = format(Decimal(repr(value)), "f")
+        return text if "." in text else f"{text}.0"
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, digits))
+    exponent += len(text) - 1
+    tail = text[1:].rstrip("0") or "0"
+    return f"{'-' if sign else ''}{text[0]}.{tail}E{exponent}"
+
+
+_escape: Callable[[str], str] = json.JSONEncoder(ensure_ascii=False).encode
+_ESCAPE_SEQUENCE = re.compile(r"\\(?:u00[01][0-9a-f]|.)")
+
+
+def _quoted(text: str) -> str:
+    quoted = _escape(text)
+    if "\\u00" not in quoted:
+        return quoted
+    # Jackson writes other control characters in upper-case hex where Python writes lower case.
+    return _ESCAPE_SEQUENCE.sub(lambda match: match[0][:2] + match[0][2:].upper(), quoted)
+
+
+class _Writer:
+    """Writes types as JSON values; `inline` holds the names that are written in full at their first use."""
+
+    def __init__(self, schema: Schema, inline: set[Name]) -> None:
+        self.schema = schema
+        self.inline = inline
+        self.written: set[Name] = set()
+
+    def json(self, node: Type, namespace: str) -> JsonValue:
+        if isinstance(node, Primitive):
+            return {"type": node.type.value, **self.props(node.props)} if node.props else node.type.value
+        if isinstance(node, Union):
+            return [self.json(branch, namespace) for branch in node.branches]
+        if isinstance(node, Array):
+            return {"type": "array", "items": self.json(node.items, namespace), **self.props(node.props)}
+        if isinstance(node, Map):
+            return {"type": "map", "values": self.json(node.values, namespace), **self.props(node.props)}
+        name = node.name
+        if name in self.written or name not in self.inline:
+            return qualified(name, namespace)
+        self.written.add(name)
+        named = self.schema.names[name] if isinstance(node, Reference) else node
+        return self.named(named, namespace)
+
+    def named(self, node: NamedType, namespace: str) -> JsonValue:
+        kind = "fixed" if isinstance(node, Fixed) else "enum" if isinstance(node, Enum) else "record"
+        out: dict[str, Any] = {"type": "error" if isinstance(node, Record) and node.is_error else kind}
+        out["name"] = node.name.name
+        if node.name.namespace != namespace:
+            out["namespace"] = node.name.namespace
+        if node.doc is not None:
+            out["doc"] = node.doc
+        if isinstance(node, Record):
+            out["fields"] = [self.field(field, node.name.namespace) for field in node.fields]
+        elif isinstance(node, Enum):
+            out["symbols"] = list(node.symbols)
+            if node.default is not None:
+                out["default"] = node.default
+        else:
+            out["size"] = node.size
+        out.update(self.props(node.props))
+        if node.aliases:
+            out["aliases"] = self.aliases([qualified(alias, node.name.namespace) for alias in node.aliases])
+        return out
+
+    def field(self, field: Field, namespace: str) -> JsonValue:
+        out: dict[str, Any] = {"name": field.name, "type": self.json(field.type, namespace)}
+        if field.doc is not None:
+            out["doc"] = field.doc
+        if field.has_default:
+            out["default"] = self.default(field)
+        if field.order is not Order.ASCENDING:
+            out["order"] = field.order.value
+        if field.aliases:
+            out["aliases"] = self.aliases(list(field.aliases))
+        out.update(self.props(field.props))
+        return out
+
+    def default(self, field: Field) -> JsonValue:
+        return field.default
+
+    def aliases(self, aliases: list[str]) -> list[str]:
+        return aliases
+
+    def props(self, props: Props) -> dict[str, JsonValue]:
+        return dict(props)
+
+
+class _NormalWriter(_Writer):
+    def aliases(self, aliases: list[str]) -> list[str]:
+        return sorted(aliases)
+
+    def props(self, props: Props) -> dict[str, JsonValue]:
+        members = {key: _sorted(value) for key, value in sorted(props)}
+        logical = members.get("logicalType")
+        if not isinstance(logical, str) or logical not in LOGICAL_TYPES:
+            return members
+        front = {"logicalType": members.pop("logicalType")}
+        if logical == "decimal":
+            for key in ("precision", "scale"):
+                value = members.pop(key, None)
+                if value is not None and not (key == "scale" and value == 0):
+                    front[key] = value
+        return {**front, **members}
+
+    def default(self, field: Field) -> JsonValue:
+        return _retyped(self.schema, field.type, field.default)
+
+
+def _sorted(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_sorted(item) for item in value]
+    return value
+
+
+def _retyped(schema: Schema, node: Type, value: JsonValue) -> JsonValue:
+    """A default in the number type of its field, so that `1` and `1.0` on a double are one text."""
+    node = schema.resolve(node)
+    if isinstance(node, Union) and node.branches:
+        return _retyped(schema, node.branches[0], value)
+    if isinstance(node, Primitive):
+        floating = node.type in (PrimitiveType.FLOAT, PrimitiveType.DOUBLE)
+        return float(value) if floating and type(value) is int else value
+    if isinstance(node, Array) and isinstance(value, list):
+        return [_retyped(schema, node.items, item) for item in value]
+    if isinstance(node, Map) and isinstance(value, dict):
+        return {key: _retyped(schema, node.values, item) for key, item in value.items()}
+    if isinstance(node, Record) and isinstance(value, dict):
+        kinds = {field.name: field.type for field in node.fields}
+        return {k: _retyped(schema, kinds[k], item) if k in kinds else item for k, item in value.items()}
+    return value

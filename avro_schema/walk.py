@@ -1,0 +1,39 @@
+"""Walking a schema's tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from avro_schema.model import Array, Enum, Fixed, Map, Name, Record, Schema, Type, Union
+
+
+def walk(schema: Schema) -> Iterator[Type]:
+    """Every node of the tree, outer before inner, in document order; references are given, not followed."""
+    return walk_type(schema.root)
+
+
+def walk_type(node: Type) -> Iterator[Type]:
+    """A node and all below it, as `walk` does."""
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(reversed(children(node)))
+
+
+def children(node: Type) -> tuple[Type, ...]:
+    """The types directly inside a node; none for a reference."""
+    if isinstance(node, Record):
+        return tuple(field.type for field in node.fields)
+    if isinstance(node, Union):
+        return node.branches
+    if isinstance(node, Array):
+        return (node.items,)
+    if isinstance(node, Map):
+        return (node.values,)
+    return ()
+
+
+def defined_names(schema: Schema) -> set[Name]:
+    """The names of the types that this schema's own text defines, without those of its references."""
+    return {node.name for node in walk(schema) if isinstance(node, Record | Enum | Fixed)}
