@@ -103,10 +103,18 @@ def print_json(value: Any) -> None:
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
     """Prints aligned columns; the column indexes in `right` are aligned to the right."""
+    for line in table_lines(header, rows, right):
+        sys.stdout.write(line + "\n")
+
+
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """The lines of an aligned table, without line ends."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    lines = []
     for row in (header, ["-" * width for width in widths], *rows):
         cells = [
             cell.rjust(width) if i in right else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+        lines.append("  ".join(cells).rstrip())
+    return lines

