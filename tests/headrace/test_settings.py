@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.settings import Address, Duration, Settings, SettingsError, known_keys, load_settings
+
+
+def test_defaults_suit_a_laptop() -> None:
+    settings = load_settings()
+    assert settings == Settings()
+    assert str(settings.registry.listen) == "127.0.0.1:8081"
+    assert str(settings.broker.listen) == "127.0.0.1:9092"
+    assert settings.spark["master"] == "local[*]"
+    assert settings.sql.listen is None
+
+
+def test_later_layers_win(tmp_path: Path) -> None:
+    (tmp_path / "headrace.toml").write_text(
+        '[loader]\ntasks = 3\ninterval = "5m"\ntime_fields = ["at"]\n[hive]\ndatabase = "file"\n'
+        '[spark]\nmaster = "local[1]"\n"sql.shuffle.partitions" = 2\nexecutor.memory = "1g"\n'
+    )
+    settings = load_settings(
+        working_dir=tmp_path,
+        environment={"HEADRACE__HIVE__DATABASE": "environment", "HEADRACE__LOADER__TASKS": "4", "HEADRACE_OTHER": "x"},
+        flags={"loader.tasks": "5"},
+    )
+    assert (settings.loader.tasks, settings.hive.database) == (5, "environment")
+    assert settings.loader.interval == Duration(300_000)
+    assert settings.loader.time_fields == ("at",)
+    assert settings.spark == {"master": "local[1]", "sql.shuffle.partitions": "2", "executor.memory": "1g"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"loader.taks": "3"}, "unknown setting 'loader.taks' in the command line"),
+        ({"nowhere": "3"}, "unknown setting 'nowhere'"),
+        ({"loader.tasks": "many"}, "loader.tasks in the command line: expected a whole number, found 'many'"),
+        ({"loader.tasks": "-1"}, "expected at least 0"),
+        ({"broker.listen": "9092"}, "expected host:port"),
+        ({"broker.listen": "localhost:70000"}, "port between 0 and 65535"),
+        ({"loader.interval": "10"}, "expected a whole number with a unit"),
+        ({"loader.partition_by": "week"}, "expected one of hour, day"),
+        ({"loader.quarantine_share_max": "1.5"}, "a share between 0 and 1"),
+        ({"data_dir": ""}, "data_dir in the command line: expected text"),
+    ],
+)
+def test_what_does_not_fit_is_named(flags: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags=flags)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_config_file_that_was_asked_for_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"cannot read the settings file .*missing\.toml"):
+        load_settings(config=tmp_path / "missing.toml")
+    with pytest.raises(SettingsError, match="not valid TOML"):
+        (tmp_path / "broken.toml").write_text("[loader\n")
+        load_settings(environment={"HEADRACE_CONFIG": str(tmp_path / "broken.toml")})
+
+
+def test_passwords_are_masked() -> None:
+    settings = load_settings(
+        flags={"registry.database_url": "postgresql://me:hunter2@db/x"},
+        environment={"HEADRACE__SPARK__SSL.KEYPASSWORD": "hunter2"},
+    )
+    assert "hunter2" not in repr(settings)
+    assert settings.registry.database_url.endswith("hunter2@db/x")
+
+
+def test_addresses_and_durations_read_and_print() -> None:
+    assert Address.parse(":0") == Address("127.0.0.1", 0)
+    assert Address.parse("[::1]:9092") == Address("::1", 9092)
+    assert str(Address("::1", 9092)) == "[::1]:9092"
+    assert [str(Duration.parse(text)) for text in ("10m", "90s", "500ms", "7d", "0s")] == [
+        "10m",
+        "90s",
+        "500ms",
+        "7d",
+        "0ms",
+    ]
+
+
+def test_every_key_is_known_once() -> None:
+    keys = known_keys()
+    assert len(keys) == len(set(keys))
+    assert {"data_dir", "registry.listen", "loader.partition_by", "hive.metastore", "sql.listen"} <= set(keys)
