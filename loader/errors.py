@@ -10,7 +10,9 @@ LoaderError
 ├── PublishedFileLost           a decided file is neither in staging nor where it belongs
 ├── KafkaError                  the brokers
 │   ├── KafkaUnavailable        none of them answers
+│   ├── RequestRefused          a broker answered with an error code
 │   ├── OffsetOutOfRange        the log does not hold the offset
+│   ├── LogChanged              the topic was re-created or its leader changed since the range was planned
 │   └── CorruptBatch            bytes that are not the batch they claim to be
 ├── SchemasUnavailable          the registry does not answer and what is needed is not cached
 └── PoolFailed                  the tasks could not be run
@@ -87,7 +89,18 @@ class KafkaUnavailable(KafkaError):
     pass
 
 
+class RequestRefused(KafkaError):
+    def __init__(self, broker: str, request: str, code: int, reason: str) -> None:
+        super().__init__(f"broker {broker} refused {request}: {reason} (error {code})")
+        self.broker = broker
+        self.code = code
+
+
 class OffsetOutOfRange(KafkaError):
+    pass
+
+
+class LogChanged(KafkaError):
     pass
 
 

@@ -1,0 +1,120 @@
+"""Decompresses the records of a batch, never beyond a given size.
+
+A batch of a few kilobytes can claim to hold gigabytes, so every codec here stops at the cap instead of trusting the
+sender. The table is Kafka's: attribute bits 0-2 of a batch.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+
+import cramjam
+import lz4.frame
+import zstandard
+
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER_BYTES = 16  # magic, version, least compatible version
+
+
+class DecompressionError(Exception):
+    """The bytes are not what the codec expects, or unfold to more than the cap."""
+
+
+def decompress(codec: int, data: memoryview, bytes_max: int) -> bytes:
+    """Returns the records of a batch whose attributes name `codec`.
+
+    Raises:
+        DecompressionError: an unknown codec, damaged data, or more than `bytes_max` bytes.
+    """
+    try:
+        unfold = _CODECS[codec]
+    except KeyError:
+        raise DecompressionError(f"codec {codec} is not one of {sorted(_CODECS)}") from None
+    try:
+        unfolded = unfold(data, bytes_max)
+    except _LIBRARY_ERRORS as error:
+        raise DecompressionError(f"{CODEC_NAMES[codec]}: {error}") from error
+    if len(unfolded) > bytes_max:
+        raise DecompressionError(f"{CODEC_NAMES[codec]}: it unfolds to more than {bytes_max} bytes")
+    return unfolded
+
+
+def _none(data: memoryview, bytes_max: int) -> bytes:
+    return bytes(data)
+
+
+def _gzip(data: memoryview, bytes_max: int) -> bytes:
+    parts: list[bytes] = []
+    room = bytes_max + 1
+    rest = bytes(data)
+    while rest and room > 0:
+        member = zlib.decompressobj(wbits=31)
+        parts.append(member.decompress(rest, room))
+        room -= len(parts[-1])
+        if not member.eof and room > 0:
+            raise DecompressionError("gzip: the stream is cut")
+        rest = member.unused_data
+    return b"".join(parts)
+
+
+def _snappy(data: memoryview, bytes_max: int) -> bytes:
+    """Raw snappy, or the framing of the Java client (xerial): a header, then blocks of length and raw snappy."""
+    if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+        return _raw_snappy(data, bytes_max)
+    parts: list[bytes] = []
+    room = bytes_max
+    position = XERIAL_HEADER_BYTES
+    while position < len(data):
+        (length,) = struct.unpack_from(">i", data, position)
+        position += 4
+        if not 0 <= length <= len(data) - position:
+            raise DecompressionError("snappy: a block is cut")
+        parts.append(_raw_snappy(data[position : position + length], room))
+        room -= len(parts[-1])
+        position += length
+    return b"".join(parts)
+
+
+def _raw_snappy(data: memoryview, bytes_max: int) -> bytes:
+    length = shift = 0
+    for byte in data[:5]:
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if length > bytes_max:
+        raise DecompressionError(f"snappy: it unfolds to more than {bytes_max} bytes")
+    return bytes(cramjam.snappy.decompress_raw(bytes(data)))
+
+
+def _lz4(data: memoryview, bytes_max: int) -> bytes:
+    parts: list[bytes] = []
+    room = bytes_max + 1
+    rest = bytes(data)
+    while rest and room > 0:
+        frame = lz4.frame.LZ4FrameDecompressor()
+        parts.append(frame.decompress(rest, max_length=room))
+        room -= len(parts[-1])
+        if not frame.eof and room > 0:
+            raise DecompressionError("lz4: the frame is cut")
+        rest = frame.unused_data or b""
+    return b"".join(parts)
+
+
+def _zstd(data: memoryview, bytes_max: int) -> bytes:
+    reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
+    parts: list[bytes] = []
+    room = bytes_max + 1
+    while room > 0 and (part := reader.read(min(room, 1 << 20))):
+        parts.append(part)
+        room -= len(part)
+    return b"".join(parts)
+
+
+CODEC_NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+
+_CODECS: dict[int, Callable[[memoryview, int], bytes]] = {0: _none, 1: _gzip, 2: _snappy, 3: _lz4, 4: _zstd}
+
+_LIBRARY_ERRORS = (zlib.error, struct.error, cramjam.DecompressionError, RuntimeError, EOFError, zstandard.ZstdError)
