@@ -1,0 +1,69 @@
+"""May this decision still follow what has been decided? Pure, and the heart of exactly-once.
+
+Safety rests on these rules and on put-if-absent alone; no lease, clock or clean-up takes part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from loader.decision import Decision, TopicDecision
+from loader.state import LoaderState, TopicState
+
+
+class ConflictRule(StrEnum):
+    """Why an offer can no longer be decided."""
+
+    WORK_VOIDED = "the work was voided"
+    WORK_DECIDED = "work to be voided was decided"
+    TOPIC_RECREATED = "the topic was re-created"
+    LOAD_SCHEMA_MOVED = "the load schema moved on"
+    TABLE_TAKEN = "the table name was given to another topic"
+    OFFSETS_DECIDED = "a start is no longer the partition's next offset"
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    rule: ConflictRule
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.rule.value}: {self.detail}"
+
+
+def find_conflict(state: LoaderState, decision: Decision) -> Conflict | None:
+    """The first reason why this decision cannot follow this state, or None. Pure."""
+    if decision.work_id in state.voided:
+        return Conflict(ConflictRule.WORK_VOIDED, decision.work_id)
+    decided = sorted(decision.voided & state.works)
+    if decided:
+        return Conflict(ConflictRule.WORK_DECIDED, ", ".join(decided))
+    owner_of_table = {known.table: topic for topic, known in state.topics.items()}
+    for topic, wanted in decision.topics.items():
+        owner = owner_of_table.setdefault(wanted.table, topic)
+        if owner != topic:
+            return Conflict(ConflictRule.TABLE_TAKEN, f"{wanted.table} of {topic} belongs to {owner}")
+        for conflict in _topic_conflicts(topic, state.topics.get(topic), wanted):
+            return conflict
+    return None
+
+
+def _topic_conflicts(topic: str, known: TopicState | None, wanted: TopicDecision) -> Iterator[Conflict]:
+    topic_id = known.topic_id if known else None
+    if topic_id != wanted.topic_id_before:
+        yield Conflict(ConflictRule.TOPIC_RECREATED, f"{topic} was {wanted.topic_id_before} and is {topic_id}")
+    revision = known.load_schema.revision if known else 0
+    if revision != wanted.revision_before:
+        yield Conflict(ConflictRule.LOAD_SCHEMA_MOVED, f"{topic} from {wanted.revision_before} to {revision}")
+    # A topic that this decision finds re-created starts again, so nothing is decided of its partitions.
+    starts_again = topic_id != wanted.topic_id
+    for offsets in wanted.ranges:
+        partition = None if known is None or starts_again else known.partitions.get(offsets.partition)
+        next_offset = partition.next_offset if partition else None
+        if next_offset != offsets.previous:
+            yield Conflict(
+                ConflictRule.OFFSETS_DECIDED,
+                f"{topic}-{offsets.partition} was {offsets.previous} and is {next_offset}",
+            )

@@ -1,0 +1,142 @@
+"""A decision is the loader's commit: one small file in one slot of the log, put if absent and never changed.
+
+It says what one piece of work adds: per partition the offsets `[start, end)`, the files they went to, a change of
+the load schema, the counts per audit window, declared gaps. Only what changed is in it, so that it stays small.
+
+A decision is offered for the slot after the newest one. When that slot is taken, `loader.conflict` judges it against
+what came between: without a conflict the next slot is tried, with one the work is thrown away. Nothing is reserved
+beforehand, so a zombie, a second driver and a retry are all the same case.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from loader.work_unit import FileKind, FileRange, RangeCounts
+
+GENERATION = 0
+"""Of every file that a load adds; a rewrite of a bucket would count up. It is part of the file's name."""
+
+
+class DecisionKind(StrEnum):
+    LOAD = "load"
+    CLEAN = "clean"
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedFile:
+    """A file that belongs to the topic from this slot on.
+
+    `name` is the final one, in the folder of `bucket`; in an offer that has no slot yet it is the part after the
+    slot. `staged` is its path below `staging/<work id>/`.
+    """
+
+    kind: FileKind
+    bucket: str
+    name: str
+    staged: str
+    length: int
+    checksum: str
+    records: int
+    ranges: tuple[FileRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedRange:
+    """What became of the offsets `[start, end)` of one partition.
+
+    `previous` is the next offset that the plan found in the log, None for a partition that was not there. It
+    differs from `start` only where ground was lost: `[previous, start)` is then among `gaps`.
+    """
+
+    partition: int
+    previous: int | None
+    start: int
+    end: int
+    leader_epoch: int
+    counts: RangeCounts
+    gaps: tuple[tuple[int, int], ...]
+    bytes_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCount:
+    """Messages of one tier, partition and ten-minute window; `fingerprint` is a sum modulo 2**64."""
+
+    tier: str
+    partition: int
+    window_start_ms: int
+    count: int
+    bytes: int
+    fingerprint: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSchema:
+    """The schema that a topic's files are written in, as far as folded.
+
+    `fold` is the fold's own state as canonical JSON text, `text` the Avro schema of the files. `revision` counts
+    the changes from 1. `version` is the newest subject version folded in, `writer_ids` are the schema ids of the
+    versions, `time_property` is the subject's metadata property `headrace.time` or "".
+    """
+
+    revision: int
+    subject: str
+    version: int
+    fold: str
+    text: str
+    writer_ids: frozenset[int]
+    time_property: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDecision:
+    """What a decision says of one topic.
+
+    `topic_id_before` and `revision_before` are what the plan found in the log (None and 0 for a topic that was not
+    there); the files were written under them. `load_schema` is set when it changes; a new topic always has it.
+    `table`, `folder` and `partition_by` repeat what was chosen when the topic was first decided. `asked_ids` are
+    schema ids met for the first time that the plan did not know.
+    """
+
+    topic_id: str
+    topic_id_before: str | None
+    revision_before: int
+    table: str
+    folder: str
+    partition_by: str
+    load_schema: LoadSchema | None
+    ranges: tuple[DecidedRange, ...]
+    files: tuple[DecidedFile, ...]
+    audit: tuple[WindowCount, ...]
+    time_sources: Mapping[str, int]
+    asked_ids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`slot` is 0 while it is only an offer. `voided` names work that may never be decided (kind clean)."""
+
+    slot: int
+    kind: DecisionKind
+    work_id: str
+    decided_at_ms: int
+    build: str
+    topics: Mapping[str, TopicDecision]
+    voided: frozenset[str]
+
+    def at(self, slot: int) -> Decision:
+        """This offer as the decision of a slot, with the final names of its files."""
+        topics = {
+            topic: dataclasses.replace(
+                decided,
+                files=tuple(
+                    dataclasses.replace(file, name=f"{GENERATION}-{slot}-{file.name}") for file in decided.files
+                ),
+            )
+            for topic, decided in self.topics.items()
+        }
+        return dataclasses.replace(self, slot=slot, topics=topics)

@@ -1,0 +1,68 @@
+"""Politeness between two loads on one machine: the second yields at once instead of doing the same work again.
+
+The lease is an exclusive `flock` on `lease.json`, which ends with its holder however that dies. Nothing depends on
+it: two loads at once waste work and change nothing, because only the decision log decides.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from loader.json_values import canonical, from_json, to_json
+
+HELD_LONG_FACTOR = 3  # intervals; a load that holds the lease for longer is worth a warning
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHolder:
+    pid: int
+    host: str
+    since_ms: int
+
+    def describe(self, now_ms: int, interval_ms: int) -> str:
+        """One line for people."""
+        held_s = max(0, now_ms - self.since_ms) // 1000
+        line = f"another load is running (pid {self.pid} on {self.host}, for {held_s} s)"
+        if held_s * 1000 > HELD_LONG_FACTOR * interval_ms:
+            line += ", which is far beyond the interval: see whether it is stuck"
+        return line
+
+
+class Lease:
+    """Held from `acquire` to `release` or the end of the process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def acquire(self, now_ms: int) -> LeaseHolder | None:
+        """Takes the lease and returns None, or returns who holds it."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(os.read(descriptor, 4096))
+            os.close(descriptor)
+            return holder
+        # Written in place: a new file under the same name would be another lock.
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, canonical(to_json(LeaseHolder(os.getpid(), socket.gethostname(), now_ms))) + b"\n")
+        self._descriptor = descriptor
+        return None
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _holder(content: bytes) -> LeaseHolder:
+    try:
+        return from_json(json.loads(content), LeaseHolder)
+    except ValueError:
+        return LeaseHolder(0, "this machine", 0)  # it has the lock and has not yet written who it is

@@ -1,0 +1,132 @@
+"""What all decisions up to a slot add up to. Pure; a checkpoint is this value in a file.
+
+The state is never the truth: it is folded from the decisions, and any checkpoint may be thrown away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from loader.decision import DecidedFile, DecidedRange, Decision, LoadSchema, TopicDecision
+from loader.work_unit import FileKind
+
+BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # a message of a partition never read is taken for 1 KiB
+SMOOTHING = 4  # the newest run counts for a quarter: enough to follow a change, too little to jump at one odd run
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """`next_offset` is the next offset to load; `bytes_per_kilo_offset` is smoothed over the runs."""
+
+    next_offset: int
+    leader_epoch: int
+    bytes_per_kilo_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    name: str
+    length: int
+    records: int
+
+
+LiveFiles = Mapping[str, tuple[LiveFile, ...]]
+"""By bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """`slot` is the newest one that says something of this topic. `asked_ids` are schema ids met in its messages
+    that are not of its subject's versions: every plan asks the registry for them by name."""
+
+    topic_id: str
+    table: str
+    folder: str
+    partition_by: str
+    load_schema: LoadSchema
+    partitions: Mapping[int, PartitionState]
+    asked_ids: frozenset[int]
+    data_files: LiveFiles
+    quarantine_files: LiveFiles
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderState:
+    """`works` are the ids of all decided work, `voided` of work that may never be decided."""
+
+    slot: int = 0
+    decided_at_ms: int = 0
+    topics: Mapping[str, TopicState] = field(default_factory=dict)
+    works: frozenset[str] = frozenset()
+    voided: frozenset[str] = frozenset()
+
+
+EMPTY = LoaderState()
+
+
+def fold(state: LoaderState, decision: Decision) -> LoaderState:
+    """The state after one more decision, which must be of the next slot and free of conflicts with the state."""
+    assert decision.slot == state.slot + 1, (decision.slot, state.slot)
+    topics = dict(state.topics)
+    for topic, decided in decision.topics.items():
+        topics[topic] = _fold_topic(state.topics.get(topic), decided, decision.slot)
+    return LoaderState(
+        slot=decision.slot,
+        decided_at_ms=decision.decided_at_ms,
+        topics=topics,
+        works=state.works | {decision.work_id},
+        voided=state.voided | decision.voided,
+    )
+
+
+def _fold_topic(known: TopicState | None, decided: TopicDecision, slot: int) -> TopicState:
+    load_schema = decided.load_schema or (known.load_schema if known else None)
+    assert load_schema is not None, "a new topic has a load schema"
+    if known is None:
+        known = TopicState(
+            topic_id=decided.topic_id,
+            table=decided.table,
+            folder=decided.folder,
+            partition_by=decided.partition_by,
+            load_schema=load_schema,
+            partitions={},
+            asked_ids=frozenset(),
+            data_files={},
+            quarantine_files={},
+            slot=slot,
+        )
+    partitions = {} if known.topic_id != decided.topic_id else dict(known.partitions)
+    for offsets in decided.ranges:
+        partitions[offsets.partition] = _fold_partition(partitions.get(offsets.partition), offsets)
+    return dataclasses.replace(
+        known,
+        topic_id=decided.topic_id,
+        load_schema=load_schema,
+        partitions=partitions,
+        asked_ids=known.asked_ids | decided.asked_ids,
+        data_files=_add_files(known.data_files, FileKind.DATA, decided.files),
+        quarantine_files=_add_files(known.quarantine_files, FileKind.QUARANTINE, decided.files),
+        slot=slot,
+    )
+
+
+def _fold_partition(known: PartitionState | None, offsets: DecidedRange) -> PartitionState:
+    weight = known.bytes_per_kilo_offset if known else None
+    length = offsets.end - offsets.start
+    if length:
+        measured = max(1, offsets.bytes_read * 1000 // length)
+        weight = measured if weight is None else (weight * (SMOOTHING - 1) + measured) // SMOOTHING
+    return PartitionState(offsets.end, offsets.leader_epoch, BYTES_PER_KILO_OFFSET_UNSEEN if weight is None else weight)
+
+
+def _add_files(live: LiveFiles, kind: FileKind, files: Iterable[DecidedFile]) -> LiveFiles:
+    added = [file for file in files if file.kind is kind]
+    if not added:
+        return live
+    result = dict(live)
+    for file in added:
+        result[file.bucket] = (*result.get(file.bucket, ()), LiveFile(file.name, file.length, file.records))
+    return result

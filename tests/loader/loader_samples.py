@@ -1,0 +1,68 @@
+"""Small literal values of the decision log that several tests build on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from loader.decision import DecidedFile, DecidedRange, Decision, DecisionKind, LoadSchema, TopicDecision, WindowCount
+from loader.work_unit import FileKind, FileRange, RangeCounts
+
+BUCKET = "dt=2026-01-01/hr=05"
+
+
+def load_schema(revision: int = 1) -> LoadSchema:
+    return LoadSchema(
+        revision=revision,
+        subject="orders-value",
+        version=revision,
+        fold="{}",
+        text='{"type":"record","name":"Order","fields":[]}',
+        writer_ids=frozenset({7}),
+        time_property="",
+    )
+
+
+def decided_range(partition: int, previous: int | None, start: int, end: int) -> DecidedRange:
+    gaps = ((previous, start),) if previous is not None and previous < start else ()
+    return DecidedRange(partition, previous, start, end, 0, RangeCounts(records=end - start), gaps, 100 * (end - start))
+
+
+def decided_file(name: str, partition: int, start: int, end: int, bucket: str = BUCKET) -> DecidedFile:
+    ranges = (FileRange(partition, start, end - 1, end - start),)
+    return DecidedFile(FileKind.DATA, bucket, name, f"task-{name}", 1000, "00" * 32, end - start, ranges)
+
+
+def topic_decision(
+    *ranges: DecidedRange,
+    files: Iterable[DecidedFile] = (),
+    new: bool = False,
+    topic_id: str = "id-1",
+    topic_id_before: str | None = "id-1",
+    revision_before: int = 1,
+    schema: LoadSchema | None = None,
+    table: str = "orders",
+    asked_ids: frozenset[int] = frozenset(),
+) -> TopicDecision:
+    return TopicDecision(
+        topic_id=topic_id,
+        topic_id_before=None if new else topic_id_before,
+        revision_before=0 if new else revision_before,
+        table=table,
+        folder=table,
+        partition_by="hour",
+        load_schema=load_schema() if new else schema,
+        ranges=ranges,
+        files=tuple(files),
+        audit=(WindowCount("loader", 0, 1_767_225_600_000, 5, 100, 2**64 - 1),),
+        time_sources={"record": 5},
+        asked_ids=asked_ids,
+    )
+
+
+def load(work_id: str, topics: dict[str, TopicDecision], slot: int = 0) -> Decision:
+    offer = Decision(0, DecisionKind.LOAD, work_id, 1_767_225_600_000, "test", topics, frozenset())
+    return offer.at(slot) if slot else offer
+
+
+def clean(work_id: str, *voided: str, slot: int = 0) -> Decision:
+    return Decision(slot, DecisionKind.CLEAN, work_id, 1_767_225_600_000, "test", {}, frozenset(voided))
