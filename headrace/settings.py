@@ -99,7 +99,7 @@ class BrokerSettings:
     listen: Address = Address("127.0.0.1", 9092)
     partitions: int = 4  # of a topic created by its first message
     retention: Duration = Duration(7 * 86_400_000)  # by record timestamp, like Kafka's retention.ms
-    segment_bytes_max: int = 1024 * 1024 * 1024
+    segment_bytes_max: int = 1024 * 1024 * 1024  # of one log file; retention deletes whole files
     message_bytes_max: int = 1_048_588  # one record batch, Kafka's default
     fsync: str = "interval"  # none | interval | always: when appended batches are forced to disk
 
@@ -132,7 +132,7 @@ class HiveSettings:
     database: str = "headrace"
     metastore: str = ""  # thrift://host:port; "" is a live `headrace up` on the same data_dir, else Derby in data_dir
     listen: Address = Address("127.0.0.1", 9083)  # metastore endpoint served by `headrace up`
-    executor: str = "spark"  # spark | print
+    executor: str = "spark"  # spark changes the tables; print only shows the statements
     literal_chars_max: int = 30_000  # a longer table schema goes to avro.schema.url
 
 
@@ -146,7 +146,7 @@ class SqlSettings:
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
     grace: Duration = Duration(1_800_000)  # after a window's end before a missing count is called short
-    topic: str = "headrace.audit"
+    topic: str = "headrace.audit"  # where producers and consumers publish their counts
 
 
 @dataclass(frozen=True, slots=True)
