@@ -1,0 +1,108 @@
+"""Which topics there are and which offsets they hold.
+
+The offsets are read before anything is asked of the registry, so that no message inside a planned range is newer
+than the schemas known to the plan.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from loader.work_unit import TopicPartition
+
+if TYPE_CHECKING:
+    from loader.kafka_client import ClusterMetadata, OffsetAnswers
+
+NEVER_LOADED = re.compile(r"__.*|_schemas")
+"""Topics that belong to the brokers and to a Confluent registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """The log holds offsets `[start, end)`; `end` is the last stable offset, so no open transaction is inside."""
+
+    partition: int
+    leader_epoch: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveredTopic:
+    """`topic_id` is "" when the broker gives none; `errors` says why a partition could not be asked."""
+
+    topic: str
+    topic_id: str
+    partitions: tuple[PartitionOffsets, ...]
+    errors: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """`unusable` says of a wanted topic why the cluster cannot serve it now."""
+
+    cluster_id: str
+    topics: Mapping[str, DiscoveredTopic]
+    unusable: Mapping[str, str]
+
+
+class Cluster(Protocol):
+    """What the driver asks of Kafka."""
+
+    def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata: ...
+
+    def offset_answers(
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        which: Literal["earliest", "latest"],
+        read_committed: bool = True,
+    ) -> OffsetAnswers: ...
+
+    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
+
+
+def is_wanted(topic: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    """Whether a topic of this name is loaded; the patterns match whole names."""
+    if NEVER_LOADED.fullmatch(topic):
+        return False
+    return any(re.fullmatch(p, topic) for p in include) and not any(re.fullmatch(p, topic) for p in exclude)
+
+
+def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str]) -> Discovery:
+    """Asks the cluster for its topics and for the offsets of the wanted ones.
+
+    Raises:
+        KafkaUnavailable: no broker answers.
+    """
+    metadata = cluster.metadata()
+    wanted = {
+        name: topic
+        for name, topic in sorted(metadata.topics.items())
+        if not topic.is_internal and is_wanted(name, include, exclude)
+    }
+    usable = {name: topic for name, topic in wanted.items() if not topic.error}
+    asked = [TopicPartition(name, number) for name, topic in usable.items() for number in sorted(topic.partitions)]
+    ends = cluster.offset_answers(asked, "latest")
+    starts = cluster.offset_answers(asked, "earliest")
+    errors = {**starts.errors, **ends.errors}
+    topics = {}
+    for name, topic in usable.items():
+        partitions = []
+        for number, partition in sorted(topic.partitions.items()):
+            key = TopicPartition(name, number)
+            if key in starts.offsets and key in ends.offsets:
+                # Retention may have moved the start past the end that was read a moment before.
+                start = starts.offsets[key]
+                partitions.append(
+                    PartitionOffsets(number, partition.leader_epoch, start, max(start, ends.offsets[key]))
+                )
+        topics[name] = DiscoveredTopic(
+            name,
+            topic.topic_id,
+            tuple(partitions),
+            {tp.partition: why for tp, why in errors.items() if tp.topic == name},
+        )
+    return Discovery(metadata.cluster_id, topics, {name: topic.error for name, topic in wanted.items() if topic.error})
