@@ -1,0 +1,86 @@
+"""Avro binary of single values: zigzag longs, and the defaults of a schema, which are encoded once per plan."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from avro_schema import (
+    Array,
+    Enum,
+    Fixed,
+    JsonValue,
+    Map,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Schema,
+    Type,
+    Union,
+    default_datum,
+    default_problem,
+)
+
+
+def encode_long(n: int) -> bytes:
+    """Zigzag varint of an int or long."""
+    n = (n << 1) ^ (n >> 63)
+    if n < 128:
+        return bytes((n,))
+    out = bytearray()
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+def encode_bytes(data: bytes) -> bytes:
+    return encode_long(len(data)) + data
+
+
+def encode_default(schema: Schema, node: Type, default: JsonValue) -> bytes:
+    """The binary of a field's default, which `avro_schema` has found valid."""
+    return _encode(schema, node, default)
+
+
+def _encode(schema: Schema, node: Type, value: JsonValue) -> bytes:
+    node = schema.resolve(node)
+    match node:
+        case Primitive(type=kind):
+            return _encode_primitive(kind, default_datum(schema, node, value))
+        case Enum(symbols=symbols):
+            return encode_long(symbols.index(value))
+        case Fixed():
+            return bytes(default_datum(schema, node, value))
+        case Array(items=items):
+            parts = b"".join(_encode(schema, items, item) for item in value)
+            return (encode_long(len(value)) + parts if value else b"") + b"\x00"
+        case Map(values=values):
+            pairs = b"".join(encode_bytes(k.encode()) + _encode(schema, values, v) for k, v in value.items())
+            return (encode_long(len(value)) + pairs if value else b"") + b"\x00"
+        case Union(branches=branches):
+            for index, branch in enumerate(branches):
+                if default_problem(branch, value, schema.resolve) is None:
+                    return encode_long(index) + _encode(schema, branch, value)
+        case Record(fields=fields):
+            return b"".join(_encode(schema, field.type, value.get(field.name, field.default)) for field in fields)
+    raise ValueError(f"{value!r} is not a default of {node}")
+
+
+def _encode_primitive(kind: PrimitiveType, value: Any) -> bytes:
+    match kind:
+        case PrimitiveType.NULL:
+            return b""
+        case PrimitiveType.BOOLEAN:
+            return b"\x01" if value else b"\x00"
+        case PrimitiveType.INT | PrimitiveType.LONG:
+            return encode_long(int(value))
+        case PrimitiveType.FLOAT:
+            return struct.pack("<f", float(value))
+        case PrimitiveType.DOUBLE:
+            return struct.pack("<d", float(value))
+        case PrimitiveType.BYTES:
+            return encode_bytes(bytes(value))
+        case PrimitiveType.STRING:
+            return encode_bytes(str(value).encode())

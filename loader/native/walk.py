@@ -1,0 +1,355 @@
+"""Strict walks over Avro binary: is this body exactly one value of that schema, and where does each part end?
+
+A schema is compiled once into nested functions `(body, position) -> position after the value`. They are stricter
+than common decoders, because a body that is copied into a container file must not spoil the block it lands in: ints
+stay within 32 bits and 5 bytes, longs within 64 bits and 10 bytes, booleans are 0 or 1, indexes of unions and enums
+exist, strings are UTF-8, byte counts of array and map blocks are true, and nothing follows the value. Avro Java
+reads whatever passes to the same value.
+
+Two things cost a sender no bytes and a reader much, so they have a maximum: nesting through recursive types, and
+items of a type that takes no bytes (an `array<null>` of 2^60 items is ten bytes long).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from avro_schema import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Name,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Reference,
+    Schema,
+    Type,
+    Union,
+)
+
+DEPTH_MAX = 96  # of nested values of recursive types; each takes a few frames of Python's 1,000
+ZERO_WIDTH_ITEMS_MAX = 65_536  # of one block of an array
+
+Skip = Callable[[bytes, int], int]
+
+
+class BadBody(Exception):
+    """The body is not a value of its schema, or its value cannot be converted; the message says why."""
+
+
+def read_varint(b: bytes, p: int) -> tuple[int, int]:
+    """The zigzag long at `p` and the position after it."""
+    n = b[p]
+    p += 1
+    if n > 127:
+        n &= 127
+        shift = 7
+        while (c := b[p]) > 127:
+            n |= (c & 127) << shift
+            shift += 7
+            p += 1
+            if shift > 63:
+                raise BadBody("a long takes more than 10 bytes")
+        if shift == 63 and c > 1:
+            raise BadBody("a long is beyond 64 bits")
+        n |= c << shift
+        p += 1
+    return (n >> 1) ^ -(n & 1), p
+
+
+def skip_long(b: bytes, p: int) -> int:
+    if b[p] < 128:
+        return p + 1
+    q = p + 1
+    while b[q] > 127:
+        q += 1
+    if q - p > 8 and (q - p > 9 or b[q] > 1):
+        raise BadBody("a long is beyond 64 bits")
+    return q + 1
+
+
+def skip_int(b: bytes, p: int) -> int:
+    if b[p] < 128:
+        return p + 1
+    q = p + 1
+    while b[q] > 127:
+        q += 1
+    if q - p > 3 and (q - p > 4 or b[q] > 15):
+        raise BadBody("an int is beyond 32 bits")
+    return q + 1
+
+
+def skip_boolean(b: bytes, p: int) -> int:
+    if b[p] > 1:
+        raise BadBody(f"a boolean is the byte {b[p]}")
+    return p + 1
+
+
+def skip_string(b: bytes, p: int) -> int:
+    n = b[p]
+    if n & 129:
+        n, p = read_varint(b, p)
+        if n < 0:
+            raise BadBody("a string has a negative length")
+        n += p
+    else:
+        p += 1
+        n = p + (n >> 1)
+    b[p:n].decode()
+    return n
+
+
+def skip_bytes(b: bytes, p: int) -> int:
+    n, p = read_varint(b, p)
+    if n < 0:
+        raise BadBody("bytes have a negative length")
+    return p + n
+
+
+def skip_nothing(b: bytes, p: int) -> int:
+    return p
+
+
+def skip_fixed(size: int) -> Skip:
+    def skip(b: bytes, p: int) -> int:
+        return p + size
+
+    return skip
+
+
+PRIMITIVE_SKIPS: dict[PrimitiveType, Skip] = {
+    PrimitiveType.NULL: skip_nothing,
+    PrimitiveType.BOOLEAN: skip_boolean,
+    PrimitiveType.INT: skip_int,
+    PrimitiveType.LONG: skip_long,
+    PrimitiveType.FLOAT: skip_fixed(4),
+    PrimitiveType.DOUBLE: skip_fixed(8),
+    PrimitiveType.BYTES: skip_bytes,
+    PrimitiveType.STRING: skip_string,
+}
+
+
+class Depth:
+    """How deep the present body is nested in recursive types."""
+
+    __slots__ = ("level",)
+
+    def __init__(self) -> None:
+        self.level = 0
+
+    def enter(self) -> None:
+        self.level += 1
+        if self.level > DEPTH_MAX:
+            raise BadBody(f"values are nested deeper than {DEPTH_MAX} levels")
+
+
+def skip_enum(symbols: int) -> Skip:
+    def skip(b: bytes, p: int) -> int:
+        n = b[p]
+        if n & 129:
+            n, p = read_varint(b, p)
+        else:
+            n >>= 1
+            p += 1
+        if not 0 <= n < symbols:
+            raise BadBody(f"an enum has the index {n} of {symbols} symbols")
+        return p
+
+    return skip
+
+
+def read_index(b: bytes, p: int, branches: int) -> tuple[int, int]:
+    n, p = read_varint(b, p)
+    if not 0 <= n < branches:
+        raise BadBody(f"a union has the index {n} of {branches} branches")
+    return n, p
+
+
+def skip_union(branches: Sequence[Skip]) -> Skip:
+    count = len(branches)
+
+    def skip(b: bytes, p: int) -> int:
+        n = b[p]
+        if n & 129 or n >> 1 >= count:
+            n, p = read_index(b, p, count)
+            return branches[n](b, p)
+        return branches[n >> 1](b, p + 1)
+
+    return skip
+
+
+def skip_record(fields: Sequence[Skip]) -> Skip:
+    fields = tuple(field for field in fields if field is not skip_nothing)
+
+    def skip(b: bytes, p: int) -> int:
+        for field in fields:
+            p = field(b, p)
+        return p
+
+    return skip
+
+
+def read_block(b: bytes, p: int) -> tuple[int, int, int]:
+    """Count of items of a block of an array or map, where its items begin, and where they must end (-1: not said).
+
+    Count 0 ends the array or map, also when it is written in more bytes than it needs.
+    """
+    count, p = read_varint(b, p)
+    if count >= 0:
+        return count, p, -1
+    size, p = read_varint(b, p)
+    if size < 0 or p + size > len(b):
+        raise BadBody("a block of an array or map has a wrong byte count")
+    return -count, p, p + size
+
+
+def check_block(p: int, end: int) -> None:
+    if end not in (-1, p):
+        raise BadBody("a block of an array or map has a wrong byte count")
+
+
+def check_count(count: int, bytes_left: int, *, zero_width: bool) -> None:
+    """Refuses counts that cannot be true before a loop believes them."""
+    if zero_width and count > ZERO_WIDTH_ITEMS_MAX:
+        raise BadBody(f"an array claims {count} items that take no bytes; at most {ZERO_WIDTH_ITEMS_MAX} are read")
+    if not zero_width and count > bytes_left:
+        raise BadBody(f"an array or map claims {count} items in {bytes_left} bytes")
+
+
+def skip_array(item: Skip, *, zero_width: bool) -> Skip:
+    def skip(b: bytes, p: int) -> int:
+        while b[p]:
+            count, p, end = read_block(b, p)
+            if count == 0:
+                return p
+            check_count(count, len(b) - p, zero_width=zero_width)
+            if not zero_width:
+                for _ in range(count):
+                    p = item(b, p)
+            check_block(p, end)
+        return p + 1
+
+    return skip
+
+
+def skip_map(value: Skip) -> Skip:
+    def skip(b: bytes, p: int) -> int:
+        while b[p]:
+            count, p, end = read_block(b, p)
+            if count == 0:
+                return p
+            check_count(count, len(b) - p, zero_width=False)
+            for _ in range(count):
+                p = value(b, skip_string(b, p))
+            check_block(p, end)
+        return p + 1
+
+    return skip
+
+
+def is_zero_width(schema: Schema, node: Type, inside: frozenset[Name] = frozenset()) -> bool:
+    """Whether values of this type take no bytes: null, fixed of size 0, and records of nothing else."""
+    node = schema.resolve(node)
+    match node:
+        case Primitive(type=kind):
+            return kind is PrimitiveType.NULL
+        case Fixed(size=size):
+            return size == 0
+        case Record(name=name, fields=fields):
+            # A record inside itself is behind a union, array or map, each of which takes bytes.
+            return name not in inside and all(is_zero_width(schema, field.type, inside | {name}) for field in fields)
+    return False
+
+
+class WalkCompiler:
+    """Compiles the nodes of one schema; types used twice are compiled once, recursive ones refer to themselves."""
+
+    def __init__(self, schema: Schema, depth: Depth | None = None) -> None:
+        self.schema = schema
+        self.depth = depth or Depth()
+        self._done: dict[Name, Skip] = {}
+        self._open: set[Name] = set()
+
+    def skip(self, node: Type) -> Skip:
+        match node:
+            case Primitive(type=kind):
+                return PRIMITIVE_SKIPS[kind]
+            case Fixed(size=size):
+                return skip_fixed(size)
+            case Enum(symbols=symbols):
+                return skip_enum(len(symbols))
+            case Union(branches=branches):
+                return skip_union([self.skip(branch) for branch in branches])
+            case Array(items=items):
+                return skip_array(self.skip(items), zero_width=is_zero_width(self.schema, items))
+            case Map(values=values):
+                return skip_map(self.skip(values))
+            case Reference(name=name):
+                return self._by_name(name)
+            case Record(name=name):
+                return self._by_name(name)
+
+    def _by_name(self, name: Name) -> Skip:
+        if name in self._done:
+            return self._done[name]
+        if name in self._open:
+            return self._recursive(name)
+        definition = self.schema.names[name]
+        if not isinstance(definition, Record):
+            return self._done.setdefault(name, self.skip(definition))
+        self._open.add(name)
+        skip = skip_record([self.skip(field.type) for field in definition.fields])
+        self._open.discard(name)
+        return self._done.setdefault(name, skip)
+
+    def _recursive(self, name: Name) -> Skip:
+        done, depth = self._done, self.depth
+
+        def skip(b: bytes, p: int) -> int:
+            depth.enter()
+            p = done[name](b, p)
+            depth.level -= 1
+            return p
+
+        return skip
+
+
+@dataclass(slots=True)
+class Seen:
+    """Where a walk leaves the long it met on the way; None when it met none."""
+
+    value: int | None = None
+
+
+def skip_noting(compiler: WalkCompiler, node: Type, path: Sequence[str], seen: Seen) -> Skip:
+    """Like `compiler.skip(node)`, and leaves the int or long at `path` (fields of nested records) in `seen`.
+
+    Nullable records and values on the path are looked through. `seen` is set as soon as the value is met, so that it
+    is known too of a body that turns out to be malformed further on.
+    """
+    node = compiler.schema.resolve(node)
+    match node:
+        case Record(fields=fields) if path:
+            return skip_record(
+                [
+                    skip_noting(compiler, field.type, path[1:], seen)
+                    if field.name == path[0]
+                    else compiler.skip(field.type)
+                    for field in fields
+                ]
+            )
+        case Union(branches=branches):
+            return skip_union([skip_noting(compiler, branch, path, seen) for branch in branches])
+        case Primitive(type=PrimitiveType.LONG | PrimitiveType.INT as kind) if not path:
+            check = PRIMITIVE_SKIPS[kind]
+
+            def skip(b: bytes, p: int) -> int:
+                q = check(b, p)
+                seen.value = read_varint(b, p)[0]
+                return q
+
+            return skip
+    return compiler.skip(node)
