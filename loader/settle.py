@@ -1,0 +1,238 @@
+"""From what the tasks returned to what can be decided. Pure.
+
+Of every partition the contiguous prefix that was read whole is decided. Files mix partitions, so a range that
+cannot be decided takes the files it shares with it, those files take the other ranges in them, and so on until
+nothing changes: what is left is whole.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+from loader.decision import DecidedFile, DecidedRange, WindowCount
+from loader.plan import PlannedRange, TopicRanges
+from loader.work_unit import (
+    FileKind,
+    OffsetRange,
+    RangeCounts,
+    RangeResult,
+    StagedFile,
+    UnitResult,
+    WorkUnit,
+)
+
+NO_COUNTS = RangeCounts()
+
+
+@dataclass(frozen=True, slots=True)
+class SettledTopic:
+    """What of a topic's work can be decided, and sentences about what cannot.
+
+    `unknown_ids` are schema ids before which a range stopped.
+    """
+
+    ranges: tuple[DecidedRange, ...] = ()
+    files: tuple[DecidedFile, ...] = ()
+    audit: tuple[WindowCount, ...] = ()
+    time_sources: Mapping[str, int] = field(default_factory=dict)
+    unknown_ids: frozenset[int] = frozenset()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> RangeCounts:
+        return sum_counts(offsets.counts for offsets in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A planned range as one task had it, and what the task says became of it."""
+
+    task: int
+    planned: OffsetRange
+    result: RangeResult
+
+    @property
+    def is_whole(self) -> bool:
+        return self.result.done.end == self.planned.end
+
+    def is_in(self, task: int, file: StagedFile) -> bool:
+        done = self.result.done
+        return task == self.task and any(
+            found.partition == done.topic_partition.partition and found.first < done.end and done.start <= found.last
+            for found in file.ranges
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskFile:
+    task: int
+    file: StagedFile
+
+
+def sum_counts(counts: Iterable[RangeCounts]) -> RangeCounts:
+    total = dict.fromkeys((column.name for column in fields(RangeCounts)), 0)
+    for one in counts:
+        for name in total:
+            total[name] += getattr(one, name)
+    return RangeCounts(**total)
+
+
+def settle(
+    planned: Mapping[str, TopicRanges], units: Sequence[WorkUnit], results: Sequence[UnitResult]
+) -> dict[str, SettledTopic]:
+    """What can be decided of each planned topic."""
+    by_task = {result.task: result for result in results}
+    pieces: dict[str, list[_Piece]] = defaultdict(list)
+    files: dict[str, list[_TaskFile]] = defaultdict(list)
+    failures: dict[str, list[str]] = defaultdict(list)
+    for unit in units:
+        result = by_task.get(unit.task)
+        for file in result.files if result else ():
+            files[file.topic].append(_TaskFile(unit.task, file))
+        returned = {(one.done.topic_partition, one.done.start): one for one in result.ranges} if result else {}
+        for offsets in unit.ranges:
+            topic = offsets.topic_partition.topic
+            found = returned.get((offsets.topic_partition, offsets.start))
+            if found is None:
+                failures[topic].append(f"task {unit.task} returned nothing for {_name(offsets)}")
+                nothing = OffsetRange(offsets.topic_partition, offsets.start, offsets.start)
+                found = RangeResult(nothing, NO_COUNTS)
+            pieces[topic].append(_Piece(unit.task, offsets, found))
+    return {
+        topic: _settle_topic(ranges, pieces[topic], files[topic], failures[topic]) for topic, ranges in planned.items()
+    }
+
+
+def _settle_topic(
+    ranges: TopicRanges, pieces: Sequence[_Piece], files: Sequence[_TaskFile], failures: Sequence[str]
+) -> SettledTopic:
+    problems = list(failures)
+    problems += [f"{_name(piece.planned)}: {piece.result.error}" for piece in pieces if piece.result.error]
+    unknown = frozenset(
+        piece.result.unknown_schema_id for piece in pieces if piece.result.unknown_schema_id is not None
+    )
+    wrong = [piece for piece in pieces if piece.result.counts.total != _length(piece.result.done)]
+    problems += [
+        f"{_name(piece.planned)}: {piece.result.counts.total} of {_length(piece.result.done)} offsets accounted for"
+        for piece in wrong
+    ]
+    kept, kept_files = _whole(pieces, files, wrong)
+    mismatch = _accounting(kept, kept_files)
+    if mismatch:
+        return SettledTopic(unknown_ids=unknown, problems=(*problems, mismatch))
+    decided = tuple(_decided_range(offsets, kept) for offsets in ranges.ranges)
+    return SettledTopic(
+        ranges=tuple(
+            found for found in decided if found.end > found.start or found.previous not in (None, found.start)
+        ),
+        files=_decided_files(kept_files),
+        audit=_windows(kept),
+        time_sources=_time_sources(kept),
+        unknown_ids=unknown,
+        problems=tuple(problems),
+    )
+
+
+def _whole(
+    pieces: Sequence[_Piece], files: Sequence[_TaskFile], wrong: Sequence[_Piece]
+) -> tuple[list[_Piece], list[_TaskFile]]:
+    """The largest set of pieces and files that is contiguous per partition and shares no file with what is left out."""
+    partitions: dict[int, list[_Piece]] = defaultdict(list)
+    for piece in sorted(pieces, key=lambda piece: piece.planned.start):
+        partitions[piece.planned.topic_partition.partition].append(piece)
+    left_out: set[int] = {id(piece) for piece in wrong}
+    kept_files = list(files)
+    while True:
+        before = len(left_out)
+        for row in partitions.values():
+            broken = False
+            for piece in row:
+                if broken:
+                    left_out.add(id(piece))
+                broken = broken or id(piece) in left_out or not piece.is_whole
+        outside = [piece for piece in pieces if id(piece) in left_out]
+        dropped = [one for one in kept_files if any(piece.is_in(one.task, one.file) for piece in outside)]
+        kept_files = [one for one in kept_files if one not in dropped]
+        left_out |= {id(piece) for one in dropped for piece in pieces if piece.is_in(one.task, one.file)}
+        if len(left_out) == before:
+            return [piece for piece in pieces if id(piece) not in left_out], kept_files
+
+
+def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
+    """ "" when the files hold exactly the records that the ranges say they wrote, by task and partition."""
+    for kind in FileKind:
+        expected: dict[tuple[int, int], int] = defaultdict(int)
+        for piece in pieces:
+            counts = piece.result.counts
+            number = counts.records if kind is FileKind.DATA else counts.quarantined
+            expected[(piece.task, piece.planned.topic_partition.partition)] += number
+        found: dict[tuple[int, int], int] = defaultdict(int)
+        for one in files:
+            if one.file.kind is kind:
+                for part in one.file.ranges:
+                    found[(one.task, part.partition)] += part.records
+        for task, partition in sorted({*expected, *found}):
+            wanted, there = expected[(task, partition)], found[(task, partition)]
+            if wanted != there:
+                return f"partition {partition}: task {task} wrote {there} {kind.value} records and counted {wanted}"
+    return ""
+
+
+def _decided_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> DecidedRange:
+    mine = [piece for piece in pieces if piece.planned.topic_partition.partition == planned.partition]
+    gaps = [gap for piece in mine for gap in piece.result.gaps]
+    if planned.previous is not None and planned.previous < planned.start:
+        gaps.insert(0, (planned.previous, planned.start))
+    return DecidedRange(
+        partition=planned.partition,
+        previous=planned.previous,
+        start=planned.start,
+        end=max((piece.result.done.end for piece in mine), default=planned.start),
+        leader_epoch=planned.leader_epoch,
+        counts=sum_counts(piece.result.counts for piece in mine),
+        gaps=tuple(gaps),
+        bytes_read=sum(piece.result.bytes_read for piece in mine),
+    )
+
+
+def _decided_files(files: Sequence[_TaskFile]) -> tuple[DecidedFile, ...]:
+    numbers: dict[tuple[int, FileKind, str], int] = defaultdict(int)
+    decided = []
+    for one in sorted(files, key=lambda one: (one.task, one.file.path)):
+        file = one.file
+        number = numbers[(one.task, file.kind, file.bucket)]
+        numbers[(one.task, file.kind, file.bucket)] += 1
+        name = f"{one.task}-{number}.avro"
+        decided.append(
+            DecidedFile(file.kind, file.bucket, name, file.path, file.length, file.checksum, file.records, file.ranges)
+        )
+    return tuple(decided)
+
+
+def _windows(pieces: Sequence[_Piece]) -> tuple[WindowCount, ...]:
+    sums: dict[tuple[str, int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for piece in pieces:
+        for row in piece.result.audit:
+            total = sums[(row.tier, row.partition, row.window_start_ms)]
+            total[0] += row.count
+            total[1] += row.bytes
+            total[2] = (total[2] + row.fingerprint) % 2**64
+    return tuple(WindowCount(*key, *total) for key, total in sorted(sums.items()))
+
+
+def _time_sources(pieces: Sequence[_Piece]) -> dict[str, int]:
+    total: dict[str, int] = defaultdict(int)
+    for piece in pieces:
+        for source, number in piece.result.time_sources.items():
+            total[source] += number
+    return dict(total)
+
+
+def _length(offsets: OffsetRange) -> int:
+    return offsets.end - offsets.start
+
+
+def _name(offsets: OffsetRange) -> str:
+    return f"partition {offsets.topic_partition.partition} [{offsets.start}, {offsets.end})"

@@ -1,0 +1,140 @@
+"""What can be decided of what the tasks returned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from loader.plan import PlannedRange, TopicRanges
+from loader.settle import SettledTopic, settle
+from loader.work_unit import (
+    AuditCount,
+    FileKind,
+    FileRange,
+    OffsetRange,
+    RangeCounts,
+    RangeResult,
+    StagedFile,
+    TaskSettings,
+    TopicPartition,
+    UnitResult,
+    WorkUnit,
+)
+
+SETTINGS = TaskSettings("b:1", "/s", "hour", "position", "snappy", (), 1024)
+
+
+def offsets(partition: int, start: int, end: int) -> OffsetRange:
+    return OffsetRange(TopicPartition("t", partition), start, end)
+
+
+def unit(task: int, *ranges: OffsetRange) -> WorkUnit:
+    return WorkUnit("w", task, ranges, {}, SETTINGS, "b")
+
+
+def done(partition: int, start: int, end: int, error: str = "", unknown: int | None = None) -> RangeResult:
+    count = AuditCount("loader", "t", partition, 0, end - start, 10 * (end - start), 2**63)
+    counts = RangeCounts(records=end - start)
+    return RangeResult(
+        offsets(partition, start, end), counts, (), (count,), {"record": end - start}, 100, error, unknown
+    )
+
+
+def staged(path: str, *parts: tuple[int, int, int], kind: FileKind = FileKind.DATA) -> StagedFile:
+    ranges = tuple(FileRange(partition, start, end - 1, end - start) for partition, start, end in parts)
+    return StagedFile(kind, "t", "dt=2026-01-01", path, 10, "00", sum(part.records for part in ranges), ranges)
+
+
+def result(task: int, ranges: Iterable[RangeResult], files: Iterable[StagedFile]) -> UnitResult:
+    return UnitResult(task, tuple(ranges), tuple(files), "b", 5)
+
+
+def planned(ends: Mapping[int, int]) -> dict[str, TopicRanges]:
+    ranges = tuple(PlannedRange(partition, 0, 0, end, 4, 100) for partition, end in ends.items())
+    return {"t": TopicRanges("id", False, ranges, ())}
+
+
+def ends(settled: SettledTopic) -> dict[int, int]:
+    return {one.partition: one.end for one in settled.ranges}
+
+
+def test_whole_work_is_decided_whole() -> None:
+    units = [unit(0, offsets(0, 0, 10), offsets(1, 0, 5)), unit(1, offsets(0, 10, 20))]
+    results = [
+        result(0, [done(0, 0, 10), done(1, 0, 5)], [staged("a", (0, 0, 10), (1, 0, 5))]),
+        result(1, [done(0, 10, 20)], [staged("b", (0, 10, 20))]),
+    ]
+    settled = settle(planned({0: 20, 1: 5, 2: 0}), units, results)["t"]
+    assert ends(settled) == {0: 20, 1: 5}
+    assert settled.problems == ()
+    assert [(file.name, file.staged) for file in settled.files] == [("0-0.avro", "a"), ("1-0.avro", "b")]
+    assert settled.counts == RangeCounts(records=25)
+    assert [(row.partition, row.count, row.fingerprint) for row in settled.audit] == [(0, 20, 0), (1, 5, 2**63)]
+    assert settled.time_sources == {"record": 25}
+    assert settled.ranges[0].leader_epoch == 4
+
+
+def test_of_a_broken_range_the_prefix_is_decided() -> None:
+    units = [unit(0, offsets(0, 0, 10))]
+    results = [result(0, [done(0, 0, 4, "the leader is gone")], [staged("a", (0, 0, 4))])]
+    settled = settle(planned({0: 10}), units, results)["t"]
+    assert ends(settled) == {0: 4}
+    assert settled.problems == ("partition 0 [0, 10): the leader is gone",)
+
+
+def test_what_lies_behind_a_hole_is_left_out_with_its_files_and_their_other_ranges() -> None:
+    units = [
+        unit(0, offsets(0, 0, 10)),
+        unit(1, offsets(0, 10, 20), offsets(1, 0, 5)),
+        unit(2, offsets(1, 5, 9), offsets(2, 0, 3)),
+    ]
+    results = [
+        result(0, [done(0, 0, 6, "cut")], [staged("a", (0, 0, 6))]),
+        result(1, [done(0, 10, 20), done(1, 0, 5)], [staged("b", (0, 10, 20), (1, 0, 5))]),
+        result(2, [done(1, 5, 9), done(2, 0, 3)], [staged("c", (1, 5, 9)), staged("d", (2, 0, 3))]),
+    ]
+    settled = settle(planned({0: 20, 1: 9, 2: 3}), units, results)["t"]
+    assert ends(settled) == {0: 6, 2: 3}
+    assert [file.staged for file in settled.files] == ["a", "d"]
+
+
+def test_a_task_that_returned_nothing_is_named() -> None:
+    settled = settle(planned({0: 10}), [unit(3, offsets(0, 0, 10))], [])["t"]
+    assert settled.ranges == ()
+    assert settled.problems == ("task 3 returned nothing for partition 0 [0, 10)",)
+
+
+def test_offsets_that_are_not_accounted_for_are_not_decided() -> None:
+    short = dataclasses.replace(done(0, 0, 10), counts=RangeCounts(records=9))
+    settled = settle(planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [short], [staged("a", (0, 0, 9))])])[
+        "t"
+    ]
+    assert settled.ranges == ()
+    assert settled.files == ()
+    assert "9 of 10 offsets accounted for" in settled.problems[0]
+
+
+def test_files_that_hold_other_records_than_were_counted_hold_the_topic() -> None:
+    units = [unit(0, offsets(0, 0, 10))]
+    settled = settle(planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 9))])])["t"]
+    assert settled.ranges == ()
+    assert settled.problems == ("partition 0: task 0 wrote 9 data records and counted 10",)
+    quarantine = staged("q", (0, 0, 1), kind=FileKind.QUARANTINE)
+    settled = settle(planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 10)), quarantine])])["t"]
+    assert settled.problems == ("partition 0: task 0 wrote 1 quarantine records and counted 0",)
+
+
+def test_an_unknown_schema_id_is_told_and_is_no_problem() -> None:
+    settled = settle(
+        planned({0: 10}),
+        [unit(0, offsets(0, 0, 10))],
+        [result(0, [done(0, 0, 4, unknown=99)], [staged("a", (0, 0, 4))])],
+    )["t"]
+    assert settled.unknown_ids == {99}
+    assert settled.problems == ()
+
+
+def test_lost_ground_is_declared_even_when_nothing_is_left_to_read() -> None:
+    ranges = (PlannedRange(0, 5, 20, 20, 0, 0),)
+    settled = settle({"t": TopicRanges("id", False, ranges, ())}, [], [])["t"]
+    assert [(one.previous, one.start, one.end, one.gaps) for one in settled.ranges] == [(5, 20, 20, ((5, 20),))]
