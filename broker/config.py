@@ -1,0 +1,35 @@
+"""What a broker is started with. The room reads neither files nor the environment: the front door fills this in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+NODE_ID = 1
+LEADER_EPOCH = 0
+"""A single node never loses leadership, so every partition stays in its first epoch."""
+
+
+class FsyncMode(StrEnum):
+    """When appended batches are forced to disk. In every mode an acknowledged batch survives `kill -9`."""
+
+    NONE = "none"  # when the system likes; segments are still forced when they are rolled
+    INTERVAL = "interval"  # every `flush_interval_ms`
+    ALWAYS = "always"  # before the acknowledgement; one call covers all batches that wait for it
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Sizes are in bytes. `data_dir` is the broker's own folder."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 9092
+    partitions: int = 4
+    retention_ms: int = 7 * 86_400_000
+    segment_bytes_max: int = 1 << 30
+    message_bytes_max: int = 1_048_588
+    fsync: FsyncMode = FsyncMode.INTERVAL
+    flush_interval_ms: int = 1000  # of unforced data at most this much is lost with the power
+    housekeeping_interval_ms: int = 30_000  # between looks for what retention lets go

@@ -1,0 +1,71 @@
+"""What can go wrong in the broker.
+
+BrokerError
+├── StartError            the broker cannot start: one line for the person who started it
+│   ├── DataFolderInUse       another broker holds the folder
+│   └── AddressUnusable       the port is taken or the host is not ours
+├── ProtocolError         a client sent what cannot be read: its connection is closed, nobody else's
+│   ├── FrameRefused          a length that is negative, too short or above the limit
+│   └── MalformedRequest      a frame whose bytes do not match its API key and version
+├── RequestRefused        a well-formed request that must be answered with an error code
+└── CorruptFile           a file of ours that does not hold what it must
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.protocol.error_codes import ErrorCode
+
+
+class BrokerError(Exception):
+    """Root of everything the broker raises on purpose."""
+
+
+class StartError(BrokerError):
+    """The broker cannot start; the message is one line that says why and what to do."""
+
+
+class DataFolderInUse(StartError):
+    """Another broker holds the data folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"the data folder {folder} is in use by another broker; stop it or choose another --data-dir")
+        self.folder = folder
+
+
+class AddressUnusable(StartError):
+    """The broker cannot listen on the address it was given."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"cannot listen on {address}: {reason}; choose another --broker-listen")
+        self.address = address
+
+
+class ProtocolError(BrokerError):
+    """The bytes of a connection make no sense; it is closed."""
+
+
+class FrameRefused(ProtocolError):
+    """A frame length outside what this broker accepts."""
+
+
+class MalformedRequest(ProtocolError):
+    """A request whose bytes do not match its API key and version."""
+
+
+class RequestRefused(BrokerError):
+    """A request, or one part of it, that is answered with `code`."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class CorruptFile(BrokerError):
+    """A file in the data folder does not hold what it must; the message names it."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is damaged: {reason}")
+        self.path = path

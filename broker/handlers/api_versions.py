@@ -1,0 +1,35 @@
+"""ApiVersions, versions 0 to 4: what is served. There are no finalized features, so clients try no newer protocols."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.metadata import ApiVersionsResponse
+
+from broker.handlers.context import RequestContext
+from broker.protocol.api_versions import API_VERSIONS, BY_KEY, ROWS
+from broker.protocol.error_codes import ErrorCode
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return _response(context.version, ErrorCode.NONE)
+
+
+def unsupported_version() -> Any:
+    """The answer to a version of ApiVersions above ours: version 0, so that any client can read it (KIP-511)."""
+    return _response(0, ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _response(version: int, error: ErrorCode) -> Any:
+    rows: tuple[Any, ...] = ROWS if error is ErrorCode.NONE else (BY_KEY[API_VERSIONS],)
+    return ApiVersionsResponse(
+        version=version,
+        error_code=error,
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(
+                version=version, api_key=row.key, min_version=row.lowest, max_version=row.highest
+            )
+            for row in rows
+            if row.key in (0, 1, 2, 3, 10, 18, 22, 23)
+        ],
+    )

@@ -1,0 +1,31 @@
+"""InitProducerId, versions 0 to 5: an id for an idempotent producer.
+
+3: a producer that lost its place asks with its id to have the epoch raised (KIP-360). Transactional ids are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.producer import InitProducerIdResponse
+
+from broker.handlers.context import RequestContext
+from broker.protocol.error_codes import ErrorCode
+
+EPOCH_MAX = 32766
+"""A producer that reaches it is given a new id: the next epoch would be the last that fits 16 bits."""
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    version = context.version
+    if request.transactional_id is not None:
+        return InitProducerIdResponse(
+            version=version, error_code=ErrorCode.INVALID_TXN_STATE, producer_id=-1, producer_epoch=-1
+        )
+    if version >= 3 and request.producer_id >= 0 and 0 <= request.producer_epoch < EPOCH_MAX:
+        producer_id, epoch = request.producer_id, request.producer_epoch + 1
+    else:
+        producer_id, epoch = context.node.producer_ids.take(), 0
+    return InitProducerIdResponse(
+        version=version, error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=epoch
+    )

@@ -1,0 +1,69 @@
+"""ListOffsets, versions 1 to 9: the ends of partitions, and the first record at or above a timestamp.
+
+4: leader epochs; 7: timestamp -3 asks for the record with the largest timestamp; 8 and 9: -4 and -5 ask for the local
+start and the tiered end; without tiered storage that is the start of the log, and none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.consumer import ListOffsetsResponse
+
+from broker.config import LEADER_EPOCH
+from broker.errors import RequestRefused
+from broker.handlers.context import RequestContext
+from broker.handlers.fetch import check_leader_epoch
+from broker.log.partition_log import FoundTimestamp, PartitionLog
+from broker.protocol.error_codes import ErrorCode
+
+LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+NO_TIMESTAMP = -1
+
+_TopicResponse = ListOffsetsResponse.ListOffsetsTopicResponse
+_PartitionResponse = _TopicResponse.ListOffsetsPartitionResponse
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return ListOffsetsResponse(
+        version=context.version,
+        topics=[
+            _TopicResponse(
+                version=context.version,
+                name=topic.name,
+                partitions=[_partition(context, topic.name, wanted) for wanted in topic.partitions],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _partition(context: RequestContext, name: str, wanted: Any) -> Any:
+    code, found = ErrorCode.NONE, None
+    try:
+        check_leader_epoch(wanted.current_leader_epoch if context.version >= 4 else -1)
+        found = _look_up(context.node.log(name, wanted.partition_index), wanted.timestamp)
+    except RequestRefused as refused:
+        code = refused.code
+    return _PartitionResponse(
+        version=context.version,
+        partition_index=wanted.partition_index,
+        error_code=code,
+        timestamp=found.timestamp_ms if found else NO_TIMESTAMP,
+        offset=found.offset if found else -1,
+        leader_epoch=LEADER_EPOCH if found else -1,
+    )
+
+
+def _look_up(log: PartitionLog, timestamp_ms: int) -> FoundTimestamp | None:
+    if timestamp_ms == LATEST:
+        return FoundTimestamp(NO_TIMESTAMP, log.high_watermark)
+    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+        return FoundTimestamp(NO_TIMESTAMP, log.log_start_offset)
+    if timestamp_ms == LARGEST_TIMESTAMP:
+        return log.largest_timestamp()
+    if timestamp_ms == LATEST_TIERED:
+        return None
+    if timestamp_ms < 0:
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, f"timestamp {timestamp_ms}")
+    return log.find_timestamp(timestamp_ms)

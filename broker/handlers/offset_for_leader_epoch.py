@@ -1,0 +1,43 @@
+"""OffsetForLeaderEpoch, versions 2 to 4: where a leader epoch ended. There is one epoch, and it has not ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.consumer import OffsetForLeaderEpochResponse
+
+from broker.config import LEADER_EPOCH
+from broker.errors import RequestRefused
+from broker.handlers.context import RequestContext
+from broker.handlers.fetch import check_leader_epoch
+from broker.protocol.error_codes import ErrorCode
+
+_TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return OffsetForLeaderEpochResponse(
+        version=context.version,
+        topics=[
+            _TopicResult(
+                version=context.version,
+                topic=topic.topic,
+                partitions=[_partition(context, topic.topic, wanted) for wanted in topic.partitions],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _partition(context: RequestContext, name: str, wanted: Any) -> Any:
+    code, epoch, end = ErrorCode.NONE, -1, -1
+    try:
+        check_leader_epoch(wanted.current_leader_epoch)
+        log = context.node.log(name, wanted.partition)
+        if wanted.leader_epoch == LEADER_EPOCH:
+            epoch, end = LEADER_EPOCH, log.high_watermark
+    except RequestRefused as refused:
+        code = refused.code
+    return _TopicResult.EpochEndOffset(
+        version=context.version, error_code=code, partition=wanted.partition, leader_epoch=epoch, end_offset=end
+    )

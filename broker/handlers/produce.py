@@ -1,0 +1,95 @@
+"""Produce, versions 3 to 12: appends one record batch per partition.
+
+acks 0 gets no answer; 1 and all are the same on a single node: answered when the batch is in the log and, with fsync
+`always`, on disk. 8: error messages; 9: compact encoding. Versions 0 to 2 carry messages of versions 0 and 1, which
+are not stored; they are advertised (see api_versions) and refused. Transactions are not served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from broker.config import FsyncMode
+from broker.errors import RequestRefused
+from broker.handlers.context import RequestContext
+from broker.log import record_batch
+from broker.log.partition_log import PartitionLog
+from broker.protocol.error_codes import ErrorCode
+from broker.protocol.produce import (
+    ProducedPartition,
+    ProducedTopic,
+    ProducePartition,
+    ProduceRequest,
+)
+from broker.topics import Topic
+
+Answer = tuple[ProducedTopic, ...]
+
+
+def handle(context: RequestContext, request: ProduceRequest) -> Answer | Awaitable[Answer | None] | None:
+    appended: dict[int, tuple[PartitionLog, ProducedPartition]] = {}
+    answer = tuple(
+        ProducedTopic(
+            topic.name,
+            tuple(_append(context, request, topic.name, partition, appended) for partition in topic.partitions),
+        )
+        for topic in request.topics
+    )
+    if request.acks == 0:
+        return None
+    if context.node.config.fsync is FsyncMode.ALWAYS and appended:
+        return _forced(context, answer, list(appended.values()))
+    return answer
+
+
+def _append(
+    context: RequestContext,
+    request: ProduceRequest,
+    name: str,
+    wanted: ProducePartition,
+    appended: dict[int, tuple[PartitionLog, ProducedPartition]],
+) -> ProducedPartition:
+    node = context.node
+    result = ProducedPartition(wanted.partition)
+    try:
+        _check_request(request)
+        topic = node.ensure_topic(name)
+        log = node.log(name, wanted.partition)
+        result.base_offset = _store(context, topic, log, wanted.records)
+        result.log_start_offset = log.log_start_offset
+        node.flusher.note(log)
+        appended[id(result)] = (log, result)
+    except RequestRefused as refused:
+        result.error, result.error_message = refused.code, refused.message
+    return result
+
+
+def _check_request(request: ProduceRequest) -> None:
+    if request.transactional_id is not None:
+        raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
+    if request.acks not in (-1, 0, 1):
+        raise RequestRefused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}; expected -1, 0 or 1")
+
+
+def _store(context: RequestContext, topic: Topic, log: PartitionLog, records: memoryview | None) -> int:
+    if topic.is_internal:
+        raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{topic.name} is the broker's own")
+    if records is None:
+        raise RequestRefused(ErrorCode.INVALID_RECORD, "no records")
+    header = record_batch.check_produced(records, context.node.message_bytes_max(topic))
+    return log.append(records, header, context.node.now_ms())
+
+
+async def _forced(
+    context: RequestContext, answer: Answer, appended: list[tuple[PartitionLog, ProducedPartition]]
+) -> Answer:
+    """Waits until every appended batch is on disk; what could not be forced is answered with its error."""
+    waits = [context.node.flusher.force(log) for log, _ in appended]
+    outcomes = await asyncio.gather(*waits, return_exceptions=True)
+    for (_, result), outcome in zip(appended, outcomes, strict=True):
+        if isinstance(outcome, RequestRefused):
+            result.error, result.error_message, result.base_offset = outcome.code, outcome.message, -1
+        elif isinstance(outcome, BaseException):
+            raise outcome
+    return answer

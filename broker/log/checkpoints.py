@@ -1,0 +1,46 @@
+"""Kafka's checkpoint files: one offset per partition of the whole data folder.
+
+Text: a line with the version 0, a line with the count, then a line `topic partition offset` each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from broker.errors import CorruptFile
+from broker.log.files import write_atomically
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+
+PartitionKey = tuple[str, int]
+
+
+def write_checkpoint(path: Path, offsets: Mapping[PartitionKey, int]) -> None:
+    lines = ["0", str(len(offsets)), *(f"{topic} {index} {offset}" for (topic, index), offset in offsets.items())]
+    write_atomically(path, ("\n".join(lines) + "\n").encode())
+
+
+def read_checkpoint(path: Path) -> dict[PartitionKey, int]:
+    """Returns what was written; nothing when there is no such file.
+
+    Raises:
+        CorruptFile: the file is not a checkpoint.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        return {}
+    except UnicodeDecodeError as error:
+        raise CorruptFile(path, "it is not text") from error
+    try:
+        if int(lines[0]) != 0:
+            raise CorruptFile(path, f"version {lines[0]}; expected 0")
+        rows = [line.split(" ") for line in lines[2:] if line]
+        offsets = {(topic, int(index)): int(offset) for topic, index, offset in rows}
+        if len(offsets) != int(lines[1]):
+            raise CorruptFile(path, f"{len(offsets)} rows; expected {lines[1]}")
+    except (ValueError, IndexError) as error:
+        raise CorruptFile(path, "a row is not `topic partition offset`") from error
+    return offsets

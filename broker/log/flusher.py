@@ -1,0 +1,94 @@
+"""Forces appended batches to disk, away from the event loop.
+
+`force` is a group commit: while one round of fdatasync runs in a thread, all that ask meanwhile wait for the next
+round together, so the cost of the disk is shared by whoever produces at the same time. After a failed fdatasync the
+system may have thrown the dirty pages away and a second call may lie, so nothing can be promised any more:
+`on_failure` must stop the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+from broker.errors import RequestRefused
+from broker.log.files import sync_file
+from broker.log.partition_log import PartitionLog
+from broker.protocol.error_codes import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+
+class Flusher:
+    """Keeps the set of logs with unforced batches."""
+
+    def __init__(self, executor: Executor, on_failure: Callable[[OSError], None]) -> None:
+        self._executor = executor
+        self._on_failure = on_failure
+        self._dirty: set[PartitionLog] = set()
+        self._waiting: list[tuple[PartitionLog, asyncio.Future[None]]] = []
+        self._round: asyncio.Task[None] | None = None
+        self._failed = False
+
+    def note(self, log: PartitionLog) -> None:
+        """Remembers that the log has unforced batches."""
+        self._dirty.add(log)
+
+    def forget(self, log: PartitionLog) -> None:
+        """Drops a log that is being deleted; whoever waits for it is told by the next round."""
+        self._dirty.discard(log)
+
+    def force(self, log: PartitionLog) -> asyncio.Future[None]:
+        """A future that is done when everything appended to the log so far is on disk."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._failed:
+            waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, "the disk has failed"))
+            return waiter
+        self._waiting.append((log, waiter))
+        if self._round is None:
+            self._round = asyncio.get_running_loop().create_task(self._run_rounds())
+        return waiter
+
+    async def flush_dirty(self) -> None:
+        """Forces every log that was noted since the last call."""
+        dirty, self._dirty = self._dirty, set()
+        await self._flush([log for log in dirty if log.needs_flush])
+
+    async def _run_rounds(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            await self._flush({log for log, _ in waiting})
+            for _, waiter in waiting:
+                if waiter.done():
+                    continue
+                if self._failed:
+                    waiter.set_exception(RequestRefused(ErrorCode.STORAGE_ERROR, "the disk has failed"))
+                else:
+                    waiter.set_result(None)
+        self._round = None
+
+    async def _flush(self, logs: Sequence[PartitionLog] | set[PartitionLog]) -> None:
+        jobs = [(log, log.flush_job()) for log in logs]
+        paths = [path for _, job in jobs for path in job.paths]
+        if not paths or self._failed:
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._executor, sync_files, paths)
+        except OSError as error:
+            logger.critical("fdatasync failed error=%s", error)
+            self._failed = True
+            self._on_failure(error)
+            return
+        for log, job in jobs:
+            log.flushed(job)
+
+
+def sync_files(paths: Sequence[Path]) -> None:
+    """Forces files to disk. One that is gone belonged to a deleted topic or segment."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            sync_file(path)

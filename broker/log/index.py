@@ -1,0 +1,167 @@
+"""Sparse indexes of one segment, in Kafka's file layout.
+
+Offset index (`.index`): 8-byte entries, relative offset i32 and file position i32, one per INTERVAL_BYTES of log; the
+offset is the last of the batch that begins at the position. Time index (`.timeindex`): 12-byte entries, largest
+timestamp so far i64 and relative offset i32 of the batch that has it; the last entry has the segment's largest
+timestamp. Both ascend. The active segment's are kept in memory and written when it is flushed or closed; those of
+closed segments are searched in their files, so that memory does not grow with the log.
+
+Indexes only speed things up: they are rebuilt from the log whenever they do not fit it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+
+INTERVAL_BYTES = 4096
+
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEntry:
+    timestamp_ms: int
+    offset: int  # relative to the segment's base
+
+
+class OffsetIndex:
+    """Where to start reading for an offset; offsets are relative to the segment's base."""
+
+    __slots__ = ("_offsets", "_positions")
+
+    def __init__(self) -> None:
+        self._offsets = array("i")
+        self._positions = array("i")
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, offset: int, position: int) -> None:
+        self._offsets.append(offset)
+        self._positions.append(position)
+
+    def floor(self, offset: int) -> int:
+        """The position of the last entry at or below `offset`; 0 when there is none."""
+        at = bisect_right(self._offsets, offset)
+        return self._positions[at - 1] if at else 0
+
+    @property
+    def last_position(self) -> int:
+        return self._positions[-1] if self._positions else 0
+
+    def to_bytes(self) -> bytes:
+        return b"".join(map(_OFFSET_ENTRY.pack, self._offsets, self._positions))
+
+    @classmethod
+    def from_bytes(cls, content: bytes, log_bytes: int) -> OffsetIndex | None:
+        """Reads a file's content; None when it cannot be an index of a log of `log_bytes`."""
+        if len(content) % _OFFSET_ENTRY.size:
+            return None
+        index = cls()
+        last_offset, last_position = -1, 0
+        for offset, position in _OFFSET_ENTRY.iter_unpack(content):
+            if offset <= last_offset or position <= last_position or position >= log_bytes:
+                return None
+            index.add(offset, position)
+            last_offset, last_position = offset, position
+        return index
+
+
+class TimeIndex:
+    """From which offset on timestamps at or above a given one can be found."""
+
+    __slots__ = ("_offsets", "_timestamps")
+
+    def __init__(self) -> None:
+        self._timestamps = array("q")
+        self._offsets = array("i")
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, entry: TimeEntry) -> None:
+        """Adds an entry unless the largest timestamp is already known."""
+        if not self._timestamps or entry.timestamp_ms > self._timestamps[-1]:
+            self._timestamps.append(entry.timestamp_ms)
+            self._offsets.append(entry.offset)
+
+    def floor(self, timestamp_ms: int) -> int:
+        """The relative offset of the last entry at or below `timestamp_ms`; 0 when there is none."""
+        at = bisect_right(self._timestamps, timestamp_ms)
+        return self._offsets[at - 1] if at else 0
+
+    @property
+    def last(self) -> TimeEntry | None:
+        return TimeEntry(self._timestamps[-1], self._offsets[-1]) if self._timestamps else None
+
+    def to_bytes(self) -> bytes:
+        return b"".join(map(_TIME_ENTRY.pack, self._timestamps, self._offsets))
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> TimeIndex | None:
+        """Reads a file's content; None when it cannot be a time index."""
+        if len(content) % _TIME_ENTRY.size:
+            return None
+        index = cls()
+        for timestamp_ms, offset in _TIME_ENTRY.iter_unpack(content):
+            if index._timestamps and (timestamp_ms <= index._timestamps[-1] or offset < index._offsets[-1]):
+                return None
+            index._timestamps.append(timestamp_ms)
+            index._offsets.append(offset)
+        return index
+
+
+def floor_position_in_file(path: Path, offset: int) -> int:
+    """`OffsetIndex.floor` on the file of a closed segment; 0, the whole segment, when there is no such file."""
+    return _floor_in_file(path, _OFFSET_ENTRY, offset)
+
+
+def floor_offset_in_file(path: Path, timestamp_ms: int) -> int:
+    """`TimeIndex.floor` on the file of a closed segment; 0 when there is no such file."""
+    return _floor_in_file(path, _TIME_ENTRY, timestamp_ms)
+
+
+def last_time_entry_in_file(path: Path) -> TimeEntry | None:
+    """The segment's largest timestamp; None when there is no such file or it is empty."""
+    try:
+        entries = _FileEntries(path, _TIME_ENTRY)
+    except FileNotFoundError:
+        return None
+    with contextlib.closing(entries):
+        return TimeEntry(*entries[len(entries) - 1]) if len(entries) else None
+
+
+class _FileEntries:
+    """The entries of an index file, read one by one: a search looks at some twenty of a quarter of a million."""
+
+    def __init__(self, path: Path, entry: struct.Struct) -> None:
+        self._entry = entry
+        self._fd = os.open(path, os.O_RDONLY)
+        self._count = os.fstat(self._fd).st_size // entry.size
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, at: int) -> tuple[int, int]:
+        first, second = self._entry.unpack(os.pread(self._fd, self._entry.size, at * self._entry.size))
+        return int(first), int(second)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _floor_in_file(path: Path, entry: struct.Struct, wanted: int) -> int:
+    try:
+        entries = _FileEntries(path, entry)
+    except FileNotFoundError:
+        return 0
+    with contextlib.closing(entries):
+        at = bisect_right(entries, wanted, key=lambda found: found[0])
+        return entries[at - 1][1] if at else 0

@@ -1,0 +1,367 @@
+"""The log of one partition: segments in a row, the last of which is appended to.
+
+Invariants: segments are contiguous or ascend with holes, never overlap; `log_start_offset` <= `high_watermark` <=
+`log_end_offset`; bytes below `recovery_point` have been forced to disk; a consumer sees nothing at or above the high
+watermark. The high watermark is the log end, except where acknowledgement waits for the disk (fsync `always`): there
+it is what has been forced, so that nobody reads a message that a power failure could take back.
+
+Files per partition: `<base>.log`, `.index`, `.timeindex` and, where a segment begins, `<offset>.snapshot` with the
+state of idempotent producers up to that offset.
+
+Not for use by threads. Only `flush_job` results are meant to be carried out by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.errors import RequestRefused
+from broker.log import record_batch
+from broker.log.files import OpenFiles, sync_folder, write_fully
+from broker.log.index import TimeEntry, floor_offset_in_file, floor_position_in_file
+from broker.log.producer_state import ProducerStates
+from broker.log.record_batch import BatchHeader
+from broker.log.scan import PlacedBatch, SegmentFacts
+from broker.log.segment import (
+    DELETED,
+    INDEX,
+    LOG,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    TIME_INDEX,
+    ClosedSegment,
+    base_offsets,
+    segment_path,
+    walk_file,
+)
+from broker.protocol.error_codes import ErrorCode
+
+RELATIVE_OFFSET_MAX = (1 << 31) - 1
+SNAPSHOTS_KEPT = 2
+"""The newest, and one to fall back on when a crash damaged it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """Sizes in bytes. `forced_reads_only` keeps unforced batches from consumers."""
+
+    segment_bytes_max: int = 1 << 30
+    segment_ms_max: int = 7 * 86_400_000
+    forced_reads_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FlushJob:
+    """Files to force to disk; once done, `PartitionLog.flushed(job)` may be called."""
+
+    paths: tuple[Path, ...]
+    next_offset: int
+    base_offset: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTimestamp:
+    timestamp_ms: int
+    offset: int
+
+
+class PartitionLog:
+    """See the module. Built by `recovery.open_log`."""
+
+    __slots__ = (
+        "_active_since_ms",
+        "_files",
+        "_unforced",
+        "_visible_in",
+        "_visible_to",
+        "active",
+        "closed",
+        "folder",
+        "high_watermark",
+        "limits",
+        "log_start_offset",
+        "producers",
+        "recovery_point",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        folder: Path,
+        files: OpenFiles,
+        limits: LogLimits,
+        *,
+        closed: list[ClosedSegment],
+        active: SegmentFacts,
+        producers: ProducerStates,
+        log_start_offset: int,
+        now_ms: int,
+    ) -> None:
+        self.folder = folder
+        self.limits = limits
+        self.closed = closed
+        self.active = active
+        self.producers = producers
+        self.log_start_offset = min(max(log_start_offset, self.first_base_offset), active.next_offset)
+        self.recovery_point = active.next_offset
+        self.high_watermark = active.next_offset
+        self.waiters: set[Callable[[], None]] = set()
+        self._files = files
+        self._active_since_ms = now_ms
+        self._unforced: list[Path] = []
+        self._visible_in, self._visible_to = active.base_offset, active.size
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.active.next_offset
+
+    @property
+    def first_base_offset(self) -> int:
+        return self.closed[0].base_offset if self.closed else self.active.base_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all record batches, as stored."""
+        return sum(segment.size for segment in self.closed) + self.active.size
+
+    @property
+    def needs_flush(self) -> bool:
+        return self.recovery_point < self.log_end_offset
+
+    # Appending
+
+    def append(self, batch: memoryview | bytes, header: BatchHeader, now_ms: int) -> int:
+        """Stores a checked batch and returns the base offset it was given.
+
+        A repetition of one of the producer's last batches is not stored again; its first offset is returned.
+
+        Raises:
+            RequestRefused: an idempotence rule, or the disk, refused it; the log is as before.
+        """
+        known = self.producers.duplicate_of(header)
+        if known is not None:
+            return known
+        size = len(batch)
+        active = self.active
+        if active.size and (
+            active.size + size > self.limits.segment_bytes_max
+            or active.next_offset + header.last_offset_delta - active.base_offset > RELATIVE_OFFSET_MAX
+            or now_ms - self._active_since_ms > self.limits.segment_ms_max
+        ):
+            self.roll(now_ms)
+            active = self.active
+        base_offset = active.next_offset
+        if not active.size:
+            self._active_since_ms = now_ms
+        self._write(record_batch.prefix(base_offset, header), memoryview(batch)[record_batch.PREFIX_BYTES :])
+        placed = header._replace(base_offset=base_offset)
+        active.add(placed, size)
+        self.producers.record(header, base_offset, now_ms)
+        if not self.limits.forced_reads_only:
+            self._advance(active.next_offset, active.base_offset, active.size)
+        return base_offset
+
+    def _write(self, prefix: bytes, rest: memoryview) -> None:
+        path = segment_path(self.folder, self.active.base_offset, LOG)
+        try:
+            fd = self._files.fd(path)
+            write_fully(fd, [prefix, rest], self.active.size)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._files.fd(path), self.active.size)
+            raise RequestRefused(ErrorCode.STORAGE_ERROR, f"{path.name}: {error.strerror or error}") from error
+
+    def _advance(self, offset: int, base_offset: int, position: int) -> None:
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self._visible_in, self._visible_to = base_offset, position
+            for wake in tuple(self.waiters):
+                wake()
+
+    def roll(self, now_ms: int) -> None:
+        """Closes the active segment and begins a new, empty one; nothing happens while it is empty."""
+        active = self.active
+        if not active.size:
+            return
+        self._write_indexes()
+        self._write_snapshot()
+        path = segment_path(self.folder, active.base_offset, LOG)
+        if self.recovery_point < active.next_offset:
+            self._unforced.append(path)
+        self.closed.append(
+            ClosedSegment(self.folder, active.base_offset, active.next_offset, active.size, active.largest)
+        )
+        self._files.forget(path)
+        self.active = SegmentFacts(active.next_offset, active.next_offset)
+        self._active_since_ms = now_ms
+        # The file must be there before retention may remove the others: it alone then tells where the log ends.
+        self._files.fd(segment_path(self.folder, self.active.base_offset, LOG))
+        sync_folder(self.folder)
+
+    def _write_indexes(self) -> None:
+        active = self.active
+        active.complete_time_index()
+        for suffix, content in ((INDEX, active.index.to_bytes()), (TIME_INDEX, active.time_index.to_bytes())):
+            segment_path(self.folder, active.base_offset, suffix).write_bytes(content)
+
+    def _write_snapshot(self) -> None:
+        path = segment_path(self.folder, self.log_end_offset, SNAPSHOT)
+        if not path.exists():
+            path.write_bytes(self.producers.to_snapshot())
+            for old in base_offsets(self.folder, SNAPSHOT)[:-SNAPSHOTS_KEPT]:
+                segment_path(self.folder, old, SNAPSHOT).unlink(missing_ok=True)
+
+    # Durability
+
+    def flush_job(self) -> FlushJob:
+        """What has to be forced to disk for everything appended so far to be durable."""
+        active = self.active
+        paths = tuple(self._unforced)
+        if active.size:
+            paths += (segment_path(self.folder, active.base_offset, LOG),)
+        return FlushJob(paths, active.next_offset, active.base_offset, active.size)
+
+    def flushed(self, job: FlushJob) -> None:
+        """Takes note that the files of `job` were forced."""
+        self._unforced = [path for path in self._unforced if path not in job.paths]
+        self.recovery_point = max(self.recovery_point, job.next_offset)
+        if self.limits.forced_reads_only:
+            self._advance(job.next_offset, job.base_offset, job.position)
+
+    def close(self) -> FlushJob | None:
+        """Writes what a clean start reads instead of scanning; returns what is still to be forced."""
+        job = self.flush_job() if self.needs_flush else None
+        if self.log_end_offset:
+            if self.active.size:
+                self._write_indexes()
+            self._write_snapshot()
+        self._files.forget(segment_path(self.folder, self.active.base_offset, LOG))
+        return job
+
+    # Reading
+
+    def read(self, offset: int, bytes_max: int, *, whole_first: bool) -> bytes:
+        """The stored batches from the one that holds `offset` on, as many bytes as allowed.
+
+        The last batch may be cut off, as the protocol permits. With `whole_first` the first batch is whole even when
+        it is larger than `bytes_max`, so that a consumer always gets on.
+
+        Raises:
+            RequestRefused: the offset is outside [log_start_offset, log_end_offset].
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise RequestRefused(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is outside [{self.log_start_offset}, {self.log_end_offset}]",
+            )
+        if offset >= self.high_watermark:
+            return b""
+        for base, end, position in self._places(offset):
+            fd = self._files.fd(segment_path(self.folder, base, LOG))
+            for placed in walk_file(fd, position, end):
+                if placed.header.last_offset >= offset:
+                    size = placed.header.size
+                    if size > bytes_max and not whole_first:
+                        return b""
+                    return os.pread(fd, min(max(size, bytes_max), end - placed.position), placed.position)
+        return b""
+
+    def _places(self, offset: int) -> Iterator[tuple[int, int, int]]:
+        """(segment base, readable bytes, position to start at) of the segments from the one that may hold `offset`."""
+        first = max(bisect_right(self.closed, offset, key=lambda segment: segment.base_offset) - 1, 0)
+        for segment in self.closed[first:]:
+            if segment.next_offset > offset:
+                relative = max(offset - segment.base_offset, 0)
+                position = floor_position_in_file(segment.path(INDEX), relative)
+                yield segment.base_offset, self._readable(segment.base_offset, segment.size), position
+        active = self.active
+        position = active.index.floor(max(offset - active.base_offset, 0))
+        yield active.base_offset, self._readable(active.base_offset, active.size), position
+
+    def _readable(self, base_offset: int, size: int) -> int:
+        """How many bytes of a segment lie below the high watermark."""
+        if base_offset == self._visible_in:
+            return self._visible_to
+        return size if base_offset < self._visible_in else 0
+
+    def batches(self, offset: int) -> Iterator[tuple[PlacedBatch, bytes]]:
+        """Every readable batch from the one that holds `offset` on, with its bytes."""
+        for base, end, position in self._places(offset):
+            fd = self._files.fd(segment_path(self.folder, base, LOG))
+            for placed in walk_file(fd, position, end):
+                if placed.header.last_offset >= offset:
+                    yield placed, os.pread(fd, placed.header.size, placed.position)
+
+    def find_timestamp(self, timestamp_ms: int) -> FoundTimestamp | None:
+        """The first record at or above `timestamp_ms`, None when there is none."""
+        for largest, start in self._time_starts(timestamp_ms):
+            if largest is None or largest.timestamp_ms < timestamp_ms:
+                continue
+            for placed, batch in self.batches(max(start(), self.log_start_offset)):
+                if placed.header.max_timestamp >= timestamp_ms:
+                    found = self._first_record(batch, placed.header, timestamp_ms)
+                    if found is not None:
+                        return found
+        return None
+
+    def _time_starts(self, timestamp_ms: int) -> Iterator[tuple[TimeEntry | None, Callable[[], int]]]:
+        """Per segment its largest timestamp, and from which offset on to look for `timestamp_ms`."""
+        for segment in self.closed:
+            yield (
+                segment.largest,
+                lambda segment=segment: (  # type: ignore[misc]  # mypy cannot type a default argument of a lambda
+                    segment.base_offset + floor_offset_in_file(segment.path(TIME_INDEX), timestamp_ms)
+                ),
+            )
+        yield self.active.largest, lambda: self.active.base_offset + self.active.time_index.floor(timestamp_ms)
+
+    def _first_record(self, batch: bytes, header: BatchHeader, timestamp_ms: int) -> FoundTimestamp | None:
+        try:
+            for record in record_batch.records(batch):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start_offset:
+                    return FoundTimestamp(record.timestamp_ms, record.offset)
+        except Exception:
+            # The batch cannot be opened here (a codec without its library, records that are none): its first offset
+            # is early enough, so nothing is missed by whoever starts there.
+            return FoundTimestamp(header.max_timestamp, max(header.base_offset, self.log_start_offset))
+        return None
+
+    def largest_timestamp(self) -> FoundTimestamp | None:
+        """The first record with the largest timestamp, None in an empty log."""
+        bounds = [(segment.largest, segment.base_offset) for segment in self.closed]
+        entries = [entry for entry, _ in (*bounds, (self.active.largest, 0)) if entry is not None]
+        if not entries:
+            return None
+        return self.find_timestamp(max(entry.timestamp_ms for entry in entries))
+
+    # Letting go
+
+    def advance_log_start(self, offset: int) -> None:
+        """Hides everything below `offset`; segments wholly below it can then be dropped."""
+        self.log_start_offset = max(self.log_start_offset, min(offset, self.high_watermark))
+
+    def drop_segments(self, count: int) -> list[Path]:
+        """Takes the oldest `count` closed segments out of the log; returns their renamed files, to be unlinked."""
+        dropped, self.closed = self.closed[:count], self.closed[count:]
+        self.log_start_offset = max(self.log_start_offset, self.first_base_offset)
+        renamed = []
+        for segment in dropped:
+            self._files.forget(segment.path())
+            for suffix in SEGMENT_SUFFIXES:
+                path = segment.path(suffix)
+                if path.exists():
+                    renamed.append(path.rename(path.with_name(path.name + DELETED)))
+        self._unforced = [path for path in self._unforced if path.exists()]
+        return renamed
+
+    def forget_files(self) -> None:
+        """Closes what is open, before the folder is renamed."""
+        for segment in self.closed:
+            self._files.forget(segment.path())
+        self._files.forget(segment_path(self.folder, self.active.base_offset, LOG))

@@ -1,0 +1,159 @@
+"""Record batches, version 2: the unit that is checked, stored and sent; batches are kept verbatim.
+
+Layout of the 61-byte header, big endian: baseOffset i64, batchLength i32 (bytes after this field),
+partitionLeaderEpoch i32, magic i8, crc u32 (CRC-32C of everything from attributes on), attributes i16 (bits 0-2
+codec, 3 timestamp type, 4 transactional, 5 control), lastOffsetDelta i32, baseTimestamp i64, maxTimestamp i64,
+producerId i64, producerEpoch i16, baseSequence i32, recordCount i32; then the records.
+
+baseOffset and partitionLeaderEpoch lie before what the CRC covers, so the broker writes them and leaves the rest.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from broker.config import LEADER_EPOCH
+from broker.errors import RequestRefused
+from broker.protocol.error_codes import ErrorCode
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size
+PREFIX = struct.Struct(">qii")
+PREFIX_BYTES = PREFIX.size
+LENGTH_OVERHEAD = 12
+"""Bytes of a batch that its batchLength does not count: baseOffset and batchLength itself."""
+CRC_FROM = 21
+MAGIC = 2
+MAGIC_AT = 16
+
+CODEC_MASK, TRANSACTIONAL, CONTROL = 0x07, 0x10, 0x20
+CODECS = frozenset(range(5))  # none, gzip, snappy, lz4, zstd
+
+
+class BatchHeader(NamedTuple):
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        return self.batch_length + LENGTH_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+
+class Record(NamedTuple):
+    """One record of a batch, for the few places that look inside one."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+def read_batch_header(view: memoryview | bytes, pos: int = 0) -> BatchHeader:
+    return BatchHeader._make(HEADER.unpack_from(view, pos))
+
+
+def has_valid_crc(batch: memoryview, header: BatchHeader) -> bool:
+    return bool(crc32c(batch[CRC_FROM : header.size]) == header.crc)
+
+
+def check_produced(batch: memoryview, bytes_max: int) -> BatchHeader:
+    """Returns the header of what a producer sent for one partition.
+
+    Records inside are not looked at: that would cost per record, and whoever reads them has to check them anyway.
+
+    Raises:
+        RequestRefused: it is not exactly one whole, intact, plain batch of version 2 within `bytes_max`.
+    """
+    if len(batch) < HEADER_BYTES:
+        # Messages of versions 0 and 1 can be shorter than a header of version 2.
+        if len(batch) > MAGIC_AT and batch[MAGIC_AT] < MAGIC:
+            raise _old_format()
+        raise RequestRefused(ErrorCode.CORRUPT_MESSAGE, f"a record batch of {len(batch)} bytes")
+    header = read_batch_header(batch)
+    if header.magic < MAGIC:
+        raise _old_format()
+    if header.magic != MAGIC:
+        raise RequestRefused(ErrorCode.CORRUPT_MESSAGE, f"record batch version {header.magic}; expected {MAGIC}")
+    if len(batch) > bytes_max:
+        raise RequestRefused(
+            ErrorCode.MESSAGE_TOO_LARGE, f"a record batch of {len(batch)} bytes; at most {bytes_max} are allowed"
+        )
+    if header.size != len(batch):
+        code = ErrorCode.INVALID_RECORD if HEADER_BYTES <= header.size < len(batch) else ErrorCode.CORRUPT_MESSAGE
+        raise RequestRefused(code, "expected exactly one record batch per partition")
+    if not has_valid_crc(batch, header):
+        raise RequestRefused(ErrorCode.CORRUPT_MESSAGE, "the record batch fails its CRC")
+    _check_fields(header)
+    return header
+
+
+def _old_format() -> RequestRefused:
+    return RequestRefused(
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "messages of versions 0 and 1 are not stored; use a client of 2017 on"
+    )
+
+
+def _check_fields(header: BatchHeader) -> None:
+    if header.attributes & CODEC_MASK not in CODECS:
+        raise RequestRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {header.attributes & CODEC_MASK}")
+    if header.attributes & TRANSACTIONAL:
+        raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
+    if header.attributes & CONTROL:
+        raise RequestRefused(ErrorCode.INVALID_RECORD, "control batches are the broker's to write")
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise RequestRefused(
+            ErrorCode.INVALID_RECORD,
+            f"{header.record_count} records but a last offset delta of {header.last_offset_delta}",
+        )
+
+
+def prefix(base_offset: int, header: BatchHeader) -> bytes:
+    """The first 16 bytes of a batch as it is stored at `base_offset`."""
+    return PREFIX.pack(base_offset, header.batch_length, LEADER_EPOCH)
+
+
+def records(batch: bytes | memoryview) -> Iterator[Record]:
+    """The records of one whole batch.
+
+    Raises:
+        Exception: whatever kafka-python's decoders raise on bytes that are no records, or on a codec whose library
+            is missing; callers have an answer for a batch that cannot be opened.
+    """
+    for record in DefaultRecordBatch(batch):
+        yield Record(record.offset, record.timestamp, record.key, record.value)
+
+
+def build_batch(entries: Sequence[tuple[bytes | None, bytes | None]], timestamp_ms: int) -> bytes:
+    """One uncompressed batch of (key, value) pairs, at base offset 0."""
+    builder = DefaultRecordBatchBuilder(
+        magic=MAGIC,
+        compression_type=0,
+        is_transactional=False,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=1 << 30,
+    )
+    for delta, (key, value) in enumerate(entries):
+        builder.append(delta, timestamp_ms, key, value, [])
+    return bytes(builder.build())

@@ -1,0 +1,75 @@
+"""Which versions of which API are served: one row per API key.
+
+A row here is a promise: clients pick the highest version of a row and retry until their timeout when no handler
+answers. So every row has a handler (a test compares the two tables), and what has none is not listed: transactions
+(24, 25, 26, 28), the consumer-group protocol of KIP-848 (68, 69) and telemetry (71, 72).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersions:
+    """Versions `lowest` to `highest` (both inclusive) are advertised, those from `served_from` on are answered.
+
+    From `flexible_from` on, request and response use compact encodings and header version 2 and 1.
+    """
+
+    key: int
+    name: str
+    lowest: int
+    highest: int
+    flexible_from: int
+    served_from: int = -1
+
+    def serves(self, version: int) -> bool:
+        return max(self.lowest, self.served_from) <= version <= self.highest
+
+    def is_flexible(self, version: int) -> bool:
+        return version >= self.flexible_from
+
+
+NEVER = 1000  # of `flexible_from`: no version is
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
+JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, DESCRIBE_GROUPS, LIST_GROUPS = 11, 12, 13, 14, 15, 16
+API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 18, 19, 20, 21
+INIT_PRODUCER_ID, OFFSET_FOR_LEADER_EPOCH = 22, 23
+DESCRIBE_CONFIGS, CREATE_PARTITIONS, DELETE_GROUPS, INCREMENTAL_ALTER_CONFIGS = 32, 37, 42, 44
+OFFSET_DELETE, DESCRIBE_CLUSTER = 47, 60
+
+ROWS = (
+    # Produce is advertised from 0 although only record batches of version 2 (Produce 3 and later) are stored: older
+    # librdkafka drops compression without a word when the range starts above 0 (KAFKA-18659).
+    ApiVersions(PRODUCE, "Produce", 0, 12, 9, served_from=3),
+    ApiVersions(FETCH, "Fetch", 4, 17, 12),
+    ApiVersions(LIST_OFFSETS, "ListOffsets", 1, 9, 6),
+    ApiVersions(METADATA, "Metadata", 0, 12, 9),
+    ApiVersions(OFFSET_COMMIT, "OffsetCommit", 2, 9, 8),
+    ApiVersions(OFFSET_FETCH, "OffsetFetch", 1, 9, 6),
+    ApiVersions(FIND_COORDINATOR, "FindCoordinator", 0, 6, 3),
+    ApiVersions(JOIN_GROUP, "JoinGroup", 0, 9, 6),
+    ApiVersions(HEARTBEAT, "Heartbeat", 0, 4, 4),
+    ApiVersions(LEAVE_GROUP, "LeaveGroup", 0, 5, 4),
+    ApiVersions(SYNC_GROUP, "SyncGroup", 0, 5, 4),
+    ApiVersions(DESCRIBE_GROUPS, "DescribeGroups", 0, 5, 5),
+    ApiVersions(LIST_GROUPS, "ListGroups", 0, 5, 3),
+    ApiVersions(API_VERSIONS, "ApiVersions", 0, 4, 3),
+    ApiVersions(CREATE_TOPICS, "CreateTopics", 2, 7, 5),
+    ApiVersions(DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
+    ApiVersions(DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
+    ApiVersions(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
+    ApiVersions(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
+    ApiVersions(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
+    ApiVersions(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
+    ApiVersions(DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
+    ApiVersions(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
+    ApiVersions(OFFSET_DELETE, "OffsetDelete", 0, 0, NEVER),
+    ApiVersions(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
+)
+
+BY_KEY: Mapping[int, ApiVersions] = {row.key: row for row in ROWS}

@@ -1,0 +1,60 @@
+"""The error codes of the Kafka protocol that this broker answers with: name, code, retriable, meaning."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ErrorCode(IntEnum):
+    """One row per code. `retriable` is what clients make of it: try again, or give up."""
+
+    retriable: bool
+    meaning: str
+
+    def __new__(cls, code: int, retriable: bool, meaning: str) -> ErrorCode:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.retriable = retriable
+        member.meaning = meaning
+        return member
+
+    UNKNOWN_SERVER_ERROR = -1, False, "the broker met an error of its own"
+    NONE = 0, False, ""
+    OFFSET_OUT_OF_RANGE = 1, False, "the offset is outside the range the log holds"
+    CORRUPT_MESSAGE = 2, True, "the record batch fails its checksum or is malformed"
+    UNKNOWN_TOPIC_OR_PARTITION = 3, True, "there is no such topic or partition"
+    MESSAGE_TOO_LARGE = 10, False, "the record batch is larger than the topic allows"
+    OFFSET_METADATA_TOO_LARGE = 12, False, "the metadata of a committed offset is too long"
+    INVALID_TOPIC = 17, False, "the topic name is not allowed"
+    ILLEGAL_GENERATION = 22, False, "the generation is not the group's present one"
+    INCONSISTENT_GROUP_PROTOCOL = 23, False, "the member's protocols do not fit the group's"
+    INVALID_GROUP_ID = 24, False, "the group id is not allowed"
+    UNKNOWN_MEMBER_ID = 25, False, "the group has no such member"
+    INVALID_SESSION_TIMEOUT = 26, False, "the session timeout is outside the allowed range"
+    REBALANCE_IN_PROGRESS = 27, False, "the group is rebalancing; join again"
+    INVALID_REQUIRED_ACKS = 21, False, "acks is neither -1, 0 nor 1"
+    UNSUPPORTED_VERSION = 35, False, "this version of the API is not served"
+    TOPIC_ALREADY_EXISTS = 36, False, "a topic of this name exists"
+    INVALID_PARTITIONS = 37, False, "the number of partitions is not allowed"
+    INVALID_REPLICATION_FACTOR = 38, False, "a single node keeps one replica"
+    INVALID_REPLICA_ASSIGNMENT = 39, False, "replicas can only be assigned to this node"
+    INVALID_CONFIG = 40, False, "a configuration value is not allowed"
+    INVALID_REQUEST = 42, False, "the request contradicts itself"
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, False, "record batches older than version 2 are not stored"
+    POLICY_VIOLATION = 44, False, "the request is against a limit of this broker"
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45, False, "the producer's sequence number does not follow the last one"
+    DUPLICATE_SEQUENCE_NUMBER = 46, False, "the producer's sequence number was seen before"
+    INVALID_PRODUCER_EPOCH = 47, False, "a newer instance of this producer has taken over"
+    INVALID_TXN_STATE = 48, False, "transactions are not served"
+    STORAGE_ERROR = 56, True, "the disk failed"
+    NON_EMPTY_GROUP = 68, False, "the group has members"
+    GROUP_ID_NOT_FOUND = 69, False, "there is no such group"
+    FETCH_SESSION_ID_NOT_FOUND = 70, True, "this broker keeps no fetch sessions"
+    FENCED_LEADER_EPOCH = 74, True, "the leader epoch is older than the broker's"
+    UNKNOWN_LEADER_EPOCH = 75, True, "the leader epoch is newer than the broker's"
+    UNSUPPORTED_COMPRESSION_TYPE = 76, False, "the codec of the record batch is unknown"
+    MEMBER_ID_REQUIRED = 79, False, "join again with the member id of this answer"
+    FENCED_INSTANCE_ID = 82, False, "another member has taken over this group instance id"
+    GROUP_SUBSCRIBED_TO_TOPIC = 86, False, "a member of the group is subscribed to the topic"
+    INVALID_RECORD = 87, False, "the records are not valid for this topic"
+    UNKNOWN_TOPIC_ID = 100, True, "there is no topic with this id"

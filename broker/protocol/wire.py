@@ -1,0 +1,159 @@
+"""Cursors over the primitive types of the Kafka protocol, for the two APIs whose speed matters.
+
+"Flexible" versions have compact (varint, length + 1) strings and arrays and end each structure with tagged fields.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from broker.errors import MalformedRequest
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+
+ITEMS_MAX = 1_000_000
+"""Of one array: beyond any sane request, and low enough that a wrong length cannot fill the memory."""
+
+
+class Reader:
+    """Reads one frame from front to back; every overrun is a `MalformedRequest`."""
+
+    __slots__ = ("_end", "flexible", "pos", "view")
+
+    def __init__(self, view: memoryview, pos: int, *, flexible: bool) -> None:
+        self.view = view
+        self.pos = pos
+        self.flexible = flexible
+        self._end = len(view)
+
+    def _advance(self, size: int) -> int:
+        start = self.pos
+        if size < 0 or start + size > self._end:
+            raise MalformedRequest(f"{size} bytes wanted at {start} of a frame of {self._end}")
+        self.pos = start + size
+        return start
+
+    def i8(self) -> int:
+        value = self.view[self._advance(1)]
+        return value - 256 if value > 127 else value
+
+    def i16(self) -> int:
+        return int(_I16.unpack_from(self.view, self._advance(2))[0])
+
+    def i32(self) -> int:
+        return int(_I32.unpack_from(self.view, self._advance(4))[0])
+
+    def i64(self) -> int:
+        return int(_I64.unpack_from(self.view, self._advance(8))[0])
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.view[self._advance(1)]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 28:
+                raise MalformedRequest("a varint of more than five bytes")
+
+    def raw(self, size: int) -> memoryview:
+        start = self._advance(size)
+        return self.view[start : start + size]
+
+    def nullable_string(self) -> str | None:
+        size = self.uvarint() - 1 if self.flexible else self.i16()
+        if size < 0:
+            return None
+        try:
+            return str(self.raw(size), "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedRequest("a string that is not UTF-8") from error
+
+    def string(self) -> str:
+        value = self.nullable_string()
+        if value is None:
+            raise MalformedRequest("null where a string is required")
+        return value
+
+    def nullable_bytes(self) -> memoryview | None:
+        size = self.uvarint() - 1 if self.flexible else self.i32()
+        return None if size < 0 else self.raw(size)
+
+    def array_size(self) -> int:
+        """The number of items; a null array counts as empty."""
+        size = self.uvarint() - 1 if self.flexible else self.i32()
+        if size > ITEMS_MAX:
+            raise MalformedRequest(f"an array of {size} items")
+        return max(size, 0)
+
+    def tags(self) -> None:
+        """Skips the tagged fields of a structure: none of them means anything to this broker."""
+        if not self.flexible:
+            return
+        for _ in range(self.uvarint()):
+            self.uvarint()
+            self.raw(self.uvarint())
+
+
+class Writer:
+    """Builds an answer back to back in one buffer."""
+
+    __slots__ = ("buffer", "flexible")
+
+    def __init__(self, *, flexible: bool) -> None:
+        self.buffer = bytearray()
+        self.flexible = flexible
+
+    def i8(self, value: int) -> None:
+        self.buffer.append(value & 0xFF)
+
+    def i16(self, value: int) -> None:
+        self.buffer += _I16.pack(value)
+
+    def i32(self, value: int) -> None:
+        self.buffer += _I32.pack(value)
+
+    def i64(self, value: int) -> None:
+        self.buffer += _I64.pack(value)
+
+    def uvarint(self, value: int) -> None:
+        while value > 0x7F:
+            self.buffer.append(value & 0x7F | 0x80)
+            value >>= 7
+        self.buffer.append(value)
+
+    def string(self, value: str) -> None:
+        raw = value.encode()
+        if self.flexible:
+            self.uvarint(len(raw) + 1)
+        else:
+            self.i16(len(raw))
+        self.buffer += raw
+
+    def nullable_string(self, value: str | None) -> None:
+        if value is not None:
+            self.string(value)
+        elif self.flexible:
+            self.uvarint(0)
+        else:
+            self.i16(-1)
+
+    def array_size(self, size: int) -> None:
+        if self.flexible:
+            self.uvarint(size + 1)
+        else:
+            self.i32(size)
+
+    def bytes_size(self, size: int) -> None:
+        """The length in front of bytes that are sent after it, from another buffer."""
+        if self.flexible:
+            self.uvarint(size + 1)
+        else:
+            self.i32(size)
+
+    def tags(self) -> None:
+        if self.flexible:
+            self.buffer.append(0)

@@ -1,0 +1,146 @@
+"""The configuration of topics: which keys there are, what they may hold, what they default to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from broker.config import BrokerConfig
+from broker.errors import RequestRefused
+from broker.protocol.error_codes import ErrorCode
+
+MESSAGE_BYTES_LIMIT = 64 * 1024 * 1024
+"""What `max.message.bytes` may be raised to: a batch is held in memory while it is handled."""
+
+
+class ConfigType(IntEnum):
+    """DescribeConfigs' numbers for the type of a value."""
+
+    STRING = 2
+    INT = 3
+    LONG = 5
+    LIST = 7
+
+
+class ConfigSource(IntEnum):
+    """DescribeConfigs' numbers for where a value comes from."""
+
+    TOPIC = 1
+    BROKER_FILE = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRow:
+    """One key. Numbers lie in [least, most]; a text is one of `choices`, the only behaviours this broker has."""
+
+    name: str
+    type: ConfigType
+    default: Callable[[BrokerConfig], str]
+    documentation: str
+    least: int = 0
+    most: int = (1 << 63) - 1
+    choices: tuple[str, ...] = ()
+
+
+ROWS = (
+    ConfigRow(
+        "retention.ms",
+        ConfigType.LONG,
+        lambda config: str(config.retention_ms),
+        "Segments whose largest record timestamp is older are deleted; -1 keeps them.",
+        least=-1,
+    ),
+    ConfigRow(
+        "retention.bytes",
+        ConfigType.LONG,
+        lambda config: "-1",
+        "The oldest segments of a partition are deleted as long as this much remains; -1 keeps them.",
+        least=-1,
+    ),
+    ConfigRow(
+        "segment.bytes",
+        ConfigType.INT,
+        lambda config: str(config.segment_bytes_max),
+        "Largest size of a segment file.",
+        least=1024,
+        most=(1 << 31) - 1,
+    ),
+    ConfigRow(
+        "segment.ms",
+        ConfigType.LONG,
+        lambda config: str(7 * 86_400_000),
+        "A segment is closed at this age even when it is not full.",
+        least=1,
+    ),
+    ConfigRow(
+        "max.message.bytes",
+        ConfigType.INT,
+        lambda config: str(config.message_bytes_max),
+        "Largest record batch that is accepted, compressed.",
+        most=MESSAGE_BYTES_LIMIT,
+    ),
+    ConfigRow(
+        "cleanup.policy",
+        ConfigType.LIST,
+        lambda config: "delete",
+        "What happens to old segments.",
+        choices=("delete",),
+    ),
+    ConfigRow(
+        "compression.type",
+        ConfigType.STRING,
+        lambda config: "producer",
+        "Batches are stored as the producer compressed them.",
+        choices=("producer",),
+    ),
+    ConfigRow(
+        "message.timestamp.type",
+        ConfigType.STRING,
+        lambda config: "CreateTime",
+        "Record timestamps are the producer's.",
+        choices=("CreateTime",),
+    ),
+    ConfigRow(
+        "min.insync.replicas", ConfigType.INT, lambda config: "1", "A single node keeps one replica.", choices=("1",)
+    ),
+)
+
+BY_NAME: Mapping[str, ConfigRow] = {row.name: row for row in ROWS}
+
+
+def check_config(name: str, value: str | None) -> str:
+    """Returns the value if the topic configuration may hold it.
+
+    Raises:
+        RequestRefused: unknown key, or a value outside what the row allows.
+    """
+    row = BY_NAME.get(name)
+    if row is None:
+        raise RequestRefused(
+            ErrorCode.INVALID_CONFIG, f"unknown topic configuration {name!r}; known: {', '.join(BY_NAME)}"
+        )
+    if value is None:
+        raise RequestRefused(ErrorCode.INVALID_CONFIG, f"{name}: null is not a value")
+    if row.choices:
+        if value not in row.choices:
+            raise RequestRefused(
+                ErrorCode.INVALID_CONFIG, f"{name}: this broker only does {', '.join(row.choices)}, found {value!r}"
+            )
+        return value
+    try:
+        number = int(value)
+    except ValueError:
+        number = row.least - 1
+    if not row.least <= number <= row.most:
+        raise RequestRefused(
+            ErrorCode.INVALID_CONFIG,
+            f"{name}: expected a whole number between {row.least} and {row.most}, found {value!r}",
+        )
+    return str(number)
+
+
+def effective_number(configs: Mapping[str, str], name: str, broker: BrokerConfig) -> int:
+    """The number in force: the topic's own, else the broker's default."""
+    return int(configs.get(name) or BY_NAME[name].default(broker))

@@ -1,0 +1,171 @@
+"""Which topics there are: names, ids, partition counts and configurations, in one file that is replaced whole.
+
+A topic exists as soon as it is in the file, and no longer when it is not: folders are made after the file has the
+topic and removed after it has not. So a crash in between leaves folders to be made or removed at the next start, and
+never a topic with half its data.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from broker.errors import CorruptFile, RequestRefused
+from broker.log.files import write_atomically
+from broker.protocol.error_codes import ErrorCode
+
+FILE_NAME = "topics.json"
+FORMAT = 1
+NAME_CHARS_MAX = 249
+"""Kafka's limit: with a dash and the partition's number it is a folder name, and file systems take 255 characters."""
+PARTITIONS_MAX = 10_000
+"""Of one topic: more is a slip of the finger on a single node."""
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """`topic_id` is new for every incarnation, so a deleted and re-created topic can be told from the old one."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+def check_topic_name(name: str) -> None:
+    """Raises:
+    RequestRefused: INVALID_TOPIC, saying what is wrong.
+    """
+    if not name or name in (".", ".."):
+        raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{name!r} cannot be a topic name")
+    if len(name) > NAME_CHARS_MAX:
+        raise RequestRefused(
+            ErrorCode.INVALID_TOPIC,
+            f"a topic name of {len(name)} characters; at most {NAME_CHARS_MAX} are allowed",
+        )
+    if _NAME.fullmatch(name) is None:
+        raise RequestRefused(
+            ErrorCode.INVALID_TOPIC, f"topic name {name!r}: only letters, digits, '.', '_' and '-' are allowed"
+        )
+
+
+def check_partition_count(count: int) -> None:
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise RequestRefused(
+            ErrorCode.INVALID_PARTITIONS, f"{count} partitions; expected between 1 and {PARTITIONS_MAX}"
+        )
+
+
+class TopicStore:
+    """The topics, and the cluster's id. Every change is on disk when the call returns."""
+
+    def __init__(self, path: Path, cluster_id: str, topics: Iterable[Topic]) -> None:
+        self._path = path
+        self.cluster_id = cluster_id
+        self._by_name = {topic.name: topic for topic in topics}
+        self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
+
+    @classmethod
+    def load(cls, folder: Path, new_cluster_id: str) -> TopicStore:
+        """Reads the store of a data folder, or makes an empty one.
+
+        Raises:
+            CorruptFile: the file cannot be read, or it is missing beside partitions, which would be lost with it.
+        """
+        path = folder / FILE_NAME
+        try:
+            document = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            orphans = [entry.name for entry in folder.iterdir() if entry.is_dir()]
+            if orphans:
+                raise CorruptFile(path, f"it is missing, but there are partitions such as {orphans[0]}") from None
+            store = cls(path, new_cluster_id, ())
+            store._write()
+            return store
+        except ValueError as error:
+            raise CorruptFile(path, f"it is not JSON: {error}") from error
+        return cls(path, *_parse(path, document))
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    def put(self, *topics: Topic) -> None:
+        """Adds topics, or replaces those of the same names."""
+        before = dict(self._by_name)
+        self._by_name.update({topic.name: topic for topic in topics})
+        self._save_or_restore(before)
+
+    def remove(self, name: str) -> None:
+        before = dict(self._by_name)
+        del self._by_name[name]
+        self._save_or_restore(before)
+
+    def with_configs(self, topic: Topic, configs: Mapping[str, str]) -> Topic:
+        changed = replace(topic, configs=MappingProxyType(dict(configs)))
+        self.put(changed)
+        return changed
+
+    def _save_or_restore(self, before: dict[str, Topic]) -> None:
+        try:
+            self._write()
+        except OSError as error:
+            self._by_name = before
+            raise RequestRefused(ErrorCode.STORAGE_ERROR, f"{self._path.name}: {error.strerror or error}") from error
+        self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
+
+    def _write(self) -> None:
+        document = {
+            "format": FORMAT,
+            "cluster_id": self.cluster_id,
+            "topics": [
+                {
+                    "name": topic.name,
+                    "id": str(topic.topic_id),
+                    "partitions": topic.partitions,
+                    "configs": dict(topic.configs),
+                }
+                for topic in self._by_name.values()
+            ],
+        }
+        write_atomically(self._path, json.dumps(document, separators=(",", ":")).encode() + b"\n")
+
+
+def _parse(path: Path, document: Any) -> tuple[str, list[Topic]]:
+    try:
+        if document["format"] != FORMAT:
+            raise CorruptFile(path, f"format {document['format']}; this version reads {FORMAT}")
+        topics = [
+            Topic(
+                str(row["name"]),
+                uuid.UUID(row["id"]),
+                int(row["partitions"]),
+                MappingProxyType({str(key): str(value) for key, value in row["configs"].items()}),
+            )
+            for row in document["topics"]
+        ]
+        return str(document["cluster_id"]), topics
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptFile(path, f"a topic cannot be read: {error!r}") from error

@@ -1,0 +1,64 @@
+"""`headrace broker serve`: the bundled Kafka-protocol broker, on one address, until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+
+from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, settings_from
+from headrace.settings import Address, Settings
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    serve = verbs.add_parser(
+        "serve",
+        help="serve until stopped",
+        description=(
+            "Serves a durable single-node broker that Kafka clients can use unmodified, and prints one line, "
+            "`ready broker=HOST:PORT`, once it does. Data is in <data-dir>/broker/. Ends with exit code 0 on SIGTERM "
+            "or Ctrl-C."
+        ),
+    )
+    add_settings_flags(serve, ("broker.listen",))
+    serve.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from broker.errors import BrokerError
+
+    settings = settings_from(args)
+    try:
+        asyncio.run(_serve(settings))
+    except BrokerError as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(f"cannot serve from {settings.data_dir / 'broker'}: {error}") from error
+    return EXIT_OK
+
+
+async def _serve(settings: Settings) -> None:
+    from broker.config import BrokerConfig, FsyncMode
+    from broker.server import BrokerServer
+
+    server = BrokerServer(
+        BrokerConfig(
+            data_dir=settings.data_dir / "broker",
+            host=settings.broker.listen.host,
+            port=settings.broker.listen.port,
+            partitions=settings.broker.partitions,
+            retention_ms=settings.broker.retention.ms,
+            segment_bytes_max=settings.broker.segment_bytes_max,
+            message_bytes_max=settings.broker.message_bytes_max,
+            fsync=FsyncMode(settings.broker.fsync),
+        )
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    host, port = await server.start()
+    with contextlib.suppress(BrokenPipeError):
+        print(f"ready broker={Address(host, port)}", flush=True)
+    await server.wait()
