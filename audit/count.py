@@ -1,0 +1,88 @@
+"""Counting messages: how many, how many bytes, and an order-free fingerprint of which.
+
+The fingerprint is the sum modulo 2**64 of one 64-bit hash per message, so rows add up in any order and a loss and a
+duplicate that cancel in the count still change it. (An exclusive-or would let a message and its duplicate cancel.)
+
+Every tier counts by these functions, or its rows could not be compared. Messages without a value (tombstones) are
+not counted by any tier: they are no rows of a table and carry no message time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Final
+
+from audit.window import WINDOW_MS
+
+FINGERPRINT_MASK: Final = (1 << 64) - 1
+_KEY_LENGTH: Final = struct.Struct(">i")
+_NO_KEY: Final = _KEY_LENGTH.pack(-1)
+
+
+def message_hash(key: bytes | None, value: bytes) -> int:
+    """The first 8 bytes, big-endian, of BLAKE2b (digest size 8) over key length, key and value.
+
+    The length is 4 bytes big-endian, -1 for a message without key, so that moving a byte from key to value, or an
+    empty key for none, gives another hash. Headers and timestamp take no part: mirrors may change them.
+    """
+    if key is None:
+        data = _NO_KEY + value
+    else:
+        data = _KEY_LENGTH.pack(len(key)) + key + value
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
+
+
+class Tally:
+    """A running count; `bytes` are those of keys and values, as they are on the wire before compression."""
+
+    __slots__ = ("bytes", "count", "fingerprint")
+
+    def __init__(self, count: int = 0, bytes: int = 0, fingerprint: int = 0) -> None:
+        self.count = count
+        self.bytes = bytes
+        self.fingerprint = fingerprint
+
+    def add(self, count: int, size_bytes: int, fingerprint: int) -> None:
+        self.count += count
+        self.bytes += size_bytes
+        self.fingerprint = (self.fingerprint + fingerprint) & FINGERPRINT_MASK
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tally):
+            return NotImplemented
+        return (self.count, self.bytes, self.fingerprint) == (other.count, other.bytes, other.fingerprint)
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, and mypy has no other spelling for "unhashable"
+
+    def __repr__(self) -> str:
+        return f"Tally(count={self.count}, bytes={self.bytes}, fingerprint={self.fingerprint:#018x})"
+
+
+class WindowCounter:
+    """Tallies by topic and window. Not locked: one thread counts, or its owner locks."""
+
+    __slots__ = ("_tallies",)
+
+    def __init__(self) -> None:
+        self._tallies: dict[tuple[str, int], Tally] = {}
+
+    def add(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> None:
+        """Counts one message in the window of its message time."""
+        place = (topic, time_ms - time_ms % WINDOW_MS)
+        tally = self._tallies.get(place)
+        if tally is None:
+            tally = self._tallies[place] = Tally()
+        tally.add(1, len(value) + (len(key) if key is not None else 0), message_hash(key, value))
+
+    def __iter__(self) -> Iterator[tuple[str, int, Tally]]:
+        """(topic, window start, tally) in no particular order."""
+        for (topic, start_ms), tally in self._tallies.items():
+            yield topic, start_ms, tally
+
+    def __len__(self) -> int:
+        return len(self._tallies)
+
+    def clear(self) -> None:
+        self._tallies.clear()

@@ -1,0 +1,34 @@
+"""Errors of the audit room.
+
+AuditError
+├── StoreUnavailable      audit.db cannot be opened, read or written
+├── IngestFailed          the audit topic cannot be read
+└── BadAuditMessage       a message of the audit topic is not an audit row
+"""
+
+from __future__ import annotations
+
+
+class AuditError(Exception):
+    """Root of the room's errors."""
+
+
+class StoreUnavailable(AuditError):
+    """The database cannot be used; `location` is its path."""
+
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(f"cannot use the audit database {location}: {reason}")
+        self.location = location
+
+
+class IngestFailed(AuditError):
+    """The audit topic cannot be read; `servers` are the brokers that were asked."""
+
+    def __init__(self, topic: str, servers: str, reason: str) -> None:
+        super().__init__(f"cannot read the audit topic {topic} at {servers}: {reason}")
+        self.topic = topic
+        self.servers = servers
+
+
+class BadAuditMessage(AuditError):
+    """A message that lacks a field of the audit schema, or has a value there that no row can have."""

@@ -1,0 +1,33 @@
+"""Audit windows: aligned ten minutes of message time, named by their start, half-open `[start, start + 10 min)`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+WINDOW_MS: Final = 600_000
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def window_start(time_ms: int) -> int:
+    """The start of the window that a message time falls in; times before 1970 are negative and round down too."""
+    return time_ms - time_ms % WINDOW_MS
+
+
+def time_text(time_ms: int) -> str:
+    """A time for people: `2013-01-01 05:10Z`, to the minute. Times beyond the calendar stay milliseconds."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=time_ms)).strftime("%Y-%m-%d %H:%MZ")
+    except OverflowError:
+        return f"{time_ms} ms"
+
+
+def duration_text(duration_ms: int) -> str:
+    """A span for people, to two units: `3 d 4 h`, `12 min`, `8 s`."""
+    seconds = max(0, duration_ms) // 1000
+    for unit_s, unit, smaller_s, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min")):
+        if seconds >= unit_s:
+            rest = seconds % unit_s // smaller_s
+            return f"{seconds // unit_s} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
