@@ -55,7 +55,7 @@ def self_contained_text(schema: Schema) -> str:
 
 def schema_to_json(schema: Schema) -> JsonValue:
     """The self-contained schema as a JSON value."""
-    return _Writer(schema, inline=set(schema.names)).json(schema.root, "")
+    return _Writer(schema, inline=defined_names(schema) | set(schema.names)).json(schema.root, "")
 
 
 def to_text(value: JsonValue) -> str:

@@ -1,0 +1,248 @@
+"""The types of load columns, and what may happen to them.
+
+The tables and small questions that the fold is made of: which promotions keep a column, which names and defaults Hive
+can live with. `loader.load_schema` says what the properties mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from avro_schema import (
+    NO_DEFAULT,
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    JsonValue,
+    LogicalType,
+    Map,
+    Primitive,
+    PrimitiveType,
+    Props,
+    Record,
+    Type,
+    Union,
+    default_problem,
+    walk_type,
+)
+
+SOURCE = "headrace.source"
+FORMER = "headrace.former"
+ABSENT = "headrace.absent"
+BRANCH = "headrace.branch"
+KIND = "headrace.kind"
+DECIMAL = "headrace.decimal"
+WIDENED = "headrace.widened"
+NAMES = "headrace.names"
+
+MEMBERS = "members"
+JSON = "json"
+UNSCALED = "unscaled"
+
+HIVE_PRECISION_MAX = 38
+
+COLUMN_NODES_MAX = 2_000
+"""Most types inside one column. Load types hold no references, so types that use types twice double at each level;
+beyond this the column is text."""
+
+COLUMN_NAME_CHARS_MAX = 120
+"""Metastores since 2.3 hold 767 characters, older ones 128; the rest is room for suffixes."""
+
+RESERVED_COLUMNS: Final[Mapping[str, str]] = {
+    "dt": "a partition column",
+    "hr": "a partition column",
+    "input__file__name": "a virtual column of Hive",
+    "block__offset__inside__file": "a virtual column of Hive",
+    "row__offset__inside__block": "a virtual column of Hive",
+    "raw__data__size": "a virtual column of Hive",
+    "row__id": "a virtual column of Hive",
+    "grouping__id": "a virtual column of Hive",
+}
+
+EXACT: Final = frozenset({("int", "long"), ("int", "double"), ("float", "double"), ("string", "bytes")})
+"""Promotions (writer, reader) that lose nothing. A column takes such a writer without being changed."""
+
+WIDENINGS: Final = frozenset(
+    {("int", "long"), ("int", "float"), ("int", "double"), ("long", "float"), ("long", "double"), ("float", "double")}
+)
+"""Promotions (column, writer) that change a column's type. bytes and string do not widen into each other: a text
+column that turned binary would answer old queries otherwise, and not all bytes are text."""
+
+NARROWER: Final[Mapping[str, tuple[str, ...]]] = {"int": ("int",), "long": ("int", "long"), "float": ("float",)}
+
+SAME_AS_PLAIN: Final = frozenset({"uuid"})
+"""Logical types that change neither the column's Hive type nor the value."""
+
+NULL = Primitive(PrimitiveType.NULL)
+
+
+def prop(props: Props, key: str) -> JsonValue:
+    return next((value for name, value in props if name == key), None)
+
+
+def with_prop(props: Props, key: str, value: JsonValue) -> Props:
+    """The properties with one set, or without it when the value is None."""
+    rest = tuple(item for item in props if item[0] != key)
+    return rest if value is None else (*rest, (key, value))
+
+
+def sources(field: Field) -> tuple[str, ...]:
+    """The names of writer fields that feed a column, newest first."""
+    listed = prop(field.props, SOURCE)
+    return tuple(listed) if listed is not None else (field.name,)
+
+
+def former_sources(field: Field) -> tuple[str, ...]:
+    """Old names of a renamed column that have since been given to another field."""
+    return tuple(prop(field.props, FORMER) or ())
+
+
+def with_sources(field: Field, names: Sequence[str]) -> Field:
+    listed = None if tuple(names) == (field.name,) else list(names)
+    return replace(field, props=with_prop(field.props, SOURCE, listed))
+
+
+def split(node: Type) -> tuple[Type, bool]:
+    """A load type without its null, and whether it had one."""
+    if not isinstance(node, Union):
+        return node, False
+    inner = [branch for branch in node.branches if branch != NULL]
+    return inner[0], True
+
+
+def kind_of(node: Type) -> JsonValue:
+    return prop(node.props, KIND) if isinstance(node, Primitive | Record) else None
+
+
+def nullable(inner: Type, *, last: bool = False) -> Type:
+    """The type with null before it, or behind it where a default that is not null must come first."""
+    if inner == NULL:
+        return inner
+    return Union((inner, NULL) if last else (NULL, inner))
+
+
+def rejoin(inner: Type, is_nullable: bool, default: JsonValue = NO_DEFAULT) -> Type:
+    if not is_nullable:
+        return inner
+    return nullable(inner, last=default is not NO_DEFAULT and default is not None)
+
+
+def type_names(node: Type) -> set[str]:
+    """The full names of the types in a load type."""
+    return {part.name.full for part in walk_type(node) if isinstance(part, Record | Enum | Fixed)}
+
+
+def accepted_names(node: Record | Enum) -> set[str]:
+    """The short names of writer types that mean this load type."""
+    return {node.name.name, *(prop(node.props, NAMES) or ())}
+
+
+def is_plain(node: Type) -> bool:
+    """Whether Hive's deserializer reads the type without looking into the file's own schema for it.
+
+    It does look for records and decimals, so those cannot be found under an alias nor filled from a default.
+    """
+    return not any(
+        isinstance(part, Record)
+        or (isinstance(part, Primitive | Fixed) and part.logical is not None and part.logical.name == "decimal")
+        for part in walk_type(node)
+    )
+
+
+def safe_default(inner: Type, value: JsonValue) -> bool:
+    """Whether every reader, Hive's included, fills a column of this type with this default, which is not null."""
+    if isinstance(inner, Array | Map) and not value:
+        return isinstance(value, list if isinstance(inner, Array) else dict)
+    if not is_plain(inner) or kind_of(inner) is not None:
+        return False
+    if default_problem(inner, value, lambda node: node) is not None:
+        return False
+    if isinstance(inner, Array | Map):
+        element = inner.items if isinstance(inner, Array) else inner.values
+        members = value if isinstance(value, list) else list(value.values())
+        return isinstance(element, Primitive) and all(safe_default(element, member) for member in members)
+    if isinstance(inner, Enum):
+        return value in inner.symbols
+    if isinstance(inner, Fixed):
+        return len(value) == inner.size and _is_latin(value)
+    if isinstance(inner, Primitive) and inner.type is PrimitiveType.BYTES:
+        return _is_latin(value)
+    return True
+
+
+def type_word(node: Type) -> str:
+    """A short word for a load type: the `<kind>` of a sibling's name."""
+    inner, _ = split(node)
+    kind = kind_of(inner)
+    if kind is not None:
+        return {MEMBERS: "union", JSON: "json"}.get(kind, "bytes")
+    if isinstance(inner, Primitive | Fixed) and inner.logical is not None:
+        if inner.logical.name == "decimal":
+            return f"decimal_{inner.logical.precision}_{inner.logical.scale}"
+        return inner.logical.name.replace("-", "_")
+    return inner.type.value if isinstance(inner, Primitive) else type(inner).__name__.lower()
+
+
+def _is_latin(text: str) -> bool:
+    return all(ord(char) < 256 for char in text)
+
+
+def hive_logical(logical: LogicalType | None) -> LogicalType | None:
+    """The logical type of a fixed as the load schema declares it; a decimal that Hive cannot hold is plain bytes."""
+    too_wide = logical is not None and (logical.precision or 0) > HIVE_PRECISION_MAX
+    return None if too_wide else logical
+
+
+def logical_props(logical: LogicalType | None) -> Props:
+    """The properties that declare a logical type; a decimal always says its scale, which Hive reads from the file."""
+    if logical is None:
+        return ()
+    if logical.name == "decimal":
+        return (("logicalType", "decimal"), ("precision", logical.precision), ("scale", logical.scale))
+    return (("logicalType", logical.name),)
+
+
+def unscaled_props(logical: LogicalType) -> Props:
+    return ((KIND, UNSCALED), (DECIMAL, f"{logical.precision},{logical.scale}"))
+
+
+def known_as(load: Record | Enum, node: Record | Enum) -> Props | None:
+    """The load type's properties when the writer's named type means it, by name or by alias; else None."""
+    accepted = accepted_names(load)
+    if node.name.name in accepted:
+        return load.props
+    if not any(alias.name in accepted for alias in node.aliases):
+        return None
+    return with_prop(load.props, NAMES, [*(prop(load.props, NAMES) or ()), node.name.name])
+
+
+def branch_word(node: Type) -> str:
+    """What a union's branch is called: the type, or a named type's name without namespace."""
+    if isinstance(node, Primitive):
+        return node.type.value
+    return node.name.name if isinstance(node, Record | Enum | Fixed) else type(node).__name__.lower()
+
+
+def branch_names(node: Type) -> set[str]:
+    """The names under which a member may hold this branch."""
+    aliases = node.aliases if isinstance(node, Record | Enum | Fixed) else ()
+    return {branch_word(node), *(alias.name for alias in aliases)}
+
+
+def free_name(wanted: str, fields: Sequence[Field], reserved: Container[str] = ()) -> str:
+    """A column name that no column has or had, in any case, since Hive folds case and old files keep old names."""
+    if len(wanted) > COLUMN_NAME_CHARS_MAX:
+        digest = hashlib.sha256(wanted.encode()).hexdigest()[:8]
+        wanted = f"{wanted[: COLUMN_NAME_CHARS_MAX - 9]}_{digest}"
+    if wanted.lower() in reserved:
+        wanted = f"{wanted}_"
+    taken = {name.lower() for field in fields for name in (field.name, *field.aliases)}
+    name, n = wanted, 1
+    while name.lower() in taken or name.lower() in reserved:
+        n += 1
+        name = f"{wanted}_{n}"
+    return name
