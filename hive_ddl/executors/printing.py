@@ -1,0 +1,50 @@
+"""The executor that changes nothing and prints the statements that another would have run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TextIO
+
+from hive_ddl.ops import AddPartitions, CreateTable, Op, PartitionValues
+from hive_ddl.render import render, render_database
+from hive_ddl.table import TableState
+
+
+class PrintingExecutor:
+    """Prints each statement to `output`.
+
+    It knows no metastore: a table is there once this executor has printed its CREATE, so that partitions and tables
+    are printed once each.
+    """
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+        self._databases: set[str] = set()
+        self._tables: dict[tuple[str, str], TableState] = {}
+        self._partitions: dict[tuple[str, str], dict[PartitionValues, str]] = {}
+
+    @property
+    def refuses_late_writers(self) -> bool:
+        return False
+
+    def ensure_database(self, name: str) -> None:
+        if name not in self._databases:
+            self._databases.add(name)
+            self._output.write(render_database(name))
+
+    def table(self, database: str, name: str) -> TableState | None:
+        return self._tables.get((database, name))
+
+    def partitions(
+        self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
+    ) -> Mapping[PartitionValues, str]:
+        known = self._partitions.get((database, name), {})
+        return {values: known[values] for values in known if wanted is None or values in wanted}
+
+    def execute(self, op: Op) -> None:
+        self._output.write(render(op))
+        if isinstance(op, CreateTable):
+            self._tables[op.table.database, op.table.name] = op.table
+        elif isinstance(op, AddPartitions):
+            known = self._partitions.setdefault((op.database, op.name), {})
+            known.update((partition.values, partition.location) for partition in op.partitions)

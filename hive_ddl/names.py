@@ -1,0 +1,99 @@
+"""Names of tables and folders, and how names and texts are quoted in HiveQL."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection
+
+TABLE_NAME_CHARS_MAX = 120
+"""Old metastores keep 128 characters; the rest leaves room for suffixes that people add to copies."""
+
+COLUMN_NAME_CHARS_MAX = 767  # COLUMNS_V2.COLUMN_NAME
+PROBE_PREFIX = "headrace_probe_"
+RESERVED_PREFIXES = (PROBE_PREFIX,)
+"""Table names that Headrace makes for itself; a topic that would get one is told apart by its hash."""
+
+HASH_DIGITS = 8
+
+RESERVED_WORDS = frozenset(
+    """
+    all alter and anti array as authorization between bigint binary boolean both by cache case cast char character
+    check collate column commit conf constraint create cross cube current current_date current_timestamp cursor
+    database date day dayofweek dec decimal delete describe distinct div double drop else end escape except exchange
+    exists extended external extract false fetch filter first float floor following for foreign from full function
+    grant group grouping having hour if import in inner insert int integer intersect interval into is join lateral
+    leading left less like local macro map merge minus minute month more natural no none not null nullif numeric of
+    offset on only or order out outer over overlaps partialscan partition percent preceding precision preserve primary
+    procedure range reads real reduce references regexp revoke right rlike rollback rollup row rows second select
+    semi session_user set smallint some start struct sync table tablesample then time timestamp to trailing
+    transaction transform trigger true truncate unbounded union unique uniquejoin unknown update user using
+    values varchar view views when where window with within without year
+    """.split()
+)
+"""Words that Hive or ANSI Spark reserve: as a column or table they work only between back-ticks in a query."""
+
+_NOT_TABLE = re.compile(r"[^a-z0-9_]")
+_NOT_FOLDER = re.compile(r"[^A-Za-z0-9.\-_]")
+
+_ESCAPES = {
+    "\\": "\\\\",
+    "'": "\\'",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\0": "\\0",
+    # A script runner may cut at a semicolon without looking for quotes.
+    ";": "\\u003B",
+}
+
+
+def table_name(topic: str, taken: Collection[str] = ()) -> str:
+    """The table of a topic: its lower-cased name with all but `[a-z0-9_]` as `_`.
+
+    A hash of the topic is appended where that name is among `taken` (names of other topics' tables), is reserved or
+    is too long. The answer depends on `taken`, so it is chosen once and kept.
+    """
+    name = _NOT_TABLE.sub("_", topic.lower())
+    if name not in taken and len(name) <= TABLE_NAME_CHARS_MAX and not name.startswith(RESERVED_PREFIXES):
+        return name
+    digest = hashlib.sha256(topic.encode()).hexdigest()
+    stem = f"topic_{name}" if name.startswith(RESERVED_PREFIXES) else name
+    for digits in range(HASH_DIGITS, len(digest) + 1, HASH_DIGITS):
+        hashed = f"{stem[: TABLE_NAME_CHARS_MAX - digits - 1]}_{digest[:digits]}"
+        if hashed not in taken:
+            return hashed
+    raise ValueError(f"every table name of topic {topic!r} is taken")
+
+
+def folder_name(topic: str) -> str:
+    """The folder of a topic in the warehouse: all but letters, digits, `.`, `-` and inner `_` percent-encoded.
+
+    A leading `_` or `.` would hide the folder from every Hadoop reader. Different topics get different folders.
+    """
+    encoded = _NOT_FOLDER.sub(lambda match: _percent(match[0]), topic)
+    encoded = re.sub(r"^[._]", lambda match: _percent(match[0]), encoded)
+    return re.sub(r"_$", lambda match: _percent(match[0]), encoded)
+
+
+def is_reserved_word(name: str) -> bool:
+    return name.lower() in RESERVED_WORDS
+
+
+def quote_identifier(name: str) -> str:
+    """The name between back-ticks, as Hive and Spark read it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quote_literal(text: str) -> str:
+    """The text as a HiveQL string that yields exactly this text.
+
+    Both engines un-escape backslashes inside quotes, and before they parse they replace `${name}` anywhere in the
+    statement by a variable of the session or the environment; writing the dollar as an escape keeps it a dollar.
+    """
+    escaped = "".join(_ESCAPES.get(character, character) for character in text)
+    return "'" + escaped.replace("${", "\\u0024{") + "'"
+
+
+def _percent(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode())

@@ -1,0 +1,82 @@
+"""What is done to a Hive metastore, as values that can be printed, compared and run twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hive_ddl.table import TableState
+
+PartitionValues = tuple[str, ...]
+"""Values of the partition columns in the table's order, such as `("2026-01-31", "07")`."""
+
+
+class ChangeKind(StrEnum):
+    ADDED = "added"
+    REMOVED = "removed"
+    RETYPED = "retyped"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChange:
+    """What a new schema does to one column, for people; readers get it from the schema. Types are Hive's texts."""
+
+    kind: ChangeKind
+    name: str
+    old_type: str = ""
+    new_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSchema:
+    """Puts the schema text at a URL that holds nothing or the same text; `avro.schema.url` is set only after it."""
+
+    url: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    table: TableState
+
+
+@dataclass(frozen=True, slots=True)
+class SetProperties:
+    """Sets and removes table properties if the table's `headrace.revision` is `expected_revision` (None: it has none).
+
+    `properties` and `removed` are sorted; the new revision is among the properties.
+    """
+
+    database: str
+    name: str
+    expected_revision: str | None
+    properties: tuple[tuple[str, str], ...]
+    removed: tuple[str, ...] = ()
+    changes: tuple[ColumnChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    values: PartitionValues
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """Partitions that are there already are left as they are."""
+
+    database: str
+    name: str
+    columns: tuple[str, ...]
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetPartitionLocation:
+    database: str
+    name: str
+    columns: tuple[str, ...]
+    partition: Partition
+
+
+Op = PublishSchema | CreateTable | SetProperties | AddPartitions | SetPartitionLocation

@@ -1,0 +1,121 @@
+"""Which operations bring a Hive table, and its partitions, to what is wanted. Planning what is already there gives none.
+
+A table's schema lives in one property, so adding, removing, widening or renaming fields are all one change of that
+property; the single columns are told for people. Stored columns are left alone on purpose, see `hive_ddl.table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hive_ddl.errors import ForeignTable
+from hive_ddl.ops import (
+    AddPartitions,
+    ChangeKind,
+    ColumnChange,
+    CreateTable,
+    Op,
+    Partition,
+    PartitionValues,
+    PublishSchema,
+    SetPartitionLocation,
+    SetProperties,
+)
+from hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, TOPIC, Column, TableState, same_location
+
+PARTITIONS_PER_CALL_MAX = 500
+"""A call of some 10 s on Derby: well within the ten minutes after which a metastore client gives up."""
+
+SCHEMA_PROPERTIES = (SCHEMA_LITERAL, SCHEMA_URL)
+
+
+def plan_table(current: TableState | None, desired: TableState) -> tuple[Op, ...]:
+    """The operations, in order, that make `current` what `desired` says; none when it is.
+
+    Properties that `desired` does not name are kept, except that a table has either a schema literal or a schema URL.
+
+    Raises:
+        ForeignTable: a table of that name was not made for this topic, warehouse and partitioning.
+    """
+    if current is None:
+        return (*_publication(desired), CreateTable(desired))
+    reason = _foreign_because(current, desired)
+    if reason is not None:
+        raise ForeignTable(desired.database, desired.name, desired.topic or "", reason)
+    wanted = {
+        key: value
+        for key, value in desired.properties.items()
+        if key != REVISION and current.properties.get(key) != value
+    }
+    removed = tuple(key for key in SCHEMA_PROPERTIES if key in current.properties and key not in desired.properties)
+    if not wanted and not removed:
+        return ()
+    changes = tuple(column_changes(current.columns, desired.columns))
+    wanted[REVISION] = desired.properties[REVISION]
+    change = SetProperties(
+        database=desired.database,
+        name=desired.name,
+        expected_revision=current.revision,
+        properties=tuple(sorted(wanted.items())),
+        removed=removed,
+        changes=changes,
+    )
+    return (*(_publication(desired) if SCHEMA_URL in wanted else ()), change)
+
+
+def column_changes(current: tuple[Column, ...], desired: tuple[Column, ...]) -> Iterator[ColumnChange]:
+    """What readers will see differently, removed columns last. A renamed column is one removed and one added."""
+    old_types = {column.name: column.type for column in current}
+    new_types = {column.name: column.type for column in desired}
+    for name, new_type in new_types.items():
+        if name not in old_types:
+            yield ColumnChange(ChangeKind.ADDED, name, new_type=new_type)
+        elif old_types[name] != new_type:
+            yield ColumnChange(ChangeKind.RETYPED, name, old_types[name], new_type)
+    for name, old_type in old_types.items():
+        if name not in new_types:
+            yield ColumnChange(ChangeKind.REMOVED, name, old_type=old_type)
+
+
+def plan_partitions(
+    table: TableState,
+    existing: Mapping[PartitionValues, str],
+    wanted: Mapping[PartitionValues, str],
+) -> tuple[Op, ...]:
+    """The operations that make every partition of `wanted` be there at its location; others are left alone.
+
+    Both mappings go from partition values to location URIs.
+    """
+    columns = table.partition_columns
+    assert all(len(values) == len(columns) for values in wanted), f"partition values of {table.full_name}"
+    missing = [Partition(values, wanted[values]) for values in sorted(wanted) if values not in existing]
+    moved = [
+        Partition(values, wanted[values])
+        for values in sorted(wanted)
+        if values in existing and not same_location(existing[values], wanted[values])
+    ]
+    added = (
+        AddPartitions(table.database, table.name, columns, tuple(missing[start : start + PARTITIONS_PER_CALL_MAX]))
+        for start in range(0, len(missing), PARTITIONS_PER_CALL_MAX)
+    )
+    return (*added, *(SetPartitionLocation(table.database, table.name, columns, partition) for partition in moved))
+
+
+def _publication(desired: TableState) -> tuple[Op, ...]:
+    url = desired.properties.get(SCHEMA_URL)
+    return () if url is None else (PublishSchema(url, desired.schema_text),)
+
+
+def _foreign_because(current: TableState, desired: TableState) -> str | None:
+    if current.topic is None:
+        return f"it has no property {TOPIC}"
+    if current.topic != desired.topic:
+        return f"it belongs to topic {current.topic}"
+    if not same_location(current.location, desired.location):
+        return f"its files are in {current.location} and not in {desired.location}"
+    if current.partition_columns != desired.partition_columns:
+        return (
+            f"it is partitioned by {', '.join(current.partition_columns) or 'nothing'} "
+            f"and not by {', '.join(desired.partition_columns)}"
+        )
+    return None

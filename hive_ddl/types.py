@@ -1,0 +1,264 @@
+"""Which Hive type a column of an Avro type has, and why some types cannot be a column.
+
+The meaning is that of Hive's AvroSerDe (2.3, which Spark carries) as Spark SQL reads its answer. Where the SerDe
+would accept a type that Spark then refuses, or one whose values cannot be read, the type is refused here with the
+reason: one such field makes the whole table unusable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from avro_schema import (
+    Array,
+    Enum,
+    Fixed,
+    JsonValue,
+    Map,
+    Name,
+    Position,
+    Primitive,
+    PrimitiveType,
+    Props,
+    Record,
+    Schema,
+    Type,
+    Union,
+)
+from hive_ddl.errors import UnsupportedColumn
+from hive_ddl.names import COLUMN_NAME_CHARS_MAX
+
+DECIMAL_PRECISION_MAX = 38
+TYPE_CHARS_MAX = 32_672  # COLUMNS_V2.TYPE_NAME
+COMMENT_CHARS_MAX = 256  # COLUMNS_V2.COMMENT; one character more and the CREATE fails
+VARCHAR_CHARS_MAX = 65_535
+CHAR_CHARS_MAX = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`name` is in lower case, as Hive keeps it; `type` is Hive's text; `comment` is the field's doc or ""."""
+
+    name: str
+    type: str
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnProblem:
+    """Why a field cannot be a column. `path` is dotted, with `[]` for items and `{}` for map values."""
+
+    path: str
+    reason: str
+    position: Position
+
+
+PRIMITIVE_TYPES: Mapping[PrimitiveType, str] = {
+    PrimitiveType.NULL: "void",
+    PrimitiveType.BOOLEAN: "boolean",
+    PrimitiveType.INT: "int",
+    PrimitiveType.LONG: "bigint",
+    PrimitiveType.FLOAT: "float",
+    PrimitiveType.DOUBLE: "double",
+    PrimitiveType.BYTES: "binary",
+    PrimitiveType.STRING: "string",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalRow:
+    """The Hive type of a logical type on a base type. Names are compared without case, as the SerDe does."""
+
+    name: str
+    base: PrimitiveType
+    hive_type: Callable[[Props], str]
+
+
+class _Refused(Exception):
+    """The reason why a logical type's attributes make no column."""
+
+
+def _decimal(props: Props) -> str:
+    attributes = dict(props)
+    precision, scale = attributes.get("precision"), attributes.get("scale")
+    if not _is_whole(precision) or precision < 1:
+        raise _Refused(f"the decimal needs a whole precision of at least 1, found {precision!r}")
+    if precision > DECIMAL_PRECISION_MAX:
+        raise _Refused(
+            f"Hive's decimals have at most {DECIMAL_PRECISION_MAX} digits and this one has {precision}; "
+            "as plain bytes it can be kept"
+        )
+    if scale is None:
+        # The SerDe reads the scale from each file's own schema and fails where that does not say it.
+        raise _Refused("the decimal does not say its scale, without which Hive cannot read the files")
+    if not _is_whole(scale) or not 0 <= scale <= precision:
+        raise _Refused(f"the decimal needs a scale between 0 and its precision, found {scale!r}")
+    return f"decimal({precision},{scale})"
+
+
+def _text_of_length(hive_name: str, chars_max: int) -> Callable[[Props], str]:
+    def hive_type(props: Props) -> str:
+        length = dict(props).get("maxLength")
+        if not _is_whole(length) or not 1 <= length <= chars_max:
+            raise _Refused(f"{hive_name} needs a maxLength between 1 and {chars_max}, found {length!r}")
+        return f"{hive_name}({length})"
+
+    return hive_type
+
+
+LOGICAL_TYPES: tuple[LogicalRow, ...] = (
+    LogicalRow("date", PrimitiveType.INT, lambda _: "date"),
+    LogicalRow("timestamp-millis", PrimitiveType.LONG, lambda _: "timestamp"),
+    LogicalRow("decimal", PrimitiveType.BYTES, _decimal),
+    LogicalRow("varchar", PrimitiveType.STRING, _text_of_length("varchar", VARCHAR_CHARS_MAX)),
+    LogicalRow("char", PrimitiveType.STRING, _text_of_length("char", CHAR_CHARS_MAX)),
+)
+"""All other logical types are shown as their base type: time-millis int, time-micros bigint, timestamp-micros,
+timestamp-nanos and the local timestamps bigint, uuid on string string, duration and decimal on fixed binary."""
+
+
+def hive_type(schema: Schema, node: Type) -> str:
+    """Hive's text for a column of this type.
+
+    Raises:
+        UnsupportedColumn: there is none that can be created and read.
+    """
+    text, problems = _Reading(schema).of(node, "")
+    for problem in problems:
+        raise UnsupportedColumn(problem.path, problem.reason, problem.position)
+    return text
+
+
+def table_columns(schema: Schema, partition_columns: Sequence[str] = ()) -> tuple[Column, ...]:
+    """The columns of a table with this schema, in its order, without the partition columns.
+
+    Raises:
+        UnsupportedColumn: the first of `column_problems`.
+    """
+    columns, problems = _columns(schema, partition_columns)
+    for problem in problems:
+        raise UnsupportedColumn(problem.path, problem.reason, problem.position)
+    return columns
+
+
+def column_problems(schema: Schema, partition_columns: Sequence[str] = ()) -> tuple[ColumnProblem, ...]:
+    """Every reason why this schema cannot be a table's, in its order."""
+    return _columns(schema, partition_columns)[1]
+
+
+def _columns(schema: Schema, partition_columns: Sequence[str]) -> tuple[tuple[Column, ...], tuple[ColumnProblem, ...]]:
+    root = schema.resolve(schema.root)
+    if not isinstance(root, Record):
+        return (), (ColumnProblem("", "a table needs a record, whose fields are its columns", schema.root.position),)
+    if not root.fields:
+        return (), (ColumnProblem("", "a table needs at least one column", root.position),)
+    reading = _Reading(schema)
+    taken = {name.lower(): f"the partition column {name}" for name in partition_columns}
+    problems = list(_name_problems(root, "", taken))
+    columns = []
+    for field in root.fields:
+        with_root = reading.inside(root.name)
+        text, found = with_root.of(field.type, field.name)
+        problems += found
+        if len(text) > TYPE_CHARS_MAX:
+            problems.append(
+                ColumnProblem(
+                    field.name,
+                    f"its Hive type takes {len(text)} characters and a metastore keeps {TYPE_CHARS_MAX}",
+                    field.position,
+                )
+            )
+        columns.append(Column(field.name.lower(), text, (field.doc or "")[:COMMENT_CHARS_MAX]))
+    return tuple(columns), tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Walks a schema; `open_records` are those around the present node, in which a mention of one is a recursion."""
+
+    schema: Schema
+    open_records: tuple[Name, ...] = ()
+
+    def inside(self, name: Name) -> _Reading:
+        return _Reading(self.schema, (*self.open_records, name))
+
+    def of(self, node: Type, path: str) -> tuple[str, list[ColumnProblem]]:
+        """Hive's text, meaningless where there are problems, and the problems."""
+        node_position = node.position
+        node = self.schema.resolve(node)
+        match node:
+            case Primitive():
+                return _primitive(node, path)
+            case Enum():
+                return "string", []
+            case Fixed():
+                return "binary", []
+            case Array(items=items):
+                text, problems = self.of(items, f"{path}[]")
+                return f"array<{text}>", problems
+            case Map(values=values):
+                text, problems = self.of(values, f"{path}{{}}")
+                return f"map<string,{text}>", problems
+            case Union():
+                return self._union(node, path)
+            case Record(name=name) if name in self.open_records:
+                return "", [ColumnProblem(path, f"the record {name} contains itself", node_position)]
+            case Record():
+                return self._struct(node, path)
+        raise AssertionError(f"a reference resolves to a named type, not to {node!r}")
+
+    def _struct(self, node: Record, path: str) -> tuple[str, list[ColumnProblem]]:
+        problems = list(_name_problems(node, f"{path}.", {}))
+        members = []
+        for field in node.fields:
+            text, found = self.inside(node.name).of(field.type, f"{path}.{field.name}")
+            members.append(f"{field.name.lower()}:{text}")
+            problems += found
+        return f"struct<{','.join(members)}>", problems
+
+    def _union(self, node: Union, path: str) -> tuple[str, list[ColumnProblem]]:
+        others = [branch for branch in node.branches if not _is_null(self.schema.resolve(branch))]
+        if len(others) == 1 and len(node.branches) == 2:
+            return self.of(others[0], path)
+        if len(node.branches) < 2:
+            reason = "Hive takes a union of a single branch for a uniontype, which Spark cannot read"
+        else:
+            reason = f"a union of {len(others)} types besides null is a uniontype in Hive, which Spark cannot read"
+        return "", [ColumnProblem(path, reason, node.position)]
+
+
+def _primitive(node: Primitive, path: str) -> tuple[str, list[ColumnProblem]]:
+    named = dict(node.props).get("logicalType")
+    for row in LOGICAL_TYPES:
+        if row.base is node.type and isinstance(named, str) and named.lower() == row.name:
+            try:
+                return row.hive_type(node.props), []
+            except _Refused as refused:
+                return "", [ColumnProblem(path, str(refused), node.position)]
+    return PRIMITIVE_TYPES[node.type], []
+
+
+def _name_problems(record: Record, prefix: str, taken: Mapping[str, str]) -> Iterator[ColumnProblem]:
+    seen = dict(taken)
+    for field in record.fields:
+        key, path = field.name.lower(), f"{prefix}{field.name}"
+        if key in seen:
+            yield ColumnProblem(
+                path, f"Hive names have no case, so its name is also that of {seen[key]}", field.position
+            )
+        if len(key) > COLUMN_NAME_CHARS_MAX:
+            yield ColumnProblem(
+                path,
+                f"its name has {len(key)} characters and a metastore keeps {COLUMN_NAME_CHARS_MAX}",
+                field.position,
+            )
+        seen.setdefault(key, f"the field {path}")
+
+
+def _is_null(node: Type) -> bool:
+    return isinstance(node, Primitive) and node.type is PrimitiveType.NULL
+
+
+def _is_whole(value: JsonValue) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
