@@ -134,7 +134,11 @@ class RangeCounts:
 
 @dataclass(frozen=True, slots=True)
 class AuditCount:
-    """Messages of one topic, tier and window. `fingerprint` is the sum modulo 2**64 of the messages' hashes."""
+    """Messages of one topic, tier and window. `fingerprint` is the sum modulo 2**64 of the messages' hashes.
+
+    `outcome` says where messages of tier `loader` went: `written` to the topic's files or `quarantined`. It is ""
+    for tier `broker`, which counts what the log holds.
+    """
 
     tier: str  # broker | loader
     topic: str
@@ -143,6 +147,7 @@ class AuditCount:
     count: int
     bytes: int
     fingerprint: int
+    outcome: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,9 @@
+"""The hot loops: what a body must be, and what it becomes in the load schema.
+
+`reference` is the meaning, in Python. Whatever replaces it must pass the same tests.
+"""
+
+from loader.native.reference import BUILD, Unconvertible, compile_projection
+from loader.native.walk import BadBody, Seen
+
+__all__ = ["BUILD", "BadBody", "Seen", "Unconvertible", "compile_projection"]

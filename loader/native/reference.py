@@ -5,16 +5,8 @@ that floats, decimals, timestamps, repeated map keys and the branch of a union s
 schema agree the body is copied after a strict walk (`walk.py`), which is the meaning of "this is a value of that
 schema". fastavro and Avro Java, which know nothing of plans, say in the tests whether it is right.
 
-How a load schema names its sources is stated in `loader/load_schema.py`; in short:
-
-- a column takes the writer's field that its property `headrace.source` names, else its own name, else an alias;
-- of several columns with one source the first whose type can hold the writer's type gets the value, the others
-  their default;
-- a record with `headrace.kind` = `union` holds the branches of a union as nullable members;
-- a string with `headrace.kind` = `json` holds a value as Avro-JSON text.
-
-Bytes to bytes: what may stand for what is Avro 1.12, Schema Resolution, with one rule more: a logical type is part of
-a column's meaning, so a decimal is not put into plain bytes.
+Which column takes which field, and which member which branch, is decided by `loader.load_schema`; here is only how
+the bytes get there.
 """
 
 from __future__ import annotations
@@ -27,7 +19,6 @@ from dataclasses import dataclass
 from avro_schema import (
     Array,
     Enum,
-    Field,
     Fixed,
     Map,
     Name,
@@ -38,11 +29,13 @@ from avro_schema import (
     Type,
     Union,
 )
+from loader.load_schema import JSON, MEMBERS, Routed, kind_of, root_record, route_branch, route_fields, split
 from loader.native.encode import encode_default, encode_long
 from loader.native.json_text import compile_json_text
 from loader.native.walk import (
     BadBody,
     Depth,
+    Seen,
     Skip,
     WalkCompiler,
     check_block,
@@ -51,15 +44,13 @@ from loader.native.walk import (
     read_block,
     read_index,
     read_varint,
+    skip_nothing,
+    skip_noting,
+    skip_record,
     skip_string,
 )
 
 BUILD = "python"
-
-SOURCE = "headrace.source"
-KIND = "headrace.kind"
-KIND_UNION = "union"
-KIND_JSON = "json"
 
 Convert = Callable[[bytes, int], tuple[bytes, int]]
 """The load schema's binary of the value at a position, and the position after the value."""
@@ -86,17 +77,24 @@ class Plan:
         return cls(skip, convert, True)
 
 
-def compile_projection(writer: Schema, load: Schema) -> Callable[[bytes], bytes]:
+def compile_projection(
+    writer: Schema, load: Schema, time_path: Sequence[str] | None, seen: Seen
+) -> Callable[[bytes], bytes]:
     """Returns the function from bodies to rows.
 
     The function raises `BadBody` for a body that is not one value of the writer schema, or whose value the load
     schema cannot hold.
 
+    Args:
+        time_path: fields of nested records to an int or long of the writer, or None.
+        seen: where the function leaves the number it met at `time_path`, also when it raises further on; the caller
+            empties it before each body.
+
     Raises:
         Unconvertible: no value of the writer schema could be loaded.
     """
-    compiler = _Compiler(writer, load)
-    plan = compiler.plan(writer.root, load.root, "")
+    compiler = _Compiler(writer, load, tuple(time_path or ()), seen)
+    plan = compiler.message()
     depth, skip, convert = compiler.depth, plan.skip, plan.convert
 
     def copied(body: bytes) -> bytes:
@@ -142,253 +140,229 @@ def _misfit(end: int, length: int) -> str:
 
 
 class _Compiler:
-    def __init__(self, writer: Schema, load: Schema) -> None:
+    """Compiles the nodes of one pair of schemas. `within` holds the names of the writer's records around a node."""
+
+    def __init__(self, writer: Schema, load: Schema, time_path: tuple[str, ...], seen: Seen) -> None:
         self.writer = writer
         self.load = load
         self.depth = Depth()
         self.walks = WalkCompiler(writer, self.depth)
-        self._open: set[tuple[Name, Name]] = set()
+        self._time_path = time_path
+        self._seen = seen
 
-    def plan(self, writer: Type, load: Type, where: str) -> Plan:
-        """The plan from one node to another.
+    def message(self) -> Plan:
+        """The plan of whole messages; one that is no record is the only field of one, which has the same bytes."""
+        assert isinstance(self.load.root, Record)
+        return self.record(root_record(self.writer), self.load.root, "", frozenset())
+
+    def plan(self, writer: Type, load: Type, where: str, within: frozenset[Name]) -> Plan:
+        """The plan from one node to a column, an item or a value, any of which may be nullable.
 
         Raises:
             Unconvertible: the load node can hold no value of the writer node.
         """
-        writer, load = self.writer.resolve(writer), self.load.resolve(load)
-        if _prop(load, KIND) == KIND_JSON:
+        writer = self.writer.resolve(writer)
+        inner, is_nullable = split(load)
+        if not isinstance(writer, Union):
+            return (
+                self._nullable(self.branch(writer, inner, where, within), load)
+                if is_nullable
+                else (self.branch(writer, inner, where, within))
+            )
+        branches = [self.writer.resolve(branch) for branch in writer.branches]
+        values = [branch for branch in branches if not _is_null(branch)]
+        if kind_of(inner) == JSON and len(values) > 1:
+            return self._union_text(writer, load, where)
+        plans = [self._union_branch(branch, load, where, within) for branch in branches]
+        skip = self._walk(writer, where)
+        same = isinstance(load, Union) and all(
+            plan.copies and index < len(load.branches) and is_null == _is_null(load.branches[index])
+            for index, (plan, is_null) in enumerate(zip(plans, map(_is_null, branches), strict=True))
+        )
+        if same:
+            return Plan.copy(skip)
+        converts = [
+            _prefixed(_index(load, is_null=_is_null(branch)), plan.convert)
+            for branch, plan in zip(branches, plans, strict=True)
+        ]
+        return Plan(skip, _by_branch(converts), False)
+
+    def branch(self, writer: Type, load: Type, where: str, within: frozenset[Name]) -> Plan:
+        """The plan from a type that is no union to one that is none."""
+        skip = self._walk(writer, where)
+        if _is_null(writer) and _is_null(load):
+            return Plan.copy(skip)
+        if kind_of(load) == JSON:
             # The walk comes first: reading text from bytes that are no value would believe any length.
-            skip, text = self.walks.skip(writer), compile_json_text(self.writer, writer, self.depth)
-            return Plan(skip, _after_walk(skip, text), False)
-        if isinstance(writer, Union):
-            return self._from_union(writer, load, where)
-        if isinstance(load, Union):
-            return self._into_union(writer, load, where)
-        if _prop(load, KIND) == KIND_UNION:
-            return self._into_members(writer, load, where)
+            return Plan(skip, _after_walk(skip, compile_json_text(self.writer, writer, self.depth)), False)
         match writer, load:
+            case _, Record() if kind_of(load) == MEMBERS:
+                return self._members(writer, load, where, within)
             case Record(), Record():
-                return self._record(writer, load, where)
-            case Primitive() | Fixed(), Primitive() | Fixed():
-                return self._simple(writer, load, where)
-            case Enum(), Enum():
-                return self._enum(writer, load)
-            case Array(), Array():
-                item = self.plan(writer.items, load.items, f"{where}[]")
-                zero_width = is_zero_width(self.writer, writer.items)
-                return self._keeping(item, writer, _convert_array(item.convert, zero_width=zero_width))
-            case Map(), Map():
-                value = self.plan(writer.values, load.values, f"{where}{{}}")
-                return self._keeping(value, writer, _convert_map(value.convert))
-        raise Unconvertible(f"{where or 'the value'} is {_kind(writer)} and the column is {_kind(load)}")
-
-    def _keeping(self, inner: Plan, writer: Type, convert: Convert) -> Plan:
-        """A container copies when what is inside copies."""
-        skip = self.walks.skip(writer)
-        return Plan.copy(skip) if inner.copies else Plan(skip, convert, False)
-
-    def _simple(self, writer: Primitive | Fixed, load: Primitive | Fixed, where: str) -> Plan:
-        skip = self.walks.skip(writer)
-        if isinstance(writer, Fixed) or isinstance(load, Fixed):
-            if isinstance(writer, Fixed) and isinstance(load, Fixed) and writer.size == load.size:
+                return self.record(writer, load, where, within)
+            case Primitive(), Primitive():
+                return self._primitive(writer, load, skip, where)
+            case Fixed(), Fixed() if writer.size == load.size:
                 return Plan.copy(skip)
-            raise Unconvertible(f"{where} is {_kind(writer)} and the column is {_kind(load)}")
-        if not _same_meaning(writer, load):
-            raise Unconvertible(f"{where} is {_kind(writer)} and the column is {_kind(load)}")
-        if writer.type is load.type or (writer.type, load.type) in _SAME_BYTES:
-            return Plan.copy(skip)
-        if (writer.type, load.type) == (PrimitiveType.BYTES, PrimitiveType.STRING):
-            return Plan.copy(skip_string)
-        promote = _PROMOTIONS.get((writer.type, load.type))
-        if promote is None:
-            raise Unconvertible(f"{where} is {_kind(writer)} and the column is {_kind(load)}")
-        return Plan(skip, promote, False)
+            case Enum(), Enum():
+                return _enum_plan(writer, load, skip)
+            case Array(), Array():
+                item = self.plan(writer.items, load.items, f"{where}[]", within)
+                convert = _convert_array(item.convert, zero_width=is_zero_width(self.writer, writer.items))
+                return Plan.copy(skip) if item.copies else Plan(skip, convert, False)
+            case Map(), Map():
+                value = self.plan(writer.values, load.values, f"{where}{{}}", within)
+                return Plan.copy(skip) if value.copies else Plan(skip, _convert_map(value.convert), False)
+        raise Unconvertible(f"{where or 'the message'} is {_kind(writer)}, and its column is {_kind(load)}")
 
-    def _enum(self, writer: Enum, load: Enum) -> Plan:
-        skip = self.walks.skip(writer)
-        default = load.symbols.index(load.default) if load.default is not None else None
-        indexes = [load.symbols.index(symbol) if symbol in load.symbols else default for symbol in writer.symbols]
-        if indexes == list(range(len(writer.symbols))):
+    def record(self, writer: Record, load: Record, where: str, within: frozenset[Name]) -> Plan:
+        route = route_fields(load, self.writer, writer, within=within)
+        if route.unplaced:
+            fields = ", ".join(f"{where}.{name}" if where else name for name in route.unplaced)
+            raise Unconvertible(f"the load schema has no place for {fields}, or needs it and the writer has none")
+        indexes = {field.name: index for index, field in enumerate(writer.fields)}
+        taken: dict[int, tuple[int, Plan]] = {}
+        for column, routed in enumerate(route.columns):
+            if routed.source is not None:
+                name = routed.source.name
+                path = f"{where}.{name}" if where else name
+                plan = self.plan(routed.source.type, routed.column.type, path, within | {writer.name})
+                taken[indexes[name]] = column, plan
+        skip = skip_record([taken[index][1].skip for index in range(len(writer.fields))])
+        in_order = [taken[index][0] for index in range(len(writer.fields))] == list(range(len(load.fields)))
+        if in_order and all(plan.copies for _, plan in taken.values()):
             return Plan.copy(skip)
-        encoded = [None if index is None else encode_long(index) for index in indexes]
+        return Plan(skip, self._rewrite(route.columns, taken), False)
+
+    def _walk(self, writer: Type, where: str) -> Skip:
+        """The walk over a writer's node, which notes the time when the time field is the node or inside it."""
+        steps = tuple(where.split(".")) if where else ()
+        if self._time_path and steps == self._time_path[: len(steps)]:
+            return skip_noting(self.walks, writer, self._time_path[len(steps) :], self._seen)
+        return self.walks.skip(writer)
+
+    def _nullable(self, plan: Plan, load: Type) -> Plan:
+        return Plan(plan.skip, _prefixed(_index(load, is_null=False), plan.convert), False)
+
+    def _union_branch(self, branch: Type, load: Type, where: str, within: frozenset[Name]) -> Plan:
+        """One branch by itself; one without a place is an error of the messages that carry it, not of all."""
+        inner, is_nullable = split(load)
+        if _is_null(branch) and is_nullable:
+            return Plan.copy(skip_nothing)
+        try:
+            return self.branch(branch, inner, where, within)
+        except Unconvertible as error:
+            return Plan(self._walk(branch, where), _refusing(str(error)), False)
+
+    def _union_text(self, writer: Union, load: Type, where: str) -> Plan:
+        """Text of a union of several branches, whose JSON names the branch; null stays null where it can."""
+        skip = self._walk(writer, where)
+        text = _after_walk(skip, compile_json_text(self.writer, writer, self.depth))
+        if not isinstance(load, Union):
+            return Plan(skip, text, False)
+        nulls = [_is_null(self.writer.resolve(branch)) for branch in writer.branches]
+        null_row, value = _index(load, is_null=True), _prefixed(_index(load, is_null=False), text)
 
         def convert(b: bytes, p: int) -> tuple[bytes, int]:
-            index, p = read_index(b, p, len(encoded))
-            row = encoded[index]
-            if row is None:
-                raise BadBody(f"the enum {load.name} has no symbol {writer.symbols[index]}")
-            return row, p
+            index, q = read_index(b, p, len(nulls))
+            return (null_row, q) if nulls[index] else value(b, p)
 
         return Plan(skip, convert, False)
 
-    def _into_union(self, writer: Type, load: Union, where: str) -> Plan:
-        index, plan = self._branch(writer, load, where)
-        return Plan(plan.skip, _prefixed(encode_long(index), plan.convert), False)
-
-    def _branch(self, writer: Type, load: Union, where: str) -> tuple[int, Plan]:
-        """The branch of a load union that takes a writer's type: one that copies, else the first that can hold it."""
-        found: list[tuple[int, Plan]] = []
-        reasons: list[str] = []
-        for index, branch in enumerate(load.branches):
-            try:
-                found.append((index, self.plan(writer, branch, where)))
-            except Unconvertible as error:
-                reasons.append(str(error))
-        if not found:
-            raise Unconvertible(reasons[-1] if reasons else f"{where}: the column's union is empty")
-        return next(((index, plan) for index, plan in found if plan.copies), found[0])
-
-    def _from_union(self, writer: Union, load: Type, where: str) -> Plan:
-        """Each branch by itself; a branch without a place is an error of the messages that carry it, not of all."""
-        converts: list[Convert] = []
-        reasons: list[str] = []
-        same = isinstance(load, Union)
-        for index, branch in enumerate(writer.branches):
-            try:
-                if isinstance(load, Union):
-                    chosen, plan = self._branch(branch, load, where)
-                    same = same and chosen == index and plan.copies
-                    converts.append(_prefixed(encode_long(chosen), plan.convert))
-                else:
-                    converts.append(self.plan(branch, load, where).convert)
-            except Unconvertible as error:
-                same = False
-                reasons.append(str(error))
-                converts.append(_refusing(str(error)))
-        if len(reasons) == len(writer.branches):
-            raise Unconvertible(reasons[-1] if reasons else f"{where}: the writer's union is empty")
-        skip = self.walks.skip(writer)
-        return Plan.copy(skip) if same else Plan(skip, _by_branch(converts), False)
-
-    def _into_members(self, writer: Type, load: Type, where: str) -> Plan:
+    def _members(self, writer: Type, load: Record, where: str, within: frozenset[Name]) -> Plan:
         """A value that is one branch of the union that a record of nullable members stands for."""
-        assert isinstance(load, Record)
-        name = _branch_name(writer)
-        exact = [field for field in load.fields if _source(field) == name]
-        for field in (*exact, *(field for field in load.fields if field not in exact)):
-            try:
-                plan = self.plan(writer, field.type, where)
-            except Unconvertible:
-                continue
-            return Plan(plan.skip, self._member(load, field, plan.convert), False)
-        if name == PrimitiveType.NULL:
-            return Plan(self.walks.skip(writer), _constant(self._defaults(load, load.fields)), False)
-        raise Unconvertible(f"{where} is {_kind(writer)}, which no member of the column's record holds")
+        member = route_branch(load, self.writer, writer, within=within)
+        if member is None:
+            raise Unconvertible(f"{where} is {_kind(writer)}, which no member of its column holds")
+        plan = self.plan(writer, member.type, where, within)
+        at = load.fields.index(member)
+        before, after = (
+            b"".join(encode_default(self.load, field.type, None) for field in fields)
+            for fields in (load.fields[:at], load.fields[at + 1 :])
+        )
+        return Plan(plan.skip, _between(before, plan.convert, after), False)
 
-    def _member(self, load: Record, chosen: Field, convert: Convert) -> Convert:
-        at = load.fields.index(chosen)
-        before, after = self._defaults(load, load.fields[:at]), self._defaults(load, load.fields[at + 1 :])
-
-        def converted(b: bytes, p: int) -> tuple[bytes, int]:
-            row, p = convert(b, p)
-            return before + row + after, p
-
-        return converted
-
-    def _defaults(self, load: Record, fields: Sequence[Field]) -> bytes:
-        for field in fields:
-            if not field.has_default:
-                raise Unconvertible(f"the column {load.name}.{field.name} has neither a source nor a default")
-        return b"".join(encode_default(self.load, field.type, field.default) for field in fields)
-
-    def _record(self, writer: Record, load: Record, where: str) -> Plan:
-        pair = (writer.name, load.name)
-        if pair in self._open:
-            raise Unconvertible(f"{where} is the recursive record {writer.name}")
-        self._open.add(pair)
-        try:
-            taken = self._match_fields(writer, load, where)
-        finally:
-            self._open.discard(pair)
-        skip = self.walks.skip(writer)
-        by_column = {column: (index, plan) for index, (column, plan) in taken.items()}
-        in_order = [by_column[column][0] if column in by_column else None for column in range(len(load.fields))]
-        if in_order == list(range(len(writer.fields))) and all(plan.copies for _, plan in taken.values()):
+    def _primitive(self, writer: Primitive, load: Primitive, skip: Skip, where: str) -> Plan:
+        if writer.type is load.type or (writer.type, load.type) in _SAME_BYTES:
             return Plan.copy(skip)
-        return Plan(skip, self._rewrite(writer, load, taken), False)
+        promote = _PROMOTIONS.get((writer.type, load.type))
+        if promote is None:
+            raise Unconvertible(f"{where} is {_kind(writer)}, and its column is {_kind(load)}")
+        return Plan(skip, _after_walk(skip, promote), False)
 
-    def _match_fields(self, writer: Record, load: Record, where: str) -> dict[int, tuple[int, Plan]]:
-        """Index of each writer field that is loaded, to its column's index and plan."""
-        taken: dict[int, tuple[int, Plan]] = {}
-        columns_of: dict[int, list[int]] = {}
-        names = {field.name: index for index, field in enumerate(writer.fields)}
-        for column, field in enumerate(load.fields):
-            source = next((name for name in (_source(field), *field.aliases) if name in names), None)
-            if source is not None:
-                columns_of.setdefault(names[source], []).append(column)
-        for index, columns in columns_of.items():
-            reason = None
-            for column in columns:
-                path = f"{where}.{writer.fields[index].name}" if where else writer.fields[index].name
-                try:
-                    taken[index] = column, self.plan(writer.fields[index].type, load.fields[column].type, path)
-                    break
-                except Unconvertible as error:
-                    reason = reason or error
-            else:
-                assert reason is not None
-                raise reason
-        return taken
-
-    def _rewrite(self, writer: Record, load: Record, taken: dict[int, tuple[int, Plan]]) -> Convert:
+    def _rewrite(self, columns: Sequence[Routed], taken: dict[int, tuple[int, Plan]]) -> Convert:
         """Reads the writer's fields in their order and joins the columns in theirs.
 
-        `template` holds a column's default, or its encoded value once the field has been read. Neighbours that are
-        copied to neighbouring columns are taken as one slice, and fields that are not loaded are walked over.
+        Neighbours that are copied to neighbouring columns are taken as one slice.
         """
-        filled = {column for column, _ in taken.values()}
         template = [
-            b"" if column in filled else self._defaults(load, [field]) for column, field in enumerate(load.fields)
+            encode_default(self.load, routed.column.type, routed.absent) if routed.source is None else b""
+            for routed in columns
         ]
         steps: list[tuple[int, Convert]] = []
         run: list[Skip] = []
-        run_start = -1  # the column of the run's first field, -2 for fields that are not loaded
-
-        def close_run() -> None:
-            nonlocal run
-            if run:
-                steps.append((run_start, _slice(run, keep=run_start >= 0)))
+        run_start = -1
+        for index in range(len(taken)):
+            column, plan = taken[index]
+            if run and not (plan.copies and column == run_start + len(run)):
+                steps.append((run_start, _slice(run)))
                 run = []
-
-        for index, field in enumerate(writer.fields):
-            column, plan = taken.get(index, (-2, None))
-            if plan is not None and not plan.copies:
-                close_run()
+            if plan.copies:
+                run_start = run_start if run else column
+                run.append(plan.skip)
+            else:
                 steps.append((column, plan.convert))
-                continue
-            continues = run and (run_start == -2 if column == -2 else run_start >= 0 and column == run_start + len(run))
-            if not continues:
-                close_run()
-                run_start = column
-            run.append(self.walks.skip(field.type) if plan is None else plan.skip)
-        close_run()
-        return _joined([piece if piece else b"" for piece in template], steps)
+        if run:
+            steps.append((run_start, _slice(run)))
+        return _joined(template, steps)
+
+
+def _enum_plan(writer: Enum, load: Enum, skip: Skip) -> Plan:
+    indexes = [load.symbols.index(symbol) if symbol in load.symbols else -1 for symbol in writer.symbols]
+    if indexes == list(range(len(writer.symbols))):
+        return Plan.copy(skip)
+    rows = [encode_long(index) for index in indexes]
+
+    def convert(b: bytes, p: int) -> tuple[bytes, int]:
+        index, p = read_index(b, p, len(rows))
+        if indexes[index] < 0:
+            raise BadBody(f"the column's enum {load.name} has no symbol {writer.symbols[index]}")
+        return rows[index], p
+
+    return Plan(skip, convert, False)
+
+
+def _is_null(node: Type) -> bool:
+    return isinstance(node, Primitive) and node.type is PrimitiveType.NULL
+
+
+def _index(load: Type, *, is_null: bool) -> bytes:
+    """The index of a nullable type's null or value, or nothing for a type that is not nullable."""
+    if not isinstance(load, Union):
+        return b""
+    return encode_long(next(i for i, branch in enumerate(load.branches) if _is_null(branch) is is_null))
 
 
 def _joined(template: list[bytes], steps: list[tuple[int, Convert]]) -> Convert:
-    """Values of fields that are not loaded go to a last place, which is left out of the row."""
-    width = len(template)
-    template = [*template, b""]
-    placed = [(column if column >= 0 else width, convert) for column, convert in steps]
+    """`template` holds the columns that nothing feeds; each step fills another."""
 
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
         row = template[:]
-        for column, step in placed:
+        for column, step in steps:
             row[column], p = step(b, p)
-        row[width] = b""
         return b"".join(row), p
 
     return convert
 
 
-def _slice(run: Sequence[Skip], *, keep: bool) -> Convert:
+def _slice(run: Sequence[Skip]) -> Convert:
     skips = tuple(run)
 
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
         q = p
         for skip in skips:
             q = skip(b, q)
-        return b[p:q] if keep else b"", q
+        return b[p:q], q
 
     return convert
 
@@ -410,8 +384,12 @@ def _prefixed(prefix: bytes, convert: Convert) -> Convert:
     return converted
 
 
-def _constant(row: bytes) -> Convert:
-    return lambda b, p: (row, p)
+def _between(before: bytes, convert: Convert, after: bytes) -> Convert:
+    def converted(b: bytes, p: int) -> tuple[bytes, int]:
+        row, p = convert(b, p)
+        return before + row + after, p
+
+    return converted
 
 
 def _refusing(reason: str) -> Convert:
@@ -512,27 +490,6 @@ _PROMOTIONS: dict[tuple[PrimitiveType, PrimitiveType], Convert] = {
 }
 
 
-def _same_meaning(writer: Primitive, load: Primitive) -> bool:
-    return True
-
-
-def _prop(node: Type, name: str) -> object:
-    return dict(getattr(node, "props", ())).get(name)
-
-
-def _source(field: Field) -> str:
-    return str(dict(field.props).get(SOURCE, field.name))
-
-
-def _branch_name(node: Type) -> str:
-    match node:
-        case Primitive(type=kind):
-            return kind.value
-        case Record(name=name) | Enum(name=name) | Fixed(name=name):
-            return name.full
-    return "array" if isinstance(node, Array) else "map"
-
-
 def _kind(node: Type) -> str:
     logical = getattr(node, "logical", None)
     match node:
@@ -540,4 +497,6 @@ def _kind(node: Type) -> str:
             return f"a union of {len(branches)}"
         case Record() | Enum() | Fixed():
             return f"the {type(node).__name__.lower()} {node.name}"
-    return _branch_name(node) + (f" ({logical.name})" if logical else "")
+        case Primitive(type=kind):
+            return kind.value + (f" ({logical.name})" if logical else "")
+    return type(node).__name__.lower()

@@ -1,0 +1,71 @@
+"""Avro container files made of rows that are already encoded.
+
+    file  = "Obj" 1 | metadata map (avro.schema, avro.codec, …) | sync marker (16 bytes) | block *
+    block = count of rows (long) | size in bytes (long) | rows, compressed | sync marker
+    snappy rows are followed by their CRC-32 (4 bytes, big endian), taken before compression; deflate rows are raw.
+
+(Avro 1.12, Object Container Files.) Blocks of one `ContainerFormat` share a sync marker, so a finished block may be
+moved from one file to another of the same format as it is.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import cramjam
+
+from loader.native.encode import encode_bytes, encode_long
+
+MAGIC = b"Obj\x01"
+SYNC_BYTES = 16
+DEFLATE_LEVEL = 6  # zlib's own default: 1 saves a third of the time and costs a tenth of the size
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFormat:
+    """What all blocks of a set of files have in common.
+
+    Args:
+        schema: the text of the rows' schema, kept as it is.
+        codec: null, deflate or snappy.
+        sync: 16 bytes, random, so that no row is likely to hold them.
+    """
+
+    schema: str
+    codec: str
+    sync: bytes
+
+    def __post_init__(self) -> None:
+        if self.codec not in CODECS:
+            raise ValueError(f"codec {self.codec!r} is not one of {', '.join(CODECS)}")
+        if len(self.sync) != SYNC_BYTES:
+            raise ValueError(f"a sync marker has {SYNC_BYTES} bytes, not {len(self.sync)}")
+
+    def header(self, metadata: Mapping[str, str]) -> bytes:
+        """The start of a file. Keys of `metadata` must not begin with `avro.`, which Avro reserves."""
+        entries = {"avro.schema": self.schema, "avro.codec": self.codec, **metadata}
+        pairs = [encode_bytes(key.encode()) + encode_bytes(value.encode()) for key, value in entries.items()]
+        return b"".join((MAGIC, encode_long(len(pairs)), *pairs, b"\x00", self.sync))
+
+    def block(self, rows: Sequence[bytes]) -> bytes:
+        """One block of encoded rows; there must be at least one."""
+        data = CODECS[self.codec](b"".join(rows))
+        return b"".join((encode_long(len(rows)), encode_long(len(data)), data, self.sync))
+
+
+def _null(data: bytes) -> bytes:
+    return data
+
+
+def _deflate(data: bytes) -> bytes:
+    compressor = zlib.compressobj(DEFLATE_LEVEL, zlib.DEFLATED, -15)
+    return compressor.compress(data) + compressor.flush()
+
+
+def _snappy(data: bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(data)) + zlib.crc32(data).to_bytes(4, "big")
+
+
+CODECS: Mapping[str, Callable[[bytes], bytes]] = {"null": _null, "deflate": _deflate, "snappy": _snappy}

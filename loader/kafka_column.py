@@ -1,0 +1,68 @@
+"""The binary of the column that says where a row came from; `load_schema_with_kafka` declares it.
+
+`kafka {partition, offset, timestamp}`, with `key` and `headers` too when all of the message is to be kept. Since it
+comes last, the body of a message that is already in the load schema stays the front of its row. `timestamp` is the
+record's own, null when it has none or names no day up to the year 9999, which readers of timestamps trip over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from loader.native.encode import encode_long
+from loader.quarantine import encode_headers, encode_optional
+
+TIME_MS_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+
+Suffix = Callable[[int, int, bytes | None, bytes], bytes]
+"""The column's binary for (offset, timestamp in ms, key, headers as the log holds them)."""
+
+
+def compile_suffix(mode: str, partition: int) -> Suffix:
+    """Returns the encoder of the column for one partition.
+
+    Offsets and times of neighbouring messages share their upper bits, so these are encoded once and kept: a varint
+    begins with its lower bits, here the first two bytes, which come from a table.
+    """
+    if mode == "none":
+        return lambda offset, timestamp, key, headers: b""
+    start = b"\x02" + encode_long(partition)
+    low = _low_bytes()
+    offset_high = time_high = -1
+    offset_rest = time_rest = b""
+
+    def position(offset: int, timestamp: int, key: bytes | None, headers: bytes) -> bytes:
+        nonlocal offset_high, offset_rest, time_high, time_rest
+        high = offset >> 13
+        if high != offset_high:
+            offset_high, offset_rest = high, _unsigned(high)
+        at = start + low[offset & 8191] + offset_rest if high else start + encode_long(offset)
+        if not 0 <= timestamp <= TIME_MS_MAX:
+            return at + b"\x00"
+        high = timestamp >> 13
+        if high != time_high:
+            time_high, time_rest = high, _unsigned(high)
+        if not high:
+            return at + b"\x02" + encode_long(timestamp)
+        return at + b"\x02" + low[timestamp & 8191] + time_rest
+
+    if mode == "position":
+        return position
+    return lambda offset, timestamp, key, headers: (
+        position(offset, timestamp, key, headers) + encode_optional(key) + b"\x02" + encode_headers(headers)
+    )
+
+
+def _low_bytes() -> list[bytes]:
+    """The first two bytes of a zigzag varint that has more, by the lowest 13 bits of its number."""
+    return [bytes((n << 1 & 127 | 128, n >> 6 | 128)) for n in range(8192)]
+
+
+def _unsigned(n: int) -> bytes:
+    out = bytearray()
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    out.append(n)
+    return bytes(out)

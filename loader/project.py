@@ -1,0 +1,126 @@
+"""From a message to a row: which schema wrote it, what happened when, and how its body becomes a row's.
+
+Decisions only: what is read and written lies outside. `TopicProjection` is made once per topic and task and compiles
+one plan per writer schema it meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from avro_schema import AvroSchemaError, FramingError, Schema, TimeField, find_time_field, parse_schema, unframe
+from avro_schema.message_time import TimeUnit
+from loader.native import Seen, Unconvertible, compile_projection
+from loader.quarantine import BadMessage, QuarantineCode
+from loader.read import NO_HEADERS, headers_of
+from loader.work_unit import TopicPlan
+
+RECORD_TIME = "record"
+"""The source of a message's time when no field gives it: the record's own timestamp."""
+ABSURD_TIME = "record (absurd field)"
+"""Likewise, since the field's value is before 1970 or after 9999."""
+NULL_TIME = "record (null field)"
+
+
+class UnknownSchema(Exception):
+    """A message was written with a schema id that the plan does not know; its range stops before it."""
+
+    def __init__(self, schema_id: int) -> None:
+        super().__init__(f"the plan does not know schema id {schema_id}")
+        self.schema_id = schema_id
+
+
+@dataclass(frozen=True, slots=True)
+class WriterProjection:
+    """How messages of one schema id become rows.
+
+    `project` is None, and `bad` says why, when none of them can. `seen` holds what the last body had at the time
+    field, None when it had nothing there; `to_ms` turns it into milliseconds and is None when it is that already.
+    """
+
+    schema_id: int | None
+    project: Callable[[bytes], bytes] | None
+    bad: BadMessage | None
+    seen: Seen
+    to_ms: Callable[[int], int] | None = None
+    time_source: str = RECORD_TIME
+
+    @classmethod
+    def never(cls, bad: BadMessage) -> WriterProjection:
+        """Of messages that cannot be rows, for the reason given."""
+        return cls(bad.schema_id, None, bad, Seen())
+
+
+class TopicProjection:
+    """The projections of one topic.
+
+    Args:
+        plan: what the driver knows of the topic.
+        time_fields: candidates for the message time, as in the settings.
+    """
+
+    def __init__(self, plan: TopicPlan, time_fields: tuple[str, ...]) -> None:
+        self._plan = plan
+        self._time_fields = time_fields
+        self._load = parse_schema(plan.load_schema, source=f"load schema of {plan.topic}", strict=False)
+        self._writers: dict[int, WriterProjection] = {}
+
+    def writer(self, schema_id: int) -> WriterProjection:
+        """The projection of one schema id, compiled at its first message.
+
+        Raises:
+            UnknownSchema: neither a schema of the plan, nor one that the registry is known not to have.
+        """
+        found = self._writers.get(schema_id)
+        if found is None:
+            found = self._writers[schema_id] = self._compile(schema_id)
+        return found
+
+    def _compile(self, schema_id: int) -> WriterProjection:
+        text = self._plan.writer_schemas.get(schema_id)
+        if text is None:
+            if schema_id in self._plan.absent_ids:
+                return _never(QuarantineCode.ABSENT_SCHEMA, f"the registry has no schema {schema_id}", schema_id)
+            raise UnknownSchema(schema_id)
+        try:
+            writer = parse_schema(text, source=f"schema id {schema_id}", strict=False)
+        except AvroSchemaError as error:
+            return _never(QuarantineCode.UNREADABLE_SCHEMA, str(error), schema_id)
+        return _compile_writer(
+            writer, self._load, find_time_field(writer, self._plan.time_property, self._time_fields), schema_id
+        )
+
+
+def _compile_writer(writer: Schema, load: Schema, field: TimeField | None, schema_id: int) -> WriterProjection:
+    seen = Seen()
+    try:
+        project = compile_projection(writer, load, field.path if field is not None else None, seen)
+    except Unconvertible as error:
+        return _never(QuarantineCode.UNCONVERTIBLE, str(error), schema_id)
+    if field is None:
+        return WriterProjection(schema_id, project, None, seen)
+    to_ms = None if field.unit is TimeUnit.MILLIS else _to_ms(field)
+    return WriterProjection(schema_id, project, None, seen, to_ms, field.source)
+
+
+def _to_ms(field: TimeField) -> Callable[[int], int]:
+    def to_ms(value: int) -> int:
+        time_ms = field.to_ms(value)
+        assert time_ms is not None, "an int is a time in any unit"
+        return time_ms
+
+    return to_ms
+
+
+def _never(code: QuarantineCode, reason: str, schema_id: int) -> WriterProjection:
+    return WriterProjection.never(BadMessage(code, reason, schema_id))
+
+
+def framed(value: bytes, headers: bytes) -> tuple[int, bytes] | BadMessage:
+    """Schema id and body of a value, in its header or in front of the body."""
+    try:
+        found = unframe(value, () if headers == NO_HEADERS else headers_of(headers))
+    except (FramingError, ValueError) as error:
+        return BadMessage(QuarantineCode.FRAMING, str(error))
+    return found.schema_id, found.body

@@ -1,0 +1,155 @@
+"""Messages that could not be loaded, kept whole so that they can be replayed.
+
+They go to container files of their own beside the topic's, filed by record timestamp, because a message that cannot
+be decoded has no other time. `code` groups reasons for counting, `reason` is a sentence for people.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import fastavro
+
+from loader.native.encode import encode_bytes, encode_long
+from loader.read import headers_of
+
+
+class QuarantineCode(StrEnum):
+    FRAMING = "framing"  # no magic byte, too short, a schema GUID
+    ABSENT_SCHEMA = "absent_schema"  # the registry has no schema of that id
+    UNREADABLE_SCHEMA = "unreadable_schema"  # it has one that is no Avro schema
+    MALFORMED = "malformed"  # the bytes are no value of their schema
+    UNCONVERTIBLE = "unconvertible"  # the load schema has no place for the value
+
+
+SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "Quarantined",
+        "namespace": "headrace",
+        "fields": [
+            {"name": "partition", "type": "int"},
+            {"name": "offset", "type": "long"},
+            {"name": "timestamp", "type": "long", "doc": "milliseconds, as the record said, however absurd"},
+            {"name": "code", "type": "string"},
+            {"name": "reason", "type": "string"},
+            {"name": "schema_id", "type": ["null", "int"], "default": None},
+            {"name": "key", "type": ["null", "bytes"], "default": None},
+            {"name": "value", "type": ["null", "bytes"], "default": None},
+            {
+                "name": "headers",
+                "type": {
+                    "type": "array",
+                    "items": {
+                        "type": "record",
+                        "name": "Header",
+                        "fields": [
+                            {"name": "key", "type": "string"},
+                            {"name": "value", "type": ["null", "bytes"], "default": None},
+                        ],
+                    },
+                },
+                "default": [],
+            },
+        ],
+    },
+    separators=(",", ":"),
+)
+"""Of the quarantine's files and tables. It only ever gains fields with a default."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadMessage:
+    """Why a message cannot be loaded; `schema_id` is None when it carries none."""
+
+    code: QuarantineCode
+    reason: str
+    schema_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedRow:
+    """A row of a quarantine file, as it is read back; the timestamp is in milliseconds."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    code: str
+    reason: str
+    schema_id: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def encode_row(
+    partition: int,
+    offset: int,
+    timestamp_ms: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: bytes,
+    bad: BadMessage,
+) -> bytes:
+    """The Avro binary of one row in `SCHEMA`; `headers` are as the log holds them."""
+    return b"".join(
+        (
+            encode_long(partition),
+            encode_long(offset),
+            encode_long(timestamp_ms),
+            encode_bytes(bad.code.value.encode()),
+            encode_bytes(bad.reason.encode("utf-8", "replace")),
+            b"\x00" if bad.schema_id is None else b"\x02" + encode_long(bad.schema_id),
+            encode_optional(key),
+            encode_optional(value),
+            encode_headers(headers),
+        )
+    )
+
+
+def encode_optional(data: bytes | None) -> bytes:
+    """The binary of `["null", "bytes"]`."""
+    return b"\x00" if data is None else b"\x02" + encode_bytes(data)
+
+
+def encode_headers(raw: bytes) -> bytes:
+    """The binary of an array of (key, nullable value); headers that cannot be read are one header of that name."""
+    try:
+        headers = headers_of(raw)
+    except ValueError:
+        headers = [("headrace.unreadable_headers", raw)]
+    if not headers:
+        return b"\x00"
+    items = [encode_bytes(key.encode()) + encode_optional(value) for key, value in headers]
+    return b"".join((encode_long(len(items)), *items, b"\x00"))
+
+
+def read_rows(path: Path) -> Iterator[QuarantinedRow]:
+    """The rows of one quarantine file, in the order of the file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not an Avro file of quarantined messages.
+    """
+    with path.open("rb") as file:
+        for record in fastavro.reader(file, reader_schema=json.loads(SCHEMA)):
+            yield _row(record)
+
+
+def _row(record: Mapping[str, Any]) -> QuarantinedRow:
+    return QuarantinedRow(
+        partition=record["partition"],
+        offset=record["offset"],
+        timestamp_ms=record["timestamp"],
+        code=record["code"],
+        reason=record["reason"],
+        schema_id=record["schema_id"],
+        key=record["key"],
+        value=record["value"],
+        headers=tuple((header["key"], header["value"]) for header in record["headers"]),
+    )
