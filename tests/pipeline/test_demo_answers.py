@@ -1,0 +1,68 @@
+"""The demo's own arithmetic: known totals of the data set, and differences that are found."""
+
+from __future__ import annotations
+
+import importlib.resources
+import io
+import json
+
+import pytest
+
+from avro_schema import parse_schema
+from pipeline.demo_answers import QUESTIONS, differences, evolved_columns, flights_per_carrier, numeric_columns, shown
+from pipeline.demo_data import TOPICS, find_data, flight_event, flight_event_v2, read_rows
+from pipeline.progress import Progress
+
+
+def test_the_data_set_has_the_rows_that_the_demo_announces() -> None:
+    data = find_data()
+    assert {name: sum(1 for _ in read_rows(data, topic.file)) for name, topic in TOPICS.items()} == {
+        name: topic.rows for name, topic in TOPICS.items()
+    }
+
+
+def test_known_answers_of_the_data_set() -> None:
+    data = find_data()
+    carriers = flights_per_carrier(data)
+    assert carriers[0] == ("United Air Lines Inc.", 58_665)
+    assert sum(count for _, count in carriers) == 336_776
+    assert evolved_columns(data) == [(336_776, 166_158, 166_158, 4_043, 350_217_607)]
+
+
+@pytest.mark.parametrize(
+    "name", ["flights-v1", "flights-v2", "flights-v3", "weather", "planes", "airlines", "airports"]
+)
+def test_every_schema_of_the_demo_parses(name: str) -> None:
+    text = (importlib.resources.files("pipeline") / "demo_schemas" / f"{name}.avsc").read_text(encoding="utf-8")
+    assert parse_schema(text, source=f"{name}.avsc").text == text
+
+
+def test_events_fit_their_schemas() -> None:
+    row = next(iter(read_rows(find_data(), "flights.csv")))
+    for name, event in (("flights-v1", flight_event(row)), ("flights-v2", flight_event_v2(flight_event(row)))):
+        text = (importlib.resources.files("pipeline") / "demo_schemas" / f"{name}.avsc").read_text(encoding="utf-8")
+        assert set(event) == {field["name"] for field in json.loads(text)["fields"]}
+
+
+def test_a_wrong_answer_is_found() -> None:
+    assert differences([("a", 1.0)], [("a", 1.0 + 1e-15)]) == []
+    assert differences([("a", 1)], [("a", 2)]) == ["row 1: found ('a', 1), expected ('a', 2)"]
+    assert differences([], [("a", 2)]) == ["0 rows instead of 1"]
+    assert differences([("a",)], [("a", 2)]) != []
+
+
+def test_answers_are_shown_for_people() -> None:
+    assert shown([("x", 1234, 1.5)]) == [["x", "1,234", "1.50"]]
+    assert list(numeric_columns([("x", 1, 2.0)])) == [1, 2]
+    assert len({question.title for question in QUESTIONS}) == len(QUESTIONS)
+
+
+def test_progress_in_a_log_is_plain_lines() -> None:
+    out = io.StringIO()
+    progress = Progress("flights", 2000, out)
+    progress.add(1000)
+    progress.add(1000)
+    progress.finish()
+    lines = out.getvalue().splitlines()
+    assert lines[-1].startswith("flights  2,000 of 2,000 (100%), ")
+    assert "\r" not in out.getvalue()

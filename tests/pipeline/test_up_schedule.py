@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.settings import load_settings
+from pipeline.up import child_environment, next_aligned_ms, part_commands
+
+
+@pytest.mark.parametrize(("now_ms", "due_ms"), [(0, 600_000), (599_999, 600_000), (600_000, 1_200_000)])
+def test_loads_fall_on_whole_intervals(now_ms: int, due_ms: int) -> None:
+    assert next_aligned_ms(now_ms, 600_000) == due_ms
+
+
+def test_children_read_the_flags_as_variables(tmp_path: Path) -> None:
+    flags = {"data_dir": "d", "loader.partition_by": "day", "spark.master": "local[1]"}
+    environment = child_environment({"PATH": "/bin", "HEADRACE__LOADER__TASKS": "3"}, flags, tmp_path / "h.toml")
+    assert environment["PATH"] == "/bin"
+    assert environment["HEADRACE_CONFIG"] == str(tmp_path / "h.toml")
+    (tmp_path / "h.toml").write_text('[loader]\npartition_by = "hour"\ntasks = 2\ncodec = "deflate"\n')
+    assert load_settings(environment=environment) == load_settings(
+        flags={**flags, "loader.tasks": "3", "loader.codec": "deflate"}
+    )
+
+
+def test_sql_is_served_only_when_asked_for() -> None:
+    silent = part_commands(load_settings())
+    asked = part_commands(load_settings(flags={"sql.listen": "127.0.0.1:10000"}))
+    assert [part.name for part in silent] == ["registry", "broker", "metastore"]
+    assert "--sql-listen" not in silent[2].arguments
+    assert asked[2].arguments[-2:] == ("--sql-listen", "127.0.0.1:10000")
