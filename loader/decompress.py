@@ -62,7 +62,7 @@ def _gzip(data: memoryview, bytes_max: int) -> bytes:
 def _snappy(data: memoryview, bytes_max: int) -> bytes:
     """Raw snappy, or the framing of the Java client (xerial): a header, then blocks of length and raw snappy."""
     if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
-        return _raw_snappy(data, bytes_max)
+        return _raw_snappy(data, bytes_max, bytes_max)
     parts: list[bytes] = []
     room = bytes_max
     position = XERIAL_HEADER_BYTES
@@ -71,20 +71,20 @@ def _snappy(data: memoryview, bytes_max: int) -> bytes:
         position += 4
         if not 0 <= length <= len(data) - position:
             raise DecompressionError("snappy: a block is cut")
-        parts.append(_raw_snappy(data[position : position + length], room))
+        parts.append(_raw_snappy(data[position : position + length], room, bytes_max))
         room -= len(parts[-1])
         position += length
     return b"".join(parts)
 
 
-def _raw_snappy(data: memoryview, bytes_max: int) -> bytes:
+def _raw_snappy(data: memoryview, room: int, bytes_max: int) -> bytes:
     length = shift = 0
     for byte in data[:5]:
         length |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
             break
-    if length > bytes_max:
+    if length > room:
         raise DecompressionError(f"snappy: it unfolds to more than {bytes_max} bytes")
     return bytes(cramjam.snappy.decompress_raw(bytes(data)))
 
