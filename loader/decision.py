@@ -64,9 +64,13 @@ class DecidedRange:
 
 @dataclass(frozen=True, slots=True)
 class WindowCount:
-    """Messages of one tier, partition and ten-minute window; `fingerprint` is a sum modulo 2**64."""
+    """Messages of one tier, partition and ten-minute window; `fingerprint` is a sum modulo 2**64.
+
+    `outcome` is `written` or `quarantined` for tier `loader` and "" for tier `broker`.
+    """
 
     tier: str
+    outcome: str
     partition: int
     window_start_ms: int
     count: int

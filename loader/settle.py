@@ -212,10 +212,10 @@ def _decided_files(files: Sequence[_TaskFile]) -> tuple[DecidedFile, ...]:
 
 
 def _windows(pieces: Sequence[_Piece]) -> tuple[WindowCount, ...]:
-    sums: dict[tuple[str, int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+    sums: dict[tuple[str, str, int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
     for piece in pieces:
         for row in piece.result.audit:
-            total = sums[(row.tier, row.partition, row.window_start_ms)]
+            total = sums[(row.tier, row.outcome, row.partition, row.window_start_ms)]
             total[0] += row.count
             total[1] += row.bytes
             total[2] = (total[2] + row.fingerprint) % 2**64

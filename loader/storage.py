@@ -201,3 +201,14 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_whole(target: Path, content: bytes) -> None:
+    """Puts the content in place of whatever was there; readers see the old or the new, never a part.
+
+    The temporary name begins with a dot, which hides it from readers of the folder.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    temporary.write_bytes(content)
+    temporary.replace(target)

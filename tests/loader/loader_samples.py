@@ -53,7 +53,7 @@ def topic_decision(
         load_schema=load_schema() if new else schema,
         ranges=ranges,
         files=tuple(files),
-        audit=(WindowCount("loader", 0, 1_767_225_600_000, 5, 100, 2**64 - 1),),
+        audit=(WindowCount("loader", "written", 0, 1_767_225_600_000, 5, 100, 2**64 - 1),),
         time_sources={"record": 5},
         asked_ids=asked_ids,
     )

@@ -1,0 +1,75 @@
+"""Hands the counts of decided work to the audit, once the rows they count can be queried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from audit.row import AuditRow, Outcome, Tier, range_row_id
+from loader.decision import Decision, TopicDecision, WindowCount
+from loader.followers.base import Step
+
+APPLICATION = "headrace-load"
+
+OUTCOMES = {"": Outcome.STORED, "written": Outcome.WRITTEN, "quarantined": Outcome.QUARANTINED}
+"""What a count is a count of; "" is the broker's, which counts what its log holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFollower:
+    """`add_rows` takes rows that it may have seen before; `unaudited` are topics that are not counted: the audit's
+    own would count itself for ever."""
+
+    add_rows: Callable[[Iterable[AuditRow]], object]
+    unaudited: frozenset[str]
+    host: str
+    name: str = "audit"
+    is_advisory: bool = False
+
+    def apply(self, step: Step) -> None:
+        if step.topic in self.unaudited:
+            return
+        rows = [row for decision in step.decisions for row in audit_rows(step.topic, decision, self.host)]
+        if rows:
+            self.add_rows(rows)
+
+
+def audit_rows(topic: str, decision: Decision, host: str) -> Iterator[AuditRow]:
+    """The rows of one decision; the same decision always gives the same ids."""
+    decided = decision.topics[topic]
+    ranges = {offsets.partition: (offsets.start, offsets.end) for offsets in decided.ranges}
+    for window in decided.audit:
+        yield _row(topic, decision, decided, window, ranges[window.partition], host)
+
+
+def _row(
+    topic: str, decision: Decision, decided: TopicDecision, window: WindowCount, offsets: tuple[int, int], host: str
+) -> AuditRow:
+    tier, outcome = Tier(window.tier), OUTCOMES[window.outcome]
+    start, end = offsets
+    return AuditRow(
+        id=range_row_id(
+            tier,
+            outcome,
+            topic,
+            window.partition,
+            start,
+            end,
+            window.window_start_ms,
+            topic_id=decided.topic_id,
+        ),
+        tier=tier,
+        outcome=outcome,
+        topic=topic,
+        window_start_ms=window.window_start_ms,
+        count=window.count,
+        bytes=window.bytes,
+        fingerprint=window.fingerprint,
+        application=APPLICATION,
+        host=host,
+        instance=decision.work_id,
+        emitted_at_ms=decision.decided_at_ms,
+        partition=window.partition,
+        start=start,
+        end=end,
+    )

@@ -1,0 +1,187 @@
+"""Brings every follower up to the newest decision, topic by topic.
+
+The order is the safety: table schema, files, partitions, audit, group offsets. A file becomes visible only when its
+table can read it. A topic stops at the first follower that fails for it and goes on there in the next run; other
+topics are not touched by that. How far each follower has got is a hint in `cursor/<follower>.json`: a lost or old
+one means that decisions are applied again, which changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from loader.decision import Decision
+from loader.decision_log import DecisionLog, staging_path
+from loader.followers.base import Follower, Step
+from loader.json_values import canonical, from_json, to_json
+from loader.state import LoaderState
+from loader.storage import LocalStorage
+
+logger = logging.getLogger(__name__)
+
+FILES = "files"
+"""The follower after which a work's staging holds nothing more that is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """All decisions up to the slot `upto` are applied, but for the topics in `behind`, which are at their own slot."""
+
+    upto: int = 0
+    behind: Mapping[str, int] = field(default_factory=dict)
+
+    def position(self, topic: str) -> int:
+        return self.behind.get(topic, self.upto)
+
+    @property
+    def oldest(self) -> int:
+        return min((self.upto, *self.behind.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFailure:
+    follower: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """`failures` by topic; `warnings` are sentences; `topics` are those that had something to apply."""
+
+    slot: int
+    topics: tuple[str, ...]
+    failures: Mapping[str, TopicFailure]
+    warnings: tuple[str, ...]
+
+
+def cursor_path(follower: str) -> str:
+    return f"cursor/{follower}.json"
+
+
+def read_cursor(storage: LocalStorage, follower: str) -> Cursor:
+    """The cursor, or the very beginning where it is lost or damaged."""
+    content = storage.read(cursor_path(follower))
+    if content is None:
+        return Cursor()
+    try:
+        return from_json(json.loads(content), Cursor)
+    except ValueError as error:
+        logger.warning("cursor_ignored follower=%s reason=%s", follower, error)
+        return Cursor()
+
+
+class FollowerEngine:
+    def __init__(self, log: DecisionLog, followers: Sequence[Follower]) -> None:
+        self._log = log
+        self._followers = followers
+
+    def follow(self, *, also: Sequence[str] = ()) -> Followed:
+        """Applies all that is pending.
+
+        Args:
+            also: topics whose first follower is asked to look even though nothing is pending.
+        """
+        state = self._log.read_state()
+        cursors = {follower.name: self._cursor(follower, state) for follower in self._followers}
+        oldest = min(cursor.oldest for cursor in cursors.values())
+        decisions = tuple(self._log.decisions(oldest, state.slot))
+        by_topic: dict[str, list[Decision]] = defaultdict(list)
+        for decision in decisions:
+            for topic in decision.topics:
+                by_topic[topic].append(decision)
+        for topic in also:
+            by_topic.setdefault(topic, [])
+        run = _Run(self._log.storage, state, cursors, by_topic)
+        for follower in self._followers:
+            logger.info("phase_started phase=follow:%s slot=%d", follower.name, state.slot)
+            run.apply(follower, first=follower is self._followers[0], also=frozenset(also))
+        self._remove_staging(decisions, run)
+        run.save()
+        pending = tuple(topic for topic, rows in sorted(by_topic.items()) if rows)
+        return Followed(state.slot, pending, run.failures, tuple(run.warnings))
+
+    def _cursor(self, follower: Follower, state: LoaderState) -> Cursor:
+        cursor = read_cursor(self._log.storage, follower.name)
+        # A cursor beyond the log belongs to another log; beginning again is always right.
+        return cursor if cursor.upto <= state.slot else Cursor()
+
+    def _remove_staging(self, decisions: Sequence[Decision], run: _Run) -> None:
+        """Staging of work whose every file has been published; done before the cursor says so."""
+        if FILES not in run.cursors:
+            return
+        for decision in decisions:
+            if all(run.passed(FILES, topic) for topic in decision.topics):
+                self._log.storage.remove_tree(staging_path(decision.work_id))
+
+
+class _Run:
+    """One pass over the followers."""
+
+    def __init__(
+        self,
+        storage: LocalStorage,
+        state: LoaderState,
+        cursors: dict[str, Cursor],
+        by_topic: Mapping[str, Sequence[Decision]],
+    ) -> None:
+        self.storage = storage
+        self.state = state
+        self.cursors = cursors
+        self.by_topic = by_topic
+        self.failures: dict[str, TopicFailure] = {}
+        self.warnings: list[str] = []
+        self._behind: dict[str, dict[str, int]] = {name: {} for name in cursors}
+
+    def apply(self, follower: Follower, *, first: bool, also: frozenset[str]) -> None:
+        for topic, decisions in sorted(self.by_topic.items()):
+            since = self.cursors[follower.name].position(topic)
+            if topic in self.failures:
+                self._behind[follower.name][topic] = since
+                continue
+            pending = [decision for decision in decisions if decision.slot > since]
+            rewound = since == 0 and not pending
+            if not pending and not rewound and not (first and topic in also):
+                continue
+            rewind = functools.partial(self.rewind, topic=topic)
+            step = Step(topic, self.state.topics[topic], pending, since, rewind)
+            self._apply_step(follower, step)
+
+    def _apply_step(self, follower: Follower, step: Step) -> None:
+        try:
+            follower.apply(step)
+        # Whatever is wrong with one topic must not hold the others; the sentence goes to the report.
+        except Exception as error:
+            message = str(error) or type(error).__name__
+            logger.debug("follower_failed follower=%s topic=%s", follower.name, step.topic, exc_info=True)
+            self._behind[follower.name][step.topic] = step.since
+            if follower.is_advisory:
+                self.warnings.append(f"{follower.name} of topic {step.topic}: {message}")
+            else:
+                self.failures[step.topic] = TopicFailure(follower.name, message)
+
+    def rewind(self, name: str, topic: str) -> None:
+        cursor = self.cursors[name]
+        self.cursors[name] = dataclasses.replace(cursor, behind={**cursor.behind, topic: 0})
+        self._write(name, self.cursors[name])
+
+    def passed(self, name: str, topic: str) -> bool:
+        return topic not in self._behind[name]
+
+    def save(self) -> None:
+        for name, before in self.cursors.items():
+            after = Cursor(self.state.slot, self._behind[name])
+            # A process that woke up late leaves a newer cursor alone.
+            if after != before and read_cursor(self.storage, name).upto <= after.upto:
+                self._write(name, after)
+
+    def _write(self, name: str, cursor: Cursor) -> None:
+        try:
+            self.storage.replace(cursor_path(name), canonical(to_json(cursor)) + b"\n")
+        except OSError as error:
+            logger.warning("cursor_not_written follower=%s error=%s", name, error)

@@ -1,0 +1,32 @@
+"""Gives decided files their final names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from loader.decision_log import staging_path
+from loader.followers.base import Step
+from loader.followers.engine import FILES
+from loader.layout import topic_dir
+from loader.storage import LocalStorage, publish
+
+
+@dataclass(frozen=True, slots=True)
+class FilesFollower:
+    """Links each file from staging to `<warehouse>/<folder>/<bucket>/<name>` and takes it out of staging.
+
+    Readers see whole files only; a file that a crash left under both names loses the staged one the next time.
+    """
+
+    warehouse: Path
+    storage: LocalStorage
+    name: str = FILES
+    is_advisory: bool = False
+
+    def apply(self, step: Step) -> None:
+        for decision in step.decisions:
+            staging = self.storage.path(staging_path(decision.work_id))
+            for file in decision.topics[step.topic].files:
+                folder = topic_dir(self.warehouse, step.state.folder, file.kind)
+                publish(step.topic, staging / file.staged, folder / file.bucket / file.name, file.length)

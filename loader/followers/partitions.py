@@ -1,0 +1,48 @@
+"""Makes the buckets of published files partitions of their tables; a bucket appears when it has its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hive_ddl.executors.base import Executor
+from hive_ddl.plan import plan_partitions
+from hive_ddl.table import TableState, local_location
+from loader.followers.base import Step
+from loader.followers.schema import TableSettings, data_table, quarantine_table
+from loader.layout import partition_values, topic_dir
+from loader.state import TopicState
+from loader.work_unit import FileKind
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsFollower:
+    executor: Callable[[], Executor]
+    settings: TableSettings
+    name: str = "partitions"
+    is_advisory: bool = False
+
+    def apply(self, step: Step) -> None:
+        for kind, table in (
+            (FileKind.DATA, data_table(step.topic, step.state, self.settings, "")),
+            (FileKind.QUARANTINE, quarantine_table(step.topic, step.state, self.settings, "")),
+        ):
+            buckets = self._buckets(step, kind)
+            if buckets:
+                self._add(table, kind, step.state, buckets)
+
+    def _buckets(self, step: Step, kind: FileKind) -> set[str]:
+        """Those of the decisions to apply; all that hold files when the topic begins again."""
+        live = step.state.data_files if kind is FileKind.DATA else step.state.quarantine_files
+        if step.since == 0:
+            return set(live)
+        files = (file for decision in step.decisions for file in decision.topics[step.topic].files)
+        return {file.bucket for file in files if file.kind is kind and file.bucket in live}
+
+    def _add(self, table: TableState, kind: FileKind, state: TopicState, buckets: set[str]) -> None:
+        folder = topic_dir(self.settings.warehouse, state.folder, kind)
+        wanted = {partition_values(bucket): local_location(folder / bucket) for bucket in sorted(buckets)}
+        executor = self.executor()
+        existing = executor.partitions(table.database, table.name, wanted)
+        for operation in plan_partitions(table, existing, wanted):
+            executor.execute(operation)

@@ -1,0 +1,130 @@
+"""Brings the Hive tables of a topic to its load schema, before any file of that schema becomes visible."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hive_ddl.errors import StaleRevision
+from hive_ddl.executors.base import Executor
+from hive_ddl.plan import plan_table
+from hive_ddl.table import SCHEMA_FOLDER, TableState, desired_table, local_location, schema_file_name
+from loader.followers.base import Step
+from loader.layout import PARTITION_COLUMNS, QUARANTINE_DATABASE_SUFFIX, topic_dir
+from loader.state import TopicState
+from loader.storage import write_whole
+from loader.work_unit import FileKind
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_MAX = 3  # a table changed under our hands so often in one second is somebody's loop, not a race
+CURRENT_SCHEMA = "current.avsc"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """`file_schema` gives the schema of the files for a load schema; `quarantine_schema` is one for all topics."""
+
+    warehouse: Path
+    database: str
+    literal_chars_max: int
+    file_schema: Callable[[str], str]
+    quarantine_schema: str
+
+
+class SchemaFollower:
+    """Creates and evolves the table of a topic, and of its quarantine once there is something in it.
+
+    Each change is a compare-and-set on the table's revision, `<slot>-<work id>`. Whoever finds a table at a later
+    slot than its own leaves it alone: the load schema only ever widens, so the later one reads the older files too.
+    """
+
+    name = "schema"
+    is_advisory = False
+
+    def __init__(self, executor: Callable[[], Executor], settings: TableSettings, head: Callable[[], int]) -> None:
+        self._executor = executor
+        self._settings = settings
+        self._head = head
+        self._databases: set[str] = set()
+
+    def apply(self, step: Step) -> None:
+        revision = f"{step.state.slot}-{step.decisions[-1].work_id if step.decisions else 'check'}"
+        wanted = [data_table(step.topic, step.state, self._settings, revision)]
+        if step.state.quarantine_files:
+            wanted.append(quarantine_table(step.topic, step.state, self._settings, revision))
+        self._publish_schema(step.state)
+        for table in wanted:
+            self._bring(table, step)
+
+    def _bring(self, wanted: TableState, step: Step) -> None:
+        executor = self._executor()
+        if wanted.database not in self._databases:
+            executor.ensure_database(wanted.database)
+            self._databases.add(wanted.database)
+        for attempt in range(ATTEMPTS_MAX):
+            current = executor.table(wanted.database, wanted.name)
+            operations = plan_table(current, wanted)
+            if current is not None and self._is_late(current, step.state.slot):
+                return
+            if current is None and step.since > 0:
+                # The table was there and is gone: its partitions went with it, so they are made again, all of them.
+                step.rewind("partitions")
+            try:
+                for operation in operations:
+                    logger.debug("table_changed topic=%s operation=%s", step.topic, type(operation).__name__)
+                    executor.execute(operation)
+                return
+            except StaleRevision:
+                if attempt == ATTEMPTS_MAX - 1:
+                    raise
+
+    def _is_late(self, current: TableState, slot: int) -> bool:
+        """Whether the table is of a later slot of this log; a slot that the log does not have is of a lost one."""
+        return slot < _slot(current.revision) <= self._head()
+
+    def _publish_schema(self, state: TopicState) -> None:
+        """Beside the data, for Pig and for people."""
+        text = self._settings.file_schema(state.load_schema.text)
+        folder = topic_dir(self._settings.warehouse, state.folder, FileKind.DATA) / SCHEMA_FOLDER
+        for name in (schema_file_name(text), CURRENT_SCHEMA):
+            path = folder / name
+            if not path.exists() or path.read_bytes() != text.encode():
+                write_whole(path, text.encode())
+
+
+def data_table(topic: str, state: TopicState, settings: TableSettings, revision: str) -> TableState:
+    return desired_table(
+        database=settings.database,
+        name=state.table,
+        location=local_location(topic_dir(settings.warehouse, state.folder, FileKind.DATA)),
+        topic=topic,
+        subject=state.load_schema.subject,
+        version=state.load_schema.version,
+        schema_text=settings.file_schema(state.load_schema.text),
+        revision=revision,
+        partition_columns=PARTITION_COLUMNS[state.partition_by],
+        literal_chars_max=settings.literal_chars_max,
+    )
+
+
+def quarantine_table(topic: str, state: TopicState, settings: TableSettings, revision: str) -> TableState:
+    return desired_table(
+        database=settings.database + QUARANTINE_DATABASE_SUFFIX,
+        name=state.table,
+        location=local_location(topic_dir(settings.warehouse, state.folder, FileKind.QUARANTINE)),
+        topic=topic,
+        subject=state.load_schema.subject,
+        version=state.load_schema.version,
+        schema_text=settings.quarantine_schema,
+        revision=revision,
+        partition_columns=PARTITION_COLUMNS[state.partition_by],
+        literal_chars_max=settings.literal_chars_max,
+    )
+
+
+def _slot(revision: str | None) -> int:
+    text = (revision or "").partition("-")[0]
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,30 @@
+"""Where a topic's files lie in the warehouse.
+
+<warehouse>/_headrace/                      the decision log
+<warehouse>/<folder>/dt=…/hr=…/<file>       rows of a topic
+<warehouse>/<folder>/_schema/               its load schemas
+<warehouse>/_quarantine/<folder>/dt=…/…     messages of it that could not be loaded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from loader.work_unit import FileKind
+
+LOG_FOLDER = "_headrace"
+QUARANTINE_FOLDER = "_quarantine"
+QUARANTINE_DATABASE_SUFFIX = "_quarantine"
+
+PARTITION_COLUMNS: Mapping[str, tuple[str, ...]] = {"hour": ("dt", "hr"), "day": ("dt",)}
+"""By the setting `loader.partition_by`."""
+
+
+def topic_dir(warehouse: Path, folder: str, kind: FileKind) -> Path:
+    return warehouse / QUARANTINE_FOLDER / folder if kind is FileKind.QUARANTINE else warehouse / folder
+
+
+def partition_values(bucket: str) -> tuple[str, ...]:
+    """The values of the partition columns, `("2026-01-31", "07")` for `dt=2026-01-31/hr=07`."""
+    return tuple(part.partition("=")[2] for part in bucket.split("/"))

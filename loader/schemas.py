@@ -1,0 +1,183 @@
+"""The schemas of a topic, asked of the registry and kept beside the log.
+
+A schema id never changes its meaning, so what was once answered is kept in `schemas/<id>.avsc`, and a registry that
+is down stops only what nobody has asked for before. Ids found in messages that are not of the topic's own subject
+are asked for by name, so that they are known or known to be absent, and no range stops twice before one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from avro_schema import AvroSchemaError, Schema, self_contained_text
+from loader.decision import LoadSchema
+from loader.json_values import canonical
+from loader.load_schema import EMPTY, LoadState, fold
+from loader.state import TopicState
+from loader.storage import LocalStorage
+from registry.errors import RegistryError, RegistryUnavailable, SchemaNotFound, SubjectNotFound, VersionNotFound
+
+if TYPE_CHECKING:
+    from registry.client import RegisteredSchema
+
+logger = logging.getLogger(__name__)
+
+SUBJECT_SUFFIX = "-value"
+TIME_PROPERTY = "headrace.time"
+
+
+class Registry(Protocol):
+    """What is asked of the registry's client."""
+
+    def versions(self, subject: str) -> Sequence[int]: ...
+
+    def version(self, subject: str, version: int) -> RegisteredSchema: ...
+
+    def schema_by_id(self, schema_id: int) -> RegisteredSchema: ...
+
+    def parsed(self, registered: RegisteredSchema) -> Schema: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSchemas:
+    """`load_schema` is the topic's after folding in what is new; `is_changed` says that something was.
+
+    `writer_schemas` are self-contained texts by id; `absent_ids` were asked for and do not exist.
+    """
+
+    load_schema: LoadSchema
+    is_changed: bool
+    writer_schemas: Mapping[int, str]
+    absent_ids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The topic cannot be loaded yet, and nothing is wrong."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaProblem:
+    """The topic cannot be loaded until somebody acts."""
+
+    reason: str
+
+
+class WriterSchemas:
+    """Answers for one run. After the first request that the registry leaves unanswered it is not asked again."""
+
+    def __init__(self, registry: Registry, storage: LocalStorage) -> None:
+        self._registry = registry
+        self._storage = storage
+        self._outage: RegistryUnavailable | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (f"{self._outage}; going on with the schemas known so far",) if self._outage else ()
+
+    def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas | Waiting | SchemaProblem:
+        """The schemas to load a topic with. `known` is what has been decided of it."""
+        subject = topic + SUBJECT_SUFFIX
+        try:
+            load_schema = self._load_schema(subject, known.load_schema if known else None)
+        except (AvroSchemaError, ValueError) as error:
+            return SchemaProblem(f"subject {subject}: {error}")
+        except RegistryUnavailable:
+            return Waiting("the registry does not answer and no schema of this topic is known yet")
+        if load_schema is None:
+            return Waiting(f"no subject {subject} is registered")
+        texts: dict[int, str] = {}
+        absent: set[int] = set()
+        for schema_id in sorted(load_schema.writer_ids | (known.asked_ids if known else frozenset())):
+            text = self._text(schema_id, absent)
+            if text is not None:
+                texts[schema_id] = text
+        changed = known is None or load_schema != known.load_schema
+        return TopicSchemas(load_schema, changed, texts, frozenset(absent))
+
+    def _load_schema(self, subject: str, known: LoadSchema | None) -> LoadSchema | None:
+        """The load schema after the versions that are not in it yet; None for a subject that does not exist."""
+        try:
+            versions = self._versions(subject)
+        except RegistryUnavailable:
+            if known is None:
+                raise
+            return known
+        state = LoadState.from_json(json.loads(known.fold)) if known else EMPTY
+        news = [version for version in versions if version not in state.versions]
+        if not news:
+            return known
+        folded = known
+        for version in news:
+            try:
+                registered = self._registry.version(subject, version)
+                schema = self._registry.parsed(registered)
+            except (VersionNotFound, SubjectNotFound):
+                continue  # deleted since it was listed
+            except RegistryUnavailable as error:
+                self._note_outage(error)
+                break
+            state = fold(state, version, schema)
+            self._keep(registered.schema_id, self_contained_text(schema))
+            folded = LoadSchema(
+                revision=(known.revision if known else 0) + 1,
+                subject=subject,
+                version=max(state.versions),
+                fold=canonical(state.to_json()).decode(),
+                text=state.text,
+                writer_ids=(folded.writer_ids if folded else frozenset()) | {registered.schema_id},
+                time_property=registered.metadata.get(TIME_PROPERTY, ""),
+            )
+        return folded
+
+    def _versions(self, subject: str) -> list[int]:
+        if self._outage:
+            raise self._outage
+        try:
+            return sorted(self._registry.versions(subject))
+        except SubjectNotFound:
+            return []
+        except RegistryUnavailable as error:
+            self._note_outage(error)
+            raise
+
+    def _text(self, schema_id: int, absent: set[int]) -> str | None:
+        """The text of a schema; None when it does not exist (then it is added to `absent`) or cannot be asked for."""
+        kept = self._storage.read(_path(schema_id))
+        if kept is not None:
+            return kept.decode()
+        if self._outage:
+            return None
+        try:
+            text = self_contained_text(self._registry.parsed(self._registry.schema_by_id(schema_id)))
+        except SchemaNotFound:
+            absent.add(schema_id)
+            return None
+        except RegistryUnavailable as error:
+            self._note_outage(error)
+            return None
+        except (AvroSchemaError, RegistryError) as error:
+            # Registered but of no use (another format, a lost reference): its messages go to the quarantine.
+            logger.warning("schema_unusable schema_id=%d error=%s", schema_id, error)
+            absent.add(schema_id)
+            return None
+        self._keep(schema_id, text)
+        return text
+
+    def _keep(self, schema_id: int, text: str) -> None:
+        if not self._storage.exists(_path(schema_id)):
+            self._storage.put_if_absent(_path(schema_id), text.encode())
+
+    def _note_outage(self, error: RegistryUnavailable) -> None:
+        self._outage = error
+        logger.warning("registry_unavailable error=%s", error)
+
+
+def _path(schema_id: int) -> str:
+    return f"schemas/{schema_id}.avsc"

@@ -1,0 +1,313 @@
+"""A cluster, a registry, a pool and a metastore in memory, behind the loader's own protocols."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from avro_schema import Schema, parse_schema
+from hive_ddl.errors import StaleRevision
+from hive_ddl.ops import AddPartitions, CreateTable, Op, PartitionValues, SetProperties
+from hive_ddl.table import TableState
+from loader.decision_log import DecisionLog
+from loader.followers.audit import AuditFollower
+from loader.followers.engine import FollowerEngine
+from loader.followers.files import FilesFollower
+from loader.followers.group_offsets import GroupOffsetsFollower
+from loader.followers.partitions import PartitionsFollower
+from loader.followers.schema import SchemaFollower, TableSettings
+from loader.kafka_client import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
+from loader.layout import LOG_FOLDER
+from loader.load_plan import PlanSettings
+from loader.run import Ports, RunSettings
+from loader.schemas import WriterSchemas
+from loader.storage import LocalStorage
+from loader.work_unit import (
+    AuditCount,
+    FileKind,
+    FileRange,
+    OffsetRange,
+    RangeCounts,
+    RangeResult,
+    StagedFile,
+    TaskSettings,
+    TopicPartition,
+    UnitResult,
+    WorkUnit,
+)
+from registry.errors import RegistryUnavailable, SchemaNotFound, SubjectNotFound
+
+ORDER_V1 = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
+ORDER_V2 = (
+    '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},'
+    '{"name":"note","type":"string","default":""}]}'
+)
+
+
+@dataclass
+class FakeTopic:
+    """`logs` holds per partition the schema id of every message; `first` is the offset of the first one."""
+
+    topic_id: str
+    logs: list[list[int]]
+    first: int = 0
+    epoch: int = 0
+
+
+@dataclass
+class FakeCluster:
+    topics: dict[str, FakeTopic] = field(default_factory=dict)
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata:
+        found = {
+            name: TopicMetadata(
+                topic.topic_id, False, {n: PartitionMetadata(0, topic.epoch) for n in range(len(topic.logs))}
+            )
+            for name, topic in self.topics.items()
+            if topics is None or name in topics
+        }
+        return ClusterMetadata("cluster", {}, found)
+
+    def offset_answers(
+        self, topic_partitions: Iterable[TopicPartition], which: str, read_committed: bool = True
+    ) -> OffsetAnswers:
+        answers = {}
+        for tp in topic_partitions:
+            topic = self.topics[tp.topic]
+            answers[tp] = topic.first + (0 if which == "earliest" else len(topic.logs[tp.partition]))
+        return OffsetAnswers(answers)
+
+    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self.committed.update(offsets)
+
+
+class FakeRegistry:
+    """`subjects` maps a subject to its versions' schema ids; `texts` maps an id to its schema."""
+
+    def __init__(self) -> None:
+        self.subjects: dict[str, list[int]] = {}
+        self.texts: dict[int, str] = {}
+        self.is_down = False
+        self.requests = 0
+
+    def register(self, subject: str, schema_id: int, text: str) -> None:
+        self.texts[schema_id] = text
+        if subject:
+            self.subjects.setdefault(subject, []).append(schema_id)
+
+    def _answer(self) -> None:
+        self.requests += 1
+        if self.is_down:
+            raise RegistryUnavailable("http://registry", "connection refused")
+
+    def versions(self, subject: str) -> list[int]:
+        self._answer()
+        if subject not in self.subjects:
+            raise SubjectNotFound(subject=subject)
+        return list(range(1, len(self.subjects[subject]) + 1))
+
+    def version(self, subject: str, version: int) -> Any:
+        self._answer()
+        return self.schema_by_id(self.subjects[subject][version - 1])
+
+    def schema_by_id(self, schema_id: int) -> Any:
+        self._answer()
+        if schema_id not in self.texts:
+            raise SchemaNotFound(schema_id=schema_id)
+        return SimpleNamespace(schema_id=schema_id, text=self.texts[schema_id], metadata={})
+
+    def parsed(self, registered: Any) -> Schema:
+        return parse_schema(registered.text)
+
+
+@dataclass
+class FakePool:
+    """Runs units in this process: a staged file holds one JSON line per row. `bad` ids go to the quarantine."""
+
+    cluster: FakeCluster
+    bad: set[int] = field(default_factory=set)
+    broken: dict[TopicPartition, int] = field(default_factory=dict)
+    runs: int = 0
+
+    def __call__(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
+        self.runs += 1
+        return [self._run(unit) for unit in units]
+
+    def _run(self, unit: WorkUnit) -> UnitResult:
+        results, files = [], []
+        for offsets in unit.ranges:
+            result, staged = self._range(unit, offsets)
+            results.append(result)
+            files += staged
+        return UnitResult(unit.task, tuple(results), tuple(files), unit.build, 5)
+
+    def _range(self, unit: WorkUnit, offsets: OffsetRange) -> tuple[RangeResult, list[StagedFile]]:
+        tp, plan = offsets.topic_partition, unit.topics[offsets.topic_partition.topic]
+        topic = self.cluster.topics[tp.topic]
+        rows: dict[FileKind, list[int]] = {FileKind.DATA: [], FileKind.QUARANTINE: []}
+        end, error, unknown = offsets.end, "", None
+        for offset in range(offsets.start, offsets.end):
+            schema_id = topic.logs[tp.partition][offset - topic.first]
+            if self.broken.get(tp) == offset:
+                end, error = offset, "the leader is gone"
+                break
+            if schema_id in plan.absent_ids or schema_id in self.bad:
+                rows[FileKind.QUARANTINE].append(offset)
+            elif schema_id in plan.writer_schemas:
+                rows[FileKind.DATA].append(offset)
+            else:
+                end, unknown = offset, schema_id
+                break
+        files = [self._write(unit, tp, kind, found) for kind, found in rows.items() if found]
+        number = len(rows[FileKind.DATA])
+        audit = (AuditCount("loader", tp.topic, tp.partition, 0, number, number, number, "written"),) if number else ()
+        counts = RangeCounts(records=number, quarantined=len(rows[FileKind.QUARANTINE]))
+        done = OffsetRange(tp, offsets.start, end)
+        return RangeResult(done, counts, (), audit, {"record": number}, 10 * number, error, unknown), files
+
+    def _write(self, unit: WorkUnit, tp: TopicPartition, kind: FileKind, offsets: list[int]) -> StagedFile:
+        path = f"{unit.task}-{kind.value}-{tp.topic}-{tp.partition}-{offsets[0]}"
+        content = "".join(json.dumps([tp.partition, offset]) + "\n" for offset in offsets).encode()
+        target = Path(unit.settings.staging_dir) / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        ranges = (FileRange(tp.partition, offsets[0], offsets[-1], len(offsets)),)
+        checksum = hashlib.sha256(content).hexdigest()
+        return StagedFile(kind, tp.topic, "dt=2026-01-01/hr=00", path, len(content), checksum, len(offsets), ranges)
+
+
+@dataclass
+class FakeHive:
+    """A metastore with the compare-and-set. `failure` is raised by every call while set."""
+
+    tables: dict[tuple[str, str], TableState] = field(default_factory=dict)
+    parts: dict[tuple[str, str], dict[PartitionValues, str]] = field(default_factory=dict)
+    databases: set[str] = field(default_factory=set)
+    failure: Exception | None = None
+    executed: list[Op] = field(default_factory=list)
+    refuses_late_writers: bool = True
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def ensure_database(self, name: str) -> None:
+        self._check()
+        self.databases.add(name)
+
+    def table(self, database: str, name: str) -> TableState | None:
+        self._check()
+        return self.tables.get((database, name))
+
+    def partitions(
+        self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
+    ) -> Mapping[PartitionValues, str]:
+        self._check()
+        return dict(self.parts.get((database, name), {}))
+
+    def execute(self, op: Op) -> None:
+        self._check()
+        self.executed.append(op)
+        if isinstance(op, CreateTable):
+            self.tables[(op.table.database, op.table.name)] = op.table
+        elif isinstance(op, SetProperties):
+            self._set(op)
+        elif isinstance(op, AddPartitions):
+            parts = self.parts.setdefault((op.database, op.name), {})
+            parts.update({one.values: one.location for one in op.partitions})
+
+    def _set(self, op: SetProperties) -> None:
+        table = self.tables[(op.database, op.name)]
+        if table.revision != op.expected_revision:
+            raise StaleRevision(op.database, op.name, op.expected_revision or "", table.revision or "")
+        properties = {key: value for key, value in table.properties.items() if key not in op.removed}
+        self.tables[(op.database, op.name)] = TableState(
+            table.database,
+            table.name,
+            table.location,
+            table.columns,
+            table.partition_columns,
+            {**properties, **dict(op.properties)},
+        )
+
+
+class World:
+    """One warehouse and what is around it. `ports()` is a new driver."""
+
+    def __init__(self, root: Path) -> None:
+        self.warehouse = root / "warehouse"
+        self.cluster = FakeCluster()
+        self.registry = FakeRegistry()
+        self.pool = FakePool(self.cluster)
+        self.hive = FakeHive()
+        self.audit: dict[str, Any] = {}
+        self.clock_ms = 1_767_225_600_000
+        self._works = 0
+        self.settings = RunSettings(
+            topics_include=(".*",),
+            topics_exclude=(),
+            quarantine_share_max=0.1,
+            staging_age_ms=7 * 86_400_000,
+            plan=PlanSettings(2, "hour", 2**32, 2**28, "fail", "test build"),
+            task=TaskSettings("broker:1", "", "hour", "position", "snappy", (), 2**28),
+        )
+
+    def topic(self, name: str, *logs: Sequence[int], topic_id: str = "id-1") -> FakeTopic:
+        self.cluster.topics[name] = FakeTopic(topic_id, [list(log) for log in logs])
+        return self.cluster.topics[name]
+
+    def log(self) -> DecisionLog:
+        return DecisionLog(LocalStorage(self.warehouse / LOG_FOLDER))
+
+    def tables(self) -> TableSettings:
+        return TableSettings(self.warehouse, "headrace", 30_000, lambda text: text, ORDER_V1)
+
+    def ports(self) -> Ports:
+        log = self.log()
+        log.open()
+        tables = self.tables()
+        engine = FollowerEngine(
+            log,
+            (
+                SchemaFollower(lambda: self.hive, tables, log.head),
+                FilesFollower(self.warehouse, log.storage),
+                PartitionsFollower(lambda: self.hive, tables),
+                AuditFollower(self._add_rows, frozenset({"headrace.audit"}), "host"),
+                GroupOffsetsFollower(self.cluster),
+            ),
+        )
+        return Ports(
+            self.cluster,
+            WriterSchemas(self.registry, log.storage),
+            log,
+            engine,
+            self.pool,
+            lambda: True,
+            lambda: self.clock_ms,
+            self._new_work_id,
+        )
+
+    def _add_rows(self, rows: Iterable[Any]) -> None:
+        self.audit.update({row.id: row for row in rows})
+
+    def _new_work_id(self) -> str:
+        self._works += 1
+        return f"work-{self._works}"
+
+    def rows(self, topic: str) -> list[tuple[int, int]]:
+        """Every (partition, offset) in the published files of a topic, as often as it is there."""
+        found = []
+        for path in sorted((self.warehouse / topic).rglob("*.avro")):
+            found += [tuple(json.loads(line)) for line in path.read_text().splitlines()]
+        return sorted(found)
+
+    def produced(self, topic: str) -> list[tuple[int, int]]:
+        logs = self.cluster.topics[topic].logs
+        first = self.cluster.topics[topic].first
+        return [(n, first + i) for n, log in enumerate(logs) for i in range(len(log))]

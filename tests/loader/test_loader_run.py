@@ -1,0 +1,362 @@
+"""Whole runs over a cluster, a registry, a pool and a metastore in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+from loader_fakes import ORDER_V1, ORDER_V2, World
+
+from hive_ddl.errors import MetastoreUnavailable
+from hive_ddl.table import TableState
+from loader.errors import LoaderError
+from loader.followers.base import Step
+from loader.followers.schema import SchemaFollower
+from loader.report import RunReport
+from loader.run import plan_load, run_load
+from loader.work_unit import TopicPartition
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.registry.register("orders-value", 1, ORDER_V1)
+    world.topic("orders", [1] * 10, [1] * 5)
+    return world
+
+
+def load(world: World) -> RunReport:
+    return run_load(world.ports(), world.settings)
+
+
+def test_a_topic_becomes_a_table_with_each_offset_once(world: World) -> None:
+    report = load(world)
+    assert world.rows("orders") == world.produced("orders")
+    assert ("headrace", "orders") in world.hive.tables
+    assert world.hive.parts[("headrace", "orders")] == {
+        ("2026-01-01", "00"): f"file://{world.warehouse}/orders/dt=2026-01-01/hr=00"
+    }
+    assert world.cluster.committed == {TopicPartition("orders", 0): 10, TopicPartition("orders", 1): 5}
+    assert sum(row.count for row in world.audit.values()) == 15
+    (loaded,) = report.loaded
+    assert (loaded.rows, loaded.new, report.slot, report.problems) == (15, True, 1, {})
+    assert world.log().storage.children("staging") == ()
+
+
+def test_a_run_with_nothing_to_say_decides_nothing(world: World) -> None:
+    load(world)
+    executed = len(world.hive.executed)
+    report = load(world)
+    assert report.slot == 0
+    assert world.log().head() == 1
+    assert world.pool.runs == 1
+    assert len(world.hive.executed) == executed
+    assert world.log().storage.children("staging") == ()
+
+
+def test_the_next_run_goes_on_where_the_last_ended(world: World) -> None:
+    load(world)
+    world.cluster.topics["orders"].logs[1] += [1, 1]
+    (loaded,) = load(world).loaded
+    assert loaded.rows == 2
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_new_topic_and_a_new_field_need_no_configuration(world: World) -> None:
+    load(world)
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("clicks", [2] * 3)
+    world.registry.register("orders-value", 3, ORDER_V2)
+    world.cluster.topics["orders"].logs[0] += [3]
+    report = load(world)
+    assert {(one.topic, one.new, one.schema_changed) for one in report.loaded} == {
+        ("clicks", True, False),
+        ("orders", False, True),
+    }
+    assert "note" in world.hive.tables[("headrace", "orders")].properties["avro.schema.literal"]
+    assert world.rows("clicks") == world.produced("clicks")
+
+
+def test_a_registered_topic_without_messages_gets_its_table(world: World) -> None:
+    world.registry.register("quiet-value", 5, ORDER_V1)
+    world.topic("quiet", [])
+    load(world)
+    assert ("headrace", "quiet") in world.hive.tables
+
+
+def test_topics_without_a_subject_wait_and_are_named(world: World) -> None:
+    world.topic("raw", [9] * 3)
+    report = load(world)
+    assert report.waiting == {"raw": "no subject raw-value is registered"}
+    assert not report.has_findings
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_an_unknown_id_stops_a_range_once_and_is_then_loaded_or_quarantined(world: World) -> None:
+    world.registry.register("", 50, ORDER_V1)  # registered, under another subject
+    world.topic("orders", [1, 1, 50, 1], [1, 99, 1])
+    first = load(world)
+    assert world.rows("orders") == [(0, 0), (0, 1), (1, 0)]
+    assert any("schema id 50, 99" in note for note in first.notes)
+    (second,) = load(world).loaded
+    assert (second.rows, second.quarantined) == (3, 1)
+    assert world.rows("orders") == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 2)]
+    assert len(list((world.warehouse / "_quarantine" / "orders").rglob("*.avro"))) == 1
+    assert ("headrace_quarantine", "orders") in world.hive.tables
+    assert load(world).slot == 0
+
+
+def test_an_unknown_id_in_front_is_decided_by_itself(world: World) -> None:
+    load(world)
+    world.cluster.topics["orders"].logs[0] += [77]
+    assert load(world).slot == 2
+    assert load(world).loaded[0].quarantined == 1
+
+
+def test_too_much_quarantine_fails_the_topic_and_nothing_else(world: World) -> None:
+    world.registry.register("bad-value", 8, ORDER_V1)
+    world.topic("bad", [8] * 500)
+    world.pool.bad = {8}
+    report = load(world)
+    assert "500 of 500 messages cannot be loaded" in report.problems["bad"][0]
+    assert world.rows("orders") == world.produced("orders")
+    assert world.rows("bad") == []
+    world.settings = dataclasses.replace(world.settings, quarantine_share_max=1.0)
+    assert load(world).loaded[0].quarantined == 500
+
+
+def test_of_a_range_that_broke_the_prefix_is_decided_and_the_rest_comes_next(world: World) -> None:
+    world.pool.broken = {TopicPartition("orders", 0): 4}
+    report = load(world)
+    assert "the leader is gone" in report.problems["orders"][0]
+    assert len(world.rows("orders")) == 9
+    world.pool.broken = {}
+    assert not load(world).has_findings
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_hand_made_table_holds_its_topic_alone_until_it_is_gone(world: World) -> None:
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("clicks", [2] * 3)
+    key = ("headrace", "orders")
+    world.hive.tables[key] = TableState("headrace", "orders", "file:///elsewhere", (), ("dt",), {})
+    for _ in range(2):
+        report = load(world)
+        assert "headrace.orders is not its own" in report.problems["orders"][0]
+        assert world.rows("orders") == []
+        assert world.rows("clicks") == world.produced("clicks")
+    assert world.log().head() == 1
+    world.cluster.topics["orders"].logs[0] += [1]
+    load(world)
+    del world.hive.tables[key]
+    assert not load(world).has_findings
+    assert world.rows("orders") == world.produced("orders")
+    assert len(world.hive.parts[key]) == 1
+    assert world.log().storage.children("staging") == ()
+
+
+def test_a_metastore_that_is_down_delays_the_files_and_loses_none(world: World) -> None:
+    world.hive.failure = MetastoreUnavailable("thrift://x", "connection refused")
+    for _ in range(3):
+        world.cluster.topics["orders"].logs[0] += [1]
+        assert load(world).has_findings
+    assert world.rows("orders") == []
+    world.hive.failure = None
+    assert not load(world).has_findings
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_dropped_table_comes_back_with_all_its_partitions(world: World) -> None:
+    load(world)
+    key = ("headrace", "orders")
+    del world.hive.tables[key]
+    del world.hive.parts[key]
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("clicks", [2] * 3)
+    load(world)
+    assert key in world.hive.tables
+    assert len(world.hive.parts[key]) == 1
+
+
+def test_lost_cursors_only_mean_more_work(world: World) -> None:
+    load(world)
+    world.cluster.topics["orders"].logs[0] += [1]
+    load(world)
+    shutil.rmtree(world.warehouse / "_headrace" / "cursor")
+    assert not load(world).has_findings
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_registry_outage_stops_only_what_is_not_known(world: World) -> None:
+    load(world)
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("clicks", [2] * 3)
+    world.cluster.topics["orders"].logs[0] += [1]
+    world.registry.is_down = True
+    before = world.registry.requests
+    report = load(world)
+    assert world.registry.requests == before + 1
+    assert world.rows("orders") == world.produced("orders")
+    assert list(report.waiting) == ["clicks"]
+    assert any("going on with the schemas known so far" in note for note in report.notes)
+    world.registry.is_down = False
+    assert load(world).waiting == {}
+
+
+def test_a_topic_recreated_while_it_is_read_is_not_decided(world: World) -> None:
+    ports = world.ports()
+    pool = ports.run_units
+
+    def recreate(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        world.cluster.topics["orders"].topic_id = "id-2"
+        return results
+
+    report = run_load(dataclasses.replace(ports, run_units=recreate), world.settings)  # type: ignore[arg-type]
+    assert "re-created while it was read" in report.problems["orders"][0]
+    assert world.rows("orders") == []
+
+
+def test_a_recreated_topic_is_held_until_policy_lets_it_start_again(world: World) -> None:
+    load(world)
+    world.topic("orders", [1] * 2, topic_id="id-2")
+    assert "was re-created" in load(world).problems["orders"][0]
+    plan = dataclasses.replace(world.settings.plan, lost_ground="earliest")
+    world.settings = dataclasses.replace(world.settings, plan=plan)
+    report = load(world)
+    assert report.loaded[0].rows == 2
+    assert len(world.rows("orders")) == 17
+
+
+def test_lost_ground_is_declared_as_a_gap(world: World) -> None:
+    load(world)
+    topic = world.topic("orders", [1] * 2, [1] * 5)
+    topic.first = 14
+    assert "were removed before they were read" in load(world).problems["orders"][0]
+    plan = dataclasses.replace(world.settings.plan, lost_ground="earliest")
+    world.settings = dataclasses.replace(world.settings, plan=plan)
+    assert load(world).loaded[0].gaps == 4 + 9
+
+
+def test_the_same_ranges_by_two_drivers_are_decided_once(world: World) -> None:
+    slow = world.ports()
+    pool = slow.run_units
+
+    def overtaken(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        load(world)
+        return results
+
+    report = run_load(dataclasses.replace(slow, run_units=overtaken), world.settings)  # type: ignore[arg-type]
+    assert report.slot == 0
+    assert any("another load was faster" in note for note in report.notes)
+    assert not report.has_findings
+    assert world.rows("orders") == world.produced("orders")
+    assert load(world).slot == 0
+
+
+def test_work_that_was_voided_while_it_was_done_is_never_decided(world: World) -> None:
+    slow = world.ports()
+    pool = slow.run_units
+
+    def voided(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        world.settings = dataclasses.replace(world.settings, topics_exclude=("orders",), staging_age_ms=-(10**15))
+        load(world)
+        return results
+
+    report = run_load(dataclasses.replace(slow, run_units=voided), world.settings)  # type: ignore[arg-type]
+    assert report.slot == 0
+    assert world.rows("orders") == []
+    world.settings = dataclasses.replace(world.settings, topics_exclude=(), staging_age_ms=10**15)
+    assert load(world).slot == 2
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_refused_work_stays_until_a_decision_voids_it(world: World) -> None:
+    slow = world.ports()
+    pool = slow.run_units
+
+    def overtaken(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        load(world)
+        return results
+
+    run_load(dataclasses.replace(slow, run_units=overtaken), world.settings)  # type: ignore[arg-type]
+    (left,) = world.log().storage.children("staging")
+    world.settings = dataclasses.replace(world.settings, staging_age_ms=-(10**15))
+    load(world)
+    assert world.log().storage.children("staging") == ()
+    assert world.log().read_state().voided == {left}
+
+
+def test_a_staged_file_that_is_not_whole_holds_its_topic(world: World) -> None:
+    ports = world.ports()
+    pool = ports.run_units
+
+    def cut(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        for work in (world.warehouse / "_headrace" / "staging").iterdir():
+            next(path for path in work.iterdir() if "orders-0" in path.name).write_bytes(b"")
+        return results
+
+    report = run_load(dataclasses.replace(ports, run_units=cut), world.settings)  # type: ignore[arg-type]
+    assert "has 0 bytes and should have" in report.problems["orders"][0]
+    assert world.rows("orders") == []
+
+
+def test_a_foreign_build_ends_the_run(world: World) -> None:
+    ports = world.ports()
+    pool = ports.run_units
+
+    def foreign(units: object) -> object:
+        return [dataclasses.replace(result, error="Python 3.9 here") for result in pool(units)]  # type: ignore[arg-type]
+
+    with pytest.raises(LoaderError, match=r"Python 3\.9 here"):
+        run_load(dataclasses.replace(ports, run_units=foreign), world.settings)  # type: ignore[arg-type]
+    assert world.log().head() == 0
+
+
+def test_the_plan_shows_what_a_run_would_do_and_changes_nothing(world: World) -> None:
+    plan = plan_load(world.ports(), world.settings)
+    assert [(one.start, one.end) for unit in plan.units for one in unit.ranges] == [(0, 10), (0, 5)]
+    assert world.log().head() == 0
+    assert world.log().storage.children("staging") == ()
+
+
+def test_colliding_topics_get_tables_of_their_own(world: World) -> None:
+    for number, name in enumerate(("a.b", "a-b"), start=20):
+        world.registry.register(f"{name}-value", number, ORDER_V1)
+        world.topic(name, [number])
+    load(world)
+    tables = {world.log().read_state().topics[name].table for name in ("a.b", "a-b")}
+    assert len(tables) == 2
+    assert all(("headrace", table) in world.hive.tables for table in tables)
+
+
+def test_a_late_driver_does_not_put_an_older_schema_back(world: World) -> None:
+    """A driver that stops before its followers and wakes up when the table has moved on."""
+    load(world)
+    log = world.log()
+    state = log.read_state().topics["orders"]
+    late = Step("orders", state, tuple(log.decisions(0, 1)), 0, lambda follower: None)
+    world.registry.register("orders-value", 3, ORDER_V2)
+    world.cluster.topics["orders"].logs[0] += [3]
+    load(world)
+    executed = len(world.hive.executed)
+    follower = SchemaFollower(lambda: world.hive, world.tables(), world.log().head)
+    follower.apply(late)
+    assert len(world.hive.executed) == executed
+
+
+def test_a_table_of_a_lost_log_is_taken_over(world: World) -> None:
+    """Its revision is of a slot that this log does not have, so it says nothing about who is late."""
+    for _ in range(3):
+        world.cluster.topics["orders"].logs[0] += [1]
+        load(world)
+    shutil.rmtree(world.warehouse)
+    world.registry.register("orders-value", 3, ORDER_V2)
+    assert not load(world).has_findings
+    assert "note" in world.hive.tables[("headrace", "orders")].properties["avro.schema.literal"]
