@@ -1,0 +1,43 @@
+"""May this reader schema read what that writer schema wrote? Rules, levels, findings and reports over Avro schemas."""
+
+from compat.confluent import confluent_messages
+from compat.errors import ComparisonTooLarge, CompatError, InvalidLevel
+from compat.finding import (
+    LEVELS,
+    CompatibilityLevel,
+    Direction,
+    Finding,
+    LevelRule,
+    Report,
+    Severity,
+    VersionedSchema,
+    parse_level,
+)
+from compat.levels import check_level
+from compat.report import json_report, text_report
+from compat.resolution import Incompatibility, IncompatibilityType, check_reader_writer
+from compat.rules import RULES, Rule
+
+__all__ = [
+    "LEVELS",
+    "RULES",
+    "CompatError",
+    "ComparisonTooLarge",
+    "CompatibilityLevel",
+    "Direction",
+    "Finding",
+    "Incompatibility",
+    "IncompatibilityType",
+    "InvalidLevel",
+    "LevelRule",
+    "Report",
+    "Rule",
+    "Severity",
+    "VersionedSchema",
+    "check_level",
+    "check_reader_writer",
+    "confluent_messages",
+    "json_report",
+    "parse_level",
+    "text_report",
+]

@@ -1,0 +1,67 @@
+"""A report in the words of the Confluent Schema Registry, whose clients show and sometimes parse them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from avro_schema import canonical_text
+from compat.finding import Direction, Finding, Report
+from compat.resolution import IncompatibilityType
+
+OLD_SCHEMA_CHARS_MAX = 10_240
+"""The registry cuts the earlier schema in its messages to this length."""
+
+_DESCRIPTIONS: Mapping[IncompatibilityType, str] = MappingProxyType(
+    {
+        IncompatibilityType.READER_FIELD_MISSING_DEFAULT_VALUE: (
+            "The field '{message}' at path '{location}' in the {reader} schema has no default value and is missing in "
+            "the {writer} schema"
+        ),
+        IncompatibilityType.TYPE_MISMATCH: (
+            "The type (path '{location}') of a field in the {reader} schema does not match with the {writer} schema"
+        ),
+        IncompatibilityType.NAME_MISMATCH: "The name of the schema has changed (path '{location}')",
+        IncompatibilityType.MISSING_ENUM_SYMBOLS: (
+            "The {reader} schema is missing enum symbols '{message}' at path '{location}' in the {writer} schema"
+        ),
+        IncompatibilityType.FIXED_SIZE_MISMATCH: (
+            "The size of FIXED type field at path '{location}' in the {reader} schema does not match with the "
+            "{writer} schema"
+        ),
+        IncompatibilityType.MISSING_UNION_BRANCH: (
+            "The {reader} schema is missing a type inside a union field at path '{location}' in the {writer} schema"
+        ),
+    }
+)
+
+
+def confluent_messages(report: Report, *, validate_fields: bool = False) -> list[str]:
+    """The messages of a verbose compatibility answer and of a refused registration; none when compatible.
+
+    They speak of the newest version that the candidate does not fit. The version and text of that schema are left
+    out when all problems are of the forward direction at a level that asks for both, as the registry does.
+    """
+    if report.is_compatible:
+        return []
+    version = report.findings[0].version
+    findings = [finding for finding in report.findings if finding.version == version]
+    messages = [_message(finding) for finding in findings]
+    asks_for_both = report.level.value.startswith("FULL")
+    if not asks_for_both or any(finding.direction is Direction.BACKWARD for finding in findings):
+        (earlier,) = (known for known in report.compared if known.version == version)
+        messages.append(f"{{oldSchemaVersion: {version}}}")
+        messages.append(f"{{oldSchema: '{canonical_text(earlier.schema)[:OLD_SCHEMA_CHARS_MAX]}'}}")
+    messages.append(f"{{validateFields: '{str(validate_fields).lower()}', compatibility: '{report.level.value}'}}")
+    return messages
+
+
+def _message(finding: Finding) -> str:
+    problem = finding.incompatibility
+    if finding.rule is IncompatibilityType.AMBIGUOUS_FIELD_ALIAS:
+        return f"Unexpected exception during compatibility check: {problem.message}"
+    reader, writer = ("new", "old") if finding.direction is Direction.BACKWARD else ("old", "new")
+    description = _DESCRIPTIONS[finding.rule].format(
+        message=problem.message, location=problem.location, reader=reader, writer=writer
+    )
+    return f"{{errorType:'{finding.rule.value}', description:'{description}', additionalInfo:'{problem.message}'}}"

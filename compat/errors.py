@@ -1,0 +1,38 @@
+"""What can go wrong while schemas are compared. Incompatibility is not an error: it is the answer, in a `Report`.
+
+CompatError
+├── InvalidLevel       a word that is not a compatibility level
+└── ComparisonTooLarge two schemas whose comparison would take unreasonably long
+"""
+
+from __future__ import annotations
+
+
+class CompatError(Exception):
+    """Root of this room's errors."""
+
+
+class InvalidLevel(CompatError):
+    """`text` is not a level; the message lists the levels."""
+
+    def __init__(self, text: str, levels: tuple[str, ...]) -> None:
+        super().__init__(text, levels)
+        self.text = text
+        self.levels = levels
+
+    def __str__(self) -> str:
+        return f"{self.text!r} is not a compatibility level; expected one of {', '.join(self.levels)}"
+
+
+class ComparisonTooLarge(CompatError):
+    """More than `pairs_max` pairs of types would have to be compared."""
+
+    def __init__(self, pairs_max: int) -> None:
+        super().__init__(pairs_max)
+        self.pairs_max = pairs_max
+
+    def __str__(self) -> str:
+        return (
+            f"the schemas cannot be compared: more than {self.pairs_max} pairs of types; "
+            "make unions of records smaller or split the schema"
+        )

@@ -1,0 +1,83 @@
+"""A candidate against a history at a level: which pairs are compared, and what their problems mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from avro_schema import Schema
+from compat.finding import (
+    LEVELS,
+    CompatibilityLevel,
+    Direction,
+    Finding,
+    Report,
+    VersionedSchema,
+    parse_level,
+)
+from compat.resolution import Incompatibility, check_reader_writer
+from compat.rules import RULES, Case, Explanation
+
+__all__ = ["CompatibilityLevel", "VersionedSchema", "check_level", "parse_level"]
+
+
+def check_level(
+    candidate: Schema,
+    history: Sequence[VersionedSchema],
+    level: CompatibilityLevel,
+    *,
+    every_version: bool = False,
+) -> Report:
+    """Checks a candidate as a registry does on registration.
+
+    Versions are compared from the newest to the oldest, ending at the first that the candidate does not fit, since
+    older ones mostly repeat what is wrong there.
+
+    Args:
+        candidate: the new schema.
+        history: earlier versions, ascending.
+        level: which pairs are to be readable; a level that is not transitive looks at the last version only.
+        every_version: go on after a version that the candidate does not fit.
+
+    Raises:
+        ComparisonTooLarge: two of the schemas are too large to compare.
+    """
+    rule = LEVELS[level]
+    wanted = list(reversed(history)) if rule.transitive else list(history[-1:])
+    compared: list[VersionedSchema] = []
+    findings: list[Finding] = []
+    for earlier in wanted if rule.directions else ():
+        compared.append(earlier)
+        for direction in rule.directions:
+            findings.extend(compare(candidate, earlier, direction))
+        if findings and not every_version:
+            break
+    return Report(candidate, level, tuple(compared), tuple(findings))
+
+
+def compare(candidate: Schema, earlier: VersionedSchema, direction: Direction) -> list[Finding]:
+    """What is wrong in one direction between the candidate and one version."""
+    if direction is Direction.BACKWARD:
+        problems = check_reader_writer(candidate, earlier.schema)
+    else:
+        problems = check_reader_writer(earlier.schema, candidate)
+    return [_finding(problem, earlier, direction) for problem in problems]
+
+
+def _finding(problem: Incompatibility, earlier: VersionedSchema, direction: Direction) -> Finding:
+    causes = tuple(_finding(cause, earlier, direction) for cause in problem.causes)
+    rule = RULES[problem.type]
+    case = Case(problem, direction, earlier.name, tuple(Explanation(cause.sentence, cause.fix) for cause in causes))
+    explanation = rule.explain(case)
+    side = problem.reader_side if direction is Direction.BACKWARD else problem.writer_side
+    return Finding(
+        rule=problem.type,
+        severity=rule.severity,
+        direction=direction,
+        version=earlier.version,
+        version_name=earlier.name,
+        position=causes[0].position if causes else side.position,
+        sentence=explanation.sentence,
+        fix=explanation.fix,
+        incompatibility=problem,
+        causes=causes,
+    )

@@ -1,0 +1,447 @@
+"""May data written with one schema be read with another? The walk over one reader/writer pair.
+
+The meaning is that of Avro Java's `SchemaCompatibility` 1.12: which problems are found, in which order (depth first),
+with which location and message. Its habits that follow from no sentence of the specification are kept, since every
+registry answers that way; each is named where it is decided. What Avro Java does not tell is added beside: the
+positions in both texts, the path of fields, and what exactly is wrong inside a branch of a union.
+
+The walk keeps its own stack, because types that refer to each other by name can nest far deeper than Python recurses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import islice
+
+from avro_schema import (
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    Map,
+    Name,
+    NamedType,
+    Position,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Reference,
+    Schema,
+    Type,
+    Union,
+    defined_names,
+    self_contained_text,
+)
+from compat.errors import ComparisonTooLarge
+
+PAIRS_MAX = 1_000_000
+"""Most pairs of types compared in one check (some seconds); two unions of a thousand records each stay below."""
+
+INCOMPATIBILITIES_MAX = 10_000
+"""Most problems listed. A type used in many places repeats its problems in each, which can double at every level."""
+
+CAUSES_MAX = 20
+"""Most problems listed inside one branch of a union; a person needs the first few."""
+
+
+class IncompatibilityType(StrEnum):
+    """The six types of Avro Java, and the case in which it gives up with an exception."""
+
+    NAME_MISMATCH = "NAME_MISMATCH"
+    FIXED_SIZE_MISMATCH = "FIXED_SIZE_MISMATCH"
+    MISSING_ENUM_SYMBOLS = "MISSING_ENUM_SYMBOLS"
+    READER_FIELD_MISSING_DEFAULT_VALUE = "READER_FIELD_MISSING_DEFAULT_VALUE"
+    TYPE_MISMATCH = "TYPE_MISMATCH"
+    MISSING_UNION_BRANCH = "MISSING_UNION_BRANCH"
+    AMBIGUOUS_FIELD_ALIAS = "AMBIGUOUS_FIELD_ALIAS"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Where the walk stands in one of the two schemas.
+
+    `path` is made of field names, "[]" for items of an array and "{}" for values of a map. `position` is in the
+    schema's own text: inside a type that comes from a referenced schema it is the place that names that type.
+    """
+
+    path: tuple[str, ...]
+    position: Position
+    foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Incompatibility:
+    """One reason why the reader cannot read what the writer wrote.
+
+    `location` (a JSON pointer into the reader) and `message` are Avro Java's. `reader` and `writer` are the nodes
+    compared, references followed. `field` is the reader's field when the writer has none for it, or several.
+    `causes` says what is wrong inside the branch of a union that was meant, which Avro Java does not tell.
+    """
+
+    type: IncompatibilityType
+    location: str
+    message: str
+    reader: Type
+    writer: Type
+    reader_side: Side
+    writer_side: Side
+    field: Field | None = None
+    causes: tuple[Incompatibility, ...] = ()
+
+
+PROMOTIONS = frozenset(
+    (PrimitiveType(reader), PrimitiveType(writer))
+    for reader, writers in {
+        "long": ("int",),
+        "float": ("int", "long"),
+        "double": ("int", "long", "float"),
+        "bytes": ("string",),
+        "string": ("bytes",),
+    }.items()
+    for writer in writers
+)
+"""Which primitive reads which other one: (reader, writer). Avro 1.12, Schema Resolution."""
+
+
+def check_reader_writer(reader: Schema, writer: Schema) -> tuple[Incompatibility, ...]:
+    """Every problem of reading with one schema what the other wrote, depth first; none when it can be read.
+
+    Raises:
+        ComparisonTooLarge: the schemas are too large to compare.
+    """
+    walk = _Walk(reader, writer)
+    try:
+        problems = walk.run(
+            _Visit(reader.root, writer.root, ("",), Side((), reader.root.position), Side((), writer.root.position))
+        )
+    except _AmbiguousField as error:
+        return (error.incompatibility,)
+    return tuple(islice(_flat(problems), INCOMPATIBILITIES_MAX))
+
+
+def is_readable(reader: PrimitiveType, writer: PrimitiveType) -> bool:
+    """Whether the one primitive reads the other, the same one included."""
+    return reader is writer or (reader, writer) in PROMOTIONS
+
+
+class _AmbiguousField(Exception):
+    """Avro Java gives up the whole check here, whatever it has found before."""
+
+    def __init__(self, incompatibility: Incompatibility) -> None:
+        super().__init__(incompatibility.message)
+        self.incompatibility = incompatibility
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """A pair to compare. `location` begins with "" for the root of the walk or of a trial of a union's branches."""
+
+    reader: Type
+    writer: Type
+    location: tuple[str, ...]
+    reader_side: Side
+    writer_side: Side
+
+    def inside(self, step: str, reader: Type, writer: Type, reader_mark: str = "", writer_mark: str = "") -> _Visit:
+        """The pair one step further in; the marks are what the step adds to each path."""
+        return _Visit(
+            reader,
+            writer,
+            (*self.location, step),
+            _side(self.reader_side, reader, reader_mark),
+            _side(self.writer_side, writer, writer_mark),
+        )
+
+    def trial(self, reader: Type, writer: Type) -> _Visit:
+        """A branch of the reader's union tried on a type; Avro Java begins its location anew for each trial."""
+        return _Visit(reader, writer, ("",), _side(self.reader_side, reader), _side(self.writer_side, writer))
+
+    def at(self, *steps: str) -> _Visit:
+        return replace(self, location=(*self.location, *steps))
+
+    def incompatible(
+        self,
+        kind: IncompatibilityType,
+        message: str,
+        *steps: str,
+        field: Field | None = None,
+        causes: tuple[Incompatibility, ...] = (),
+    ) -> _Problems:
+        """The problem of this pair; `steps` lead from it to the place that Avro Java names."""
+        location = "/" + "/".join(step.replace("~", "~0").replace("/", "~1") for step in (*self.location, *steps)[1:])
+        reader_side, writer_side = self.reader_side, self.writer_side
+        if kind in _SAID_OF_DEFINITIONS:
+            reader_side = _at(reader_side, self.reader.position)
+            writer_side = _at(writer_side, self.writer.position)
+        if field is not None:
+            reader_side = replace(_at(reader_side, field.position), path=(*reader_side.path, field.name))
+        return _Problems(
+            (
+                Incompatibility(
+                    kind, location, message, self.reader, self.writer, reader_side, writer_side, field, causes
+                ),
+            )
+        )
+
+
+_SAID_OF_DEFINITIONS = frozenset(
+    (
+        IncompatibilityType.NAME_MISMATCH,
+        IncompatibilityType.FIXED_SIZE_MISMATCH,
+        IncompatibilityType.MISSING_ENUM_SYMBOLS,
+        IncompatibilityType.READER_FIELD_MISSING_DEFAULT_VALUE,
+        IncompatibilityType.AMBIGUOUS_FIELD_ALIAS,
+    )
+)
+"""Problems to be mended where a named type is defined; the others, where it is used."""
+
+
+def _side(side: Side, node: Type, mark: str = "") -> Side:
+    """The side at a node further in."""
+    path = (*side.path, mark) if mark else side.path
+    return Side(path, side.position if side.foreign else node.position, side.foreign)
+
+
+def _at(side: Side, position: Position) -> Side:
+    return side if side.foreign else replace(side, position=position)
+
+
+class _Problems(list["Incompatibility | _Problems"]):
+    """A tree of problems, shared between the places that use one type; an empty one is never put into another."""
+
+    __slots__ = ()
+
+    def include(self, other: _Problems) -> None:
+        if other:
+            self.append(other)
+
+
+def _flat(problems: _Problems) -> Iterator[Incompatibility]:
+    pending: list[Incompatibility | _Problems] = [problems]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, _Problems):
+            pending.extend(reversed(item))
+        else:
+            yield item
+
+
+_Steps = Generator[_Visit, _Problems, _Problems]
+"""The check of one pair: it asks for the visits it needs, is sent their problems, and returns its own."""
+
+
+class _Walk:
+    """One check.
+
+    `known` holds the answer for every pair met, by identity of the two nodes as Avro Java does it: a pair met again
+    gives its problems again with their first location, and a pair still in progress counts as readable.
+    """
+
+    def __init__(self, reader: Schema, writer: Schema) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.reader_names = defined_names(reader)
+        self.writer_names = defined_names(writer)
+        self.known: dict[tuple[int, int], _Problems] = {}
+
+    def run(self, request: _Visit) -> _Problems:
+        stack: list[tuple[tuple[int, int], _Steps]] = []
+        while True:
+            visit = self.resolved(request)
+            key = (id(visit.reader), id(visit.writer))
+            answer = self.known.get(key)
+            if answer is None:
+                if len(self.known) == PAIRS_MAX:
+                    raise ComparisonTooLarge(PAIRS_MAX)
+                self.known[key] = _Problems()
+                stack.append((key, _check(self, visit)))
+            asked = None
+            while stack and asked is None:
+                asked, answer = _resumed(stack[-1][1], answer)
+                if asked is None:
+                    assert answer is not None
+                    self.known[stack.pop()[0]] = answer
+            if asked is None:
+                assert answer is not None
+                return answer
+            request = asked
+
+    def resolved(self, visit: _Visit) -> _Visit:
+        """References followed. What a referenced schema's type holds has no position in the text that refers to it."""
+        reader, writer = visit.reader, visit.writer
+        if not (isinstance(reader, Reference) or isinstance(writer, Reference)):
+            return visit
+        return replace(
+            visit,
+            reader=self.reader.resolve(reader),
+            writer=self.writer.resolve(writer),
+            reader_side=_followed(visit.reader_side, reader, self.reader_names),
+            writer_side=_followed(visit.writer_side, writer, self.writer_names),
+        )
+
+
+def _followed(side: Side, node: Type, own: set[Name]) -> Side:
+    if isinstance(node, Reference) and node.name not in own:
+        return replace(side, foreign=True)
+    return side
+
+
+def _resumed(steps: _Steps, answer: _Problems | None) -> tuple[_Visit | None, _Problems | None]:
+    """Sends an answer (None to a check that has just begun); gives the next visit asked for, or the result."""
+    try:
+        return (next(steps) if answer is None else steps.send(answer)), None
+    except StopIteration as end:
+        result: _Problems = end.value
+        return None, result
+
+
+def _check(walk: _Walk, visit: _Visit) -> _Steps:
+    """Compares one pair, as the rows of Avro 1.12, Schema Resolution, say."""
+    match visit.reader, visit.writer:
+        case Union(), Union(branches=branches):
+            return (yield from _check_union(visit, branches))
+        case reader, Union(branches=branches):
+            return (yield from _check_every_branch(visit, reader, branches))
+        case Union(branches=branches), writer:
+            return (yield from _try_branches(walk, visit, branches, writer))
+        case Primitive(type=reader_type), Primitive(type=writer_type):
+            return _Problems() if is_readable(reader_type, writer_type) else _type_mismatch(visit)
+        case Array(items=reader), Array(items=writer):
+            return (yield visit.inside("items", reader, writer, "[]", "[]"))
+        case Map(values=reader), Map(values=writer):
+            return (yield visit.inside("values", reader, writer, "{}", "{}"))
+        case Record() as reader, Record() as writer:
+            return (yield from _check_records(walk, visit, reader, writer))
+        case Enum() as reader, Enum() as writer:
+            return _check_enums(visit, reader, writer)
+        case Fixed() as reader, Fixed() as writer:
+            return _check_fixed(visit, reader, writer)
+    return _type_mismatch(visit)
+
+
+def _check_records(walk: _Walk, visit: _Visit, reader: Record, writer: Record) -> _Steps:
+    """A name that does not match does not end the comparison: the fields are compared all the same."""
+    problems = _check_names(visit, reader, writer)
+    by_name = {field.name: field for field in writer.fields}
+    for index, field in enumerate(reader.fields):
+        here = visit.at("fields", str(index))
+        found = [by_name[name] for name in (field.name, *field.aliases) if name in by_name]
+        if len(found) > 1:
+            raise _AmbiguousField(_ambiguous(walk, here, field, writer))
+        if found:
+            problems.include((yield here.inside("type", field.type, found[0].type, field.name, found[0].name)))
+        elif not field.has_default:
+            problems.include((yield from _check_absent(walk, here, field)))
+    return problems
+
+
+def _check_absent(walk: _Walk, visit: _Visit, field: Field) -> _Steps:
+    """A reader field without default that the writer does not have.
+
+    Where its type is an enum that has a default, Avro Java compares the enum with the writer's record and so reports
+    that the types differ.
+    """
+    node = walk.reader.resolve(field.type)
+    if not (isinstance(node, Enum) and node.default is not None):
+        kind = IncompatibilityType.READER_FIELD_MISSING_DEFAULT_VALUE
+        return visit.incompatible(kind, field.name, field=field)
+    (problem,) = _flat((yield visit.inside("type", node, visit.writer)))
+    (own,) = _flat(visit.incompatible(IncompatibilityType.TYPE_MISMATCH, problem.message, field=field))
+    return _Problems((replace(own, location=problem.location, reader=node),))
+
+
+def _ambiguous(walk: _Walk, visit: _Visit, field: Field, writer: Record) -> Incompatibility:
+    """A field that two of the writer's could fill, by its name and its aliases; the message is the exception's."""
+    shown = f"{field.name} type:{_java_type(walk.reader.resolve(field.type))} pos:{visit.location[-1]}"
+    text = self_contained_text(replace(walk.writer, root=writer))
+    message = f"Reader record field {shown} matches multiple fields in writer record schema {text}"
+    (problem,) = _flat(visit.incompatible(IncompatibilityType.AMBIGUOUS_FIELD_ALIAS, message, field=field))
+    return problem
+
+
+def _check_names(visit: _Visit, reader: NamedType, writer: NamedType) -> _Problems:
+    """Short names decide; a namespace alone may change. An alias must be the writer's full name."""
+    if reader.name.name == writer.name.name or writer.name in reader.aliases:
+        return _Problems()
+    return visit.incompatible(IncompatibilityType.NAME_MISMATCH, f"expected: {writer.name.full}", "name")
+
+
+def _check_enums(visit: _Visit, reader: Enum, writer: Enum) -> _Problems:
+    problems = _check_names(visit, reader, writer)
+    missing = sorted(set(writer.symbols) - set(reader.symbols))
+    if missing and reader.default is None:
+        kind = IncompatibilityType.MISSING_ENUM_SYMBOLS
+        problems.include(visit.incompatible(kind, f"[{', '.join(missing)}]", "symbols"))
+    return problems
+
+
+def _check_fixed(visit: _Visit, reader: Fixed, writer: Fixed) -> _Problems:
+    problems = _check_names(visit, reader, writer)
+    if reader.size != writer.size:
+        message = f"expected: {writer.size}, found: {reader.size}"
+        problems.include(visit.incompatible(IncompatibilityType.FIXED_SIZE_MISMATCH, message, "size"))
+    return problems
+
+
+def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
+    """Each branch of the writer's union must be read by some branch of the reader's."""
+    problems = _Problems()
+    for index, branch in enumerate(writer_branches):
+        found = yield visit.trial(visit.reader, branch)
+        if found:
+            (lacking,) = _flat(found)
+            here = visit.inside(str(index), visit.reader, branch)
+            here = replace(here, writer=lacking.writer)
+            problems.include(here.incompatible(lacking.type, lacking.message, causes=lacking.causes))
+    return problems
+
+
+def _check_every_branch(visit: _Visit, reader: Type, writer_branches: tuple[Type, ...]) -> _Steps:
+    """A reader without a union must read each branch of the writer's."""
+    problems = _Problems()
+    for index, branch in enumerate(writer_branches):
+        problems.include((yield visit.inside(str(index), reader, branch)))
+    return problems
+
+
+def _try_branches(walk: _Walk, visit: _Visit, reader_branches: tuple[Type, ...], writer: Type) -> _Steps:
+    """Some branch of the reader's union must read the writer's type; all are tried in turn, in full."""
+    meant = _meant_branch([walk.reader.resolve(branch) for branch in reader_branches], writer)
+    causes: tuple[Incompatibility, ...] = ()
+    for index, branch in enumerate(reader_branches):
+        problems = yield visit.trial(branch, writer)
+        if not problems:
+            return problems
+        if index == meant:
+            causes = tuple(islice(_flat(problems), CAUSES_MAX))
+    message = f"reader union lacking writer type: {_java_type(writer)}"
+    return visit.incompatible(IncompatibilityType.MISSING_UNION_BRANCH, message, causes=causes)
+
+
+def _meant_branch(branches: Sequence[Type], writer: Type) -> int | None:
+    """The branch a person would have expected to match: of the same name, else the only one of the same kind."""
+    same_kind = [
+        index
+        for index, branch in enumerate(branches)
+        if type(branch) is type(writer) and not isinstance(branch, Primitive)
+    ]
+    for index in same_kind:
+        if _short_name(branches[index]) == _short_name(writer):
+            return index
+    return same_kind[0] if len(same_kind) == 1 else None
+
+
+def _short_name(node: Type) -> str | None:
+    return node.name.name if isinstance(node, NamedType) else None
+
+
+def _type_mismatch(visit: _Visit) -> _Problems:
+    message = f"reader type: {_java_type(visit.reader)} not compatible with writer type: {_java_type(visit.writer)}"
+    return visit.incompatible(IncompatibilityType.TYPE_MISMATCH, message)
+
+
+def _java_type(node: Type) -> str:
+    """The type as Avro Java names it; an error type is a record there."""
+    return node.type.value.upper() if isinstance(node, Primitive) else type(node).__name__.upper()

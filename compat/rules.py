@@ -1,0 +1,374 @@
+"""The rules: for each type of incompatibility its purpose, its severity, and what to tell the author of the candidate.
+
+An explanation is written for the person who has just changed a schema. It calls that schema "this schema" and the
+other one by its name, says what can no longer be read by whom, and then what to do about it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from types import MappingProxyType
+
+from avro_schema import (
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    JsonValue,
+    Map,
+    NamedType,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Type,
+    Union,
+)
+from compat.finding import Direction, Severity
+from compat.resolution import Incompatibility, IncompatibilityType, is_readable
+from compat.words import WORDS_MAX, field_words, kind_word, listed, type_fragment, type_words
+
+RENAME_LIKENESS = 0.5
+"""From which likeness of two names (0 to 1) a removed and an added field are taken for one that was renamed."""
+
+TYPE_CHARS_MAX = 60
+"""Longest type that is spelled out in advice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    sentence: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A problem as the author of the candidate meets it. `other` is the name of the version compared with."""
+
+    problem: Incompatibility
+    direction: Direction
+    other: str
+    causes: tuple[Explanation, ...] = ()
+
+    @property
+    def is_backward(self) -> bool:
+        return self.direction is Direction.BACKWARD
+
+    @property
+    def place(self) -> str:
+        """Where the problem is, in the words of the candidate."""
+        side = self.problem.reader_side if self.is_backward else self.problem.writer_side
+        return field_words(side.path)
+
+    @property
+    def consequence(self) -> str:
+        """Who can no longer read what."""
+        if self.is_backward:
+            return f"this schema cannot read data written with {self.other}"
+        return f"readers that use {self.other} cannot read data written with this schema"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`id` is Avro Java's name of the problem. `explain` words one case of it."""
+
+    id: IncompatibilityType
+    purpose: str
+    severity: Severity
+    explain: Callable[[Case], Explanation]
+
+
+def _explain_missing_field(case: Case) -> Explanation:
+    field = case.problem.field
+    assert field is not None
+    writer = case.problem.writer
+    assert isinstance(writer, Record)
+    if case.is_backward:
+        sentence = f"{case.place} is not in {case.other} and has no default, so {case.consequence}"
+        return Explanation(sentence, f"{_rename_advice(case, field, writer)}{_default_advice(field)}")
+    path = (*case.problem.writer_side.path, field.name)
+    sentence = f"{field_words(path)} is missing here, but {case.other} has it without a default, so {case.consequence}"
+    return Explanation(
+        sentence,
+        f'keep the field "{field.name}"; to remove it, first register a version that gives it a default and move '
+        "every reader to that version",
+    )
+
+
+def _rename_advice(case: Case, field: Field, writer: Record) -> str:
+    """Where the field looks like one of the writer's under a new name, an alias is the answer."""
+    reader = case.problem.reader
+    read = {name for known in _fields(reader) for name in (known.name, *known.aliases)}
+    unread = [known for known in writer.fields if known.name not in read]
+    likely = [
+        known
+        for known in unread
+        if type_fragment(known.type) == type_fragment(field.type)
+        and SequenceMatcher(None, known.name.lower(), field.name.lower()).ratio() >= RENAME_LIKENESS
+    ]
+    if not likely:
+        return ""
+    name = likely[0].name
+    return f'if this is the field "{name}" of {case.other} under a new name, add "aliases": ["{name}"]; else '
+
+
+def _fields(node: Type) -> tuple[Field, ...]:
+    return node.fields if isinstance(node, Record) else ()
+
+
+def _default_advice(field: Field) -> str:
+    node = field.type
+    branches = node.branches if isinstance(node, Union) else (node,)
+    nullable = any(_is_null(branch) for branch in branches)
+    sample = _sample_default(branches[0]) if branches else None
+    if sample is not None:
+        default = f'"default": {json.dumps(sample[0])}'
+        if nullable:
+            return f"give it a default: {default}"
+        return f"give it a default, such as {default}, or make it optional: {_optional(branches)}"
+    if nullable:
+        return 'give it a default: put "null" first in the union and add "default": null'
+    return f"make it optional: {_optional(branches)}"
+
+
+def _optional(branches: tuple[Type, ...]) -> str:
+    spelled = ", ".join(type_fragment(branch) for branch in branches)
+    if len(spelled) > TYPE_CHARS_MAX:
+        spelled = "…"
+    return f'"type": ["null", {spelled}], "default": null'
+
+
+_SAMPLES: Mapping[PrimitiveType, JsonValue] = MappingProxyType(
+    {
+        PrimitiveType.NULL: None,
+        PrimitiveType.BOOLEAN: False,
+        PrimitiveType.INT: 0,
+        PrimitiveType.LONG: 0,
+        PrimitiveType.FLOAT: 0.0,
+        PrimitiveType.DOUBLE: 0.0,
+        PrimitiveType.BYTES: "",
+        PrimitiveType.STRING: "",
+    }
+)
+
+
+def _sample_default(node: Type) -> tuple[JsonValue] | None:
+    """A plain default of a type, or None when it has no plain one."""
+    match node:
+        case Primitive():
+            return (_SAMPLES[node.type],)
+        case Array():
+            return ([],)
+        case Map():
+            return ({},)
+        case Enum() if node.symbols:
+            return (node.symbols[0],)
+    return None
+
+
+def _is_null(node: Type) -> bool:
+    return isinstance(node, Primitive) and node.type is PrimitiveType.NULL
+
+
+def _explain_type(case: Case) -> Explanation:
+    if case.problem.field is not None:
+        return _explain_enum_field(case)
+    reader, writer = type_words(case.problem.reader), type_words(case.problem.writer)
+    if _is_null(case.problem.writer):
+        return _explain_null(case, reader)
+    if case.is_backward:
+        sentence = f"{case.place} is {reader} here but {writer} in {case.other}, so {case.consequence}"
+        return Explanation(sentence, f"{_keep_advice(case.problem.writer)}, {_new_field_advice(case)}")
+    sentence = f"{case.place} is {writer} here but {reader} in {case.other}, so {case.consequence}"
+    return Explanation(sentence, f"{_keep_advice(case.problem.reader, widen=False)}, {_new_field_advice(case)}")
+
+
+def _explain_enum_field(case: Case) -> Explanation:
+    """A field that the writer lacks, whose enum has a default while the field has none."""
+    field, node = case.problem.field, case.problem.reader
+    assert field is not None
+    assert isinstance(node, Enum)
+    path = case.problem.reader_side.path if case.is_backward else (*case.problem.writer_side.path, field.name)
+    where = f"not in {case.other}" if case.is_backward else "missing here"
+    owner = "it" if case.is_backward else f"it in {case.other}"
+    sentence = (
+        f"{field_words(path)} is {where} and {owner} has no default of its own (the default inside its enum only "
+        f"stands for unknown symbols), so {case.consequence}"
+    )
+    fix = f'give the field itself a default: "default": "{node.default}"'
+    return Explanation(sentence, fix if case.is_backward else f'keep the field "{field.name}"')
+
+
+def _explain_null(case: Case, reader: str) -> Explanation:
+    """The writer's field may be null, the reader's not."""
+    if case.is_backward:
+        sentence = f"{case.place} may be null in {case.other} but is {reader} here, so {case.consequence}"
+        return Explanation(sentence, f'let it be null: "type": ["null", {_spelled(case.problem.reader)}]')
+    sentence = f"{case.place} may be null here but is {reader} in {case.other}, so {case.consequence}"
+    return Explanation(sentence, f"{_keep_advice(case.problem.reader, widen=False)}, {_new_field_advice(case)}")
+
+
+def _spelled(node: Type) -> str:
+    text = type_fragment(node)
+    return text if len(text) <= TYPE_CHARS_MAX else "…"
+
+
+def _keep_advice(node: Type, *, widen: bool = True) -> str:
+    """Keep the type; or, where the candidate reads, take one that reads it too."""
+    if not widen or not isinstance(node, Primitive):
+        return f"keep {type_words(node)}"
+    wider = [kind.value for kind in PrimitiveType if kind is not node.type and is_readable(kind, node.type)]
+    return f"keep {node.type.value} or take a type that reads it ({', '.join(wider)})" if wider else f"keep {node.type}"
+
+
+def _new_field_advice(case: Case) -> str:
+    side = case.problem.reader_side if case.is_backward else case.problem.writer_side
+    if not side.path:
+        return "or use another subject for the new type"
+    return "or leave the field as it was and add a new one, with a default, for the new type"
+
+
+def _explain_union(case: Case) -> Explanation:
+    writer = type_words(case.problem.writer)
+    if case.causes:
+        more = f" (and {len(case.causes) - 1} more inside)" if len(case.causes) > 1 else ""
+        return Explanation(f"inside a union: {case.causes[0].sentence}{more}", case.causes[0].fix)
+    branches = case.problem.reader.branches if isinstance(case.problem.reader, Union) else ()
+    union = f"the union {'here' if case.is_backward else 'there'} ({', '.join(map(type_words, branches[:WORDS_MAX]))})"
+    can_be = "may be null" if writer == "null" else f"may hold {writer}"
+    if case.is_backward:
+        sentence = f"{case.place} {can_be} in {case.other}, but {union} has no branch for it, so {case.consequence}"
+        return Explanation(sentence, f"add {_spelled(case.problem.writer)} to the union, {_new_field_advice(case)}")
+    sentence = (
+        f"{case.place} {can_be} here, which {case.other} does not expect: {union} has no branch for it, "
+        f"so {case.consequence}"
+    )
+    return Explanation(sentence, f"leave {writer} out until every reader accepts it, {_new_field_advice(case)}")
+
+
+def _explain_name(case: Case) -> Explanation:
+    reader, writer = case.problem.reader, case.problem.writer
+    assert isinstance(reader, NamedType)
+    assert isinstance(writer, NamedType)
+    here, there = (reader, writer) if case.is_backward else (writer, reader)
+    sentence = (
+        f"{_of_place(case)}{kind_word(here)} {here.name.full} is called {there.name.full} in {case.other}, "
+        f"so {case.consequence}"
+    )
+    if case.is_backward:
+        return Explanation(sentence, f'add "aliases": ["{writer.name.full}"] to it, or keep the name')
+    return Explanation(
+        sentence, f"keep the name {there.name.full}: an alias here does not help readers of {case.other}"
+    )
+
+
+def _of_place(case: Case) -> str:
+    """The place of a type that is not the whole schema, as the beginning of a sentence."""
+    side = case.problem.reader_side if case.is_backward else case.problem.writer_side
+    return f"{case.place}: " if side.path else ""
+
+
+def _explain_symbols(case: Case) -> Explanation:
+    reader, writer = case.problem.reader, case.problem.writer
+    assert isinstance(reader, Enum)
+    assert isinstance(writer, Enum)
+    missing = sorted(set(writer.symbols) - set(reader.symbols))
+    word = "symbol" if len(missing) == 1 else "symbols"
+    if case.is_backward:
+        sentence = (
+            f"{_of_place(case)}enum {reader.name.name} lacks the {word} {listed(missing)} of {case.other}, "
+            f"so {case.consequence}"
+        )
+        sample = f'"{reader.symbols[0]}"' if reader.symbols else "one of its symbols"
+        return Explanation(
+            sentence, f'keep the {word}, or give the enum a default for unknown ones, such as "default": {sample}'
+        )
+    sentence = (
+        f"{_of_place(case)}enum {writer.name.name} has the new {word} {listed(missing)}, for which {case.other} has "
+        f"no default, so {case.consequence}"
+    )
+    return Explanation(
+        sentence,
+        f"leave the new {word} out; first register a version whose enum has a default and move every reader to it",
+    )
+
+
+def _explain_size(case: Case) -> Explanation:
+    reader, writer = case.problem.reader, case.problem.writer
+    assert isinstance(reader, Fixed)
+    assert isinstance(writer, Fixed)
+    here, there = (reader, writer) if case.is_backward else (writer, reader)
+    sentence = (
+        f"{_of_place(case)}fixed {here.name.name} has {here.size} bytes here but {there.size} in {case.other}, "
+        f"so {case.consequence}"
+    )
+    return Explanation(sentence, f'keep "size": {there.size}, {_new_field_advice(case)}')
+
+
+def _explain_ambiguous(case: Case) -> Explanation:
+    field, writer = case.problem.field, case.problem.writer
+    assert field is not None
+    assert isinstance(writer, Record)
+    names = [name for name in (field.name, *field.aliases) if name in {known.name for known in writer.fields}]
+    several = listed([f'"{name}"' for name in dict.fromkeys(names)])
+    owner, reader = ("this schema", case.other) if not case.is_backward else (case.other, "this schema")
+    sentence = (
+        f'the field "{field.name}" of {reader} could be read from {several} of {owner}, by its name and aliases, '
+        f"so {case.consequence}"
+    )
+    if case.is_backward:
+        return Explanation(sentence, "leave only one of the names: remove the other aliases")
+    return Explanation(sentence, f"leave only one of the fields {several}")
+
+
+RULES: Mapping[IncompatibilityType, Rule] = MappingProxyType(
+    {
+        rule.id: rule
+        for rule in (
+            Rule(
+                IncompatibilityType.READER_FIELD_MISSING_DEFAULT_VALUE,
+                "A field that the reader wants and the writer does not have needs a default.",
+                Severity.ERROR,
+                _explain_missing_field,
+            ),
+            Rule(
+                IncompatibilityType.TYPE_MISMATCH,
+                "The types must be the same, or Avro must promote the writer's to the reader's.",
+                Severity.ERROR,
+                _explain_type,
+            ),
+            Rule(
+                IncompatibilityType.NAME_MISMATCH,
+                "Records, enums and fixed types must have the same name, or the reader an alias for the writer's.",
+                Severity.ERROR,
+                _explain_name,
+            ),
+            Rule(
+                IncompatibilityType.MISSING_ENUM_SYMBOLS,
+                "The reader's enum must have every symbol of the writer's, or a default.",
+                Severity.ERROR,
+                _explain_symbols,
+            ),
+            Rule(
+                IncompatibilityType.FIXED_SIZE_MISMATCH,
+                "Fixed types must have the same size.",
+                Severity.ERROR,
+                _explain_size,
+            ),
+            Rule(
+                IncompatibilityType.MISSING_UNION_BRANCH,
+                "The reader's union must have a branch that reads each type that may have been written.",
+                Severity.ERROR,
+                _explain_union,
+            ),
+            Rule(
+                IncompatibilityType.AMBIGUOUS_FIELD_ALIAS,
+                "A field's name and aliases must mean at most one field of the writer.",
+                Severity.ERROR,
+                _explain_ambiguous,
+            ),
+        )
+    }
+)

@@ -1,0 +1,112 @@
+"""How schemas are shown to people: types in a few words, fields by their path, fragments of schema text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from avro_schema import (
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    JsonValue,
+    Map,
+    NamedType,
+    Primitive,
+    Record,
+    Reference,
+    Type,
+    Union,
+)
+
+WORDS_MAX = 8
+"""Most symbols, branches or names in one sentence; the rest is counted."""
+
+FRAGMENT_CHARS_MAX = 1_000
+"""Longest fragment; it is there to recognise the place, the file has the rest."""
+
+
+def type_words(node: Type) -> str:
+    """A type as it fits into a sentence: `int`, `record Header`, `array of string`, `union of null and string`."""
+    match node:
+        case Primitive():
+            return node.type.value
+        case Reference():
+            return node.name.name
+        case Array():
+            return f"array of {type_words(node.items)}"
+        case Map():
+            return f"map of {type_words(node.values)}"
+        case Union():
+            return f"union of {listed([type_words(branch) for branch in node.branches])}" if node.branches else "union"
+        case Fixed():
+            return f"fixed {node.name.name} of {node.size} bytes"
+    return f"{kind_word(node)} {node.name.name}"
+
+
+def kind_word(node: Type) -> str:
+    """The kind of a type as it is spelled in a schema."""
+    if isinstance(node, Primitive):
+        return node.type.value
+    if isinstance(node, Record) and node.is_error:
+        return "error"
+    return type(node).__name__.lower()
+
+
+def field_words(path: Sequence[str]) -> str:
+    """Which place of the data a path means: `field "header.region"`, or the whole schema."""
+    text = "".join(part if part in ("[]", "{}") else f".{part}" for part in path).removeprefix(".")
+    return f'field "{text}"' if text else "the schema"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a list in a sentence, cut to a length that can be read."""
+    if len(words) > WORDS_MAX:
+        return f"{', '.join(words[:WORDS_MAX])} and {len(words) - WORDS_MAX} more"
+    if len(words) > 1:
+        return f"{', '.join(words[:-1])} and {words[-1]}"
+    return "".join(words)
+
+
+def fragment(node: Type | Field) -> str:
+    """The text of one node; named types inside it stand by their names."""
+    value = _field_json(node) if isinstance(node, Field) else _json(node)
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= FRAGMENT_CHARS_MAX else f"{text[: FRAGMENT_CHARS_MAX - 1]}…"
+
+
+def type_fragment(node: Type) -> str:
+    """The text of a type as it stands inside a field: a named type by its name."""
+    return json.dumps(_inner_json(node), ensure_ascii=False)
+
+
+def _json(node: Type) -> JsonValue:
+    if not isinstance(node, NamedType):
+        return _inner_json(node)
+    head = {"type": kind_word(node), "name": node.name.full}
+    match node:
+        case Record():
+            return {**head, "fields": [_field_json(field) for field in node.fields]}
+        case Enum():
+            default = {} if node.default is None else {"default": node.default}
+            return {**head, "symbols": list(node.symbols), **default}
+    return {**head, "size": node.size, **dict(node.props)}
+
+
+def _inner_json(node: Type) -> JsonValue:
+    match node:
+        case Primitive():
+            return {"type": node.type.value, **dict(node.props)} if node.props else node.type.value
+        case Array():
+            return {"type": "array", "items": _inner_json(node.items), **dict(node.props)}
+        case Map():
+            return {"type": "map", "values": _inner_json(node.values), **dict(node.props)}
+        case Union():
+            return [_inner_json(branch) for branch in node.branches]
+    return node.name.full
+
+
+def _field_json(field: Field) -> JsonValue:
+    value = {"name": field.name, "type": _inner_json(field.type)}
+    return {**value, "default": field.default} if field.has_default else value
