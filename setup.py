@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 VERSION = (HERE / "headrace" / "version.py").read_text(encoding="utf-8").split('VERSION = "')[1].split('"')[0]
 
 PRODUCER = ["kafka-python==3.0.12", "fastavro>=1.12,<2", "crc32c>=2.7,<3"]
-REGISTRY = ["flask>=3.1,<4", "sqlalchemy>=2.0.36,<2.2", "alembic>=1.14,<2", "marshmallow>=3.26,<5", "granian>=2.2,<3"]
+REGISTRY = ["flask>=3.1,<4", "sqlalchemy>=2.0.36,<2.2", "alembic>=1.14,<2", "marshmallow>=3.26,<5", "gunicorn>=23,<28"]
 BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3"]
 LOADER = [
     *PRODUCER,
@@ -60,7 +60,14 @@ setup(
             )
             for sub in ("", ".*")
         ]
-    ),
+    )
+    # The migrations stand in the top-level folder `alembic`, where a developer looks for them. In a wheel that name
+    # would be the library's own folder, so they are installed below the room that runs them.
+    + ["registry.storage.migrations", "registry.storage.migrations.versions"],
+    package_dir={
+        "registry.storage.migrations": "alembic",
+        "registry.storage.migrations.versions": "alembic/versions",
+    },
     package_data={"pipeline": ["demo_schemas/*.avsc"]},
     entry_points={"console_scripts": ["headrace = headrace.cli:main"]},
     extras_require={

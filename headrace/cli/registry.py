@@ -1,0 +1,101 @@
+"""`headrace registry`: serve the schema registry, and bring its database up to date."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, settings_from
+from headrace.settings import Settings
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    serve = verbs.add_parser(
+        "serve",
+        help="serve the REST API",
+        description="Serves the Confluent Schema Registry REST API for Avro. It listens on loopback unless "
+        "registry.listen names another address: there is no authentication, so whoever reaches it may change schemas.",
+    )
+    add_settings_flags(serve, ("registry.listen", "registry.database_url"))
+    serve.set_defaults(run_verb=serve_registry)
+    database = verbs.add_parser("db", help="the registry's database")
+    database_verbs = database.add_subparsers(metavar="VERB", required=True)
+    upgrade = database_verbs.add_parser(
+        "upgrade",
+        help="bring the tables to this version's",
+        description="Creates or migrates the registry's tables. `serve` does the same for SQLite when it starts.",
+    )
+    add_settings_flags(upgrade, ("registry.database_url",))
+    upgrade.set_defaults(run_verb=upgrade_database)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the verb and returns its exit code."""
+    return int(args.run_verb(args))
+
+
+def serve_registry(args: argparse.Namespace) -> int:
+    from registry.api.app import create_app
+    from registry.api.server import listen, serve
+    from registry.errors import RegistryError
+    from registry.storage.database import Database
+
+    settings = settings_from(args)
+    url = database_url(settings)
+    address = settings.registry.listen
+    try:
+        listener = listen(address.host, address.port)
+    except OSError as error:
+        raise CommandError(
+            f"registry cannot listen on {address}: {error.strerror or error}; "
+            "stop what listens there or choose another address with --registry-listen"
+        ) from error
+    with listener:
+        try:
+            database = Database(url)
+            # Only SQLite is this process's own; a shared database is migrated when its operator says so.
+            (database.upgrade if url.startswith("sqlite") else database.check)()
+            database.close()
+        except RegistryError as error:
+            raise CommandError(str(error)) from error
+        return serve(
+            listener,
+            lambda: create_app(
+                Database(url),
+                default_level=settings.registry.compatibility,
+                request_bytes_max=settings.registry.request_bytes_max,
+            ),
+        )
+
+
+def upgrade_database(args: argparse.Namespace) -> int:
+    from registry.errors import RegistryError
+    from registry.storage.database import Database
+
+    settings = settings_from(args)
+    try:
+        database = Database(database_url(settings))
+        database.upgrade()
+    except RegistryError as error:
+        raise CommandError(str(error)) from error
+    print(f"database {database.name} is up to date")
+    return EXIT_OK
+
+
+def database_url(settings: Settings) -> str:
+    """The URL in the settings, or the SQLite file in the data folder, which is made when it is missing.
+
+    Raises:
+        CommandError: the folder cannot be made.
+    """
+    from registry.storage.database import sqlite_url
+
+    if settings.registry.database_url:
+        return settings.registry.database_url
+    folder = Path(settings.data_dir).resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"data_dir {folder} cannot be made: {error.strerror}") from error
+    return sqlite_url(folder / "registry.db")

@@ -1,0 +1,106 @@
+"""The registry as a WSGI application.
+
+Subjects may hold any character, a percent-encoded `/` among them. WSGI servers decode the path before the
+application sees it, so `_RawPath` routes by the path as the client sent it and the subject is decoded after routing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import unquote
+
+from flask import Flask, Response, request
+from werkzeug.routing import BaseConverter, ValidationError
+
+from compat.levels import CompatibilityLevel
+from registry.api import compatibility, config, health, mode, problems, schemas, subjects
+from registry.api.answers import content_type
+from registry.api.services import Services
+from registry.storage.database import Database
+
+REQUEST_BYTES_MAX = 4 * 1024 * 1024
+
+
+def create_app(
+    database: Database,
+    *,
+    default_level: str = "BACKWARD",
+    request_bytes_max: int = REQUEST_BYTES_MAX,
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+) -> Flask:
+    """The application on a database whose tables are up to date.
+
+    Args:
+        database: used by this application alone in this process.
+        default_level: compatibility level where none is configured.
+        request_bytes_max: larger request bodies are refused unread.
+        now_ms: the clock, in milliseconds since 1970.
+    """
+    app = Flask("registry.api", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = request_bytes_max
+    # A form's size is bounded by the request's.
+    app.config["MAX_FORM_MEMORY_SIZE"] = request_bytes_max
+    app.wsgi_app = _RawPath(app.wsgi_app)  # type: ignore[method-assign]  # Flask's documented way to wrap itself
+    app.url_map.merge_slashes = False
+    app.url_map.converters["segment"] = SegmentConverter
+    app.url_map.converters["subject"] = SubjectConverter
+    app.url_map.converters["number"] = NumberConverter
+    app.extensions["registry"] = Services.of(database, CompatibilityLevel(default_level), now_ms)
+    problems.install(app)
+    for module in (health, subjects, schemas, compatibility, config, mode):
+        app.register_blueprint(module.blueprint)
+    app.before_request(_refuse_unacceptable)
+    return app
+
+
+def _refuse_unacceptable() -> Response | None:
+    if request.url_rule is not None and content_type() is None:
+        return problems.problem(406, 406, "HTTP 406 Not Acceptable")
+    return None
+
+
+class SegmentConverter(BaseConverter):
+    """A percent-encoded path segment."""
+
+    regex = "[^/]+"
+
+    def to_python(self, value: str) -> str:
+        return unquote(value, errors="replace")
+
+
+class SubjectConverter(SegmentConverter):
+    """A segment that may be empty, since that is a legal subject."""
+
+    regex = "[^/]*"
+
+
+class NumberConverter(BaseConverter):
+    """A 32-bit number; anything else is a path that does not exist."""
+
+    regex = "[^/]+"
+
+    def to_python(self, value: str) -> int:
+        digits = value.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 10) or not -(2**31) <= int(value) < 2**31:
+            raise ValidationError
+        return int(value)
+
+
+class _RawPath:
+    """Gives the application the path before percent-decoding, as `PATH_INFO`."""
+
+    def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
+        self._application = application
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        raw = environ.get("RAW_URI") or environ.get("REQUEST_URI")
+        if raw:
+            path = raw.partition("?")[0]
+            if "://" in path.partition("/")[0] + path[:8]:
+                # The absolute form of a request target, which proxies send.
+                path = "/" + path.split("://", 1)[1].partition("/")[2]
+            # A trailing slash says nothing here: the Java client and deployment tools send one.
+            environ["PATH_INFO"] = path.removesuffix("/") or "/"
+        return self._application(environ, start_response)

@@ -1,0 +1,34 @@
+"""The root, what the registry says of itself, and whether it is alive and ready."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response
+
+from registry.api.answers import answer
+from registry.api.services import services
+
+blueprint = Blueprint("health", __name__)
+
+
+@blueprint.get("/")
+@blueprint.post("/")
+def root() -> Response:
+    return answer({})
+
+
+@blueprint.get("/healthz")
+def alive() -> Response:
+    """The process answers; the database is not asked, since restarting would not mend it."""
+    return answer({"status": "ok"})
+
+
+@blueprint.get("/readyz")
+def ready() -> Response:
+    """The database answers too; 500 with the cause when it does not."""
+    services().configuration.of_all()
+    return answer({"status": "ready"})
+
+
+@blueprint.get("/v1/metadata/id")
+def cluster_id() -> Response:
+    return answer({"scope": {"path": [], "clusters": {"kafka-cluster": "", "schema-registry-cluster": "headrace"}}})

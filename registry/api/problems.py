@@ -1,0 +1,85 @@
+"""The one mapping from errors to responses: status, error code and the body that every client of the API reads."""
+
+from __future__ import annotations
+
+import logging
+
+from flask import Flask, Response, request
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+
+from registry import errors
+from registry.api.answers import answer
+
+logger = logging.getLogger(__name__)
+
+ERROR_CODES: dict[type[errors.RegistryError], tuple[int, int]] = {
+    errors.SubjectNotFound: (404, 40401),
+    errors.VersionNotFound: (404, 40402),
+    errors.SchemaNotFound: (404, 40403),
+    errors.SubjectSoftDeleted: (404, 40404),
+    errors.SubjectNotSoftDeleted: (404, 40405),
+    errors.VersionSoftDeleted: (404, 40406),
+    errors.VersionNotSoftDeleted: (404, 40407),
+    errors.SubjectLevelNotConfigured: (404, 40408),
+    errors.SubjectModeNotConfigured: (404, 40409),
+    errors.IncompatibleSchema: (409, 40901),
+    errors.InvalidSchema: (422, 42201),
+    errors.InvalidVersion: (422, 42202),
+    errors.InvalidCompatibilityLevel: (422, 42203),
+    errors.OperationNotPermitted: (422, 42205),
+    errors.ReferenceExists: (422, 42206),
+    errors.InvalidSubject: (422, 42208),
+    errors.SchemaTooLarge: (422, 42209),
+    errors.StoreError: (500, 50001),
+}
+"""HTTP status and error code of each error; `registry/client.py` reads it backwards by code."""
+
+
+class BadRequest(Exception):
+    """A request that is wrong before any schema is looked at; `status` is also the error code."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def problem(status: int, error_code: int, message: str) -> Response:
+    return answer({"error_code": error_code, "message": message}, status)
+
+
+def install(app: Flask) -> None:
+    """Makes every error of the app, Flask's own ones too, an answer of the API."""
+    app.register_error_handler(errors.RegistryError, _registry_error)
+    app.register_error_handler(BadRequest, _bad_request)
+    app.register_error_handler(RequestEntityTooLarge, _too_large)
+    app.register_error_handler(HTTPException, _http_error)
+    app.register_error_handler(Exception, _unexpected)
+
+
+def _registry_error(error: errors.RegistryError) -> Response:
+    status, error_code = next((ERROR_CODES[kind] for kind in type(error).__mro__ if kind in ERROR_CODES), (500, 500))
+    return problem(status, error_code, str(error))
+
+
+def _bad_request(error: BadRequest) -> Response:
+    return problem(error.status, error.status, str(error))
+
+
+def _too_large(error: RequestEntityTooLarge) -> Response:
+    if request.endpoint == "subjects.register":
+        return _registry_error(errors.SchemaTooLarge())
+    return _http_error(error)
+
+
+def _http_error(error: HTTPException) -> Response:
+    status = error.code or 500
+    response = problem(status, status, f"HTTP {status} {error.name}")
+    for name, value in error.get_headers(request.environ):
+        if name in ("Allow", "Retry-After"):
+            response.headers[name] = value
+    return response
+
+
+def _unexpected(error: Exception) -> Response:
+    logger.exception("request failed: method=%s route=%s", request.method, request.url_rule)
+    return problem(500, 500, "Internal Server Error")

@@ -1,0 +1,85 @@
+"""/schemas: by id, and all of them."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, request
+
+from registry.api.answers import answer, answer_bytes, page, query_flag, to_json, without_empty
+from registry.api.payloads import content_entity, metadata_entity, version_entity
+from registry.api.services import services
+from registry.domain import SCHEMA_TYPE
+from registry.service.lookup import FoundSchema
+
+blueprint = Blueprint("schemas", __name__)
+
+SCHEMAS_LIMIT = 1000  # default and most schemas in one answer of GET /schemas
+
+
+@blueprint.get("/schemas")
+def list_schemas() -> Response:
+    prefix = request.args.get("subjectPrefix", "").removeprefix(":*:").removeprefix(":.:")
+    found = services().lookup.versions_of_subjects(
+        prefix=prefix, deleted=query_flag("deleted"), latest_only=query_flag("latestOnly")
+    )
+    return answer([without_empty(version_entity(item)) for item in page(found, SCHEMAS_LIMIT)])
+
+
+@blueprint.get("/schemas/types")
+def list_types() -> Response:
+    return answer([SCHEMA_TYPE])
+
+
+@blueprint.get("/schemas/ids/<number:schema_id>")
+def get_schema(schema_id: int) -> Response:
+    subject = request.args.get("subject") or None
+    resolved = request.args.get("format") == "resolved"
+    if query_flag("fetchMaxId"):
+        found = services().lookup.schema(schema_id, subject=subject, resolved=resolved, with_id_max=True)
+        return answer(_entity(found))
+    body = services().answers.get(
+        ("schema", schema_id, subject, resolved),
+        lambda: to_json(_entity(services().lookup.schema(schema_id, subject=subject, resolved=resolved))),
+    )
+    return answer_bytes(body)
+
+
+@blueprint.get("/schemas/ids/<number:schema_id>/schema")
+def get_schema_text(schema_id: int) -> Response:
+    resolved = request.args.get("format") == "resolved"
+    body = services().answers.get(
+        ("text", schema_id, resolved),
+        lambda: services().lookup.schema(schema_id, resolved=resolved).text.encode(),
+    )
+    return answer_bytes(body)
+
+
+@blueprint.get("/schemas/ids/<number:schema_id>/subjects")
+def list_subjects_of_schema(schema_id: int) -> Response:
+    users = services().lookup.users(schema_id, subject=request.args.get("subject"), deleted=query_flag("deleted"))
+    return answer(page(sorted({user.subject for user in users})))
+
+
+@blueprint.get("/schemas/ids/<number:schema_id>/versions")
+def list_versions_of_schema(schema_id: int) -> Response:
+    users = services().lookup.users(schema_id, subject=request.args.get("subject"), deleted=query_flag("deleted"))
+    return answer(page([{"subject": user.subject, "version": user.version} for user in users]))
+
+
+def _entity(found: FoundSchema) -> dict[str, object]:
+    """SchemaString: a schema by id, with the version that uses it where a subject was named."""
+    content = content_entity(found.schema)
+    used = found.used
+    return without_empty(
+        {
+            "subject": None if used is None else used.subject,
+            "version": None if used is None else used.version,
+            "guid": content["guid"],
+            "schemaType": SCHEMA_TYPE,
+            "schema": found.text,
+            "references": content["references"],
+            "metadata": metadata_entity(found.schema.content.metadata),
+            "maxId": found.schema_id_max,
+            "ts": found.schema.created_ms if used is None else used.created_ms,
+            "deleted": found.schema.deleted if used is None else used.deleted,
+        }
+    )

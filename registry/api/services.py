@@ -1,0 +1,51 @@
+"""What the views work with: the services on one database, and the answers they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flask import current_app
+
+from compat.levels import CompatibilityLevel
+from registry.api.answer_cache import AnswerCache
+from registry.service.compatibility import Compatibility
+from registry.service.configuration import Configuration
+from registry.service.deletion import Deletion
+from registry.service.lookup import Lookup
+from registry.service.registration import Registration
+from registry.service.texts import SchemaTexts
+from registry.storage.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    database: Database
+    registration: Registration
+    lookup: Lookup
+    compatibility: Compatibility
+    deletion: Deletion
+    configuration: Configuration
+    answers: AnswerCache
+
+    @classmethod
+    def of(cls, database: Database, default_level: CompatibilityLevel, now_ms: Callable[[], int]) -> Services:
+        texts = SchemaTexts()
+        configuration = Configuration(database, default_level)
+        compatibility = Compatibility(database, texts, configuration)
+        return cls(
+            database,
+            Registration(database, texts, configuration, compatibility, now_ms),
+            Lookup(database, texts),
+            compatibility,
+            Deletion(database),
+            configuration,
+            AnswerCache(),
+        )
+
+
+def services() -> Services:
+    """The services of the application that answers the present request."""
+    found = current_app.extensions["registry"]
+    assert isinstance(found, Services)
+    return found

@@ -1,0 +1,90 @@
+"""/subjects: register, look up, list and delete."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, request
+
+from registry.api.answers import answer, answer_bytes, page, query_flag, without_empty
+from registry.api.payloads import SchemaPayload, content_entity, read_body, version_entity
+from registry.api.services import services
+from registry.domain import SchemaRequest, parse_version, subject_name
+
+blueprint = Blueprint("subjects", __name__)
+
+ALL_CONTEXTS = ":*:"
+"""Prefix of a subject prefix that means every context; the default context is the only one."""
+
+
+@blueprint.get("/subjects")
+def list_subjects() -> Response:
+    # confluent-kafka's Python client calls the parameters `subject` and `deleted_only`.
+    prefix = request.args.get("subjectPrefix", ALL_CONTEXTS).removeprefix(ALL_CONTEXTS).removeprefix(":.:")
+    deleted_only = query_flag("deletedOnly", "deleted_only")
+    found = services().lookup.subjects(prefix=prefix, deleted=query_flag("deleted"), deleted_only=deleted_only)
+    return answer(page(found))
+
+
+@blueprint.post("/subjects/<subject:subject>")
+def look_up(subject: str) -> Response:
+    wanted = read_body(SchemaPayload, SchemaRequest)
+    found = services().lookup.registered(
+        subject_name(subject), wanted, normalize=query_flag("normalize"), deleted=query_flag("deleted")
+    )
+    return answer(without_empty(version_entity(found)))
+
+
+@blueprint.delete("/subjects/<subject:subject>")
+def delete_subject(subject: str) -> Response:
+    deleted = services().deletion.delete_subject(subject_name(subject), permanent=query_flag("permanent"))
+    services().answers.forget()
+    return answer(deleted)
+
+
+@blueprint.get("/subjects/<subject:subject>/versions")
+def list_versions(subject: str) -> Response:
+    deleted_only = query_flag("deletedOnly", "deleted_only")
+    found = services().lookup.versions(subject_name(subject), deleted=query_flag("deleted"), deleted_only=deleted_only)
+    return answer(page(found))
+
+
+@blueprint.post("/subjects/<subject:subject>/versions")
+def register(subject: str) -> Response:
+    wanted = read_body(SchemaPayload, SchemaRequest)
+    registration = services().registration.register(subject_name(subject), wanted, normalize=query_flag("normalize"))
+    stored = registration.stored
+    if registration.is_new:
+        services().answers.forget()
+    entity = {
+        "id": stored.schema.schema_id,
+        "version": stored.version,
+        **content_entity(stored.schema),
+        "ts": stored.created_ms,
+        "deleted": stored.deleted,
+    }
+    return answer(without_empty(entity))
+
+
+@blueprint.get("/subjects/<subject:subject>/versions/<segment:version>")
+def get_version(subject: str, version: str) -> Response:
+    found = services().lookup.version(subject_name(subject), parse_version(version), deleted=query_flag("deleted"))
+    return answer(without_empty(version_entity(found)))
+
+
+@blueprint.get("/subjects/<subject:subject>/versions/<segment:version>/schema")
+def get_version_text(subject: str, version: str) -> Response:
+    found = services().lookup.version(subject_name(subject), parse_version(version), deleted=query_flag("deleted"))
+    return answer_bytes(found.schema.content.text.encode())
+
+
+@blueprint.get("/subjects/<subject:subject>/versions/<segment:version>/referencedby")
+def list_referencing(subject: str, version: str) -> Response:
+    return answer(page(services().lookup.referencing(subject_name(subject), parse_version(version))))
+
+
+@blueprint.delete("/subjects/<subject:subject>/versions/<segment:version>")
+def delete_version(subject: str, version: str) -> Response:
+    deleted = services().deletion.delete_version(
+        subject_name(subject), parse_version(version), permanent=query_flag("permanent")
+    )
+    services().answers.forget()
+    return answer(deleted)
