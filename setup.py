@@ -44,26 +44,29 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
-    packages=find_packages(
-        include=[
-            f"{room}{sub}"
-            for room in (
-                "avro_schema",
-                "compat",
-                "hive_ddl",
-                "registry",
-                "broker",
-                "loader",
-                "audit",
-                "pipeline",
-                "headrace",
-            )
-            for sub in ("", ".*")
-        ]
-    )
-    # The migrations stand in the top-level folder `alembic`, where a developer looks for them. In a wheel that name
-    # would be the library's own folder, so they are installed below the room that runs them.
-    + ["registry.storage.migrations", "registry.storage.migrations.versions"],
+    packages=[
+        *find_packages(
+            include=[
+                f"{room}{sub}"
+                for room in (
+                    "avro_schema",
+                    "compat",
+                    "hive_ddl",
+                    "registry",
+                    "broker",
+                    "loader",
+                    "audit",
+                    "pipeline",
+                    "headrace",
+                )
+                for sub in ("", ".*")
+            ]
+        ),
+        # The migrations stand in the top-level folder `alembic`, where a developer looks for them. In a wheel that
+        # name would be the library's own folder, so they are installed below the room that runs them.
+        "registry.storage.migrations",
+        "registry.storage.migrations.versions",
+    ],
     package_dir={
         "registry.storage.migrations": "alembic",
         "registry.storage.migrations.versions": "alembic/versions",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from avro_schema import Schema
+from compat.errors import ComparisonTooLarge
 from compat.levels import CompatibilityLevel, VersionedSchema, check_level
 from compat.report import confluent_messages
 from registry.domain import LATEST, SchemaRequest, StoredVersion
@@ -91,5 +92,8 @@ class Compatibility:
         self, repository: Repository, schema: Schema, history: list[StoredVersion], level: CompatibilityLevel
     ) -> Verdict:
         versioned = [VersionedSchema(item.version, self._texts.parsed(repository, item.schema)) for item in history]
-        report = check_level(schema, versioned, level)
+        try:
+            report = check_level(schema, versioned, level)
+        except ComparisonTooLarge as error:
+            return Verdict(False, (f"Unexpected exception during compatibility check: {error}",))
         return Verdict(report.is_compatible, () if report.is_compatible else tuple(confluent_messages(report)))

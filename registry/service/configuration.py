@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compat.errors import InvalidLevel
 from compat.levels import CompatibilityLevel, parse_level
 from registry.domain import ConfigChange, ConfigEntry
 from registry.errors import InvalidCompatibilityLevel, SubjectLevelNotConfigured, SubjectNotFound
@@ -85,5 +86,5 @@ class Configuration:
 def _level(text: str) -> CompatibilityLevel:
     try:
         return parse_level(text)
-    except ValueError as error:
+    except InvalidLevel as error:
         raise InvalidCompatibilityLevel from error
