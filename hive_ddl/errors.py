@@ -2,6 +2,7 @@
 
 HiveDdlError
 ├── UnsupportedColumn       an Avro type that no Hive column can hold
+├── UnusableLocation        a folder whose name Hive cannot take where it must
 ├── ForeignTable            a table of that name exists and is not this topic's
 ├── StaleRevision           somebody changed the table since it was read
 ├── StatementRefused        the metastore said no; the message carries its reason
@@ -26,6 +27,13 @@ class UnsupportedColumn(HiveDdlError):
         self.path = path
         self.reason = reason
         self.position = position
+
+
+class UnusableLocation(HiveDdlError):
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(f"the folder {location} cannot hold this table: {reason}")
+        self.location = location
+        self.reason = reason
 
 
 class ForeignTable(HiveDdlError):

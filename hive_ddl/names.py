@@ -16,8 +16,7 @@ RESERVED_PREFIXES = (PROBE_PREFIX,)
 
 HASH_DIGITS = 8
 
-RESERVED_WORDS = frozenset(
-    """
+_RESERVED = """
     all alter and anti array as authorization between bigint binary boolean both by cache case cast char character
     check collate column commit conf constraint create cross cube current current_date current_timestamp cursor
     database date day dayofweek dec decimal delete describe distinct div double drop else end escape except exchange
@@ -29,8 +28,8 @@ RESERVED_WORDS = frozenset(
     semi session_user set smallint some start struct sync table tablesample then time timestamp to trailing
     transaction transform trigger true truncate unbounded union unique uniquejoin unknown update user using
     values varchar view views when where window with within without year
-    """.split()
-)
+    """
+RESERVED_WORDS = frozenset(_RESERVED.split())
 """Words that Hive or ANSI Spark reserve: as a column or table they work only between back-ticks in a query."""
 
 _NOT_TABLE = re.compile(r"[^a-z0-9_]")

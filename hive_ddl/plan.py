@@ -1,4 +1,4 @@
-"""Which operations bring a Hive table, and its partitions, to what is wanted. Planning what is already there gives none.
+"""Which operations bring a Hive table, and its partitions, to what is wanted. What is already there needs none.
 
 A table's schema lives in one property, so adding, removing, widening or renaming fields are all one change of that
 property; the single columns are told for people. Stored columns are left alone on purpose, see `hive_ddl.table`.

@@ -1,6 +1,6 @@
 """Operations as HiveQL, for dry runs and for people who run the statements themselves.
 
-Every statement means the same in Hive and in Spark SQL, whatever the schema text holds (`hive_ddl.names.quote_literal`).
+Every statement means the same in Hive and in Spark SQL, whatever the schema text holds, see `quote_literal`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ they stay the same, and a change of them makes the metastore rewrite every parti
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from avro_schema import parse_schema
+from hive_ddl.errors import UnusableLocation
 from hive_ddl.types import Column, table_columns
 
 __all__ = [
@@ -47,6 +49,8 @@ SCHEMA_URL: Final = "avro.schema.url"
 
 LITERAL_CHARS_MAX = 30_000
 """A metastore whose tables DataNucleus made keeps 32,672 characters of a property; a longer one fails the CREATE."""
+
+_NOT_URI = re.compile(r"""[\s"<>\\^`{|}#?\[\]]|%(?![0-9A-Fa-f]{2})""")
 
 SCHEMA_FOLDER = "_schema"  # hidden from readers of the table's folder
 
@@ -110,6 +114,7 @@ def desired_table(
     Raises:
         UnsupportedColumn: a field that Hive cannot hold.
         SchemaParseError: the text is no Avro schema.
+        UnusableLocation: the schema needs a file of its own and Hive cannot read one there.
     """
     facts = {TOPIC: topic, SUBJECT: subject, VERSION: str(version), REVISION: revision, **properties}
     if complete_until is not None:
@@ -117,7 +122,7 @@ def desired_table(
     if len(schema_text) <= literal_chars_max:
         facts[SCHEMA_LITERAL] = schema_text
     else:
-        facts[SCHEMA_URL] = schema_url(location, schema_text)
+        facts[SCHEMA_URL] = _checked_url(schema_url(location, schema_text), len(schema_text))
     return TableState(
         database=database,
         name=name,
@@ -150,6 +155,18 @@ def local_location(path: Path) -> str:
 def same_location(one: str, other: str) -> bool:
     """Whether two URIs name one folder: `file:/a`, `file:///a`, `/a` and `file:/a/` do."""
     return _plain(one) == _plain(other)
+
+
+def _checked_url(url: str, schema_chars: int) -> str:
+    """Hive takes `avro.schema.url` for a URI and for a path that is not decoded, so it must be the same as both."""
+    misfit = _NOT_URI.search(url)
+    if misfit is not None:
+        raise UnusableLocation(
+            url,
+            f"its schema has {schema_chars} characters and must be a file, and Hive cannot open one whose path holds "
+            f"{misfit[0]!r}; set loader.warehouse to a path without it",
+        )
+    return url
 
 
 def _plain(location: str) -> str:

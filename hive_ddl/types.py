@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from avro_schema import (
     Array,
@@ -260,5 +261,5 @@ def _is_null(node: Type) -> bool:
     return isinstance(node, Primitive) and node.type is PrimitiveType.NULL
 
 
-def _is_whole(value: JsonValue) -> bool:
+def _is_whole(value: JsonValue) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,50 @@
+"""What a JVM exception means, in one line."""
+
+from __future__ import annotations
+
+import re
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+
+METASTORE_FAILURES = (Py4JError,)
+CAUSES_MAX = 20  # chains are shorter; a cycle would never end
+
+OLD_CLIENT_METHOD = re.compile(r"Invalid method name: '(\w+)'")
+
+
+def java_class(error: Py4JError) -> str:
+    """The simple name of the Java exception, "" where the JVM itself is gone."""
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.getClass().getSimpleName())
+    return ""
+
+
+def root_cause(error: Py4JError) -> str:
+    """The message of the innermost cause, in one line.
+
+    The outer ones say that something could not be instantiated or that a retry was exceeded; people need the last.
+    """
+    if isinstance(error, Py4JNetworkError):
+        return "Spark's JVM has ended; see logs/spark.log in the data folder"
+    if not isinstance(error, Py4JJavaError):
+        return one_line(str(error))
+    cause = error.java_exception
+    texts = []
+    for _ in range(CAUSES_MAX):
+        message = cause.getMessage()
+        texts.append(one_line(message) if message else str(cause.getClass().getSimpleName()))
+        inner = cause.getCause()
+        if inner is None or inner.equals(cause):
+            break
+        cause = inner
+    old = next((match for text in texts if (match := OLD_CLIENT_METHOD.search(text))), None)
+    if old is not None:
+        return (
+            f"it does not know the call {old[1]}, so it is Hive 4 or newer; use a metastore of Hive 2.3 to 3.1, or set "
+            "spark.sql.hive.metastore.version and .jars"
+        )
+    return next((text for text in reversed(texts) if text), "no reason given")
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())

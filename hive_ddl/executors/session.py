@@ -1,0 +1,358 @@
+"""Opens the Spark session that reaches the metastore and answers queries.
+
+One process has one session: a JVM cannot be given another metastore afterwards. Everything the JVM says goes to
+`<data_dir>/logs/spark.log`, so that a command's standard error holds its own lines only; what went wrong comes back
+as one error.
+
+An embedded Derby metastore has one owning JVM. Before a JVM is started for it, the lock that a live owner holds on
+its file is looked at, and the error names the owner; an owner that has just been killed is given a moment to vanish.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import urlsplit
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from hive_ddl.errors import MetastoreUnavailable, SessionFailed
+from hive_ddl.executors.failures import METASTORE_FAILURES, one_line, root_cause
+from hive_ddl.executors.metastore import new_client
+
+logger = logging.getLogger(__name__)
+
+METASTORE_FOLDER = "metastore"
+DERBY_LOCK_FILE = "dbex.lck"  # Derby holds an exclusive lock of the system on it while it is open
+DERBY_WAIT_S = 8.0  # for an owner that is going away: a JVM notices the end of its Python within a second or two
+CONNECT_TIMEOUT_S = 5.0
+LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is set aside when a session starts
+LOG_FILE: Final = Path("logs") / "spark.log"
+JVM_STOP_TIMEOUT_S = 10.0
+COMMAND_CHARS_MAX = 100
+
+METASTORE_WAREHOUSE = "_hive"
+"""Where databases have their folders, below the warehouse. The underscore keeps them apart from topics' folders."""
+
+CHATTY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j", "py4j.clientserver")
+
+BASE_PROPERTIES: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # Schema texts and defaults hold ${…}, which is data and no variable.
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # A registered partition whose folder somebody removed by hand does not make the whole table unreadable.
+    "spark.sql.files.ignoreMissingFiles": "true",
+    # Three times cheaper Python tasks, and no port.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.catalogImplementation": "hive",
+    # Statistics would list every folder with each partition added, and nobody reads them.
+    "spark.hadoop.hive.stats.autogather": "false",
+    # A failing insert is retried ten times with two seconds between otherwise, which looks like a hang.
+    "spark.hadoop.hive.hmshandler.retry.attempts": "1",
+    # The metastore compares columns by position when Spark alters a table; a grown struct would lock it up.
+    "spark.hadoop.hive.metastore.disallow.incompatible.col.type.changes": "false",
+    "spark.hadoop.hive.metastore.schema.verification": "false",
+    "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
+    "spark.hadoop.hive.async.log.enabled": "false",
+}
+
+LOOPBACK_PROPERTIES: Mapping[str, str] = {
+    # Else the driver and its block manager listen on the machine's address.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+BASE_JAVA_OPTIONS = (
+    # Dates and timestamps of the Avro reader pass through the JVM's own zone.
+    "-Duser.timezone=UTC",
+    # get_fields and get_schema of the metastore read a URI's fields by reflection.
+    "--add-opens=java.base/java.net=ALL-UNNAMED",
+    "-XX:+UseSerialGC",
+)
+SHORT_LIVED_JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1",)
+"""A session of a few seconds ends before the second compiler pays off."""
+
+
+@dataclass(frozen=True, slots=True)
+class DerbyHolder:
+    """The process that has a Derby metastore open; pid 0 is one in another container or on another machine."""
+
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return "another process"
+        return f"process {self.pid} ({self.command})" if self.command else f"process {self.pid}"
+
+
+def open_session(
+    *,
+    app_name: str,
+    master: str,
+    metastore_uri: str | None,
+    data_dir: Path,
+    warehouse_uri: str,
+    extra: Mapping[str, str] = MappingProxyType({}),
+    short_lived: bool = False,
+) -> SparkSession:
+    """A session on a metastore that has been reached once.
+
+    Args:
+        app_name: shown by Spark.
+        master: Spark's master URL.
+        metastore_uri: thrift://host:port, or None for the Derby metastore in `data_dir`, made if absent.
+        data_dir: of the Derby metastore, its log and Spark's log.
+        warehouse_uri: the warehouse in Hadoop's spelling, see `hive_ddl.table.local_location`.
+        extra: Spark properties that win over ours, with or without the prefix `spark.`; `master` is left out.
+        short_lived: for a command that asks one question.
+
+    Raises:
+        MetastoreUnavailable: nothing answers there, or another process owns the Derby metastore.
+        SessionFailed: Spark did not start.
+    """
+    if SparkContext._active_spark_context is not None:
+        raise SessionFailed("a Spark session is open in this process already; close it first")
+    for chatty in CHATTY_LOGGERS:
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)
+    data_dir = data_dir.resolve()
+    if metastore_uri is None:
+        await_derby(data_dir / METASTORE_FOLDER)
+    else:
+        _await_metastore(metastore_uri)
+    properties = session_properties(
+        app_name=app_name,
+        master=master,
+        metastore_uri=metastore_uri,
+        data_dir=data_dir,
+        warehouse_uri=warehouse_uri,
+        extra=extra,
+        short_lived=short_lived,
+    )
+    session = _start(properties, _open_log(data_dir))
+    where = metastore_uri or str(data_dir / METASTORE_FOLDER)
+    try:
+        _reach_metastore(session, where, data_dir if metastore_uri is None else None)
+    except BaseException:
+        close_session(session)
+        raise
+    return session
+
+
+def close_session(session: SparkSession) -> None:
+    """Stops the session and its JVM; another one can be opened in this process afterwards."""
+    gateway = SparkContext._gateway
+    try:
+        session.stop()
+    except Exception as error:  # the JVM may be dead already, and ending is all that is wanted
+        logger.debug("session_stop_failed reason=%s", error)
+    if gateway is None:
+        return
+    process = getattr(gateway, "proc", None)
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    gateway.shutdown()
+    if process is not None:
+        # The JVM ends when the pipe to it closes.
+        process.stdin.close()
+        try:
+            process.wait(JVM_STOP_TIMEOUT_S)
+        except Exception:
+            process.kill()
+            process.wait()
+
+
+def session_properties(
+    *,
+    app_name: str,
+    master: str,
+    metastore_uri: str | None,
+    data_dir: Path,
+    warehouse_uri: str,
+    extra: Mapping[str, str] = MappingProxyType({}),
+    short_lived: bool = False,
+) -> dict[str, str]:
+    """The Spark properties of such a session; arguments as for `open_session`."""
+    java_options = [*BASE_JAVA_OPTIONS, *(SHORT_LIVED_JAVA_OPTIONS if short_lived else ())]
+    properties = {"spark.app.name": app_name, "spark.master": master, **BASE_PROPERTIES}
+    if master.startswith("local"):
+        properties.update(LOOPBACK_PROPERTIES)
+    databases = f"{warehouse_uri.rstrip('/')}/{METASTORE_WAREHOUSE}"
+    properties["spark.sql.warehouse.dir"] = databases
+    properties["spark.hadoop.hive.metastore.warehouse.dir"] = databases  # the same for clients that bypass Spark
+    scratch = data_dir / "spark"
+    properties["spark.hadoop.hive.exec.scratchdir"] = str(scratch / "scratch")
+    properties["spark.hadoop.hive.exec.local.scratchdir"] = str(scratch / "scratch-local")
+    properties["spark.hadoop.hive.downloaded.resources.dir"] = str(scratch / "resources")
+    properties["spark.hadoop.hive.server2.logging.operation.enabled"] = "false"
+    if metastore_uri is None:
+        database = data_dir / METASTORE_FOLDER
+        properties["spark.hadoop.javax.jdo.option.ConnectionURL"] = f"jdbc:derby:;databaseName={database};create=true"
+        java_options.append(f'"-Dderby.stream.error.file={data_dir / "logs" / "derby.log"}"')
+    else:
+        properties["spark.hadoop.hive.metastore.uris"] = metastore_uri
+    for key, value in extra.items():
+        name = key if key.startswith("spark.") else f"spark.{key}"
+        if name == "spark.driver.extraJavaOptions":
+            java_options.append(value)
+        elif name != "spark.master":
+            properties[name] = value
+    properties["spark.driver.extraJavaOptions"] = " ".join(java_options)
+    properties.setdefault("spark.executor.extraJavaOptions", "-Duser.timezone=UTC")
+    return properties
+
+
+def await_derby(database: Path, wait_s: float = DERBY_WAIT_S) -> None:
+    """Returns when no process has the Derby database open.
+
+    Raises:
+        MetastoreUnavailable: one still has after `wait_s`.
+    """
+    deadline = time.monotonic() + wait_s
+    while (holder := derby_holder(database)) is not None:
+        if time.monotonic() > deadline or _is_settled(holder):
+            raise MetastoreUnavailable(
+                str(database), f"{holder} has it open, and Derby serves one process at a time; end that one, or use "
+                "`headrace up`, which serves everybody"
+            )  # fmt: skip
+        time.sleep(0.1)
+
+
+def derby_holder(database: Path) -> DerbyHolder | None:
+    """Who has the Derby database open, by the lock that Derby takes on a file of it; None when nobody has."""
+    try:
+        descriptor = os.open(database / DERBY_LOCK_FILE, os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise MetastoreUnavailable(str(database), f"{error.strerror}: {error.filename}") from error
+    try:
+        question = struct.pack(FLOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
+    except OSError:  # a file system without locks: Derby itself will say
+        return None
+    finally:
+        os.close(descriptor)
+    kind, _, _, _, pid = struct.unpack(FLOCK_FORMAT, answer)
+    if kind == fcntl.F_UNLCK:
+        return None
+    return DerbyHolder(max(pid, 0), _command_of(pid))
+
+
+FLOCK_FORMAT = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
+
+
+def _is_settled(holder: DerbyHolder) -> bool:
+    """Whether the holder is one that will stay: its parent lives, so that it is no JVM left by a killed command."""
+    try:
+        status = Path(f"/proc/{holder.pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    parent = next((line.split()[1] for line in status.splitlines() if line.startswith("PPid:")), "1")
+    return parent not in ("0", "1")
+
+
+def _command_of(pid: int) -> str:
+    """What a person would recognise the process by: for a session's JVM that is the command that started it."""
+    for candidate in _ancestry(pid):
+        try:
+            words = Path(f"/proc/{candidate}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
+        except OSError:
+            return ""
+        if words and not words[0].endswith("java"):
+            start = next((i for i, word in enumerate(words) if word == "-m"), 0)
+            return one_line(" ".join(words[start : start + 4]))[:COMMAND_CHARS_MAX]
+    return "java"
+
+
+def _ancestry(pid: int) -> Iterator[int]:
+    """The process and its parent."""
+    yield pid
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return
+    parent = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:")), 0)
+    if parent > 1:
+        yield parent
+
+
+def _await_metastore(uri: str) -> None:
+    """Fails at once, with the reason, where starting a JVM first would only make the user wait."""
+    problem = ""
+    for part in uri.split(","):
+        parts = urlsplit(part.strip())
+        try:
+            if parts.scheme != "thrift" or not parts.hostname or parts.port is None:
+                raise ValueError
+            socket.create_connection((parts.hostname, parts.port), CONNECT_TIMEOUT_S).close()
+        except ValueError:
+            raise MetastoreUnavailable(uri, "expected thrift://host:port") from None
+        except OSError as error:
+            problem = error.strerror or str(error)
+            continue
+        return
+    raise MetastoreUnavailable(uri, f"{problem}; is it running there?")
+
+
+def _open_log(data_dir: Path) -> Path:
+    path = data_dir / LOG_FILE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+            path.replace(path.with_suffix(".log.1"))
+        path.touch()
+    except OSError as error:
+        raise SessionFailed(f"cannot write Spark's log {path}: {error.strerror}; check data_dir") from error
+    return path
+
+
+def _start(properties: Mapping[str, str], log_path: Path) -> SparkSession:
+    conf = SparkConf(loadDefaults=False)
+    for key, value in properties.items():
+        conf.set(key, value)
+    log_start = log_path.stat().st_size
+    try:
+        with log_path.open("ab") as log:
+            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
+        context = SparkContext(conf=conf, gateway=gateway)
+        return SparkSession(context)
+    except (PySparkException, OSError) as error:
+        raise SessionFailed(f"Spark did not start: {_last_words(log_path, log_start, str(error))}") from error
+
+
+def _last_words(log_path: Path, start: int, otherwise: str) -> str:
+    """The line of the JVM's output that says most about why it ended."""
+    with log_path.open("rb") as log:
+        log.seek(start)
+        lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(("at ", "WARNING", "Using Spark"))]
+    reason = next((line for line in telling if "rror" in line or "xception" in line), None)
+    return f"{reason or (telling or [otherwise.splitlines()[0]])[-1]} (log: {log_path})"
+
+
+def _reach_metastore(session: SparkSession, where: str, derby_dir: Path | None) -> None:
+    try:
+        client = new_client(session)
+        client.getAllDatabases()
+        client.close()
+    except METASTORE_FAILURES as error:
+        reason = root_cause(error)
+        if derby_dir is not None and ("XSDB6" in reason or "Another instance of Derby" in reason):
+            reason = f"{derby_holder(derby_dir / METASTORE_FOLDER) or 'another process'} has just opened it"
+        raise MetastoreUnavailable(where, reason) from error

@@ -1,0 +1,365 @@
+"""Runs operations through the metastore client in the Spark session's JVM.
+
+Not through SQL: Spark's own `ALTER TABLE` writes back stored columns that are one change behind, which the metastore
+then refuses for ever, and texts that go through no parser need no quoting. `SHOW TBLPROPERTIES` would hide a schema
+in which the word "url" occurs, so tables are read here too.
+
+A change of a table is a compare-and-set on its property `headrace.revision`. A metastore that does not know that
+condition ignores it in silence, so before the first change a view of our own is changed with a wrong expectation:
+where that is not refused, late writers are not either, and one line in the log says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import logging
+import secrets
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from avro_schema import AvroSchemaError, parse_schema
+from hive_ddl.errors import HiveDdlError, MetastoreUnavailable, StaleRevision, StatementRefused
+from hive_ddl.executors.failures import METASTORE_FAILURES, java_class, root_cause
+from hive_ddl.executors.metastore import JavaObject, new_client, thrift_json
+from hive_ddl.names import PROBE_PREFIX
+from hive_ddl.ops import (
+    AddPartitions,
+    CreateTable,
+    Op,
+    Partition,
+    PartitionValues,
+    PublishSchema,
+    SetPartitionLocation,
+    SetProperties,
+)
+from hive_ddl.plan import plan_table
+from hive_ddl.table import REVISION, SCHEMA_LITERAL, Column, TableState
+from hive_ddl.types import table_columns
+
+logger = logging.getLogger(__name__)
+
+AVRO_SERDE = "org.apache.hadoop.hive.serde2.avro.AvroSerDe"
+AVRO_INPUT = "org.apache.hadoop.hive.ql.io.avro.AvroContainerInputFormat"
+AVRO_OUTPUT = "org.apache.hadoop.hive.ql.io.avro.AvroContainerOutputFormat"
+
+PARTITIONS_PER_READ_MAX = 1000  # each answer is one string through the gateway, about 1 kB for each partition
+
+UNREACHABLE = frozenset({"", "TTransportException", "SocketException", "ConnectException", "SocketTimeoutException"})
+"""Classes of failures after which it is unknown what the metastore did; "" is a JVM that is gone."""
+
+CONDITION_KEY = "expected_parameter_key"
+CONDITION_VALUE = "expected_parameter_value"
+NO_STATISTICS = "DO_NOT_UPDATE_STATS"
+
+
+class SparkExecutor:
+    """The executor on a session's metastore, see `hive_ddl.executors.base.Executor`."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._jvm: JavaObject = session._jvm
+        self._api: JavaObject = self._jvm.org.apache.hadoop.hive.metastore.api
+        self._refuses_late_writers: bool | None = None
+        self._probe_database = "default"
+        with self._failures("a connection"):
+            self._client: JavaObject = new_client(session)
+
+    @property
+    def refuses_late_writers(self) -> bool:
+        if self._refuses_late_writers is None:
+            with self._failures("the probe for conditional changes"):
+                self._refuses_late_writers = self._probe()
+            if not self._refuses_late_writers:
+                logger.warning("late_writers_not_refused reason=metastore_ignores_conditions")
+        return self._refuses_late_writers
+
+    def ensure_database(self, name: str) -> None:
+        with self._failures(f"database {name}"):
+            try:
+                self._client.getDatabase(name)
+            except METASTORE_FAILURES as error:
+                if java_class(error) != "NoSuchObjectException":
+                    raise
+                self._create_database(name)
+        self._probe_database = name
+
+    def table(self, database: str, name: str) -> TableState | None:
+        with self._failures(f"a look at table {database}.{name}"):
+            table = self._get_table(database, name)
+            return None if table is None else self._state(table)
+
+    def partitions(
+        self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
+    ) -> Mapping[PartitionValues, str]:
+        found: dict[PartitionValues, str] = {}
+        with self._failures(f"a look at the partitions of {database}.{name}"):
+            names = self._partition_names(database, name, wanted)
+            for start in range(0, len(names), PARTITIONS_PER_READ_MAX):
+                chunk = self._java_list(names[start : start + PARTITIONS_PER_READ_MAX])
+                answer = self._api.PartitionListComposingSpec()
+                answer.setPartitions(self._client.getPartitionsByNames(database, name, chunk))
+                for partition in thrift_json(self._jvm, answer).get("partitions", ()):
+                    found[tuple(partition["values"])] = partition["sd"]["location"]
+        return found
+
+    def execute(self, op: Op) -> None:
+        match op:
+            case PublishSchema():
+                self._publish(op)
+            case CreateTable():
+                self._create_table(op.table)
+            case SetProperties():
+                self._set_properties(op)
+            case AddPartitions():
+                self._add_partitions(op)
+            case SetPartitionLocation():
+                self._set_location(op)
+
+    def close(self) -> None:
+        with contextlib.suppress(Py4JError):
+            self._client.close()
+
+    def _create_database(self, name: str) -> None:
+        # Without a location the metastore puts it into the warehouse of its own configuration.
+        database = self._api.Database(name, "tables of Headrace", None, self._java_map({}))
+        try:
+            self._client.createDatabase(database)
+        except METASTORE_FAILURES as error:
+            if java_class(error) != "AlreadyExistsException":
+                raise
+
+    def _get_table(self, database: str, name: str) -> JavaObject | None:
+        try:
+            return self._client.getTable(database, name)
+        except METASTORE_FAILURES as error:
+            if java_class(error) == "NoSuchObjectException":
+                return None
+            raise
+
+    def _state(self, table: JavaObject) -> TableState:
+        facts = thrift_json(self._jvm, table)
+        descriptor: Mapping[str, Any] = facts.get("sd", {})
+        properties: Mapping[str, str] = facts.get("parameters", {})
+        partition_columns = tuple(column["name"] for column in facts.get("partitionKeys", ()))
+        return TableState(
+            database=facts["dbName"],
+            name=facts["tableName"],
+            location=descriptor.get("location", ""),
+            columns=self._seen_columns(facts, properties, partition_columns),
+            partition_columns=partition_columns,
+            properties=MappingProxyType(dict(properties)),
+        )
+
+    def _seen_columns(
+        self, facts: Mapping[str, Any], properties: Mapping[str, str], partition_columns: Sequence[str]
+    ) -> tuple[Column, ...]:
+        """What readers see: the columns of the schema, or the stored ones where there is no literal we can read."""
+        literal = properties.get(SCHEMA_LITERAL)
+        if literal is not None:
+            try:
+                return table_columns(parse_schema(literal, strict=False), partition_columns)
+            except (AvroSchemaError, HiveDdlError):
+                pass  # a table made by hand may hold anything; it is foreign whatever its columns are
+        stored = facts.get("sd", {}).get("cols", ())
+        return tuple(Column(column["name"], column.get("type", ""), column.get("comment", "")) for column in stored)
+
+    def _partition_names(self, database: str, name: str, wanted: Collection[PartitionValues] | None) -> Sequence[str]:
+        if wanted is None:
+            names = self._client.listPartitionNames(database, name, -1)
+            joined = self._jvm.java.lang.String.join("\n", names)
+            return joined.split("\n") if joined else ()
+        table = self._get_table(database, name)
+        if table is None or not wanted:
+            return ()
+        warehouse = self._jvm.org.apache.hadoop.hive.metastore.Warehouse
+        keys = table.getPartitionKeys()
+        return [warehouse.makePartName(keys, self._java_list(values)) for values in sorted(wanted)]
+
+    def _create_table(self, wanted: TableState) -> None:
+        with self._failures(f"the new table {wanted.full_name}"):
+            try:
+                self._client.createTable(self._java_table(wanted))
+                return
+            except METASTORE_FAILURES as error:
+                current = self.table(wanted.database, wanted.name)
+                if current is None:
+                    raise
+                # Either somebody was quicker, or our own first try did arrive.
+                if current.topic == wanted.topic and current.revision == wanted.revision:
+                    return
+                logger.debug("table_exists table=%s reason=%s", wanted.full_name, java_class(error))
+        if plan_table(current, wanted):
+            raise StaleRevision(wanted.database, wanted.name, "", current.revision or "")
+
+    def _java_table(self, wanted: TableState) -> JavaObject:
+        columns = [self._api.FieldSchema(c.name, c.type, c.comment or None) for c in wanted.columns]
+        keys = [self._api.FieldSchema(name, "string", None) for name in wanted.partition_columns]
+        serde = self._api.SerDeInfo(wanted.name, AVRO_SERDE, self._java_map({"serialization.format": "1"}))
+        descriptor = self._api.StorageDescriptor()
+        descriptor.setCols(self._java_list(columns))
+        descriptor.setLocation(wanted.location)
+        descriptor.setInputFormat(AVRO_INPUT)
+        descriptor.setOutputFormat(AVRO_OUTPUT)
+        descriptor.setSerdeInfo(serde)
+        descriptor.setNumBuckets(-1)
+        for empty in (descriptor.setBucketCols, descriptor.setSortCols):
+            empty(self._java_list(()))
+        descriptor.setParameters(self._java_map({}))
+        table = self._api.Table()
+        table.setDbName(wanted.database)
+        table.setTableName(wanted.name)
+        table.setOwner(_user())
+        table.setCreateTime(int(time.time()))
+        table.setSd(descriptor)
+        table.setPartitionKeys(self._java_list(keys))
+        table.setTableType("EXTERNAL_TABLE")
+        table.setParameters(self._java_map({**wanted.properties, "EXTERNAL": "TRUE"}))
+        return table
+
+    def _set_properties(self, op: SetProperties) -> None:
+        is_conditional = self.refuses_late_writers
+        what = f"a change of table {op.database}.{op.name}"
+        with self._failures(what):
+            table = self._get_table(op.database, op.name)
+        if table is None:
+            raise StaleRevision(op.database, op.name, op.expected_revision or "", "no table")
+        parameters = table.getParameters()
+        if parameters.get(REVISION) != op.expected_revision:
+            raise StaleRevision(op.database, op.name, op.expected_revision or "", parameters.get(REVISION) or "")
+        for key, value in op.properties:
+            parameters.put(key, value)
+        for key in op.removed:
+            parameters.remove(key)
+        context = self._context(op.expected_revision if is_conditional else None)
+        with self._failures(what):
+            try:
+                self._client.alter_table_with_environmentContext(op.database, op.name, table, context)
+            except METASTORE_FAILURES as error:
+                self._settle(op, error)
+
+    def _settle(self, op: SetProperties, error: Py4JError) -> None:
+        """Looks whether the change that failed is there all the same, or somebody else's."""
+        table = self._get_table(op.database, op.name)
+        found = table.getParameters().get(REVISION) if table is not None else None
+        if found == dict(op.properties)[REVISION]:
+            return
+        if found != op.expected_revision:
+            raise StaleRevision(op.database, op.name, op.expected_revision or "", found or "")
+        raise error
+
+    def _context(self, expected_revision: str | None) -> JavaObject:
+        context = self._api.EnvironmentContext()
+        context.putToProperties(NO_STATISTICS, "true")
+        if expected_revision is not None:
+            context.putToProperties(CONDITION_KEY, REVISION)
+            context.putToProperties(CONDITION_VALUE, expected_revision)
+        return context
+
+    def _add_partitions(self, op: AddPartitions) -> None:
+        with self._failures(f"partitions of {op.database}.{op.name}"):
+            table = self._get_table(op.database, op.name)
+            if table is None:
+                raise StatementRefused(f"partitions of {op.database}.{op.name}", "the table does not exist")
+            partitions = [self._java_partition(op, table.getSd(), part) for part in op.partitions]
+            self._client.add_partitions(self._java_list(partitions), True, False)
+
+    def _java_partition(self, op: AddPartitions, descriptor: JavaObject, partition: Partition) -> JavaObject:
+        own = descriptor.deepCopy()
+        own.setLocation(partition.location)
+        now = int(time.time())
+        values = self._java_list(partition.values)
+        return self._api.Partition(values, op.database, op.name, now, now, own, self._java_map({}))
+
+    def _set_location(self, op: SetPartitionLocation) -> None:
+        values = self._java_list(op.partition.values)
+        with self._failures(f"partition {'/'.join(op.partition.values)} of {op.database}.{op.name}"):
+            partition = self._client.getPartition(op.database, op.name, values)
+            partition.getSd().setLocation(op.partition.location)
+            self._client.alter_partition(op.database, op.name, partition, self._context(None))
+
+    def _publish(self, op: PublishSchema) -> None:
+        hadoop = self._jvm.org.apache.hadoop.fs
+        content = op.text.encode()
+        with self._failures(f"the schema file {op.url}"):
+            path = hadoop.Path(op.url)
+            system = path.getFileSystem(self._session._jsc.hadoopConfiguration())
+            if system.exists(path) and system.getFileStatus(path).getLen() == len(content):
+                return
+            temporary = hadoop.Path(path.getParent(), f".{path.getName()}.{secrets.token_hex(8)}")
+            stream = system.create(temporary, True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+            # The name is the hash of the content, so whoever is replaced had the same, or a torn, file.
+            overwrite = self._session._sc._gateway.new_array(hadoop.Options.Rename, 1)
+            overwrite[0] = hadoop.Options.Rename.OVERWRITE
+            hadoop.FileContext.getFileContext(path.toUri(), system.getConf()).rename(temporary, path, overwrite)
+
+    def _probe(self) -> bool:
+        """Whether a change with a wrong expectation is refused. A view needs no folder, and nobody else knows it."""
+        name = f"{PROBE_PREFIX}{secrets.token_hex(8)}"
+        view = self._java_table(
+            TableState(self._probe_database, name, "", (Column("probe", "string"),), (), {REVISION: "1"})
+        )
+        view.setTableType("VIRTUAL_VIEW")
+        view.getSd().setLocation(None)
+        view.setViewOriginalText("select 1")
+        view.setViewExpandedText("select 1")
+        view.getParameters().remove("EXTERNAL")
+        self._client.createTable(view)
+        try:
+            view.getParameters().put(REVISION, "2")
+            self._client.alter_table_with_environmentContext(
+                self._probe_database, name, view, self._context("not the revision")
+            )
+        except METASTORE_FAILURES as error:
+            if java_class(error) in UNREACHABLE:
+                raise
+            return True
+        else:
+            return False
+        finally:
+            self._client.dropTable(self._probe_database, name, False, True)
+
+    @contextlib.contextmanager
+    def _failures(self, subject: str) -> Iterator[None]:
+        try:
+            yield
+        except METASTORE_FAILURES as error:
+            self._translate(error, subject)
+
+    def _translate(self, error: Py4JError, subject: str) -> NoReturn:
+        if java_class(error) in UNREACHABLE:
+            raise MetastoreUnavailable(self._where(), root_cause(error)) from error
+        raise StatementRefused(subject, root_cause(error)) from error
+
+    def _where(self) -> str:
+        conf = self._session.sparkContext.getConf()
+        uri = conf.get("spark.hadoop.hive.metastore.uris")
+        return str(uri or conf.get("spark.hadoop.javax.jdo.option.ConnectionURL") or "")
+
+    def _java_list(self, items: Collection[Any]) -> JavaObject:
+        result = self._jvm.java.util.ArrayList()
+        for item in items:
+            result.add(item)
+        return result
+
+    def _java_map(self, items: Mapping[str, str]) -> JavaObject:
+        result = self._jvm.java.util.HashMap()
+        for key, value in items.items():
+            result.put(key, value)
+        return result
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user id without a name
+        return "headrace"
