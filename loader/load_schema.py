@@ -121,7 +121,7 @@ RULES: Final[Mapping[str, str]] = {
     "held": "the column's type holds the new type exactly, so the column does not change",
     "renamed": "an alias says that the field is the old one; old files are found under the alias",
     "renamed-beside": "Hive cannot find records and decimals under an alias, so the new name is a column of its own",
-    "name-reused": "the old name of a renamed field is now another field, so it feeds the renamed column only in versions from before",
+    "name-reused": "another field now has the old name of this one, so only earlier versions feed the column by it",
     "type-changed": "the old column cannot hold the new type, so its values have a column of their own",
     "branches-gained": "old files do not read as a union, so the union has a column of its own",
     "logical-changed": "another logical type gives the value another meaning, so it has a column of its own",
@@ -314,7 +314,8 @@ def _position_record(name: Name, *, is_full: bool) -> Record:
     fields = [
         Field("partition", Primitive(PrimitiveType.INT)),
         Field("offset", Primitive(long)),
-        Field("timestamp", millis),
+        # Null where the record says no time of this era: readers of timestamps overflow on absurd ones.
+        Field("timestamp", Union((null, millis)), None),
     ]
     if is_full:
         optional_bytes = Union((null, Primitive(PrimitiveType.BYTES)))

@@ -1,0 +1,392 @@
+"""Hypothesis generators: Avro schemas as JSON, data for them, and histories of one subject.
+
+Schemas hold namespaces, aliases, recursion, unions, logical types, defaults and references by name. Everything
+generated is valid for Avro Java; data are what fastavro takes and gives with logical types as plain numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from avro_schema import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Schema,
+    Type,
+    Union,
+    parse_schema,
+)
+
+PRIMITIVE_NAMES = [kind.value for kind in PrimitiveType]
+
+NAMES = st.one_of(
+    st.sampled_from(["a", "b", "c", "d", "A", "id", "time", "value", "user", "order", "dt", "hr", "kafka", "_x", "X1"]),
+    st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True),
+)
+TYPE_NAMES = st.sampled_from(["R", "S", "T", "Node", "Color", "Hash", "r", "Address"])
+NAMESPACES = st.sampled_from(["", "n", "n.m", "org.example", "_a.b1"])
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+LOGICAL_TYPES: list[dict[str, Any]] = [
+    {"type": "int", "logicalType": "date"},
+    {"type": "int", "logicalType": "time-millis"},
+    {"type": "long", "logicalType": "time-micros"},
+    {"type": "long", "logicalType": "timestamp-millis"},
+    {"type": "long", "logicalType": "timestamp-micros"},
+    {"type": "long", "logicalType": "timestamp-nanos"},
+    {"type": "long", "logicalType": "local-timestamp-millis"},
+    {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+    {"type": "bytes", "logicalType": "decimal", "precision": 5},
+    {"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 10},
+    {"type": "string", "logicalType": "uuid"},
+    {"type": "string", "logicalType": "unknown-to-all", "note": [1, None]},
+]
+
+
+@dataclass
+class _Names:
+    """The named types of a schema so far: full name to (short kind, defaults allowed)."""
+
+    defined: dict[str, str] = field(default_factory=dict)
+    open: list[str] = field(default_factory=list)
+
+
+@st.composite
+def schema_values(draw: st.DrawFn, *, root: str | None = None, max_depth: int = 3, logical: bool = True) -> Any:
+    """A valid Avro schema as a JSON value; `root="record"` makes it a record."""
+    names = _Names()
+    if root == "record":
+        return _record(draw, names, "", max_depth, logical)
+    return _type(draw, names, "", max_depth, logical)
+
+
+def schemas(**options: Any) -> st.SearchStrategy[Schema]:
+    """A parsed valid schema; options as for `schema_values`."""
+    return schema_values(**options).map(lambda value: parse_schema(json.dumps(value)))
+
+
+def _type(draw: st.DrawFn, names: _Names, space: str, depth: int, logical: bool, *, in_union: bool = False) -> Any:
+    kinds = ["primitive"] * 4 + ["reference"] + (["logical"] if logical else [])
+    if depth > 0:
+        kinds += ["record", "enum", "fixed", "array", "map"] + ([] if in_union else ["union", "union", "nullable"])
+    kind = draw(st.sampled_from(kinds))
+    if kind == "logical":
+        return dict(draw(st.sampled_from(LOGICAL_TYPES)))
+    if kind == "record":
+        return _record(draw, names, space, depth, logical)
+    if kind == "enum":
+        return _enum(draw, names, space)
+    if kind == "fixed":
+        return _fixed(draw, names, space, logical)
+    if kind == "array":
+        return {"type": "array", "items": _type(draw, names, space, depth - 1, logical)}
+    if kind == "map":
+        return {"type": "map", "values": _type(draw, names, space, depth - 1, logical)}
+    if kind == "nullable":
+        inner = _type(draw, names, space, depth - 1, logical, in_union=True)
+        return ["null", inner] if _union_key(inner, space) != "null" else ["null"]
+    if kind == "union":
+        return _union(draw, names, space, depth, logical)
+    if kind == "reference" and names.defined:
+        return draw(st.sampled_from(sorted(names.defined)))
+    return draw(st.sampled_from(PRIMITIVE_NAMES))
+
+
+def _union(draw: st.DrawFn, names: _Names, space: str, depth: int, logical: bool) -> list[Any]:
+    branches: dict[str, Any] = {}
+    for _ in range(draw(st.integers(1, 4))):
+        branch = _type(draw, names, space, depth - 1, logical, in_union=True)
+        key = _union_key(branch, space)
+        if key not in branches:
+            branches[key] = branch
+        elif isinstance(branch, dict) and branch["type"] in ("array", "map"):
+            continue
+    if draw(st.booleans()):
+        branches.setdefault("null", "null")
+    return list(branches.values())
+
+
+def _union_key(value: Any, space: str) -> str:
+    if isinstance(value, str):
+        return value
+    if "name" in value:
+        return _full(value, space)
+    return str(value["type"])
+
+
+def _full(value: dict[str, Any], space: str) -> str:
+    namespace = value.get("namespace", space)
+    return f"{namespace}.{value['name']}" if namespace else str(value["name"])
+
+
+def _new_name(draw: st.DrawFn, names: _Names, space: str) -> dict[str, Any]:
+    head: dict[str, Any] = {"name": draw(TYPE_NAMES)}
+    if draw(st.booleans()):
+        head["namespace"] = draw(NAMESPACES)
+    # A reference without dots from another namespace may mean a type without namespace; full names stay distinct by
+    # their short names too, so that what a reference means never depends on where it stands.
+    taken = {full.rpartition(".")[2] for full in (*names.defined, *names.open)}
+    while head["name"] in taken:
+        head["name"] += "x"
+    return head
+
+
+def _record(draw: st.DrawFn, names: _Names, space: str, depth: int, logical: bool) -> dict[str, Any]:
+    value: dict[str, Any] = {"type": "record", **_new_name(draw, names, space)}
+    full = _full(value, space)
+    inner_space = value.get("namespace", space)
+    names.open.append(full)
+    if draw(st.booleans()):
+        value["doc"] = draw(TEXTS)
+    fields: list[dict[str, Any]] = []
+    for name in draw(st.lists(NAMES, max_size=4 if depth > 1 else 2, unique=True)):
+        fields.append(_field(draw, names, name, inner_space, depth - 1, logical))
+    if depth > 1 and draw(st.integers(0, 3)) == 0 and not any(item["name"] == "next" for item in fields):
+        fields.append({"name": "next", "type": ["null", full], "default": None})
+    value["fields"] = fields
+    if draw(st.integers(0, 4)) == 0:
+        value["aliases"] = [draw(st.sampled_from(["Old", "n.Old", "x.y.Older"]))]
+    names.open.remove(full)
+    names.defined[full] = "record"
+    return value
+
+
+def _field(draw: st.DrawFn, names: _Names, name: str, space: str, depth: int, logical: bool) -> dict[str, Any]:
+    node = _type(draw, names, space, depth, logical)
+    out: dict[str, Any] = {"name": name, "type": node}
+    default = _default(draw, node)
+    if default is not _NOTHING and draw(st.booleans()):
+        out["default"] = default
+    if draw(st.integers(0, 5)) == 0:
+        out["doc"] = draw(TEXTS)
+    if draw(st.integers(0, 5)) == 0:
+        out["order"] = draw(st.sampled_from(["ascending", "descending", "ignore"]))
+    if draw(st.integers(0, 5)) == 0:
+        out["aliases"] = [f"{name}_old"]
+    if draw(st.integers(0, 5)) == 0:
+        out["x-prop"] = draw(st.sampled_from([1, "text", None, {"b": 1, "a": [1.5]}]))
+    return out
+
+
+_NOTHING = object()
+
+
+def _default(draw: st.DrawFn, node: Any) -> Any:
+    """A default for the type, or `_NOTHING` where none is generated."""
+    if isinstance(node, list):
+        return _default(draw, node[0])
+    kind = node if isinstance(node, str) else node["type"]
+    simple: dict[str, st.SearchStrategy[Any]] = {
+        "null": st.none(),
+        "boolean": st.booleans(),
+        "int": st.integers(-(2**31), 2**31 - 1),
+        "long": st.integers(-(2**63), 2**63 - 1),
+        "float": st.sampled_from([0, 1.5, -2.25, 1e10]),
+        "double": st.sampled_from([0, 1.5, -0.001, 1e-7, 12345678.9]),
+        "bytes": st.text(st.characters(max_codepoint=255), max_size=4),
+        "string": TEXTS,
+    }
+    if kind in simple:
+        return draw(simple[kind])
+    if kind == "array":
+        return []
+    if kind == "map":
+        return {}
+    if kind == "enum":
+        return node["symbols"][0]
+    if kind == "fixed":
+        return "\u0000" * node["size"]
+    return _NOTHING
+
+
+def _enum(draw: st.DrawFn, names: _Names, space: str) -> dict[str, Any]:
+    value: dict[str, Any] = {"type": "enum", **_new_name(draw, names, space)}
+    value["symbols"] = draw(st.lists(st.sampled_from(["A", "B", "C", "D", "_e"]), min_size=1, unique=True))
+    if draw(st.booleans()):
+        value["default"] = value["symbols"][-1]
+    names.defined[_full(value, space)] = "enum"
+    return value
+
+
+def _fixed(draw: st.DrawFn, names: _Names, space: str, logical: bool) -> dict[str, Any]:
+    value: dict[str, Any] = {"type": "fixed", **_new_name(draw, names, space), "size": draw(st.integers(1, 5))}
+    if logical and draw(st.integers(0, 3)) == 0:
+        value["logicalType"], value["size"] = draw(st.sampled_from([("uuid", 16), ("duration", 12), ("decimal", 8)]))
+        if value["logicalType"] == "decimal":
+            value.update(precision=10, scale=3)
+    names.defined[_full(value, space)] = "fixed"
+    return value
+
+
+def data_for(schema: Schema, node: Type | None = None, *, depth: int = 4) -> st.SearchStrategy[Any]:
+    """Data that fastavro writes with the schema; below `depth` levels optional and repeated parts are left out.
+
+    Branches of unions are given as `(name, value)` where the value alone would be ambiguous to fastavro.
+    """
+    node = schema.resolve(schema.root if node is None else node)
+    if isinstance(node, Primitive):
+        return _PRIMITIVE_DATA[node.type.value]
+    if isinstance(node, Enum):
+        return st.sampled_from(node.symbols)
+    if isinstance(node, Fixed):
+        return st.binary(min_size=node.size, max_size=node.size)
+    if isinstance(node, Array):
+        return st.just([]) if depth <= 0 else st.lists(data_for(schema, node.items, depth=depth - 1), max_size=2)
+    if isinstance(node, Map):
+        if depth <= 0:
+            return st.just({})
+        return st.dictionaries(TEXTS, data_for(schema, node.values, depth=depth - 1), max_size=2)
+    if isinstance(node, Union):
+        return _union_data(schema, node, depth)
+    assert isinstance(node, Record)
+    fields = node.fields
+    return st.fixed_dictionaries(
+        {item.name: st.deferred(lambda item=item: data_for(schema, item.type, depth=depth - 1)) for item in fields}
+    )
+
+
+def _union_data(schema: Schema, node: Union, depth: int) -> st.SearchStrategy[Any]:
+    branches = [schema.resolve(branch) for branch in node.branches]
+    null = [b for b in branches if isinstance(b, Primitive) and b.type is PrimitiveType.NULL]
+    if depth <= 0 and null:
+        return st.none()
+    return st.one_of([_branch_data(schema, branch, depth) for branch in branches])
+
+
+def _branch_data(schema: Schema, branch: Type, depth: int) -> st.SearchStrategy[Any]:
+    if isinstance(branch, Primitive) and branch.type is PrimitiveType.NULL:
+        return st.none()
+    inner = st.deferred(lambda: data_for(schema, branch, depth=depth - 1))
+    name = branch_name(branch)
+    return inner.map(lambda value: (name, value))
+
+
+def branch_name(node: Type) -> str:
+    """The name by which Avro's JSON encoding, and fastavro's pairs, call a branch."""
+    if isinstance(node, Primitive):
+        return node.type.value
+    return node.name.full if isinstance(node, Record | Enum | Fixed) else type(node).__name__.lower()
+
+
+_FLOATS = st.floats(width=32, allow_nan=False)
+_PRIMITIVE_DATA: dict[str, st.SearchStrategy[Any]] = {
+    "null": st.none(),
+    "boolean": st.booleans(),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "long": st.integers(-(2**63), 2**63 - 1),
+    "float": _FLOATS,
+    "double": st.floats(allow_nan=False),
+    "bytes": st.binary(max_size=6),
+    "string": TEXTS,
+}
+
+
+@st.composite
+def histories(draw: st.DrawFn, *, max_versions: int = 5) -> list[Schema]:
+    """The versions of one subject: records whose fields come, go, widen, narrow, are renamed or change altogether."""
+    fields = [_field_of(draw, name, ()) for name in draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))]
+    versions = [_history_schema(fields)]
+    for _ in range(draw(st.integers(0, max_versions - 1))):
+        fields = _changed(draw, fields)
+        versions.append(_history_schema(fields))
+    return versions
+
+
+@st.composite
+def growing_histories(draw: st.DrawFn, *, max_versions: int = 4) -> list[Schema]:
+    """Versions that only add fields, anywhere, each with a default or nullable."""
+    names = draw(st.lists(st.from_regex(r"[a-z]{3,6}", fullmatch=True), min_size=1, max_size=8, unique=True))
+    fields: list[dict[str, Any]] = []
+    versions: list[Schema] = []
+    while names and len(versions) < max_versions:
+        for name in names[: draw(st.integers(1, 3))]:
+            kind, default = draw(st.sampled_from(_ADDED))
+            fields.insert(draw(st.integers(0, len(fields))), {"name": name, "type": kind, "default": default})
+            names.remove(name)
+        versions.append(_history_schema(fields))
+    return versions
+
+
+_ADDED: list[tuple[Any, Any]] = [
+    ("int", 5),
+    ("string", "x"),
+    (["null", "long"], None),
+    ({"type": "array", "items": "string"}, []),
+    (["null", {"type": "long", "logicalType": "timestamp-millis"}], None),
+    ("boolean", True),
+]
+
+_FIELD_TYPES: list[Any] = [
+    "int",
+    "long",
+    "float",
+    "double",
+    "string",
+    "bytes",
+    ["null", "int"],
+    ["null", "string"],
+    ["int", "string"],
+    ["null", "long", "string", {"type": "array", "items": "int"}],
+    {"type": "array", "items": "int"},
+    {"type": "array", "items": "long"},
+    {"type": "map", "values": ["null", "string"]},
+    {"type": "int", "logicalType": "date"},
+    {"type": "long", "logicalType": "timestamp-millis"},
+    {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+    {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2},
+    {"type": "bytes", "logicalType": "decimal", "precision": 44, "scale": 2},
+]
+
+
+def _field_of(draw: st.DrawFn, name: str, aliases: tuple[str, ...]) -> dict[str, Any]:
+    kind = draw(st.sampled_from(["plain"] * 6 + ["enum", "record", "records"]))
+    node = draw(st.sampled_from(_FIELD_TYPES))
+    if kind == "enum":
+        symbols = draw(st.lists(st.sampled_from(["A", "B", "C"]), min_size=1, unique=True))
+        node = {"type": "enum", "name": f"E_{name}", "symbols": symbols}
+    elif kind != "plain":
+        inner = draw(st.lists(st.sampled_from(["x", "y", "z"]), min_size=0, max_size=3, unique=True))
+        members = [{"name": n, "type": draw(st.sampled_from(_FIELD_TYPES))} for n in inner]
+        node = {"type": "record", "name": f"R_{name}", "fields": members}
+        if kind == "records":
+            node = {"type": "array", "items": node}
+    out: dict[str, Any] = {"name": name, "type": node}
+    if aliases:
+        out["aliases"] = list(aliases)
+    default = _default(draw, node)
+    if default is not _NOTHING and draw(st.booleans()):
+        out["default"] = default
+    return out
+
+
+def _changed(draw: st.DrawFn, fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    fields = [dict(item) for item in fields]
+    what = draw(st.sampled_from(["add", "remove", "retype", "retype", "rename", "reorder"]))
+    names = {item["name"] for item in fields}
+    new = draw(NAMES.filter(lambda name: name not in names))
+    if what == "add" or not fields:
+        return [*fields, _field_of(draw, new, ())]
+    i = draw(st.integers(0, len(fields) - 1))
+    if what == "remove":
+        del fields[i]
+    elif what == "retype":
+        fields[i] = _field_of(draw, fields[i]["name"], tuple(fields[i].get("aliases", ())))
+    elif what == "rename":
+        fields[i]["aliases"] = [fields[i]["name"]]
+        fields[i]["name"] = new
+    else:
+        fields.reverse()
+    return fields
+
+
+def _history_schema(fields: list[dict[str, Any]]) -> Schema:
+    return parse_schema(json.dumps({"type": "record", "name": "Event", "namespace": "n", "fields": fields}))
