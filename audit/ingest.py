@@ -1,0 +1,142 @@
+"""Reads what is new of the audit topic into the store."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Final
+
+import fastavro
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from audit.emit import plain_schema
+from audit.errors import BadAuditMessage, IngestFailed
+from audit.row import AuditRow
+from audit.schema import AUDIT_SCHEMA, from_message
+from audit.store import AuditStore
+
+logger = logging.getLogger(__name__)
+
+_PREFIX: Final = struct.Struct(">bi")
+_BATCH_RECORDS: Final = 20_000
+"""Records of one transaction: few enough to keep other writers waiting for less than a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """`read` messages, of which `added` were new rows and `bad` were no audit rows and were passed over."""
+
+    read: int = 0
+    added: int = 0
+    bad: int = 0
+
+
+class RowDecoder:
+    """Decodes messages of the audit topic; `schema_text` gives the text of a schema id."""
+
+    def __init__(self, schema_text: Callable[[int], str]) -> None:
+        self._schema_text = schema_text
+        self._reader_schema = plain_schema(AUDIT_SCHEMA)
+        self._writer_schemas: dict[int, Any] = {}
+
+    def decode(self, value: bytes) -> AuditRow:
+        """The row of one message value.
+
+        Raises:
+            BadAuditMessage: it is none.
+        """
+        if len(value) < _PREFIX.size or value[0] != 0:
+            raise BadAuditMessage("an audit message does not begin with the magic byte 0 and a schema id")
+        schema_id = _PREFIX.unpack_from(value)[1]
+        if schema_id not in self._writer_schemas:
+            self._writer_schemas[schema_id] = plain_schema(self._schema_text(schema_id))
+        try:
+            message = fastavro.schemaless_reader(
+                BytesIO(value[_PREFIX.size :]), self._writer_schemas[schema_id], self._reader_schema
+            )
+        except Exception as error:  # fastavro raises whatever its C code meets
+            raise BadAuditMessage(f"an audit message does not match its schema {schema_id}: {error}") from error
+        if not isinstance(message, dict):
+            raise BadAuditMessage(f"an audit message of schema {schema_id} is not a record")
+        return from_message(message)
+
+
+def ingest(
+    store: AuditStore, *, bootstrap_servers: str, topic: str, schema_text: Callable[[int], str], timeout_s: float = 30.0
+) -> Ingested:
+    """Adds the rows of the audit topic that have come since the last time.
+
+    Args:
+        schema_text: the text of a schema by its id; its errors pass through.
+        timeout_s: how long the brokers may stay silent.
+
+    Raises:
+        IngestFailed: no broker answers.
+        StoreUnavailable: the database cannot be written.
+    """
+    try:
+        consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap_servers,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            allow_auto_create_topics=False,
+            bootstrap_timeout_ms=int(timeout_s * 1000),
+            request_timeout_ms=int(timeout_s * 1000),
+            max_poll_records=_BATCH_RECORDS,
+        )
+    except KafkaError as error:
+        raise IngestFailed(topic, bootstrap_servers, str(error) or type(error).__name__) from error
+    try:
+        return _ingest_from(consumer, store, topic, RowDecoder(schema_text), timeout_s)
+    except KafkaError as error:
+        raise IngestFailed(topic, bootstrap_servers, str(error) or type(error).__name__) from error
+    finally:
+        consumer.close()
+
+
+def _ingest_from(consumer: Any, store: AuditStore, topic: str, decoder: RowDecoder, timeout_s: float) -> Ingested:
+    if topic not in consumer.topics():
+        return Ingested()
+    partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+    consumer.assign(partitions)
+    first, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    known = store.next_offsets(topic)
+    for partition in partitions:
+        offset = known.get(partition.partition, 0)
+        # Beyond the end the topic is another one than was read before; ids keep its rows apart from the old ones.
+        consumer.seek(partition, offset if first[partition] <= offset <= end[partition] else first[partition])
+    total = Ingested()
+    while any(consumer.position(partition) < end[partition] for partition in partitions):
+        polled = consumer.poll(timeout_ms=int(timeout_s * 1000))
+        if not polled:
+            raise IngestFailed(topic, str(consumer.config["bootstrap_servers"]), f"no answer in {timeout_s:g} s")
+        rows, bad = _decode_all(decoder, polled)
+        next_offsets = {partition.partition: consumer.position(partition) for partition in polled}
+        added = store.add_ingested(topic, next_offsets, rows)
+        total = Ingested(total.read + len(rows) + bad, total.added + added, total.bad + bad)
+    return total
+
+
+def _decode_all(decoder: RowDecoder, polled: Any) -> tuple[list[AuditRow], int]:
+    rows: list[AuditRow] = []
+    bad = 0
+    for records in polled.values():
+        for record in records:
+            if record.value is None:
+                continue
+            try:
+                rows.append(decoder.decode(record.value))
+            except BadAuditMessage as error:
+                bad += 1
+                logger.warning(
+                    "audit message passed over topic=%s partition=%d offset=%d reason=%s",
+                    record.topic,
+                    record.partition,
+                    record.offset,
+                    error,
+                )
+    return rows, bad

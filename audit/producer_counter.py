@@ -1,0 +1,203 @@
+"""Counting at the producer, for any Kafka client: what was handed to it, and what the brokers acknowledged.
+
+The difference of the two is what a crash lost at most. Open rows live in the process's spool, so that they are
+found when it dies. With confluent-kafka:
+
+    counter = ProducerCounter("shop", spool_dir=Path("/var/lib/shop/audit"))
+    counter.sent(topic, time_ms, key, value)
+    producer.produce(topic, value, key, on_delivery=counter.on_delivery(time_ms))
+    …
+    for row in counter.take(now_ms):          # now and then, and with every=True at the end
+        publish(row, then=lambda: counter.published(row.id))
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from audit.count import FINGERPRINT_MASK, message_hash
+from audit.row import AuditRow, Outcome, Tier, counted_row_id
+from audit.spool import SLOTS, Spool
+from audit.window import WINDOW_MS
+
+logger = logging.getLogger(__name__)
+
+Ticket = tuple[str, int, int, int]
+"""What `sent` returns and `acknowledge` takes: topic, window start, bytes, hash of one message."""
+
+OPEN_ROWS_MAX: Final = SLOTS // 2
+"""From here on `take` gives rows of any window, so that slots do not run out while others are being published."""
+
+
+class _Row:
+    """An open row: one topic and window."""
+
+    __slots__ = ("bytes", "count", "fingerprint", "seen", "sent", "sequence", "slot")
+
+    def __init__(self, sequence: int, slot: int) -> None:
+        self.sequence = sequence
+        self.slot = slot
+        self.sent = self.count = self.bytes = self.fingerprint = 0
+        self.seen = -1  # sent + count at the last `take`: a row that stands still is ready to go
+
+
+class ProducerCounter:
+    """Counts of one process. All methods may be called from any thread.
+
+    Args:
+        application: the name of the application, as the audit shows it.
+        spool_dir: the folder of spools, or None to keep none (a crash then goes unseen).
+    """
+
+    def __init__(self, application: str, *, spool_dir: Path | None, host: str = "", instance: str = "") -> None:
+        self.application = application
+        self.host = host or socket.gethostname()
+        self.instance = instance or secrets.token_hex(8)
+        self._lock = threading.Lock()
+        self._rows: dict[tuple[str, int], _Row] = {}
+        self._publishing: dict[str, int] = {}
+        self._sequence = 0
+        self._spool = self._open_spool(spool_dir) if spool_dir is not None else None
+        self._spool_is_full = False
+
+    @property
+    def open_rows(self) -> int:
+        return len(self._rows)
+
+    def sent(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> Ticket:
+        """Counts a message that is about to be handed to the Kafka client; call it before."""
+        ticket = (
+            topic,
+            time_ms - time_ms % WINDOW_MS,
+            len(value) if key is None else len(key) + len(value),
+            message_hash(key, value),
+        )
+        place = ticket[:2]
+        with self._lock:
+            row = self._rows.get(place)
+            if row is None:
+                row = self._open_row(place)
+            row.sent += 1
+            if row.slot >= 0 and self._spool is not None:
+                self._spool.set_sent(row.slot, row.sent)
+        return ticket
+
+    def acknowledge(self, tickets: Iterable[Ticket]) -> None:
+        """Counts messages that the brokers acknowledged."""
+        with self._lock:
+            touched: dict[tuple[str, int], _Row] = {}
+            for topic, window_start_ms, size, fingerprint in tickets:
+                place = (topic, window_start_ms)
+                row = touched.get(place)
+                if row is None:
+                    row = touched[place] = self._rows.get(place) or self._open_row(place)
+                row.count += 1
+                row.bytes += size
+                row.fingerprint += fingerprint
+            for row in touched.values():
+                row.fingerprint &= FINGERPRINT_MASK
+                if row.slot >= 0 and self._spool is not None:
+                    self._spool.set_counts(row.slot, row.count, row.bytes, row.fingerprint)
+
+    def acknowledged(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> None:
+        """Counts one message that the brokers acknowledged, for callers that keep no ticket."""
+        size = len(value) if key is None else len(key) + len(value)
+        self.acknowledge([(topic, time_ms - time_ms % WINDOW_MS, size, message_hash(key, value))])
+
+    def on_delivery(self, time_ms: int) -> Callable[[Any, Any], None]:
+        """The delivery callback `(error, message)` of confluent-kafka for a message of this time."""
+
+        def count(error: Any, message: Any) -> None:
+            if error is None:
+                self.acknowledged(message.topic(), time_ms, message.key(), message.value())
+
+        return count
+
+    def take(self, now_ms: int, *, every: bool = False) -> list[AuditRow]:
+        """Rows to publish now. They are out of the counting: what comes later of the same window is another row.
+
+        Without `every`, those whose window has ended and that have not grown since the last call.
+        """
+        with self._lock:
+            every = every or len(self._rows) >= OPEN_ROWS_MAX
+            places = [place for place, row in self._rows.items() if every or self._is_ready(place, row, now_ms)]
+            rows = []
+            for place in places:
+                row = self._rows.pop(place)
+                if row.slot >= 0 and self._spool is not None:
+                    self._spool.set_final(row.slot)
+                audit_row = self._audit_row(place, row, now_ms)
+                self._publishing[audit_row.id] = row.slot
+                rows.append(audit_row)
+            return rows
+
+    def published(self, row_id: str) -> None:
+        """The row is safe elsewhere, and need not be spooled any more."""
+        with self._lock:
+            slot = self._publishing.pop(row_id, -1)
+            if slot >= 0 and self._spool is not None:
+                self._spool.free_slot(slot)
+
+    def close(self) -> None:
+        """Gives up the spool. Rows that were not published stay in it for the next process to find."""
+        with self._lock:
+            if self._spool is not None:
+                for row in self._rows.values():
+                    if row.slot >= 0:
+                        self._spool.set_final(row.slot)
+                self._spool.close()
+                self._spool = None
+
+    def _open_spool(self, folder: Path) -> Spool | None:
+        try:
+            return Spool(folder, self.instance, self.application, self.host)
+        except OSError as error:
+            # Counting goes on: an application is not stopped because its audit could not see it die.
+            logger.warning("audit spool unavailable folder=%s error=%s", folder, error)
+            return None
+
+    def _open_row(self, place: tuple[str, int]) -> _Row:
+        self._sequence += 1
+        slot = -1
+        if self._spool is not None:
+            slot = self._spool.open_slot(self._sequence, *place)
+            if slot < 0 and not self._spool_is_full:
+                self._spool_is_full = True
+                logger.warning("audit spool full, further open windows would be lost by a crash slots=%d", SLOTS)
+        row = self._rows[place] = _Row(self._sequence, slot)
+        return row
+
+    @staticmethod
+    def _is_ready(place: tuple[str, int], row: _Row, now_ms: int) -> bool:
+        grown = row.sent + row.count != row.seen
+        row.seen = row.sent + row.count
+        return not grown and place[1] + WINDOW_MS <= now_ms
+
+    def _audit_row(self, place: tuple[str, int], row: _Row, now_ms: int) -> AuditRow:
+        return AuditRow(
+            id=counted_row_id(self.instance, row.sequence),
+            tier=Tier.PRODUCER,
+            outcome=Outcome.ACKNOWLEDGED,
+            topic=place[0],
+            window_start_ms=place[1],
+            count=row.count,
+            bytes=row.bytes,
+            fingerprint=row.fingerprint,
+            application=self.application,
+            host=self.host,
+            instance=self.instance,
+            emitted_at_ms=now_ms,
+            sent=row.sent,
+        )
+
+
+def wall_clock_ms() -> int:
+    """The present time, for callers at the edge."""
+    return time.time_ns() // 1_000_000

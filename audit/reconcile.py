@@ -1,0 +1,317 @@
+"""What the counts of the tiers prove about each (topic, window), and about a topic as a whole.
+
+Two steps are compared. From producer to log: what brokers acknowledged must be in the log. From log to tables: what
+the loader read must be rows, good or quarantined. Equal counts with different fingerprints are different messages,
+so a loss and a duplicate that cancel are still seen. Everything here is pure; the present time is an argument.
+
+A producer that crashed, or got no answer, leaves messages of which nobody knows whether they arrived: the log may
+hold any number of them, and that alone is no finding.
+
+Consumers are shown and not judged: an application that started late or stopped early has lost nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import groupby
+from typing import Final
+
+from audit.facts import Count, WindowFacts
+from audit.offsets import CONTIGUOUS, OffsetCheck, ranges_text
+from audit.window import duration_text
+
+COMPLETE_SHARE: Final = (999, 1000)
+"""A window counts as complete for the measure of latency from this share of its messages on."""
+
+
+class State(StrEnum):
+    """The verdict of a window; of a topic, the worst of its windows."""
+
+    COMPLETE = "complete"  # every tier counted the same messages
+    PENDING = "pending"  # not equal yet, and too early to say more
+    UNKNOWN = "unknown"  # a tier that must have counted is silent
+    SURPLUS = "surplus"  # more messages than before
+    SHORT = "short"  # fewer messages than before
+    MIXED = "mixed"  # other messages than before: some lost, some doubled or foreign
+
+
+SEVERITY: Final = (State.COMPLETE, State.PENDING, State.UNKNOWN, State.SURPLUS, State.SHORT, State.MIXED)
+FINDINGS: Final = frozenset({State.SURPLUS, State.SHORT, State.MIXED})
+
+
+@dataclass(frozen=True, slots=True)
+class TopicContext:
+    """What is known of a topic beyond one window: whether any broker or loader row of it exists, and its offsets."""
+
+    is_read: bool = True
+    is_loaded: bool = True
+    offsets: OffsetCheck = CONTIGUOUS
+
+
+@dataclass(frozen=True, slots=True)
+class WindowVerdict:
+    """`latency_ms` is from the window's end, or its last message sent if that was later, until 99.9 % of it were
+    loaded; None while they are not. `difference` is messages too many (positive) or too few (negative)."""
+
+    facts: WindowFacts
+    state: State
+    sentence: str
+    difference: int = 0
+    latency_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicVerdict:
+    """A topic as a whole. `complete_until_ms` is the end of the last window with all earlier ones complete."""
+
+    topic: str
+    state: State
+    sentence: str
+    windows: tuple[WindowVerdict, ...]
+    totals: Mapping[str, int]
+    states: Mapping[State, int] = field(default_factory=dict)
+    producer_is_silent: bool = False
+    complete_until_ms: int | None = None
+    latency_p50_ms: int | None = None
+    latency_p95_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The comparison of two neighbouring tiers."""
+
+    state: State
+    sentence: str = ""
+    difference: int = 0
+
+
+_EQUAL = _Step(State.COMPLETE)
+
+
+def reconcile_topics(
+    facts: Iterable[WindowFacts], offsets: Mapping[str, OffsetCheck], *, now_ms: int, grace_ms: int
+) -> tuple[TopicVerdict, ...]:
+    """The verdicts of all topics, the worst first; `facts` come by topic and window."""
+    verdicts = [
+        reconcile_topic(topic, tuple(group), offsets.get(topic, CONTIGUOUS), now_ms=now_ms, grace_ms=grace_ms)
+        for topic, group in groupby(facts, key=lambda window: window.topic)
+    ]
+    return tuple(sorted(verdicts, key=lambda verdict: (-SEVERITY.index(verdict.state), verdict.topic)))
+
+
+def reconcile_topic(
+    topic: str, facts: Sequence[WindowFacts], offsets: OffsetCheck, *, now_ms: int, grace_ms: int
+) -> TopicVerdict:
+    """The verdict of one topic over all its windows, in the order of time."""
+    context = TopicContext(
+        is_read=any(window.stored is not None for window in facts),
+        is_loaded=any(window.loaded is not None for window in facts),
+        offsets=offsets,
+    )
+    windows = tuple(reconcile_window(window, context, now_ms=now_ms, grace_ms=grace_ms) for window in facts)
+    state = max((window.state for window in windows), key=SEVERITY.index, default=State.COMPLETE)
+    states = Counter(window.state for window in windows)
+    silent = all(window.acknowledged is None for window in facts)
+    latencies = sorted(window.latency_ms for window in windows if window.latency_ms is not None)
+    return TopicVerdict(
+        topic=topic,
+        state=state,
+        sentence=_topic_sentence(windows, state, states, facts),
+        windows=windows,
+        totals=_totals(facts),
+        states=states,
+        producer_is_silent=silent,
+        complete_until_ms=_complete_until(windows),
+        latency_p50_ms=_percentile(latencies, 50),
+        latency_p95_ms=_percentile(latencies, 95),
+    )
+
+
+def reconcile_window(
+    facts: WindowFacts, context: TopicContext = TopicContext(), *, now_ms: int, grace_ms: int
+) -> WindowVerdict:
+    """Classifies one window.
+
+    Args:
+        now_ms: the present time.
+        grace_ms: how long after the end of a window, or after the last count of it, a difference may be a count
+            still under way.
+    """
+    to_log = _producer_to_log(facts, context)
+    to_tables = _log_to_tables(facts, context)
+    if to_log.state is not State.COMPLETE and now_ms < _settled_ms(facts, to_log) + grace_ms:
+        to_log = _Step(State.PENDING, f"{to_log.sentence}; counts may still be under way")
+    steps = [step for step in (to_log, to_tables) if step.state is not State.COMPLETE]
+    return WindowVerdict(
+        facts=facts,
+        state=_worse(to_log.state, to_tables.state),
+        sentence="; ".join(step.sentence for step in steps) or _complete_sentence(facts),
+        difference=to_log.difference + to_tables.difference,
+        latency_ms=_latency_ms(facts),
+    )
+
+
+def _producer_to_log(facts: WindowFacts, context: TopicContext) -> _Step:
+    acknowledged, stored = facts.acknowledged, facts.stored
+    if acknowledged is None:
+        return _EQUAL if stored is not None else _Step(State.UNKNOWN, "neither producers nor the loader counted it")
+    if stored is None:
+        if acknowledged.count == 0:
+            return _EQUAL
+        if not context.is_read:
+            return _Step(
+                State.UNKNOWN,
+                f"the loader has never counted this topic, of which producers sent {acknowledged.count} messages",
+            )
+        stored = Count(0, 0, 0)
+    return _compare_with_log(facts, acknowledged, stored, context.offsets)
+
+
+def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, offsets: OffsetCheck) -> _Step:
+    unsure = max(facts.sent - acknowledged.count, 0)
+    missing = acknowledged.count - stored.count
+    if missing > 0:
+        where = (
+            f"offsets that no load counted: {ranges_text(offsets.holes)}"
+            if offsets.holes
+            else "the loader read without a hole, so they are not loaded yet or the log lost them"
+        )
+        return _Step(
+            State.SHORT,
+            f"{missing} of {acknowledged.count} messages that were acknowledged to producers have not been read from "
+            f"the log ({where})",
+            -missing,
+        )
+    if -missing > unsure:
+        cause = (
+            f"offsets counted twice: {ranges_text(offsets.overlaps)}"
+            if offsets.overlaps
+            else "producers sent them twice, or a producer that does not count sends here too"
+        )
+        return _Step(
+            State.SURPLUS,
+            f"the log holds {stored.count} messages and producers sent {max(facts.sent, acknowledged.count)} ({cause})",
+            -missing - unsure,
+        )
+    if missing == 0 and stored.fingerprint != acknowledged.fingerprint and unsure == 0:
+        return _Step(
+            State.MIXED,
+            f"the log holds {stored.count} messages as acknowledged, but not the same ones: as many were lost as "
+            "were doubled or came from elsewhere",
+        )
+    return _EQUAL
+
+
+def _log_to_tables(facts: WindowFacts, context: TopicContext) -> _Step:
+    stored, loaded = facts.stored, facts.loaded
+    if stored is None:
+        if loaded is None:
+            return _EQUAL
+        return _Step(State.SURPLUS, f"{loaded.count} rows were written of messages that nobody read", loaded.count)
+    if loaded is None and not context.is_loaded:
+        return _Step(State.UNKNOWN, f"{stored.count} messages were read and the loader has counted no row of them")
+    loaded = loaded or Count(0, 0, 0)
+    if loaded.count < stored.count:
+        missing = stored.count - loaded.count
+        return _Step(State.SHORT, f"{missing} of {stored.count} messages read are in no row", -missing)
+    if loaded.count > stored.count:
+        more = loaded.count - stored.count
+        return _Step(State.SURPLUS, f"{loaded.count} rows were made of {stored.count} messages read", more)
+    if loaded.fingerprint != stored.fingerprint:
+        return _Step(State.MIXED, f"{loaded.count} rows were made of as many messages, but not of the same ones")
+    return _EQUAL
+
+
+def _settled_ms(facts: WindowFacts, step: _Step) -> int:
+    """From when on the counts that the step compares should have arrived."""
+    times = [facts.window_end_ms]
+    if facts.acknowledged is not None:
+        times.append(facts.acknowledged.last_ms)
+    if facts.stored is not None and step.state is State.SURPLUS:
+        times.append(facts.stored.last_ms)
+    return max(times)
+
+
+def _worse(first: State, second: State) -> State:
+    if {first, second} == {State.SHORT, State.SURPLUS}:
+        return State.MIXED
+    return max(first, second, key=SEVERITY.index)
+
+
+def _complete_sentence(facts: WindowFacts) -> str:
+    if facts.acknowledged is None:
+        return "what was read from the log was loaded; no producer counted"
+    unsure = facts.sent - facts.acknowledged.count
+    if unsure > 0:
+        arrived = (facts.stored.count if facts.stored else 0) - facts.acknowledged.count
+        why = "a producer crashed" if facts.crashed else "sends failed or are under way"
+        return f"all that was acknowledged was loaded; of {unsure} messages without an answer ({why}) {arrived} arrived"
+    return "every tier counted the same messages"
+
+
+def _latency_ms(facts: WindowFacts) -> int | None:
+    expected = facts.acknowledged or facts.stored
+    if expected is None or expected.count == 0:
+        return None
+    begin_ms = max(facts.window_end_ms, facts.acknowledged.last_ms if facts.acknowledged else 0)
+    loaded = 0
+    share, whole = COMPLETE_SHARE
+    for emitted_at_ms, count in facts.loads:
+        loaded += count
+        if loaded * whole >= expected.count * share:
+            return max(0, emitted_at_ms - begin_ms)
+    return None
+
+
+def _percentile(ordered: Sequence[int], percent: int) -> int | None:
+    """The smallest value that at least `percent` of the values do not exceed."""
+    return ordered[(len(ordered) * percent + 99) // 100 - 1] if ordered else None
+
+
+def _complete_until(windows: Sequence[WindowVerdict]) -> int | None:
+    until = None
+    for window in windows:
+        if window.state is not State.COMPLETE:
+            break
+        until = window.facts.window_end_ms
+    return until
+
+
+def _totals(facts: Sequence[WindowFacts]) -> dict[str, int]:
+    """Messages per outcome; an outcome that no tier reported is absent, which is not the same as 0."""
+    totals: Counter[str] = Counter()
+    for window in facts:
+        if window.acknowledged is not None:
+            totals["sent"] += max(window.sent, window.acknowledged.count)
+        for outcome in ("acknowledged", "stored", "written", "quarantined"):
+            count: Count | None = getattr(window, outcome)
+            if count is not None:
+                totals[outcome] += count.count
+        for application, consumed in window.consumed:
+            totals[f"consumed by {application or 'unnamed'}"] += consumed.count
+    return dict(totals)
+
+
+def _topic_sentence(
+    windows: Sequence[WindowVerdict], state: State, states: Mapping[State, int], facts: Sequence[WindowFacts]
+) -> str:
+    uncounted = sum(window.acknowledged is None for window in facts)
+    if uncounted == len(facts):
+        note = "; producer silent (its producers do not count), so only log and tables are compared"
+    elif uncounted:
+        note = f"; in {uncounted} windows no producer counted, so only log and tables are compared there"
+    else:
+        note = ""
+    if state is State.COMPLETE:
+        latencies = [window.latency_ms for window in windows if window.latency_ms is not None]
+        speed = f", the slowest after {duration_text(max(latencies))}" if latencies else ""
+        return f"all {len(windows)} windows complete{speed}{note}"
+    parts = [f"{states[kind]} {kind}" for kind in reversed(SEVERITY) if states.get(kind)]
+    lost = -sum(window.difference for window in windows if window.difference < 0)
+    more = sum(window.difference for window in windows if window.difference > 0)
+    sums = [f"{lost} messages missing"] if lost else []
+    sums += [f"{more} messages too many"] if more else []
+    return f"of {len(windows)} windows {', '.join(parts)}" + "".join(f"; {text}" for text in sums) + note
