@@ -21,8 +21,8 @@ from compat.rules import RULES, Rule
 __all__ = [
     "LEVELS",
     "RULES",
-    "CompatError",
     "ComparisonTooLarge",
+    "CompatError",
     "CompatibilityLevel",
     "Direction",
     "Finding",

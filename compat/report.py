@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +10,25 @@ from avro_schema import Position
 from compat.confluent import confluent_messages
 from compat.finding import Finding, Report
 
-__all__ = ["Style", "confluent_messages", "json_report", "text_report"]
+__all__ = [
+    "COLOURED",
+    "PLAIN",
+    "Style",
+    "confluent_messages",
+    "json_document",
+    "json_report",
+    "printable",
+    "text_report",
+]
 
 JSON_FORMAT = 1
-"""Counts the incompatible changes of the JSON report's shape."""
+"""Counts the incompatible changes of the JSON document's shape."""
 
 EXCERPT_CHARS_MAX = 110
 """Longest excerpt of a source line; a schema in one line is shown around the column."""
+
+DETAIL_CHARS_MAX = 300
+"""Longest wording of Avro Java that is shown; a list of missing symbols has no end. JSON has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +54,19 @@ def text_report(report: Report, style: Style = PLAIN) -> str:
     return "\n".join([*parts, _verdict(report, style)])
 
 
+def json_document(reports: Sequence[Report], errors: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Several reports as one JSON value, beside the files that could not be judged."""
+    return {
+        "format": JSON_FORMAT,
+        "compatible": not errors and all(report.is_compatible for report in reports),
+        "reports": [json_report(report) for report in reports],
+        "errors": list(errors),
+    }
+
+
 def json_report(report: Report) -> dict[str, Any]:
     """A report as a JSON value."""
     return {
-        "format": JSON_FORMAT,
         "file": report.candidate.source,
         "compatible": report.is_compatible,
         "level": report.level.value,
@@ -88,17 +109,16 @@ def _grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
 def _text_finding(report: Report, group: Sequence[Finding], style: Style) -> str:
     finding = group[0]
     place = _place(report.candidate.source, finding.position)
-    lines = [
-        f"{style.place}{place}{style.end}{style.error}{finding.severity.value}{style.end}: {_shown(finding.sentence)}"
-    ]
+    severity = f"{style.error}{finding.severity.value}{style.end}"
+    lines = [f"{style.place}{printable(place)}{style.end}{severity}: {printable(finding.sentence)}"]
     lines += _excerpt(report.candidate.text, finding.position, style)
-    lines.append(f"    {style.fix}fix{style.end}: {_shown(finding.fix)}")
+    lines.append(f"    {style.fix}fix{style.end}: {printable(finding.fix)}")
     others = list(dict.fromkeys(other.version_name for other in group if other.version != finding.version))
     if others:
         lines.append(f"    also: the same against {', '.join(others)}")
     problem = finding.incompatibility
     detail = f"{finding.rule.value} ({finding.direction.value}) at {problem.location}: {problem.message}"
-    lines.append(f"    {style.faint}rule: {_shown(detail)}{style.end}")
+    lines.append(f"    {style.faint}rule: {_cut(printable(detail))}{style.end}")
     return "\n".join([*lines, ""])
 
 
@@ -117,7 +137,7 @@ def _excerpt(text: str, position: Position, style: Style) -> list[str]:
     first = 0 if len(line) <= EXCERPT_CHARS_MAX else max(0, caret - EXCERPT_CHARS_MAX // 3)
     indent = len(line) - len(line.lstrip()) if first == 0 else 0
     begin = max(first, indent)
-    shown = _shown(line[begin : begin + EXCERPT_CHARS_MAX].rstrip())
+    shown = printable(line[begin : begin + EXCERPT_CHARS_MAX].rstrip())
     before = "…" if begin > indent else ""
     after = "…" if len(line.rstrip()) > begin + EXCERPT_CHARS_MAX else ""
     number = f"{position.line:>6} | "
@@ -128,9 +148,13 @@ def _excerpt(text: str, position: Position, style: Style) -> list[str]:
     ]
 
 
-def _shown(text: str) -> str:
+def printable(text: str) -> str:
     """Text that a terminal shows as it is: control and formatting characters of a schema are replaced."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "·" for char in text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= DETAIL_CHARS_MAX else f"{text[:DETAIL_CHARS_MAX]}…"
 
 
 def _verdict(report: Report, style: Style) -> str:

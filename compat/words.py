@@ -27,19 +27,28 @@ FRAGMENT_CHARS_MAX = 1_000
 """Longest fragment; it is there to recognise the place, the file has the rest."""
 
 
+TYPE_WORDS_CHARS_MAX = 100
+"""Longest wording of a type, such as an array of arrays of arrays."""
+
+
 def type_words(node: Type) -> str:
     """A type as it fits into a sentence: `int`, `record Header`, `array of string`, `union of null and string`."""
+    words = _type_words(node)
+    return words if len(words) <= TYPE_WORDS_CHARS_MAX else f"{words[:TYPE_WORDS_CHARS_MAX]}…"
+
+
+def _type_words(node: Type) -> str:
     match node:
         case Primitive():
             return node.type.value
         case Reference():
             return node.name.name
         case Array():
-            return f"array of {type_words(node.items)}"
+            return f"array of {_type_words(node.items)}"
         case Map():
-            return f"map of {type_words(node.values)}"
+            return f"map of {_type_words(node.values)}"
         case Union():
-            return f"union of {listed([type_words(branch) for branch in node.branches])}" if node.branches else "union"
+            return f"union of {listed([_type_words(branch) for branch in node.branches])}" if node.branches else "union"
         case Fixed():
             return f"fixed {node.name.name} of {node.size} bytes"
     return f"{kind_word(node)} {node.name.name}"
