@@ -157,7 +157,9 @@ def reconcile_window(
 def _producer_to_log(facts: WindowFacts, context: TopicContext) -> _Step:
     acknowledged, stored = facts.acknowledged, facts.stored
     if acknowledged is None:
-        return _EQUAL if stored is not None else _Step(State.UNKNOWN, "neither producers nor the loader counted it")
+        if stored is not None or facts.loaded is not None:
+            return _EQUAL
+        return _Step(State.UNKNOWN, "neither producers nor the loader counted it")
     if stored is None:
         if acknowledged.count == 0:
             return _EQUAL

@@ -1,0 +1,106 @@
+"""Rows, their ids and their messages."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.emit import RowEncoder
+from audit.errors import BadAuditMessage
+from audit.ingest import RowDecoder
+from audit.row import AuditRow, Outcome, Tier, range_row_id
+from audit.schema import AUDIT_SCHEMA, from_message, signed64, to_message
+from avro_schema import parse_schema
+
+ROW = AuditRow(
+    id="i-1",
+    tier=Tier.PRODUCER,
+    outcome=Outcome.ACKNOWLEDGED,
+    topic="orders",
+    window_start_ms=600_000,
+    count=3,
+    bytes=40,
+    fingerprint=2**64 - 1,
+    application="shop",
+    host="h",
+    instance="i",
+    emitted_at_ms=1_700_000_000_000,
+    sent=4,
+    crashed=True,
+)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"outcome": Outcome.WRITTEN},
+        {"window_start_ms": 1},
+        {"fingerprint": 2**64},
+        {"count": -1},
+    ],
+)
+def test_a_row_checks_itself(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        dataclasses.replace(ROW, **wrong)
+
+
+def test_ids_tell_everything_apart_that_was_counted() -> None:
+    base = {"partition": 0, "start": 0, "end": 5, "window_start_ms": 0}
+    ids = {
+        range_row_id(Tier.BROKER, Outcome.STORED, "t", **base),
+        range_row_id(Tier.LOADER, Outcome.WRITTEN, "t", **base),
+        range_row_id(Tier.LOADER, Outcome.QUARANTINED, "t", **base),
+        range_row_id(Tier.BROKER, Outcome.STORED, "t0", **base),
+        range_row_id(Tier.BROKER, Outcome.STORED, "t", **{**base, "end": 6}),
+        range_row_id(Tier.BROKER, Outcome.STORED, "t", **base, topic_id="second"),
+        range_row_id(Tier.BROKER, Outcome.STORED, "t", **base, application="a"),
+    }
+    assert len(ids) == 7
+    assert range_row_id(Tier.BROKER, Outcome.STORED, "t", **base) in ids
+
+
+def test_the_schema_documents_every_field_and_is_valid() -> None:
+    parse_schema(AUDIT_SCHEMA)
+    document = json.loads(AUDIT_SCHEMA)
+    assert all(field["doc"] for field in document["fields"])
+    assert [field["name"] for field in document["fields"]] == list(to_message(ROW))
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**62), st.booleans())
+def test_rows_survive_the_wire(fingerprint: int, count: int, crashed: bool) -> None:
+    row = dataclasses.replace(ROW, fingerprint=fingerprint, count=count, crashed=crashed)
+    assert RowDecoder(lambda schema_id: AUDIT_SCHEMA).decode(RowEncoder(7).encode(row)) == row
+
+
+def test_an_older_message_gets_the_defaults() -> None:
+    older = json.loads(AUDIT_SCHEMA)
+    older["fields"] = [field for field in older["fields"] if field["name"] not in ("sent", "crashed", "host")]
+    body = io.BytesIO(b"\0\0\0\0\x05")
+    body.seek(5)
+    schema = fastavro.parse_schema(older)
+    fastavro.schemaless_writer(body, schema, to_message(ROW))
+    found = RowDecoder({5: json.dumps(older)}.__getitem__).decode(body.getvalue())
+    assert found == dataclasses.replace(ROW, sent=0, crashed=False, host="")
+
+
+@pytest.mark.parametrize("value", [b"", b"\x01\0\0\0\x05", b"\0\0\0\0\x05", b"\0\0\0\0\x05\xff\xff\xff"])
+def test_a_message_that_is_no_row_is_named(value: bytes) -> None:
+    with pytest.raises(BadAuditMessage):
+        RowDecoder(lambda schema_id: AUDIT_SCHEMA).decode(value)
+
+
+def test_a_message_with_impossible_values_is_refused() -> None:
+    with pytest.raises(BadAuditMessage, match="Tier"):
+        from_message({**to_message(ROW), "tier": "toaster"})
+    with pytest.raises(BadAuditMessage, match="'topic'"):
+        from_message({key: value for key, value in to_message(ROW).items() if key != "topic"})
+
+
+def test_signed64() -> None:
+    assert [signed64(n) for n in (0, 2**63 - 1, 2**63, 2**64 - 1)] == [0, 2**63 - 1, -(2**63), -1]
