@@ -83,7 +83,7 @@ def offsets_of(records: Sequence[Record]) -> list[int]:
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
 def test_every_codec(codec: int) -> None:
-    log = [make_batch(range(0, 40), codec=codec, headers=[("a", b"1")])]
+    log = [make_batch(range(40), codec=codec, headers=[("a", b"1")])]
     records, _ = read(serve(log), 0, 40)
     assert records[7][:4] == (7, 1007, b"k7", b"value 7")
     assert headers_of(records[7][4]) == [("a", b"1")]
@@ -95,7 +95,7 @@ def test_records_without_headers_share_one_object() -> None:
 
 
 def test_edges_of_batches_are_clipped() -> None:
-    log = [make_batch(range(0, 10)), make_batch(range(10, 20))]
+    log = [make_batch(range(10)), make_batch(range(10, 20))]
     records, tally = read(serve(log), 4, 15)
     assert offsets_of(records) == list(range(4, 15))
     assert tally.position == 15
