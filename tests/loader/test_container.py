@@ -1,0 +1,49 @@
+"""Container files made of encoded rows are what fastavro reads, block by block."""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+
+import fastavro
+import pytest
+
+from loader.container import CODECS, ContainerFormat
+from loader.native.encode import encode_bytes, encode_long
+
+SCHEMA = json.dumps(
+    {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}, {"name": "s", "type": "string"}]}
+)
+SYNC = bytes(range(16))
+
+
+def row(n: int) -> bytes:
+    return encode_long(n) + encode_bytes(b"text %d" % n)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_fastavro_reads_it(codec: str) -> None:
+    form = ContainerFormat(SCHEMA, codec, SYNC)
+    blocks = [form.block([row(n) for n in range(100)]), form.block([row(100)])]
+    data = form.header({"headrace.work_id": "w", "headrace.task": "3"}) + b"".join(blocks)
+    reader = fastavro.reader(io.BytesIO(data))
+    assert [record["n"] for record in reader] == list(range(101))
+    assert (reader.codec, reader.metadata["headrace.work_id"], reader.metadata["headrace.task"]) == (codec, "w", "3")
+    assert [block.num_records for block in fastavro.block_reader(io.BytesIO(data))] == [100, 1]
+
+
+def test_a_file_without_blocks_is_empty_not_broken() -> None:
+    assert list(fastavro.reader(io.BytesIO(ContainerFormat(SCHEMA, "snappy", SYNC).header({})))) == []
+
+
+def test_snappy_rows_carry_their_checksum() -> None:
+    # fastavro passes over it and Avro Java does not.
+    block = ContainerFormat(SCHEMA, "snappy", SYNC).block([row(1), row(2)])
+    assert block[-20:-16] == zlib.crc32(row(1) + row(2)).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(("codec", "sync", "wrong"), [("lz4", SYNC, "lz4"), ("null", b"short", "16 bytes")])
+def test_formats_check_themselves(codec: str, sync: bytes, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        ContainerFormat(SCHEMA, codec, sync)

@@ -1,0 +1,291 @@
+"""A whole task over a log in memory: what it returns, what it stages, and how each failure ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+
+from audit.count import message_hash
+from avro_schema import frame, parse_schema
+from loader import task as task_module
+from loader.build import current_build
+from loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange
+from loader.kafka_client import FetchSlice
+from loader.load_schema import EMPTY, fold
+from loader.quarantine import read_rows
+from loader.task import Buckets, run_work_unit
+from loader.work_unit import (
+    FileKind,
+    OffsetRange,
+    StagedFile,
+    TaskSettings,
+    TopicPartition,
+    TopicPlan,
+    UnitResult,
+    WorkUnit,
+)
+from tests.loader.projection_oracle import encode
+from tests.loader.test_read import make_batch
+
+HOUR_MS = 3_600_000
+T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
+SCHEMA = json.dumps(
+    {"type": "record", "name": "Event", "fields": [{"name": "timestamp", "type": "long"}, {"name": "n", "type": "int"}]}
+)
+PARSED = parse_schema(SCHEMA)
+LOAD = fold(EMPTY, 1, PARSED).text
+PLAN = TopicPlan("orders", LOAD, {1: SCHEMA}, absent_ids=frozenset({404}))
+
+
+def message(n: int, time_ms: int = T0, schema_id: int = 1) -> bytes:
+    return frame(schema_id, encode(PARSED, {"timestamp": time_ms, "n": n}))
+
+
+class Cluster:
+    """Serves partitions from memory, batch by batch; `failures` maps an offset to the error of fetching it."""
+
+    def __init__(self) -> None:
+        self.logs: dict[TopicPartition, list[tuple[int, bytes]]] = {}
+        self.failures: dict[tuple[TopicPartition, int], Exception] = {}
+        self.asked: list[dict[str, Any]] = []
+
+    def put(self, partition: int, values: Mapping[int, bytes | None], topic: str = "orders", **more: Any) -> None:
+        batch = make_batch(sorted(values), value=values.get, **more)
+        self.logs.setdefault(TopicPartition(topic, partition), []).append((max(values) + 1, batch))
+
+    def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: Any) -> FetchSlice:
+        self.asked.append(named)
+        if (topic_partition, offset) in self.failures:
+            raise self.failures[topic_partition, offset]
+        records = next((batch for end, batch in self.logs.get(topic_partition, ()) if end > offset), b"")
+        return FetchSlice(records, 1000, 1000, 0, (), "b:1")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    found = Cluster()
+    monkeypatch.setattr(task_module, "KafkaCluster", lambda servers, timeout_s: found)
+    return found
+
+
+Run = Callable[..., UnitResult]
+
+
+@pytest.fixture
+def run(cluster: Cluster, tmp_path: Path) -> Run:
+    def run(*ranges: OffsetRange, plan: TopicPlan = PLAN, build: str | None = None, **settings: Any) -> UnitResult:
+        base = TaskSettings(
+            bootstrap_servers="b:1",
+            staging_dir=str(tmp_path / "staging" / "w"),
+            partition_by="hour",
+            kafka_column="position",
+            codec="snappy",
+            time_fields=("timestamp",),
+            file_bytes_target=1 << 30,
+            fetch_timeout_ms=0,
+        )
+        unit = WorkUnit(
+            "w", 3, ranges, {"orders": plan}, replace(base, **settings), current_build() if build is None else build
+        )
+        return run_work_unit(unit)
+
+    return run
+
+
+def offsets(start: int, end: int, partition: int = 0) -> OffsetRange:
+    return OffsetRange(TopicPartition("orders", partition), start, end, "0e1f", 5)
+
+
+def rows(tmp_path: Path, file: StagedFile) -> list[dict[str, Any]]:
+    with (tmp_path / "staging" / "w" / file.path).open("rb") as handle:
+        return list(fastavro.reader(handle))
+
+
+def test_messages_become_rows_of_their_hour(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put(0, {n: message(n, T0 + n * HOUR_MS // 2) for n in range(4)})
+    result = run(offsets(0, 4))
+    assert result.error == "" and result.task == 3 and result.build == current_build()
+    assert [file.bucket for file in result.files] == ["dt=2013-01-01/hr=01", "dt=2013-01-01/hr=02"]
+    first = rows(tmp_path, result.files[0])
+    assert [row["n"] for row in first] == [0, 1]
+    assert (first[1]["kafka"]["partition"], first[1]["kafka"]["offset"]) == (0, 1)
+    assert first[1]["kafka"]["timestamp"].timestamp() == 1.001
+    assert result.ranges[0].time_sources == {"timestamp": 4}
+    assert result.ranges[0].bytes_read > 0
+    assert cluster.asked[0] == {"topic_id": "0e1f", "leader_epoch": 5}
+
+
+def test_every_offset_is_classified(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put(0, {0: message(0), 2: None, 3: b"junk", 4: message(4, schema_id=404), 5: message(5) + b"x"})
+    cluster.put(0, {6: b"", 7: b""}, control=1, producer_id=1)
+    (result,) = run(offsets(0, 8)).ranges
+    counts = result.counts
+    assert (counts.records, counts.tombstones, counts.control, counts.gaps, counts.quarantined) == (1, 1, 2, 1, 3)
+    assert counts.total == 8 and result.gaps == ((1, 2),) and result.error == ""
+
+
+def test_bad_messages_go_to_the_quarantine_by_record_time(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put(0, {0: b"junk", 1: message(1, schema_id=404), 2: message(2) + b"x"}, headers=[("h", b"v")])
+    result = run(offsets(0, 3))
+    (file,) = result.files
+    assert (file.kind, file.bucket, file.records) == (FileKind.QUARANTINE, "dt=1970-01-01/hr=00", 3)
+    found = list(read_rows(tmp_path / "staging" / "w" / file.path))
+    assert [row.code for row in found] == ["framing", "absent_schema", "malformed"]
+    assert [row.schema_id for row in found] == [None, 404, 1]
+    assert (found[0].value, found[0].key, found[0].timestamp_ms) == (b"junk", b"k0", 1000)
+    assert found[0].headers == (("h", b"v"),)
+    assert "1 bytes follow the value" in found[2].reason
+
+
+def test_audit_counts_by_window_of_message_time(run: Run, cluster: Cluster) -> None:
+    late = T0 + 600_000
+    values = {0: message(0), 1: message(1, late), 2: message(2), 3: message(3) + b"x", 4: b"junk", 5: None}
+    cluster.put(0, values)
+    (result,) = run(offsets(0, 6)).ranges
+    rows = {
+        (row.tier, row.outcome, row.window_start_ms): (row.count, row.bytes, row.fingerprint) for row in result.audit
+    }
+
+    def counted(*numbers: int) -> tuple[int, int, int]:
+        pairs = [(b"k%d" % n, values[n] or b"") for n in numbers]
+        size = sum(len(key) + len(value) for key, value in pairs)
+        return len(pairs), size, sum(message_hash(key, value) for key, value in pairs) % 2**64
+
+    assert rows == {
+        ("broker", "", 0): counted(4),
+        ("broker", "", T0): counted(0, 2, 3),
+        ("broker", "", late): counted(1),
+        ("loader", "written", T0): counted(0, 2),
+        ("loader", "written", late): counted(1),
+        ("loader", "quarantined", 0): counted(4),
+        ("loader", "quarantined", T0): counted(3),
+    }
+
+
+@pytest.mark.parametrize("absurd", [-1, 253_402_300_800_000, 2**62])
+def test_an_absurd_time_is_filed_by_record_time_and_audited_as_it_is(run: Run, cluster: Cluster, absurd: int) -> None:
+    cluster.put(0, {0: message(0, absurd)})
+    result = run(offsets(0, 1))
+    assert result.files[0].bucket == "dt=1970-01-01/hr=00"
+    assert result.ranges[0].time_sources == {"record (absurd field)": 1}
+    assert {row.window_start_ms for row in result.ranges[0].audit} == {absurd - absurd % 600_000}
+
+
+def test_an_unknown_schema_id_stops_the_range_before_it(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put(0, {0: message(0), 1: None, 3: message(3), 5: message(5, schema_id=9), 7: message(7)})
+    result = run(offsets(0, 8))
+    (found,) = result.ranges
+    assert (found.done.start, found.done.end, found.unknown_schema_id, found.error) == (0, 5, 9, "")
+    assert found.counts.total == 5 and found.gaps == ((2, 3), (4, 5))
+    assert [row["n"] for row in rows(tmp_path, result.files[0])] == [0, 3]
+    assert sum(row.count for row in found.audit if row.tier == "broker") == 2
+
+
+def test_an_error_in_the_middle_gives_back_what_came_before(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put(0, {n: message(n) for n in range(3)})
+    cluster.failures[TopicPartition("orders", 0), 3] = OffsetOutOfRange("broker b:1 has lost it")
+    cluster.put(1, {n: message(n) for n in range(2)})
+    result = run(offsets(0, 6), offsets(0, 2, partition=1))
+    assert result.error == ""
+    assert (result.ranges[0].done.end, result.ranges[0].counts.records) == (3, 3)
+    assert result.ranges[0].error == "topic orders partition 0 offset 3: broker b:1 has lost it"
+    assert result.ranges[1].error == "" and result.ranges[1].done.end == 2
+    assert [(piece.partition, piece.records) for piece in result.files[0].ranges] == [(0, 3), (1, 2)]
+
+
+def test_a_log_that_ends_early_says_where(run: Run, cluster: Cluster) -> None:
+    cluster.put(0, {0: message(0)})
+    (found,) = run(offsets(0, 4)).ranges
+    assert found.done.end == 1
+    assert "broker b:1, topic orders partition 0 offset 1: the range ends at 4" in found.error
+
+
+def test_a_changed_log_drops_the_whole_range(run: Run, cluster: Cluster) -> None:
+    cluster.put(0, {0: message(0)})
+    cluster.failures[TopicPartition("orders", 0), 1] = LogChanged("the topic was re-created")
+    result = run(offsets(0, 4))
+    (found,) = result.ranges
+    assert (found.done.start, found.done.end, found.counts.total, found.audit) == (0, 0, 0, ())
+    assert found.error == "the topic was re-created" and result.files == ()
+
+
+def test_a_broker_that_is_down_is_a_value(run: Run, cluster: Cluster) -> None:
+    cluster.failures[TopicPartition("orders", 0), 0] = KafkaUnavailable("cannot connect to broker b:1")
+    (found,) = run(offsets(0, 4)).ranges
+    assert found.done.end == 0 and "cannot connect" in found.error
+
+
+def test_a_defect_costs_one_range_only(run: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.put(0, {0: message(0)})
+    cluster.put(1, {0: message(0)})
+    cluster.failures[TopicPartition("orders", 0), 0] = RuntimeError("a defect")
+    broken, fine = run(offsets(0, 1), offsets(0, 1, partition=1)).ranges
+    assert "topic orders partition 0 offset 0: RuntimeError: a defect" in broken.error
+    assert fine.counts.records == 1
+
+
+def test_an_empty_range_is_done(run: Run) -> None:
+    (found,) = run(offsets(7, 7)).ranges
+    assert (found.done.start, found.done.end, found.error) == (7, 7, "")
+
+
+def test_a_foreign_build_reads_nothing(run: Run, cluster: Cluster) -> None:
+    result = run(offsets(0, 1), build="headrace 9.9, Python 2.7")
+    assert "headrace 9.9, Python 2.7" in result.error and current_build() in result.error
+    assert result.ranges[0].done.end == 0 and not cluster.asked
+
+
+def test_staging_that_cannot_be_written_fails_the_unit(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cluster.put(0, {0: message(0)})
+    result = run(offsets(0, 1), staging_dir=str(tmp_path / "file"))
+    assert "cannot write to" in result.error
+    assert result.ranges[0].done.end == 0 and result.files == ()
+
+
+def test_a_load_schema_that_is_none_fails_the_topic(run: Run, cluster: Cluster) -> None:
+    (found,) = run(offsets(0, 1), plan=TopicPlan("orders", "{", {})).ranges
+    assert "the load schema cannot be read" in found.error
+
+
+@pytest.mark.parametrize("column", ["none", "full"])
+def test_the_kafka_column_says_as_much_as_is_asked(run: Run, cluster: Cluster, tmp_path: Path, column: str) -> None:
+    cluster.put(0, {0: message(0)}, headers=[("h", b"v")])
+    result = run(offsets(0, 1), kafka_column=column, partition_by="day")
+    assert result.files[0].bucket == "dt=2013-01-01"
+    (row,) = rows(tmp_path, result.files[0])
+    if column == "none":
+        assert list(row) == ["timestamp", "n"]
+    else:
+        assert (row["kafka"]["key"], row["kafka"]["headers"]) == (b"k0", [{"key": "h", "value": b"v"}])
+
+
+def test_files_name_their_work_and_task(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put(0, {0: message(0)})
+    (file,) = run(offsets(0, 1)).files
+    with (tmp_path / "staging" / "w" / file.path).open("rb") as handle:
+        metadata = fastavro.reader(handle).metadata
+    assert (metadata["headrace.work_id"], metadata["headrace.task"]) == ("w", "3")
+
+
+def test_a_retried_task_leaves_files_of_its_own(run: Run, cluster: Cluster) -> None:
+    cluster.put(0, {0: message(0)})
+    first, second = run(offsets(0, 1)), run(offsets(0, 1))
+    assert first.files[0].path != second.files[0].path
+    assert first.files[0].records == second.files[0].records
+
+
+def test_buckets() -> None:
+    hours, days = Buckets("hour"), Buckets("day")
+    assert (hours(T0 + 1), days(T0)) == ("dt=2013-01-01/hr=01", "dt=2013-01-01")
+    assert hours(253_402_300_799_999) == "dt=9999-12-31/hr=23"
+    assert hours(-1) == hours(2**62) == "dt=1970-01-01/hr=00"

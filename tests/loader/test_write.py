@@ -1,0 +1,176 @@
+"""Rows to files: nothing lost or mixed up whatever the limits, and nothing left of a dropped range."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import fastavro
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from loader import write
+from loader.container import ContainerFormat
+from loader.native.encode import encode_bytes, encode_long
+from loader.work_unit import FileKind, FileRange, StagedFile
+from loader.write import RangeRows, TaskFiles
+
+SCHEMA = json.dumps(
+    {"type": "record", "name": "R", "fields": [{"name": "offset", "type": "long"}, {"name": "pad", "type": "bytes"}]}
+)
+FORMAT = ContainerFormat(SCHEMA, "null", bytes(16))
+
+
+def formats(kind: FileKind, topic: str) -> ContainerFormat:
+    return FORMAT
+
+
+def files_of(folder: Path, **options: int) -> TaskFiles:
+    sizes = {"block_bytes": 1000, "file_bytes_target": 1 << 30, **options}
+    return TaskFiles(folder, 4, formats, {"headrace.task": "4"}, **sizes)
+
+
+def range_of(folder: Path, partition: int = 0, topic: str = "t", **options: int) -> RangeRows:
+    return RangeRows(topic, partition, formats, spill_dir=folder, **{"block_bytes": 1000, **options})
+
+
+def row(offset: int, pad: int = 10) -> bytes:
+    return encode_long(offset) + encode_bytes(bytes(pad))
+
+
+def offsets_in(folder: Path, file: StagedFile) -> list[int]:
+    with (folder / file.path).open("rb") as handle:
+        return [record["offset"] for record in fastavro.reader(handle)]
+
+
+def check(folder: Path, file: StagedFile) -> None:
+    data = (folder / file.path).read_bytes()
+    assert (len(data), hashlib.sha256(data).hexdigest()) == (file.length, file.checksum)
+    assert len(offsets_in(folder, file)) == file.records == sum(piece.records for piece in file.ranges)
+
+
+def test_one_file_per_kind_topic_and_bucket(tmp_path: Path) -> None:
+    files = files_of(tmp_path)
+    for topic in ("t", "u"):
+        rows = range_of(tmp_path, topic=topic)
+        for offset in range(6):
+            kind = FileKind.QUARANTINE if offset == 5 else FileKind.DATA
+            rows.add(kind, f"dt=2013-01-0{1 + offset % 2}", offset, row(offset))
+        rows.finish_into(files)
+    staged = files.finish()
+    assert {(file.kind.value, file.topic, file.bucket): offsets_in(tmp_path, file) for file in staged} == {
+        (kind, topic, f"dt=2013-01-0{day}"): offsets
+        for topic in ("t", "u")
+        for kind, day, offsets in (("data", 1, [0, 2, 4]), ("data", 2, [1, 3]), ("quarantine", 2, [5]))
+    }
+    for file in staged:
+        check(tmp_path, file)
+    assert staged[0].ranges == (FileRange(0, 0, 4, 3),)
+
+
+def test_small_ranges_share_blocks_and_files(tmp_path: Path) -> None:
+    files = files_of(tmp_path)
+    for partition in range(20):
+        rows = range_of(tmp_path, partition)
+        rows.add(FileKind.DATA, "dt=2013-01-01", 100 + partition, row(partition))
+        rows.finish_into(files)
+    (file,) = files.finish()
+    with (tmp_path / file.path).open("rb") as handle:
+        assert len(list(fastavro.block_reader(handle))) == 2
+    assert file.ranges == tuple(FileRange(partition, 100 + partition, 100 + partition, 1) for partition in range(20))
+
+
+def test_a_dropped_range_leaves_nothing(tmp_path: Path) -> None:
+    files = files_of(tmp_path)
+    rows = range_of(tmp_path, bytes_max=2000)
+    for offset in range(500):
+        rows.add(FileKind.DATA, "dt=2013-01-01", offset, row(offset))
+    rows.drop()
+    assert files.finish() == ()
+    assert list(files.folder.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [files.folder]
+
+
+def test_attempts_of_one_task_never_share_a_path(tmp_path: Path) -> None:
+    assert files_of(tmp_path).folder != files_of(tmp_path).folder
+
+
+def test_a_file_that_grows_beyond_the_target_is_followed_by_another(tmp_path: Path) -> None:
+    files = files_of(tmp_path, file_bytes_target=3000)
+    rows = range_of(tmp_path)
+    for offset in range(300):
+        rows.add(FileKind.DATA, "dt=2013-01-01", offset, row(offset, 60))
+    rows.finish_into(files)
+    staged = files.finish()
+    assert len(staged) > 3
+    assert [offset for file in staged for offset in offsets_in(tmp_path, file)] == list(range(300))
+    for file in staged:
+        check(tmp_path, file)
+        assert file.ranges[0].first == offsets_in(tmp_path, file)[0]
+
+
+def test_more_buckets_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "OPEN_FILES_MAX", 3)
+    files = files_of(tmp_path, waiting_bytes_max=5000)
+    for partition in range(3):
+        rows = range_of(tmp_path, partition, bytes_max=3000)
+        for offset in range(200):
+            rows.add(FileKind.DATA, f"dt=2013-01-{1 + offset % 20:02d}", offset, row(offset))
+        rows.finish_into(files)
+        assert len(files._handles) <= 3
+    staged = files.finish()
+    assert len(staged) == 20
+    for file in staged:
+        check(tmp_path, file)
+
+
+def test_a_full_disk_is_an_error_of_the_caller(tmp_path: Path) -> None:
+    files = files_of(tmp_path)
+    rows = range_of(tmp_path)
+    rows.add(FileKind.DATA, "dt=2013-01-01", 0, row(0))
+    rows.finish_into(files)
+    files.folder.rmdir()
+    with pytest.raises(OSError, match="000001"):
+        files.finish()
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ranges=st.lists(
+        st.tuples(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 400)), max_size=40), st.booleans()), max_size=5
+    ),
+    block=st.integers(1, 3000),
+    target=st.integers(500, 20_000),
+    range_max=st.integers(100, 10_000),
+    task_max=st.integers(100, 10_000),
+)
+def test_every_row_of_a_finished_range_is_in_one_file_of_its_bucket(
+    tmp_path: Path,
+    ranges: list[tuple[list[tuple[int, int]], bool]],
+    block: int,
+    target: int,
+    range_max: int,
+    task_max: int,
+) -> None:
+    files = files_of(tmp_path, block_bytes=block, file_bytes_target=target, waiting_bytes_max=task_max)
+    wanted: dict[str, list[int]] = defaultdict(list)
+    for partition, (added, is_dropped) in enumerate(ranges):
+        rows = range_of(tmp_path, partition, block_bytes=block, bytes_max=range_max)
+        for n, (bucket, pad) in enumerate(added):
+            offset = partition * 1000 + n
+            rows.add(FileKind.DATA, f"dt={bucket}", offset, row(offset, pad))
+            if not is_dropped:
+                wanted[f"dt={bucket}"].append(offset)
+        if is_dropped:
+            rows.drop()
+        else:
+            rows.finish_into(files)
+    staged = files.finish()
+    found: dict[str, list[int]] = defaultdict(list)
+    for file in staged:
+        check(tmp_path, file)
+        found[file.bucket].extend(offsets_in(tmp_path, file))
+    assert {bucket: sorted(offsets) for bucket, offsets in found.items()} == wanted
