@@ -238,7 +238,7 @@ class DecisionLog:
     def _leave_checkpoint(self, state: LoaderState) -> None:
         try:
             self.storage.put_if_absent(checkpoint_path(state.slot), checksummed(state))
-        except OSError as error:
+        except (OSError, StorageError) as error:
             logger.warning("checkpoint_not_written slot=%d error=%s", state.slot, error)
 
     def _leave_hint(self, slot: int) -> None:

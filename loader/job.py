@@ -6,10 +6,13 @@ counts, and staged files are never found by listing a folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 
 from loader.errors import PoolFailed
 from loader.task import run_work_unit
@@ -18,22 +21,33 @@ from loader.work_unit import UnitResult, WorkUnit
 REASON_CHARS_MAX = 300  # Spark's own message repeats the whole Python traceback
 
 
-def run_units(session: Any, units: Sequence[WorkUnit]) -> list[UnitResult]:
+def open_pool(properties: Mapping[str, str]) -> SparkContext:
+    """A Spark without any metastore, for reading while the metastore is down.
+
+    Raises:
+        PoolFailed: Spark did not start.
+    """
+    try:
+        return SparkContext(conf=SparkConf().setAll(list(properties.items())))
+    except Exception as error:
+        raise PoolFailed(f"Spark did not start: {error}") from error
+
+
+def run_units(context: Any, units: Sequence[WorkUnit]) -> list[UnitResult]:
     """Runs every unit in a task of its own and returns the results in the order of the units.
 
     Args:
-        session: a SparkSession.
+        context: a SparkContext.
 
     Raises:
         PoolFailed: Spark gave a task up.
     """
     if not units:
         return []
-    context = session.sparkContext
     context.setJobDescription(f"headrace load {units[0].work_id}")
     try:
         results: list[UnitResult] = context.parallelize(units, len(units)).mapPartitions(_run).collect()
-    except Py4JJavaError as error:
+    except (Py4JError, PySparkException) as error:
         raise PoolFailed(f"the tasks could not be run: {_reason(error)}; nothing was decided, load again") from error
     return results
 
@@ -43,7 +57,12 @@ def _run(units: Iterable[WorkUnit]) -> Iterator[UnitResult]:
         yield run_work_unit(unit)
 
 
-def _reason(error: Py4JJavaError) -> str:
-    text = str(error.java_exception.getMessage() or error)
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "unknown")
-    return line[:REASON_CHARS_MAX]
+def _reason(error: Exception) -> str:
+    """The line that says what happened: of a Python worker's traceback the last one, of Java's the first."""
+    try:
+        text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+    except Exception:  # the JVM that should tell is gone
+        text = ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return (told[-1] if told else lines[0] if lines else type(error).__name__)[:REASON_CHARS_MAX]

@@ -21,7 +21,7 @@ from loader.state import BYTES_PER_KILO_OFFSET_UNSEEN, PartitionState, TopicStat
 from loader.work_unit import OffsetRange, TopicPartition
 
 RANGE_BYTES_CONSTANT = 64 * 1024  # what opening a range costs, in bytes read
-TASK_BYTES_MIN = 1024 * 1024  # below this another task costs more than it saves, and makes more files
+TASK_BYTES_MIN = 4 * 1024 * 1024  # below this another task costs more than it saves, and makes more files
 IMBALANCE_MAX = 1.2  # heaviest task to the best that is possible, before topics are spread over more tasks
 SPLITS_PER_TASK = 4  # a range is split when it weighs more than this part of a task's share
 

@@ -121,9 +121,7 @@ def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunR
     """Reads, checks and decides what the plan says."""
     ports.log.storage.replace(f"{staging_path(plan.work_id)}/plan.json", plan_for_people(plan))
     logger.info("phase_started phase=read work_id=%s tasks=%d", plan.work_id, len(plan.units))
-    read_from_ms = ports.now_ms()
     results = ports.run_units(plan.units) if plan.units else ()
-    read_ms = ports.now_ms() - read_from_ms
     _check_builds(results)
     logger.info("phase_started phase=check work_id=%s", plan.work_id)
     settled = settle({topic: work.ranges for topic, work in plan.works.items()}, plan.units, results)
@@ -135,7 +133,7 @@ def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunR
         report,
         problems=_merged(plan.problems, {topic: one.problems for topic, one in settled.items()}),
         imbalance_measured=_imbalance(results),
-        read_ms=read_ms,
+        read_ms=max((result.duration_ms for result in results), default=0),
     )
     return _with_offer(report, plan, settled, offered)
 

@@ -99,7 +99,6 @@ class FollowerEngine:
             by_topic.setdefault(topic, [])
         run = _Run(self._log.storage, state, cursors, by_topic)
         for follower in self._followers:
-            logger.info("phase_started phase=follow:%s slot=%d", follower.name, state.slot)
             run.apply(follower, first=follower is self._followers[0], also=frozenset(also))
         self._remove_staging(decisions, run)
         run.save()
@@ -139,17 +138,19 @@ class _Run:
         self._behind: dict[str, dict[str, int]] = {name: {} for name in cursors}
 
     def apply(self, follower: Follower, *, first: bool, also: frozenset[str]) -> None:
+        steps = []
         for topic, decisions in sorted(self.by_topic.items()):
             since = self.cursors[follower.name].position(topic)
             if topic in self.failures:
                 self._behind[follower.name][topic] = since
                 continue
             pending = [decision for decision in decisions if decision.slot > since]
-            rewound = since == 0 and not pending
-            if not pending and not rewound and not (first and topic in also):
-                continue
-            rewind = functools.partial(self.rewind, topic=topic)
-            step = Step(topic, self.state.topics[topic], pending, since, rewind)
+            if pending or since == 0 or (first and topic in also):
+                rewind = functools.partial(self.rewind, topic=topic)
+                steps.append(Step(topic, self.state.topics[topic], pending, since, rewind))
+        if steps:
+            logger.info("phase_started phase=follow:%s slot=%d topics=%d", follower.name, self.state.slot, len(steps))
+        for step in steps:
             self._apply_step(follower, step)
 
     def _apply_step(self, follower: Follower, step: Step) -> None:

@@ -1,0 +1,297 @@
+"""`headrace load`: bring what has come since the last time from every topic into its table."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.command import (
+    EXIT_FINDINGS,
+    EXIT_OK,
+    CommandError,
+    add_format_flag,
+    add_settings_flags,
+    print_json,
+    print_table,
+    settings_from,
+)
+from headrace.java import JavaNotFoundError
+from headrace.settings import Settings
+
+if TYPE_CHECKING:
+    from loader.load_plan import LoadPlan
+    from loader.report import RunReport
+    from loader.status import LoadStatus
+
+KEYS = (
+    "registry.url",
+    "kafka.bootstrap_servers",
+    "loader.warehouse",
+    "loader.tasks",
+    "loader.interval",
+    "loader.partition_by",
+    "spark.master",
+    "hive.database",
+    "hive.metastore",
+    "hive.executor",
+)
+REASONS_SHOWN_MAX = 20  # of a kind, so that a thousand waiting topics do not hide the rest; json has them all
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Loads every topic once: creates and evolves tables, adds files and partitions, exactly once whatever is "
+        "killed on the way. Run it every ten minutes from cron, Oozie or `headrace up`. Exit 0: done; 1: a topic "
+        "needs attention; 2: the load could not run, the next one catches up."
+    )
+    _add_flags(parser)
+    parser.add_argument(
+        "--no-lease", action="store_true", help="run even beside another load: safe, but one of them works in vain"
+    )
+    parser.set_defaults(run_verb=run_once)
+    verbs = parser.add_subparsers(metavar="VERB")
+    plan = verbs.add_parser(
+        "plan", help="show what the next load would do", description="Plans a load; changes nothing."
+    )
+    _add_flags(plan)
+    plan.set_defaults(run_verb=show_plan)
+    status = verbs.add_parser(
+        "status",
+        help="show where every topic stands",
+        description="Next offsets, lag and followers per topic. Exit 1: something decided is not yet in its table.",
+    )
+    _add_flags(status)
+    status.set_defaults(run_verb=show_status)
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    add_settings_flags(parser, KEYS)
+    add_format_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the verb and returns its exit code; what keeps it from running becomes one line."""
+    from audit.errors import AuditError
+    from hive_ddl.errors import HiveDdlError
+    from loader.errors import LoaderError
+    from registry.errors import RegistryError
+
+    settings = settings_from(args)
+    try:
+        return int(args.run_verb(args, settings))
+    except (LoaderError, HiveDdlError, AuditError, RegistryError, JavaNotFoundError) as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error
+
+
+def run_once(args: argparse.Namespace, settings: Settings) -> int:
+    from loader.lease import Lease
+    from loader.run import run_load
+    from pipeline.load import decision_log, now_ms, open_load
+
+    log = decision_log(settings)
+    log.open()
+    lease = Lease(log.storage.path("lease.json"))
+    holder = None if args.no_lease else lease.acquire(now_ms())
+    if holder is not None:
+        line = holder.describe(now_ms(), settings.loader.interval.ms)
+        if args.format == "json":
+            print_json({"yielded": line})
+        else:
+            print(f"{line}; this one yields")
+        return EXIT_OK
+    try:
+        # Statements that are only printed are the result; with json they go beside it.
+        with open_load(settings, log, sys.stderr if args.format == "json" else sys.stdout) as load:
+            report = run_load(load.ports, load.settings)
+    finally:
+        lease.release()
+    if args.format == "json":
+        print_json({**dataclasses.asdict(report), "has_findings": report.has_findings})
+    else:
+        print_report(report)
+    return EXIT_FINDINGS if report.has_findings else EXIT_OK
+
+
+def show_plan(args: argparse.Namespace, settings: Settings) -> int:
+    from loader.run import plan_load
+    from pipeline.load import decision_log, open_load
+
+    log = decision_log(settings)
+    log.check_format(writing=False)
+    with open_load(settings, log, sys.stdout) as load:
+        plan = plan_load(load.ports, load.settings)
+    if args.format == "json":
+        print_json(plan_json(plan))
+    else:
+        print_plan(plan)
+    return EXIT_FINDINGS if plan.problems else EXIT_OK
+
+
+def show_status(args: argparse.Namespace, settings: Settings) -> int:
+    from loader.discover import discover
+    from loader.errors import KafkaError
+    from loader.status import load_status
+    from pipeline.load import decision_log, kafka_cluster
+
+    log = decision_log(settings)
+    log.check_format(writing=False)
+    discovery, note = None, ""
+    try:
+        with kafka_cluster(settings) as cluster:
+            discovery = discover(cluster, settings.loader.topics_include, settings.loader.topics_exclude)
+    except KafkaError as error:
+        note = f"no lag: {error}"
+    status = load_status(log, discovery, note)
+    if args.format == "json":
+        print_json(dataclasses.asdict(status))
+    else:
+        print_status(status)
+    return EXIT_FINDINGS if status.has_pending else EXIT_OK
+
+
+def print_report(report: RunReport) -> None:
+    """The run for people."""
+    if report.loaded:
+        rows = [
+            (
+                one.topic + (" (new)" if one.new else " (schema changed)" if one.schema_changed else ""),
+                one.table,
+                f"{one.rows:,}",
+                f"{one.files:,}",
+                f"{one.partitions:,}",
+                f"{one.quarantined:,}",
+                f"{one.tombstones:,}",
+                f"{one.gaps:,}",
+            )
+            for one in report.loaded
+        ]
+        header = ("topic", "table", "rows", "files", "partitions", "quarantined", "tombstones", "gaps")
+        print_table(header, rows, right=range(2, len(header)))
+    _print_reasons("waiting", report.waiting.items())
+    _print_reasons("PROBLEM", ((topic, text) for topic, texts in report.problems.items() for text in texts))
+    for note in report.notes:
+        print(f"note: {note}")
+    print(_summary(report))
+
+
+def _print_reasons(word: str, reasons: Any) -> None:
+    rows = list(reasons)
+    for topic, reason in rows[:REASONS_SHOWN_MAX]:
+        print(f"{word}: {topic}: {reason}")
+    if len(rows) > REASONS_SHOWN_MAX:
+        print(f"{word}: and {len(rows) - REASONS_SHOWN_MAX} more; --format json has them all")
+
+
+def _summary(report: RunReport) -> str:
+    seconds = report.duration_ms / 1000
+    if not report.slot:
+        held = f", {len(report.problems)} topics need attention" if report.problems else ""
+        caught_up = f", caught up {len(report.followed)} topics" if report.followed else ""
+        return f"nothing new{caught_up}{held} ({seconds:.1f} s)"
+    rows = sum(one.rows for one in report.loaded)
+    size = sum(one.bytes_written for one in report.loaded)
+    rate = rows * 1000 // max(1, report.read_ms)
+    return (
+        f"decision {report.slot}: {rows:,} rows in {sum(one.files for one in report.loaded):,} files "
+        f"({size / 1e6:,.1f} MB) of {len(report.loaded)} topics in {seconds:.1f} s; read at {rate:,} rows/s by "
+        f"{report.tasks} tasks, imbalance {report.imbalance_planned:.2f} planned, "
+        f"{report.imbalance_measured:.2f} measured"
+    )
+
+
+def print_plan(plan: LoadPlan) -> None:
+    rows = [
+        (
+            f"{unit.task}",
+            one.topic_partition.topic,
+            f"{one.topic_partition.partition}",
+            f"{one.start:,}",
+            f"{one.end:,}",
+            f"{one.bytes_estimate / 1e6:,.2f}",
+        )
+        for unit in plan.units
+        for one in unit.ranges
+    ]
+    if rows:
+        print_table(("task", "topic", "partition", "start", "end", "MB (estimate)"), rows, right=(0, 2, 3, 4, 5))
+    for topic, work in plan.works.items():
+        if work.known is None:
+            print(f"new: {topic}: table {work.table}")
+        elif work.schemas.is_changed:
+            print(f"schema changes: {topic}: table {work.table}")
+    _print_reasons("waiting", plan.waiting.items())
+    _print_reasons("PROBLEM", ((topic, text) for topic, texts in plan.problems.items() for text in texts))
+    for note in plan.notes:
+        print(f"note: {note}")
+    offsets = sum(one.end - one.start for unit in plan.units for one in unit.ranges)
+    print(f"after decision {plan.slot}: {offsets:,} offsets in {len(plan.units)} tasks, imbalance {plan.imbalance:.2f}")
+
+
+def plan_json(plan: LoadPlan) -> dict[str, Any]:
+    return {
+        "after_slot": plan.slot,
+        "tasks": [
+            {
+                "task": unit.task,
+                "ranges": [
+                    {
+                        "topic": one.topic_partition.topic,
+                        "partition": one.topic_partition.partition,
+                        "start": one.start,
+                        "end": one.end,
+                        "bytes_estimate": one.bytes_estimate,
+                    }
+                    for one in unit.ranges
+                ],
+            }
+            for unit in plan.units
+        ],
+        "topics": {
+            topic: {
+                "table": work.table,
+                "new": work.known is None,
+                "schema_changes": work.known is not None and work.schemas.is_changed,
+            }
+            for topic, work in plan.works.items()
+        },
+        "waiting": dict(plan.waiting),
+        "problems": {topic: list(texts) for topic, texts in plan.problems.items()},
+        "notes": list(plan.notes),
+        "imbalance": plan.imbalance,
+    }
+
+
+def print_status(status: LoadStatus) -> None:
+    rows = [
+        (
+            one.topic,
+            one.table,
+            " ".join(f"{partition}:{offset}" for partition, offset in one.next_offsets.items()) or "-",
+            "-" if one.lag is None else f"{one.lag:,}",
+            f"{one.rows:,}",
+            f"{one.files:,}",
+            f"{one.quarantined:,}",
+            f"{one.schema_version}",
+            f"{one.slot}",
+            " ".join(one.pending) or "-",
+        )
+        for one in status.topics
+    ]
+    if rows:
+        header = ("topic", "table", "next offsets", "lag", "rows", "files", "quarantined", "version", "slot", "pending")
+        print_table(header, rows, right=(3, 4, 5, 6, 7, 8))
+    for topic in status.waiting[:REASONS_SHOWN_MAX]:
+        print(f"not loaded yet: {topic}")
+    if status.note:
+        print(f"note: {status.note}")
+    if not status.slot:
+        print("nothing has been decided yet")
+        return
+    decided = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.decided_at_ms / 1000))
+    followers = " ".join(f"{name}={slot}" for name, slot in status.cursors.items())
+    print(f"newest decision {status.slot} at {decided}; followers: {followers}")

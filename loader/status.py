@@ -1,0 +1,93 @@
+"""Where the loader stands, from the log alone; the brokers add the lag if they can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from loader.decision_log import DecisionLog
+from loader.discover import Discovery
+from loader.followers.engine import read_cursor
+from loader.state import TopicState
+
+FOLLOWERS = ("schema", "files", "partitions", "audit", "group_offsets")
+"""In the order in which they follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStatus:
+    """`lag` is in offsets, None when the brokers were not asked or do not have the topic. `pending` names the
+    followers that have not passed the topic's newest decision."""
+
+    topic: str
+    table: str
+    next_offsets: Mapping[int, int]
+    lag: int | None
+    slot: int
+    files: int
+    rows: int
+    quarantined: int
+    schema_version: int
+    pending: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStatus:
+    """`waiting` are topics on the brokers that nothing has been decided of; `note` says why lags are missing."""
+
+    slot: int
+    decided_at_ms: int
+    topics: tuple[TopicStatus, ...]
+    cursors: Mapping[str, int]
+    waiting: tuple[str, ...]
+    note: str = ""
+
+    @property
+    def has_pending(self) -> bool:
+        return any(topic.pending for topic in self.topics)
+
+
+def load_status(log: DecisionLog, discovery: Discovery | None, note: str = "") -> LoadStatus:
+    """
+    Args:
+        discovery: None when the brokers could not be asked; `note` then says why.
+
+    Raises:
+        BadDecision: see `DecisionLog.read_state`.
+    """
+    state = log.read_state()
+    cursors = {name: read_cursor(log.storage, name) for name in FOLLOWERS}
+    topics = tuple(
+        _topic_status(
+            topic,
+            known,
+            discovery,
+            tuple(name for name, cursor in cursors.items() if cursor.position(topic) < known.slot),
+        )
+        for topic, known in sorted(state.topics.items())
+    )
+    waiting = tuple(sorted(set(discovery.topics) - set(state.topics))) if discovery else ()
+    positions = {name: cursor.oldest for name, cursor in cursors.items()}
+    return LoadStatus(state.slot, state.decided_at_ms, topics, positions, waiting, note)
+
+
+def _topic_status(topic: str, known: TopicState, discovery: Discovery | None, pending: Sequence[str]) -> TopicStatus:
+    found = discovery.topics.get(topic) if discovery else None
+    next_offsets = {number: partition.next_offset for number, partition in sorted(known.partitions.items())}
+    lag = None
+    if found is not None:
+        lag = sum(max(0, part.end - next_offsets.get(part.partition, part.start)) for part in found.partitions)
+    data = [file for files in known.data_files.values() for file in files]
+    quarantine = [file for files in known.quarantine_files.values() for file in files]
+    return TopicStatus(
+        topic=topic,
+        table=known.table,
+        next_offsets=next_offsets,
+        lag=lag,
+        slot=known.slot,
+        files=len(data),
+        rows=sum(file.records for file in data),
+        quarantined=sum(file.records for file in quarantine),
+        schema_version=known.load_schema.version,
+        pending=tuple(pending),
+    )

@@ -1,0 +1,245 @@
+"""Wires one load: settings in, the loader's ports out. Used by the command and by whoever runs loads in a process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+from audit.row import AuditRow
+from audit.store import AuditStore
+from headrace.addresses import resolve_bootstrap_servers, resolve_metastore, resolve_registry_url, warehouse_dir
+from headrace.java import ensure_java
+from headrace.settings import Settings
+from hive_ddl.errors import MetastoreUnavailable
+from hive_ddl.executors.base import Executor
+from hive_ddl.executors.printing import PrintingExecutor
+from hive_ddl.table import local_location
+from loader.build import current_build
+from loader.decision_log import DecisionLog
+from loader.followers.audit import AuditFollower
+from loader.followers.engine import FollowerEngine
+from loader.followers.files import FilesFollower
+from loader.followers.group_offsets import GroupOffsetsFollower
+from loader.followers.partitions import PartitionsFollower
+from loader.followers.schema import SchemaFollower, TableSettings
+from loader.kafka_client import KafkaCluster
+from loader.layout import LOG_FOLDER
+from loader.load_plan import PlanSettings
+from loader.load_schema import load_schema_with_kafka
+from loader.quarantine import SCHEMA as QUARANTINE_SCHEMA
+from loader.run import Ports, RunSettings
+from loader.schemas import WriterSchemas
+from loader.storage import LocalStorage
+from loader.work_unit import TaskSettings, UnitResult, WorkUnit
+from registry.client import RegistryClient
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+KAFKA_TIMEOUT_S = 30.0
+AUDIT_DATABASE = "audit.db"
+PRINT = "print"
+"""The executor that only shows the statements."""
+
+
+class SparkEdge:
+    """Spark, started when it is first needed. Reading goes on without the metastore; changing tables does not."""
+
+    def __init__(self, settings: Settings, output: TextIO) -> None:
+        self._settings = settings
+        self._printing = PrintingExecutor(output) if settings.hive.executor == PRINT else None
+        self._executor: Executor | None = self._printing
+        self._session: SparkSession | None = None
+        self._context: SparkContext | None = None
+        self._down: MetastoreUnavailable | None = None
+
+    @property
+    def tables_are_open(self) -> bool:
+        return self._session is not None
+
+    def executor(self) -> Executor:
+        """
+        Raises:
+            MetastoreUnavailable: also when it was found to be so earlier in this run.
+        """
+        if self._executor is None:
+            from hive_ddl.executors.spark import SparkExecutor
+
+            self._executor = SparkExecutor(self._open_session())
+        return self._executor
+
+    def run_units(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
+        from loader.job import run_units
+
+        return run_units(self._pool(), units)
+
+    def close(self) -> None:
+        if self._session is not None:
+            from hive_ddl.executors.session import close_session
+
+            close_session(self._session)
+        elif self._context is not None:
+            self._context.stop()
+
+    def _pool(self) -> SparkContext:
+        if self._context is None and self._printing is None:
+            try:
+                self._context = self._open_session().sparkContext
+            except MetastoreUnavailable as error:
+                logger.warning("metastore_unavailable error=%s", error)
+        if self._context is None:
+            from hive_ddl.executors.session import session_properties
+            from loader.job import open_pool
+
+            self._prepare_environment()
+            self._context = open_pool(session_properties(**self._session_arguments(None)))
+        return self._context
+
+    def _open_session(self) -> SparkSession:
+        from hive_ddl.executors.session import open_session
+
+        if self._down is not None:
+            raise self._down
+        if self._session is None:
+            logger.info("phase_started phase=spark")
+            self._prepare_environment()
+            try:
+                self._session = open_session(
+                    **self._session_arguments(resolve_metastore(self._settings)), short_lived=True
+                )
+            except MetastoreUnavailable as error:
+                self._down = error
+                raise
+        return self._session
+
+    def _prepare_environment(self) -> None:
+        ensure_java(self._settings.data_dir)
+        if self._settings.spark["master"].startswith("local"):
+            # Else the workers are whatever `python3` the PATH has, which need not be the one that has the libraries.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+    def _session_arguments(self, metastore_uri: str | None) -> dict[str, Any]:
+        settings = self._settings
+        return {
+            "app_name": "headrace load",
+            "master": settings.spark["master"],
+            "metastore_uri": metastore_uri,
+            "data_dir": settings.data_dir,
+            "warehouse_uri": local_location(warehouse_dir(settings)),
+            "extra": settings.spark,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load that is ready to run."""
+
+    ports: Ports
+    settings: RunSettings
+
+
+def decision_log(settings: Settings) -> DecisionLog:
+    """The log of the warehouse, not opened."""
+    return DecisionLog(LocalStorage(warehouse_dir(settings) / LOG_FOLDER))
+
+
+def kafka_cluster(settings: Settings) -> KafkaCluster:
+    return KafkaCluster(resolve_bootstrap_servers(settings), KAFKA_TIMEOUT_S)
+
+
+@contextmanager
+def open_load(settings: Settings, log: DecisionLog, output: TextIO) -> Iterator[Load]:
+    """
+    Args:
+        log: opened, or never to be written to.
+        output: where an executor that only prints writes its statements.
+    """
+    with ExitStack() as stack:
+        spark = SparkEdge(settings, output)
+        stack.callback(spark.close)
+        cluster = stack.enter_context(kafka_cluster(settings))
+        registry = stack.enter_context(RegistryClient(resolve_registry_url(settings)))
+        warehouse = warehouse_dir(settings)
+        tables = TableSettings(
+            warehouse=warehouse,
+            database=settings.hive.database,
+            literal_chars_max=settings.hive.literal_chars_max,
+            file_schema=lambda text: load_schema_with_kafka(text, settings.loader.kafka_column),
+            quarantine_schema=QUARANTINE_SCHEMA,
+        )
+
+        def add_rows(rows: Iterable[AuditRow]) -> None:
+            with AuditStore(settings.data_dir / AUDIT_DATABASE) as store:
+                store.add_rows(rows)
+
+        engine = FollowerEngine(
+            log,
+            (
+                SchemaFollower(spark.executor, tables, log.head),
+                FilesFollower(warehouse, log.storage),
+                PartitionsFollower(spark.executor, tables),
+                AuditFollower(add_rows, frozenset({settings.audit.topic}), socket.gethostname()),
+                GroupOffsetsFollower(cluster),
+            ),
+        )
+        yield Load(
+            Ports(
+                cluster=cluster,
+                schemas=WriterSchemas(registry, log.storage),
+                log=log,
+                engine=engine,
+                run_units=spark.run_units,
+                tables_are_open=lambda: spark.tables_are_open,
+                now_ms=now_ms,
+                new_work_id=new_work_id,
+            ),
+            run_settings(settings),
+        )
+
+
+def run_settings(settings: Settings) -> RunSettings:
+    """The loader's part of the settings, as plain values."""
+    loader = settings.loader
+    return RunSettings(
+        topics_include=loader.topics_include,
+        topics_exclude=loader.topics_exclude,
+        quarantine_share_max=loader.quarantine_share_max,
+        staging_age_ms=loader.staging_age.ms,
+        plan=PlanSettings(
+            tasks=loader.tasks or os.cpu_count() or 1,
+            partition_by=loader.partition_by,
+            range_bytes_max=loader.range_bytes_max,
+            file_bytes_target=loader.file_bytes_target,
+            lost_ground=loader.lost_ground,
+            build=current_build(),
+        ),
+        task=TaskSettings(
+            bootstrap_servers=resolve_bootstrap_servers(settings),
+            staging_dir="",
+            partition_by=loader.partition_by,
+            kafka_column=loader.kafka_column,
+            codec=loader.codec,
+            time_fields=loader.time_fields,
+            file_bytes_target=loader.file_bytes_target,
+        ),
+    )
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def new_work_id() -> str:
+    """Sorts by time for people; the random half makes it nobody else's."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(8)}"
