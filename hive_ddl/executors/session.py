@@ -15,8 +15,9 @@ import logging
 import os
 import socket
 import struct
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -42,6 +43,8 @@ LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is set aside when a session sta
 LOG_FILE: Final = Path("logs") / "spark.log"
 JVM_STOP_TIMEOUT_S = 10.0
 COMMAND_CHARS_MAX = 100
+
+FLOCK_FORMAT = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
 METASTORE_WAREHOUSE = "_hive"
 """Where databases have their folders, below the warehouse. The underscore keeps them apart from topics' folders."""
@@ -90,10 +93,14 @@ SHORT_LIVED_JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 
 @dataclass(frozen=True, slots=True)
 class DerbyHolder:
-    """The process that has a Derby metastore open; pid 0 is one in another container or on another machine."""
+    """The process that has a Derby metastore open; pid 0 is one in another container or on another machine.
+
+    `is_orphan`: a JVM without a Python that started it, such as one whose command has just been killed.
+    """
 
     pid: int
     command: str
+    is_orphan: bool = False
 
     def __str__(self) -> str:
         if not self.pid:
@@ -128,8 +135,7 @@ def open_session(
     """
     if SparkContext._active_spark_context is not None:
         raise SessionFailed("a Spark session is open in this process already; close it first")
-    for chatty in CHATTY_LOGGERS:
-        logging.getLogger(chatty).setLevel(logging.CRITICAL)
+    _silence_libraries()
     data_dir = data_dir.resolve()
     if metastore_uri is None:
         await_derby(data_dir / METASTORE_FOLDER)
@@ -225,7 +231,8 @@ def await_derby(database: Path, wait_s: float = DERBY_WAIT_S) -> None:
     """
     deadline = time.monotonic() + wait_s
     while (holder := derby_holder(database)) is not None:
-        if time.monotonic() > deadline or _is_settled(holder):
+        # An orphan is about to end by itself, as a rule; any other owner means to stay.
+        if time.monotonic() > deadline or not holder.is_orphan:
             raise MetastoreUnavailable(
                 str(database), f"{holder} has it open, and Derby serves one process at a time; end that one, or use "
                 "`headrace up`, which serves everybody"
@@ -234,7 +241,10 @@ def await_derby(database: Path, wait_s: float = DERBY_WAIT_S) -> None:
 
 
 def derby_holder(database: Path) -> DerbyHolder | None:
-    """Who has the Derby database open, by the lock that Derby takes on a file of it; None when nobody has."""
+    """Who has the Derby database open, by the lock that Derby takes on a file of it; None when nobody has, and on
+    systems whose locks we cannot ask, where Derby itself will say so later."""
+    if sys.platform != "linux":
+        return None
     try:
         descriptor = os.open(database / DERBY_LOCK_FILE, os.O_RDWR)
     except FileNotFoundError:
@@ -244,52 +254,43 @@ def derby_holder(database: Path) -> DerbyHolder | None:
     try:
         question = struct.pack(FLOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
-    except OSError:  # a file system without locks: Derby itself will say
+    except OSError:  # a file system without locks
         return None
     finally:
         os.close(descriptor)
     kind, _, _, _, pid = struct.unpack(FLOCK_FORMAT, answer)
     if kind == fcntl.F_UNLCK:
         return None
-    return DerbyHolder(max(pid, 0), _command_of(pid))
+    return _holder(pid)
 
 
-FLOCK_FORMAT = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
+def _holder(pid: int) -> DerbyHolder:
+    """The process that a person would recognise and can end: for a session's JVM, the command that started it."""
+    command = _words(pid)
+    if command[:1] and Path(command[0]).name == "java":
+        parent = _parent(pid)
+        started_by = _words(parent) if parent is not None and parent > 1 else ()
+        if not started_by or not Path(started_by[0]).name.startswith("python"):
+            return DerbyHolder(pid, "java", is_orphan=True)
+        pid, command = parent or pid, started_by
+    start = command.index("-m") + 1 if "-m" in command else 0
+    return DerbyHolder(max(pid, 0), one_line(" ".join(command[start : start + 4]))[:COMMAND_CHARS_MAX])
 
 
-def _is_settled(holder: DerbyHolder) -> bool:
-    """Whether the holder is one that will stay: its parent lives, so that it is no JVM left by a killed command."""
+def _words(pid: int) -> tuple[str, ...]:
+    """The command line of a process; empty where it cannot be seen."""
     try:
-        status = Path(f"/proc/{holder.pid}/status").read_text(encoding="utf-8")
+        return tuple(Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1])
     except OSError:
-        return False
-    parent = next((line.split()[1] for line in status.splitlines() if line.startswith("PPid:")), "1")
-    return parent not in ("0", "1")
+        return ()
 
 
-def _command_of(pid: int) -> str:
-    """What a person would recognise the process by: for a session's JVM that is the command that started it."""
-    for candidate in _ancestry(pid):
-        try:
-            words = Path(f"/proc/{candidate}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
-        except OSError:
-            return ""
-        if words and not words[0].endswith("java"):
-            start = next((i for i, word in enumerate(words) if word == "-m"), 0)
-            return one_line(" ".join(words[start : start + 4]))[:COMMAND_CHARS_MAX]
-    return "java"
-
-
-def _ancestry(pid: int) -> Iterator[int]:
-    """The process and its parent."""
-    yield pid
+def _parent(pid: int) -> int | None:
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:
-        return
-    parent = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:")), 0)
-    if parent > 1:
-        yield parent
+        return None
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:")), None)
 
 
 def _await_metastore(uri: str) -> None:
@@ -308,6 +309,19 @@ def _await_metastore(uri: str) -> None:
             continue
         return
     raise MetastoreUnavailable(uri, f"{problem}; is it running there?")
+
+
+def _silence_libraries() -> None:
+    """What pyspark and py4j log of a failure, with stack traces, says nothing that the raised error does not."""
+    for chatty in CHATTY_LOGGERS:
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)
+    if _is_not_of_py4j not in logging.getLogger().filters:
+        logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """For the root logger, which py4j uses directly."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _open_log(data_dir: Path) -> Path:

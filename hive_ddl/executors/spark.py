@@ -39,7 +39,7 @@ from hive_ddl.ops import (
     SetProperties,
 )
 from hive_ddl.plan import plan_table
-from hive_ddl.table import REVISION, SCHEMA_LITERAL, Column, TableState
+from hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, Column, TableState
 from hive_ddl.types import table_columns
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class SparkExecutor:
     def _seen_columns(
         self, facts: Mapping[str, Any], properties: Mapping[str, str], partition_columns: Sequence[str]
     ) -> tuple[Column, ...]:
-        """What readers see: the columns of the schema, or the stored ones where there is no literal we can read."""
+        """What readers see: the columns of the schema, or the stored ones where there is none that can be read."""
         literal = properties.get(SCHEMA_LITERAL)
         if literal is not None:
             try:
@@ -167,6 +167,11 @@ class SparkExecutor:
             except (AvroSchemaError, HiveDdlError):
                 pass  # a table made by hand may hold anything; it is foreign whatever its columns are
         stored = facts.get("sd", {}).get("cols", ())
+        if SCHEMA_URL in properties:
+            with contextlib.suppress(Py4JError):
+                fields = self._api.Schema()
+                fields.setFieldSchemas(self._client.getFields(facts["dbName"], facts["tableName"]))
+                stored = thrift_json(self._jvm, fields)["fieldSchemas"]
         return tuple(Column(column["name"], column.get("type", ""), column.get("comment", "")) for column in stored)
 
     def _partition_names(self, database: str, name: str, wanted: Collection[PartitionValues] | None) -> Sequence[str]:

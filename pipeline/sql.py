@@ -1,0 +1,176 @@
+"""One query over the tables, as rows of text.
+
+Spark itself turns the values into text: Python's own conversions would pass timestamps through the local time zone
+and lose what its types cannot hold. Nested values are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from hive_ddl.executors.failures import one_line, root_cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+READING_WORDS = ("SELECT", "WITH", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN")
+"""What a query may begin with. A change through SQL would bypass the compare-and-set of the tables, and Spark's own
+`ALTER TABLE` can lock one up for good."""
+
+NUMERIC_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"})
+NESTED_TYPES = frozenset({"struct", "array", "map", "variant"})
+
+_LEADING = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/|\(", re.DOTALL)
+_WRITE_NODE = re.compile(r"(?m)^[\s:+|'-]*(Insert|Create|Merge|Delete|Update|Replace)\w*")
+_POSITION = re.compile(r"line (\d+),? pos (\d+)|\(line (\d+), pos (\d+)\)")
+
+
+class QueryFailed(Exception):
+    """Why there is no answer, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """`types` are Spark's short names of the columns' types; a value is its text, or None for NULL.
+
+    `values` holds the same rows as JSON values, for those who want numbers as numbers.
+    """
+
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    rows: tuple[tuple[str | None, ...], ...]
+    values: tuple[tuple[Any, ...], ...]
+
+    @property
+    def numeric_columns(self) -> tuple[int, ...]:
+        return tuple(i for i, name in enumerate(self.types) if name.partition("(")[0] in NUMERIC_TYPES)
+
+
+def check_statement(text: str) -> str:
+    """The query without its closing semicolon.
+
+    Raises:
+        QueryFailed: there is none, or it does not begin as a query does.
+    """
+    statement = text.strip()
+    while statement.endswith(";"):
+        statement = statement[:-1].rstrip()
+    rest = statement
+    while (blank := _LEADING.match(rest)) is not None:
+        rest = rest[blank.end() :]
+    if not rest:
+        raise QueryFailed("no query given; expected one, such as: headrace sql 'SHOW TABLES'")
+    word = re.match(r"\w*", rest)
+    first = (word[0] if word and word[0] else rest[0]).upper()
+    if first not in READING_WORDS:
+        raise QueryFailed(
+            f"headrace sql only reads: expected a query beginning with {', '.join(READING_WORDS[:-1])} or "
+            f"{READING_WORDS[-1]}, found {first[:40]}"
+        )
+    return statement
+
+
+def run_query(session: SparkSession, statement: str, database: str) -> QueryResult:
+    """Runs one query, with tables of `database` known by their bare names.
+
+    Raises:
+        QueryFailed: Spark cannot understand or run it.
+    """
+    try:
+        _refuse_writes(session, statement)
+        if session.catalog.databaseExists(database):
+            session.catalog.setCurrentDatabase(database)
+        return _collected(session.sql(statement))
+    except (PySparkException, Py4JError) as error:
+        raise QueryFailed(failure_line(error)) from error
+
+
+def failure_line(error: PySparkException | Py4JError) -> str:
+    """What Spark says of a failure, in one line and without its stack."""
+    if isinstance(error, Py4JError):
+        return root_cause(error)
+    origin = getattr(error, "_origin", None)
+    text = str(error)
+    if origin is not None and error.getCondition() is None:
+        # A failed task: the innermost cause is what happened, the rest is how Spark found out.
+        text = root_cause(Py4JJavaError("", origin))
+    if "PARSE_SYNTAX_ERROR" in text and "';'" in text:
+        return "one query at a time: found a semicolon and more text after it"
+    position = _POSITION.search(text)
+    message = one_line(re.split(r"\s*SQLSTATE: |\n\n?== |;\s*\n'", text, maxsplit=1)[0]).rstrip(" ;")
+    message = re.sub(r"\s*To tolerate the error on drop.*$|\s*Please use `?try_\w+.*$", "", message)
+    if position is not None and "line " not in message:
+        line, column = (part for part in position.groups() if part is not None)
+        message += f" (line {line}, column {int(column) + 1})"
+    return message
+
+
+def _refuse_writes(session: Any, statement: str) -> None:
+    """`WITH … INSERT` begins like a query."""
+    plan = session._jsparkSession.sessionState().sqlParser().parsePlan(statement)
+    found = _WRITE_NODE.search(plan.treeString())
+    if found is not None and not statement.lstrip(" (\n\t").upper().startswith(("SHOW", "EXPLAIN")):
+        raise QueryFailed(f"headrace sql only reads, and this query would {found[1].lower()}")
+
+
+def _collected(frame: DataFrame) -> QueryResult:
+    from pyspark.sql import functions
+
+    names, types = tuple(frame.columns), tuple(field.dataType for field in frame.schema.fields)
+    # Positions, since a query may yield one name twice.
+    keys = [f"c{i}" for i in range(len(names))]
+    plain = frame.toDF(*keys)
+    texts = [_as_text(functions.col(key), kind).alias(f"{key}_text") for key, kind in zip(keys, types, strict=True)]
+    whole = functions.to_json(functions.struct(*map(_json_ready, keys, types)), {"ignoreNullFields": "false"})
+    rows = plain.select(*texts, whole.alias("whole")).collect() if keys else []
+    documents = [json.loads(row["whole"]) for row in rows]
+    return QueryResult(
+        columns=names,
+        types=tuple(kind.simpleString() for kind in types),
+        rows=tuple(tuple(row)[:-1] for row in rows),
+        values=tuple(tuple(document[key] for key in keys) for document in documents),
+    )
+
+
+def _as_text(column: Any, kind: DataType) -> Any:
+    from pyspark.sql import functions
+
+    name = _short_name(kind)
+    if name in NESTED_TYPES:
+        return functions.to_json(column, {"ignoreNullFields": "false"})
+    if name == "binary":
+        return functions.lower(functions.hex(column))
+    return column.cast("string")
+
+
+def _json_ready(key: str, kind: DataType) -> Any:
+    """JSON knows null, numbers, texts and the nested types; of the others Spark's text is taken."""
+    from pyspark.sql import functions
+
+    name = _short_name(kind)
+    column = functions.col(key)
+    if name in NUMERIC_TYPES or name in NESTED_TYPES or name in ("boolean", "string"):
+        return column
+    return _as_text(column, kind).alias(key)
+
+
+def _short_name(kind: DataType) -> str:
+    return re.split(r"[(<]", kind.simpleString(), maxsplit=1)[0]
+
+
+def aligned_rows(result: QueryResult, cell_chars_max: int) -> Sequence[Sequence[str]]:
+    """The rows for people: NULL spelled out, each cell one line and at most so long."""
+    return [["NULL" if value is None else _shortened(value, cell_chars_max) for value in row] for row in result.rows]
+
+
+def _shortened(text: str, chars_max: int) -> str:
+    line = "".join(character if character.isprintable() else " " for character in text)
+    return line if len(line) <= chars_max else line[: chars_max - 1] + "…"
