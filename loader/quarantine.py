@@ -15,8 +15,11 @@ from typing import Any
 
 import fastavro
 
+from loader.layout import topic_dir
 from loader.native.encode import encode_bytes, encode_long
 from loader.read import headers_of
+from loader.state import LoaderState
+from loader.work_unit import FileKind
 
 
 class QuarantineCode(StrEnum):
@@ -139,6 +142,30 @@ def read_rows(path: Path) -> Iterator[QuarantinedRow]:
     with path.open("rb") as file:
         for record in fastavro.reader(file, reader_schema=json.loads(SCHEMA)):
             yield _row(record)
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineFile:
+    """A decided file of quarantined messages; `path` is where it is published."""
+
+    topic: str
+    bucket: str
+    path: Path
+    records: int
+
+
+def decided_files(state: LoaderState, warehouse: Path, topic: str | None = None) -> list[QuarantineFile]:
+    """The quarantine files of all topics or of one, by topic and bucket. A file whose follower is behind may not be
+    at its path yet."""
+    return [
+        QuarantineFile(
+            name, bucket, topic_dir(warehouse, known.folder, FileKind.QUARANTINE) / bucket / file.name, file.records
+        )
+        for name, known in sorted(state.topics.items())
+        if topic in (None, name)
+        for bucket, files in sorted(known.quarantine_files.items())
+        for file in files
+    ]
 
 
 def _row(record: Mapping[str, Any]) -> QuarantinedRow:
