@@ -193,6 +193,8 @@ def _read_array(document: Document, start: int, depth: int) -> tuple[JsonValue, 
         match = _ITEM.match(text, at)
         if match is None:
             at = _skip(text, at)
+            if value and text.startswith("]", at):
+                document.fail('expected an item after the comma, found "]"; remove the comma', at)
             value.offsets.append(at)
             item, end = _read_value(document, at, depth + 1)
             at, closer = _closer(document, end, "]", "after an item of an array")
@@ -214,9 +216,6 @@ def _closer(document: Document, at: int, closing: str, where: str) -> tuple[int,
         return at + 1, char
     if char != ",":
         document.fail(f'expected "," or "{closing}" {where}, found {_shown(text, at)}', at)
-    behind = _skip(text, at + 1)
-    if text.startswith(closing, behind):
-        document.fail(f'a comma right before "{closing}"; remove it', at)
     return at + 1, char
 
 

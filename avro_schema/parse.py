@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NoReturn
 
@@ -75,7 +76,7 @@ def _known_names(document: Document, references: Sequence[Schema]) -> dict[Name,
     known: dict[Name, NamedType] = {}
     for reference in references:
         for name, node in reference.names.items():
-            if known.setdefault(name, node) != node:
+            if _bare(known.setdefault(name, node)) != _bare(node):
                 document.fail(f"two of the referenced schemas define {name.full} differently", 0)
     return known
 
@@ -240,7 +241,7 @@ class _Parser:
                     f"{pointer}/default",
                 )
             return field
-        return Field(field.name, field.type, number, field.doc, field.aliases, field.order, field.props, field.position)
+        return replace(field, default=number)
 
     def order_of(self, value: JsonObject, pointer: str) -> Order:
         text = value["order"]
@@ -337,7 +338,7 @@ class _Parser:
         if known is None and name not in self.open:
             self.names[name] = node
             return node
-        if known is None or known != node:
+        if known is None or _bare(known) != _bare(node):
             where = "in a referenced schema" if name in self.external else "in this schema, differently"
             self.fail(f"{name.full} is already defined {where}", value.offsets["name"], f"{pointer}/name")
         return Reference(name, node.position)
@@ -382,6 +383,27 @@ def _props(value: JsonObject, reserved: frozenset[str]) -> Props:
 def _doc(value: JsonObject) -> str | None:
     doc = value.get("doc")
     return doc if isinstance(doc, str) else None
+
+
+def _bare(node: Type, *, is_outer: bool = True) -> Type:
+    """A type without what Avro Java leaves out of equality: documentation, aliases, an enum's default.
+
+    Types inside it are left as their names, since each of them is compared where it is defined.
+    """
+    if isinstance(node, Union):
+        return Union(tuple(_bare(branch, is_outer=False) for branch in node.branches))
+    if isinstance(node, Array):
+        return replace(node, items=_bare(node.items, is_outer=False))
+    if isinstance(node, Map):
+        return replace(node, values=_bare(node.values, is_outer=False))
+    if isinstance(node, Record) and is_outer:
+        fields = [replace(f, type=_bare(f.type, is_outer=False), doc=None, aliases=()) for f in node.fields]
+        return replace(node, fields=tuple(fields), doc=None, aliases=())
+    if isinstance(node, Enum) and is_outer:
+        return replace(node, default=None, doc=None, aliases=())
+    if isinstance(node, Fixed) and is_outer:
+        return replace(node, doc=None, aliases=())
+    return Reference(node.name) if isinstance(node, Record | Enum | Fixed) else node
 
 
 def _branch_key(branch: Type) -> str:

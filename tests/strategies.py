@@ -104,12 +104,13 @@ def _type(draw: st.DrawFn, names: _Names, space: str, depth: int, logical: bool,
 def _union(draw: st.DrawFn, names: _Names, space: str, depth: int, logical: bool) -> list[Any]:
     branches: dict[str, Any] = {}
     for _ in range(draw(st.integers(1, 4))):
+        before = dict(names.defined)
         branch = _type(draw, names, space, depth - 1, logical, in_union=True)
         key = _union_key(branch, space)
-        if key not in branches:
+        if key in branches:
+            names.defined = before
+        else:
             branches[key] = branch
-        elif isinstance(branch, dict) and branch["type"] in ("array", "map"):
-            continue
     if draw(st.booleans()):
         branches.setdefault("null", "null")
     return list(branches.values())

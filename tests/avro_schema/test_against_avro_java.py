@@ -1,0 +1,157 @@
+"""Our parser against Avro Java: verdicts, texts, Parsing Canonical Form and fingerprints."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from avro_schema import (
+    SchemaParseError,
+    canonical_text,
+    fingerprint_crc64,
+    parse_schema,
+    parsing_canonical_form,
+)
+from tests.java_oracle import JavaOracle, decoded, java_oracle
+from tests.strategies import schema_values
+
+
+@pytest.fixture(scope="module")
+def java(tmp_path_factory) -> Iterator[JavaOracle]:
+    with java_oracle("SchemaOracle", tmp_path_factory.mktemp("java")) as oracle:
+        yield oracle
+
+
+def ours(text: str) -> list[str]:
+    try:
+        schema = parse_schema(text)
+    except SchemaParseError as error:
+        return ["error", str(error)]
+    return ["ok", canonical_text(schema), parsing_canonical_form(schema), f"{fingerprint_crc64(schema):016x}"]
+
+
+def theirs(java: JavaOracle, text: str) -> list[str]:
+    verdict, *rest = java.ask(text)
+    return [verdict, decoded(rest[0]), *([decoded(rest[1]), rest[2]] if verdict == "ok" else [])]
+
+
+def assert_same(java: JavaOracle, text: str) -> None:
+    mine, its = ours(text), theirs(java, text)
+    if mine[0] == its[0] == "error":
+        return
+    assert mine == its, text
+
+
+@settings(deadline=None, max_examples=200)
+@given(value=schema_values())
+def test_generated_schemas(java, value):
+    text = json.dumps(value)
+    assert ours(text)[0] == "ok", ours(text)
+    assert_same(java, text)
+
+
+@settings(deadline=None, max_examples=300)
+@given(value=schema_values(max_depth=2), data=st.data())
+def test_damaged_schemas(java, value, data):
+    """Verdicts agree also where one value of a valid schema is replaced, dropped or repeated."""
+    assert_same(java, json.dumps(_damaged(value, data)))
+
+
+_WRONG = [
+    "int",
+    "R",
+    "S",
+    "a-b",
+    "",
+    ".A",
+    "n..m",
+    None,
+    5,
+    -1,
+    1.5,
+    True,
+    [],
+    {},
+    ["null"],
+    {"type": "int"},
+    ["A", "A"],
+]
+
+
+def _damaged(value, data):
+    if isinstance(value, dict) and value:
+        key = data.draw(st.sampled_from(sorted(value)))
+        what = data.draw(st.sampled_from(["inner", "inner", "inner", "replace", "drop"]))
+        if what == "drop":
+            return {k: v for k, v in value.items() if k != key}
+        changed = _damaged(value[key], data) if what == "inner" else data.draw(st.sampled_from(_WRONG))
+        return {**value, key: changed}
+    if isinstance(value, list) and value:
+        i = data.draw(st.integers(0, len(value) - 1))
+        if data.draw(st.integers(0, 3)) == 0:
+            return [*value, value[i]]
+        return [*value[:i], _damaged(value[i], data), *value[i + 1 :]]
+    return data.draw(st.sampled_from(_WRONG))
+
+
+CASES = [
+    '{"type":"record","name":"A","namespace":"n","fields":[{"name":"b","type":"B"},'
+    '{"name":"c","type":{"type":"record","name":"B","fields":[]}}]}',
+    '{"type":"record","name":"A","namespace":"n","fields":[{"name":"b","type":"B"},'
+    '{"name":"x","type":{"type":"fixed","size":1,"name":"B","namespace":""}}]}',
+    '{"type":"record","name":".A","namespace":"q","fields":[]}',
+    '{"type":"record","name":"A","namespace":"a..b","fields":[]}',
+    '{"type":"record","name":"n.string","fields":[{"name":"a","type":["null","n.string"]},{"name":"b","type":"string"}]}',
+    '{"type":"record","name":"n.record","fields":[{"name":"a","type":["null","n.record"]}]}',
+    '{"type":"record","name":"A","fields":[{"name":"f","type":"double","default":"NaN"}]}',
+    '{"type":"record","name":"A","fields":[{"name":"f","type":["null","double"],"default":"1.5"}]}',
+    '{"type":"record","name":"A","fields":[{"name":"f","type":"double","default":123456789012345678901234567890}]}',
+    '{"type":"record","name":"a.A","fields":[{"name":"x","type":{"type":"record","namespace":"","name":"B","fields":'
+    '[{"name":"q","type":["null","a.A"]}]}},{"name":"y","type":"B"}]}',
+    '[{"type":"record","name":"A","fields":[]},{"type":"record","name":"n.A","fields":[]}]',
+    '[{"type":"record","name":"A","fields":[]},"A"]',
+    '{"type":"record","name":"A","fields":[{"name":"f","type":{"type":"A"}},{"name":"g","type":["null",{"type":"A"}]}]}',
+    '{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"fixed","name":"F","size":1}},'
+    '{"name":"b","type":{"type":"fixed","name":"F","size":1}}]}',
+    '{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"fixed","name":"F","size":1}},'
+    '{"name":"b","type":{"type":"fixed","name":"F","size":1,"doc":"d"}}]}',
+    '{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"fixed","name":"F","size":1}},'
+    '{"name":"b","type":{"type":"fixed","name":"F","size":2}}]}',
+    '{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"record","name":"R","fields":[]}}]}',
+    '{"type":"record","name":"R","aliases":["A","A","n.A"],"fields":[{"name":"a","type":"int","aliases":["b","b"]}]}',
+    '{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"record","name":"S","fields":[{"name":"x","type":'
+    '{"type":"fixed","name":"F","size":1}}]}},{"name":"b","type":{"type":"record","name":"S","doc":"d","fields":'
+    '[{"name":"x","type":"F","doc":"d","aliases":["y"]}]}}]}',
+    '{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"enum","name":"E","symbols":["A"]}},'
+    '{"name":"b","type":{"type":"enum","name":"E","symbols":["A"],"default":"A"}}]}',
+    '{"type":"string","note":"\\u0001\\u001f\\u007f\\u2028é\\\\u001f\\ud83d\\ude00"}',
+    '{"type":"fixed","name":"F","size":4294967296}',
+    '"union"',
+    '"record"',
+    '{"type":"union"}',
+    '""',
+    '{"type":""}',
+    '{"type":"record","name":"R","namespace":"","fields":[]}',
+    '{"type":"record","name":"R","namespace":null,"doc":null,"fields":[]}',
+    '{"type":"enum","name":"E","symbols":["A"],"default":null}',
+    '{"type":"record","name":"R","fields":[{"name":"f","type":"int","default":1,"order":null}]}',
+    '{"type":"record","name":"R","aliases":null,"fields":[]}',
+    '{"type":"record","name":"R","aliases":[5],"fields":[]}',
+    '{"type":"record","name":"R.","fields":[]}',
+    '{"type":"record","name":"R","fields":[{"name":"f","type":"float","default":1e39}]}',
+    '{"type":"record","name":"R","fields":[{"name":"f","type":"int","default":2147483648}]}',
+    '{"type":"map","values":"int","default":{},"x":[]}',
+]
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_cases(java, text):
+    assert_same(java, text)
+
+
+def test_a_duplicate_key_is_refused_although_java_takes_the_last(java):
+    text = '{"type":"int","a":1,"a":2}'
+    assert ours(text)[0] == "error"
+    assert theirs(java, text)[0] == "ok"

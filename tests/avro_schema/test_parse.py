@@ -1,0 +1,268 @@
+"""Parsing: what is accepted, where errors point, and the texts that come back."""
+
+import json
+
+import pytest
+from hypothesis import given
+
+from avro_schema import (
+    NO_DEFAULT,
+    AvroSchemaError,
+    Enum,
+    Fixed,
+    LogicalType,
+    Name,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Reference,
+    SchemaParseError,
+    Union,
+    canonical_text,
+    parse_schema,
+    parsing_canonical_form,
+    schema_to_json,
+    self_contained_text,
+    walk,
+)
+from tests.strategies import schema_values
+
+
+def error_of(text: str, **options) -> SchemaParseError:
+    with pytest.raises(SchemaParseError) as caught:
+        parse_schema(text, **options)
+    return caught.value
+
+
+def record(*fields: dict, **more) -> str:
+    return json.dumps({"type": "record", "name": "R", "fields": list(fields), **more})
+
+
+def test_every_node_knows_where_it_stands():
+    text = (
+        '{\n  "type": "record", "name": "R",\n  "fields": [\n    {"name": "a", "type": ["null",\n      "int"]}\n  ]\n}'
+    )
+    root = parse_schema(text).root
+    assert isinstance(root, Record)
+    field = root.fields[0]
+    assert (field.position.line, field.position.column, field.position.pointer) == (4, 5, "/fields/0")
+    assert isinstance(field.type, Union)
+    branch = field.type.branches[1]
+    assert (branch.position.line, branch.position.column, branch.position.pointer) == (5, 7, "/fields/0/type/1")
+
+
+def test_layout_takes_no_part_in_equality():
+    assert parse_schema('{"type": "map",\n "values": "int"}') == parse_schema('{"values":"int","type":"map"}')
+
+
+def test_an_error_reads_like_a_compilers():
+    text = '{"type": "record", "name": "R", "fields": [\n  {"name": "a", "type": "strin"}]}'
+    error = error_of(text, source="r.avsc")
+    assert str(error).startswith("r.avsc:2:25: the type strin is not defined")
+    assert (error.position.pointer, error.source) == ("/fields/0/type", "r.avsc")
+    assert isinstance(error, AvroSchemaError)
+    assert str(error_of(text)).startswith("2:25: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "words"),
+    [
+        ("", 1, 1, "found the end of the text"),
+        ('{"type": "int"', 1, 15, 'expected "," or "}"'),
+        ('{"type": "int",}', 1, 16, "expected a key in double quotes"),
+        ('["int", ]', 1, 9, "remove the comma"),
+        ('{"type" "int"}', 1, 9, 'expected ":" after the key "type"'),
+        ("{type: 1}", 1, 2, "expected a key in double quotes"),
+        ('"int" x', 1, 7, "expected the end of the text"),
+        ('{"type": "int", "type": "int"}', 1, 17, 'duplicate key "type"'),
+        ('{"type": "int", "x": NaN}', 1, 22, "expected a JSON value"),
+        ('{"type": "int", "x": 01}', 1, 22, "expected a JSON value"),
+        ('{"type": "int", "x": 1e999}', 1, 22, "too large for a double"),
+        ('{"type": "int", "x": "\\q"}', 1, 23, "invalid escape"),
+        ('{"type": "int", "x": "a\nb"}', 1, 24, "control character"),
+        ('{"type": "int", "x": "a', 1, 22, "not closed"),
+        ('{"type": "int", "x": "\\ud800"}', 1, 22, "lone surrogate"),
+        ('"\ud800"', 1, 2, "lone surrogate"),
+        ("\ufeff42", 1, 1, "byte order mark"),
+        ("[" * 201, 1, 201, "nested deeper than 200"),
+        ('{"type": "int", "x": ' + "9" * 401 + "}", 1, 22, "401 characters"),
+    ],
+)
+def test_text_that_is_not_json(text, line, column, words):
+    error = error_of(text)
+    assert (error.position.line, error.position.column) == (line, column)
+    assert words in error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "pointer", "words"),
+    [
+        ("5", "", "5 is not a schema"),
+        ("{}", "", 'without "type"'),
+        ('{"type": {"type": "int"}}', "", "write the inner schema in place"),
+        ('"record"', "", "needs an object"),
+        ('{"type": "array"}', "", 'array without "items"'),
+        ('{"type": "map", "values": 1}', "/values", "1 is not a schema"),
+        ('{"type": "record", "name": "a-b", "fields": []}', "/name", '"a-b" is not a name'),
+        ('{"type": "record", "name": "é", "fields": []}', "/name", "is not a name"),
+        ('{"type": "record", "name": "a..B", "fields": []}', "/name", "namespace"),
+        ('{"type": "record", "name": "int", "fields": []}', "/name", "built-in type"),
+        ('{"type": "record", "name": "R", "aliases": ["x-"], "fields": []}', "/aliases/0", '"x-" is not a name'),
+        ('{"type": "record", "name": "R"}', "", 'without a list of "fields"'),
+        (record({"type": "int"}), "/fields/0", 'without "name"'),
+        (record({"name": "a"}), "/fields/0", 'without "type"'),
+        (record({"name": "1", "type": "int"}), "/fields/0/name", '"1" is not a field name'),
+        (record({"name": "a", "type": "int"}, {"name": "a", "type": "int"}), "/fields/1/name", "two fields"),
+        (record({"name": "a", "type": "int", "order": "up"}), "/fields/0/order", "expected ascending"),
+        (record({"name": "a", "type": "int", "default": "x"}), "/fields/0/default", '"x" is not an int'),
+        (record({"name": "a", "type": "int", "default": 2**31}), "/fields/0/default", "outside the range"),
+        (record({"name": "a", "type": ["null", "int"], "default": "null"}), "/fields/0/default", "null or int"),
+        ('{"type": "enum", "name": "E"}', "", 'without a list of "symbols"'),
+        ('{"type": "enum", "name": "E", "symbols": ["A", "A"]}', "/symbols/1", "twice"),
+        ('{"type": "enum", "name": "E", "symbols": ["a b"]}', "/symbols/0", "not an enum symbol"),
+        ('{"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}', "/default", "not one of its symbols"),
+        ('{"type": "fixed", "name": "F", "size": -1}', "", "number of bytes"),
+        ('["int", ["null"]]', "/1", "union directly inside a union"),
+        ('["int", {"type": "int"}]', "/1", "has int twice"),
+    ],
+)
+def test_json_that_is_not_a_schema(text, pointer, words):
+    error = error_of(text)
+    assert error.position.pointer == pointer
+    assert words in error.message
+
+
+def test_a_name_of_other_case_is_suggested():
+    text = record({"name": "a", "type": {"type": "fixed", "name": "Hash", "size": 1}}, {"name": "b", "type": "hash"})
+    assert "did you mean Hash?" in error_of(text).message
+
+
+def test_lenient_parsing_takes_bad_defaults_and_namespaces_but_not_bad_names():
+    text = record({"name": "a", "type": "int", "default": "x"}, namespace="a-b")
+    error_of(text)
+    assert parse_schema(text, strict=False).root.fields[0].default == "x"
+    error_of(record(name="a-b"), strict=False)
+
+
+def test_names_are_full_and_namespaces_are_inherited():
+    text = record(
+        {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A"], "aliases": ["Old", "x.Other"]}},
+        {"name": "f", "type": {"type": "fixed", "name": "p.F", "size": 2}},
+        {"name": "g", "type": "E"},
+        {"name": "h", "type": {"type": "fixed", "name": "N", "namespace": "", "size": 1}},
+        {"name": "i", "type": "N"},
+        namespace="n.m",
+    )
+    schema = parse_schema(text)
+    fields = schema.root.fields
+    assert fields[0].type.name == Name("E", "n.m")
+    assert fields[0].type.aliases == (Name("Old", "n.m"), Name("Other", "x"))
+    assert fields[1].type.name.full == "p.F"
+    assert fields[2].type == Reference(Name("E", "n.m"))
+    assert fields[4].type == Reference(Name("N"))
+    assert {name.full for name in schema.names} == {"n.m.R", "n.m.E", "p.F", "N"}
+
+
+def test_a_type_may_be_used_before_its_definition():
+    text = record({"name": "a", "type": "F"}, {"name": "b", "type": {"type": "fixed", "name": "F", "size": 1}})
+    assert json.loads(canonical_text(parse_schema(text)))["fields"] == [
+        {"name": "a", "type": {"type": "fixed", "name": "F", "size": 1}},
+        {"name": "b", "type": "F"},
+    ]
+
+
+def test_the_same_definition_twice_is_one_type_and_another_is_an_error():
+    fixed = {"type": "fixed", "name": "F", "size": 1}
+    schema = parse_schema(record({"name": "a", "type": fixed}, {"name": "b", "type": fixed}))
+    assert schema.root.fields[1].type == Reference(Name("F"))
+    text = record({"name": "a", "type": fixed}, {"name": "b", "type": {**fixed, "size": 2}})
+    assert "already defined" in error_of(text).message
+
+
+def test_references_lend_their_types_and_the_stored_text_keeps_them_by_name():
+    sub = parse_schema('{"type": "record", "name": "Sub", "namespace": "o", "fields": []}')
+    text = '{"type":"record","name":"My","namespace":"ns","fields":[{"name":"f","type":"o.Sub"}]}'
+    assert "not defined" in error_of(text).message
+    schema = parse_schema(text, references=[sub])
+    assert schema.resolve(schema.root.fields[0].type) == sub.root
+    assert canonical_text(schema) == text
+    assert json.loads(self_contained_text(schema))["fields"][0]["type"]["name"] == "Sub"
+    assert parse_schema(self_contained_text(schema)).names.keys() == schema.names.keys()
+
+
+def test_two_references_must_agree_on_a_type():
+    one, two = (parse_schema(f'{{"type":"fixed","name":"F","size":{n}}}') for n in (1, 2))
+    parse_schema('"F"', references=[one, one])
+    assert "define F differently" in error_of('"F"', references=[one, two]).message
+
+
+def test_defaults_tell_null_from_none():
+    fields = parse_schema(
+        record({"name": "a", "type": "null", "default": None}, {"name": "b", "type": "null"})
+    ).root.fields
+    assert fields[0].default is None
+    assert fields[0].has_default
+    assert fields[1].default is NO_DEFAULT
+
+
+def test_a_text_as_default_of_a_double_is_the_number_it_spells():
+    fields = parse_schema(record({"name": "a", "type": "double", "default": "1.50"})).root.fields
+    assert fields[0].default == 1.5
+
+
+@pytest.mark.parametrize(
+    ("value", "logical"),
+    [
+        ({"type": "int", "logicalType": "date"}, LogicalType("date")),
+        ({"type": "long", "logicalType": "date"}, None),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, LogicalType("timestamp-nanos")),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4}, LogicalType("decimal", 4, 0)),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 8}, None),
+        ({"type": "bytes", "logicalType": "decimal"}, None),
+        (
+            {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 4},
+            LogicalType("decimal", 4, 0),
+        ),
+        ({"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 5}, None),
+        ({"type": "fixed", "name": "F", "size": 12, "logicalType": "duration"}, LogicalType("duration")),
+        ({"type": "fixed", "name": "F", "size": 11, "logicalType": "duration"}, None),
+        ({"type": "fixed", "name": "F", "size": 16, "logicalType": "uuid"}, LogicalType("uuid")),
+        ({"type": "string", "logicalType": "made-up"}, None),
+    ],
+)
+def test_logical_types_are_taken_only_where_they_are_valid(value, logical):
+    root = parse_schema(json.dumps(value)).root
+    assert isinstance(root, Primitive | Fixed)
+    assert root.logical == logical
+    assert dict(root.props)["logicalType"] == value["logicalType"]
+
+
+def test_strict_accepts_what_avro_java_accepts():
+    assert isinstance(parse_schema('{"type": "enum", "name": "E", "symbols": []}').root, Enum)
+    assert isinstance(parse_schema('{"type": "fixed", "name": "F", "size": 0}').root, Fixed)
+    assert parse_schema("[]").root == Union(())
+    parse_schema(record({"name": "a", "type": ["null", "int"], "default": 5}))
+
+
+def test_walk_gives_each_node_once_outer_before_inner():
+    schema = parse_schema('["null", {"type": "array", "items": {"type": "map", "values": "int"}}]')
+    assert [type(node).__name__ for node in walk(schema)] == ["Union", "Primitive", "Array", "Map", "Primitive"]
+
+
+def test_deep_schemas_within_the_limit_are_parsed_and_written():
+    text = '{"type":"array","items":' * 190 + '"int"' + "}" * 190
+    schema = parse_schema(text)
+    assert canonical_text(schema) == text
+    assert parsing_canonical_form(schema) == text
+
+
+def test_a_primitive_may_be_written_as_an_object():
+    assert parse_schema('{"type": "string"}').root == Primitive(PrimitiveType.STRING)
+
+
+@given(schema_values())
+def test_texts_read_back_as_the_same_schema(value):
+    schema = parse_schema(json.dumps(value))
+    assert parse_schema(canonical_text(schema)) == schema
+    assert parse_schema(json.dumps(schema_to_json(schema))) == schema
+    assert canonical_text(parse_schema(canonical_text(schema))) == canonical_text(schema)
