@@ -93,7 +93,9 @@ class BrokerNode:
         sync_folder(folder)
         if OFFSETS_TOPIC not in {topic.name for topic in self.topics}:
             self.create_topic(OFFSETS_TOPIC, 1, {})
-        self.groups = GroupCoordinator(self.logs[OFFSETS_TOPIC, 0], self.flusher, self.config.fsync, self.now_ms)
+        self.groups = GroupCoordinator(
+            self.logs[OFFSETS_TOPIC, 0], self.flusher, self.config.fsync, self.now_ms, unlink=self.unlink_later
+        )
         logger.info(
             "logs opened folder=%s topics=%d partitions=%d clean=%s truncated_bytes=%d duration_ms=%d",
             folder,

@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, header: RequestHeader, frame: memoryview) -> None:
         api = BY_KEY.get(header.api_key)
         if api is None or not api.serves(header.api_version):
-            self._refuse_version(header)
+            self._refuse_version(header, frame)
             return
         handler = HANDLERS[header.api_key]
         request = handler.decode(frame, header.body_at, header.api_version)
@@ -180,14 +180,14 @@ class Connection(asyncio.BufferedProtocol):
         elif result is not None:
             self._send(header, handler.encode(result, header.api_version))
 
-    def _refuse_version(self, header: RequestHeader) -> None:
-        pieces = refuse_version(header.api_key, header.api_version)
+    def _refuse_version(self, header: RequestHeader, frame: memoryview) -> None:
+        pieces = refuse_version(frame, header)
         if pieces is None:
             self._fail(
                 "connection closed peer=%s:%s reason=%s",
                 f"version {header.api_version} of API key {header.api_key} is not served",
             )
-        else:
+        elif pieces:
             self._send(header, pieces)
 
     def _fail(self, message: str, reason: object) -> None:

@@ -1,13 +1,347 @@
+"""The group coordinator: all groups of this node, their log, and the requests that wait for them.
+
+Groups and committed offsets are stored in one partition of `__consumer_offsets`. One OffsetCommit is one record
+batch, so by the batch's CRC it is in the log as a whole or not at all, for all its partitions. An answer goes out when
+its batch is in the log and, unless fsync is `none`, on disk.
+
+The log is compacted by writing what is alive anew, as ordinary records behind the rest, forcing that, and dropping the
+older segments. Reading old and new after a crash in between gives the same state, so there is nothing to mend.
+"""
+
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from broker.config import FsyncMode
+from broker.coordinator.group import Group, GroupState, JoinRequest, JoinResult, Outcome, SyncResult, Ticket
+from broker.coordinator.offsets import METADATA_CHARS_MAX, OffsetTable, TopicPartition
+from broker.coordinator.records import (
+    CommittedOffset,
+    GroupKey,
+    GroupMetadata,
+    OffsetKey,
+    decode_group,
+    decode_key,
+    decode_offset,
+    encode_group,
+    encode_key,
+    encode_offset,
+)
+from broker.errors import ProtocolError, RequestRefused
+from broker.log import record_batch
+from broker.log.flusher import Flusher
+from broker.log.partition_log import PartitionLog
+from broker.protocol.error_codes import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+COMPACT_BYTES = 4 * 1024 * 1024
+"""The log is compacted when it has grown by this much: some fifty thousand commits, read in under a second."""
+BATCH_RECORDS_MAX = 1000
+"""Of one batch that compaction writes."""
+TICK_MS_MAX = 60_000
+"""The longest the coordinator sleeps; deadlines wake it earlier."""
+
+Entry = tuple[bytes, bytes | None]
 
 
 class GroupCoordinator:
-    def __init__(self, *args: Any) -> None: ...
-    async def run(self) -> None:
-        await asyncio.Event().wait()
+    """Not for use by threads. `now_ms` is the wall clock, for what is stored; deadlines go by the monotonic one."""
 
-    def keep_house(self) -> None: ...
-    def forget_topic(self, name: str) -> None: ...
+    def __init__(
+        self,
+        log: PartitionLog,
+        flusher: Flusher,
+        fsync: FsyncMode,
+        now_ms: Callable[[], int],
+        *,
+        unlink: Callable[[list[Path]], None],
+        monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+    ) -> None:
+        self.offsets = OffsetTable()
+        self.groups: dict[str, Group] = {}
+        self._unused_since_ms: dict[str, int] = {}
+        self._log, self._flusher, self._fsync = log, flusher, fsync
+        self._now_ms, self._monotonic_ms, self._unlink = now_ms, monotonic_ms, unlink
+        self._tickets = itertools.count(1)
+        self._waiting: dict[Ticket, asyncio.Future[JoinResult | SyncResult]] = {}
+        self._changed = asyncio.Event()
+        self._compact_above = COMPACT_BYTES
+        self._load()
+
+    # Members
+
+    async def join(self, group_id: str, request: JoinRequest) -> JoinResult:
+        if not group_id:
+            return JoinResult(ErrorCode.INVALID_GROUP_ID, request.member_id)
+        group = self.groups.get(group_id)
+        if group is None:
+            if request.member_id:
+                return JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+            group = self.groups[group_id] = self._new_group(group_id)
+        ticket, answer = self._ticket()
+        self._carry_out(group, group.join(request, ticket, self._monotonic_ms()))
+        result = await answer
+        assert isinstance(result, JoinResult)
+        return result
+
+    async def sync(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        protocol_type: str | None,
+        protocol: str | None,
+        assignments: Mapping[str, bytes],
+    ) -> SyncResult:
+        group = self.groups.get(group_id)
+        if group is None:
+            return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
+        ticket, answer = self._ticket()
+        now_ms = self._monotonic_ms()
+        outcome = group.sync(member_id, instance_id, generation, protocol_type, protocol, assignments, ticket, now_ms)
+        self._carry_out(group, outcome)
+        result = await answer
+        assert isinstance(result, SyncResult)
+        return result
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return group.heartbeat(member_id, instance_id, generation, self._monotonic_ms())
+
+    def leave(self, group_id: str, member_id: str, instance_id: str | None) -> ErrorCode:
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        code, outcome = group.leave(member_id, instance_id, self._monotonic_ms())
+        self._carry_out(group, outcome)
+        return code
+
+    # Offsets
+
+    def check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
+        """Raises:
+        RequestRefused: this member of this generation may not commit.
+        """
+        group = self.groups.get(group_id)
+        if group is not None:
+            group.check_commit(member_id, instance_id, generation, self._monotonic_ms())
+        elif generation >= 0:
+            raise RequestRefused(ErrorCode.ILLEGAL_GENERATION, f"there is no group {group_id!r}")
+
+    async def commit(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Stores the offsets, all or none.
+
+        Raises:
+            RequestRefused: they could not be stored.
+        """
+        if not offsets:
+            return
+        if group_id not in self.groups:
+            self.groups[group_id] = self._new_group(group_id)
+        keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
+        self._append([(encode_key(key), encode_offset(committed)) for key, committed in keyed.items()])
+        # In memory at once, so that memory and log agree on the order of two commits. Whoever reads it before it is
+        # forced may at worst see an offset that a power failure takes back.
+        for key, committed in keyed.items():
+            self.offsets.apply(key, committed)
+        await self._forced()
+
+    async def delete_offsets(self, keys: Iterable[OffsetKey]) -> None:
+        """Raises:
+        RequestRefused: the deletion could not be stored.
+        """
+        if self._forget_offsets(list(keys)):
+            await self._forced()
+
+    def _forget_offsets(self, keys: Sequence[OffsetKey]) -> bool:
+        if not keys:
+            return False
+        self._append([(encode_key(key), None) for key in keys])
+        for key in keys:
+            self.offsets.apply(key, None)
+        return True
+
+    # Groups as a whole
+
+    async def delete_group(self, group_id: str) -> None:
+        """Raises:
+        RequestRefused: there is no such group, or it has members.
+        """
+        group = self.groups.get(group_id)
+        if group is None:
+            raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+        group.check_empty()
+        keys = [OffsetKey(group_id, *key) for key in self.offsets.of_group(group_id)]
+        doomed: list[OffsetKey | GroupKey] = [*keys, GroupKey(group_id)]
+        self._append([(encode_key(key), None) for key in doomed])
+        for key in keys:
+            self.offsets.apply(key, None)
+        group.delete()
+        del self.groups[group_id]
+        await self._forced()
+        logger.info("group deleted group=%s", group_id)
+
+    def forget_topic(self, topic: str) -> None:
+        """Offsets in a deleted topic mean nothing in a new one of its name."""
+        self._forget_offsets(self.offsets.of_topic(topic))
+
+    def keep_house(self) -> None:
+        """Expires offsets of groups that nobody uses any more, and compacts the log when it is due."""
+        now_ms = self._now_ms()
+        for group_id in list(self.groups):
+            if self.groups[group_id].state is GroupState.EMPTY:
+                unused_since_ms = self._unused_since_ms.get(group_id, 0)
+                self._forget_offsets(self.offsets.expired(group_id, unused_since_ms, now_ms))
+                if not self.offsets.of_group(group_id):
+                    self._forget_unused(group_id, unused_since_ms, now_ms)
+
+    def _forget_unused(self, group_id: str, unused_since_ms: int, now_ms: int) -> None:
+        if self.offsets.is_expired(unused_since_ms, now_ms) and not self.groups[group_id].expects_members:
+            del self.groups[group_id]
+            self._unused_since_ms.pop(group_id, None)
+            self._append([(encode_key(GroupKey(group_id)), None)])
+
+    # Time
+
+    async def run(self) -> None:
+        """Lets time pass for the groups; runs until cancelled."""
+        while True:
+            now_ms = self._monotonic_ms()
+            deadlines = []
+            for group in list(self.groups.values()):
+                due = group.next_deadline_ms()
+                if due is not None and due <= now_ms:
+                    self._carry_out(group, group.tick(now_ms))
+                    due = group.next_deadline_ms()
+                if due is not None:
+                    deadlines.append(due)
+            if self._log.size > self._compact_above:
+                await self._compact()
+            self._changed.clear()
+            wait_ms = min(max(min(deadlines, default=now_ms + TICK_MS_MAX) - now_ms, 1), TICK_MS_MAX)
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _new_group(self, group_id: str) -> Group:
+        self._unused_since_ms[group_id] = self._now_ms()
+        return Group(group_id, _new_member_id)
+
+    def _ticket(self) -> tuple[Ticket, asyncio.Future[JoinResult | SyncResult]]:
+        ticket = next(self._tickets)
+        self._waiting[ticket] = asyncio.get_running_loop().create_future()
+        return ticket, self._waiting[ticket]
+
+    def _carry_out(self, group: Group, outcome: Outcome) -> None:
+        """Stores the group if it changed, then sends the replies."""
+        error = ErrorCode.NONE
+        if outcome.must_store:
+            if group.state is GroupState.EMPTY:
+                self._unused_since_ms[group.group_id] = self._now_ms()
+            try:
+                self._append([self._group_entry(group)])
+            except RequestRefused as refused:
+                logger.error("group not stored group=%s reason=%s", group.group_id, refused)
+                error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            logger.info(
+                "group changed group=%s state=%s generation=%d members=%d",
+                group.group_id,
+                group.state,
+                group.generation,
+                len(group.members),
+            )
+        for reply in outcome.replies:
+            waiting = self._waiting.pop(reply.ticket, None)
+            if waiting is not None and not waiting.done():
+                is_assignment = error and isinstance(reply.result, SyncResult)
+                waiting.set_result(SyncResult(error) if is_assignment else reply.result)
+        self._changed.set()
+
+    # The log
+
+    def _append(self, entries: Sequence[Entry]) -> None:
+        now_ms = self._now_ms()
+        batch = record_batch.build_batch(entries, now_ms)
+        try:
+            self._log.append(batch, record_batch.read_batch_header(batch), now_ms)
+        except RequestRefused as refused:
+            raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused.message) from refused
+        self._flusher.note(self._log)
+        if self._log.size > self._compact_above:
+            self._changed.set()
+
+    async def _forced(self) -> None:
+        if self._fsync is not FsyncMode.NONE:
+            await self._flusher.force(self._log)
+
+    def _group_entry(self, group: Group) -> Entry:
+        changed_at_ms = self._unused_since_ms.get(group.group_id, 0)
+        return encode_key(GroupKey(group.group_id)), encode_group(group, changed_at_ms)
+
+    async def _compact(self) -> None:
+        """Writes what is alive behind the rest and drops the rest."""
+        before = self._log.size
+        self._log.roll(self._now_ms())
+        older = len(self._log.closed)
+        alive = [self._group_entry(group) for group in self.groups.values()]
+        alive += [(encode_key(key), encode_offset(committed)) for key, committed in self.offsets.entries()]
+        # Raised first, since appending what is alive must not ask for another compaction.
+        self._compact_above = before + COMPACT_BYTES
+        for at in range(0, len(alive), BATCH_RECORDS_MAX):
+            self._append(alive[at : at + BATCH_RECORDS_MAX])
+        await self._flusher.force(self._log)
+        self._unlink(self._log.drop_segments(older))
+        self._compact_above = self._log.size + COMPACT_BYTES
+        logger.info("offsets compacted bytes_before=%d bytes_after=%d", before, self._log.size)
+
+    def _load(self) -> None:
+        """Folds the log into groups and offsets."""
+        metadata: dict[str, GroupMetadata] = {}
+        for placed, batch in self._log.batches(self._log.log_start_offset):
+            try:
+                for record in record_batch.records(batch):
+                    key = decode_key(record.key or b"")
+                    if isinstance(key, OffsetKey):
+                        self.offsets.apply(key, decode_offset(record.value) if record.value is not None else None)
+                    elif key is not None and record.value is None:
+                        metadata.pop(key.group_id, None)
+                    elif key is not None and record.value is not None:
+                        metadata[key.group_id] = decode_group(record.value)
+            except ProtocolError as error:
+                logger.warning("offsets record skipped offset=%d reason=%s", placed.header.base_offset, error)
+        now_ms = self._monotonic_ms()
+        for group_id in {*metadata, *self.offsets.groups()}:
+            group = self.groups[group_id] = self._new_group(group_id)
+            stored = metadata.get(group_id)
+            if stored is not None:
+                self._unused_since_ms[group_id] = stored.changed_at_ms
+                group.protocol_type = stored.protocol_type or None
+                group.generation, group.protocol, group.leader = stored.generation, stored.protocol, stored.leader
+                group.restore(stored.members, now_ms)
+
+
+def _new_member_id(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4()}"
+
+
+def check_metadata(metadata: str | None) -> str:
+    """Raises:
+    RequestRefused: the text beside an offset is too long.
+    """
+    if metadata is not None and len(metadata) > METADATA_CHARS_MAX:
+        raise RequestRefused(
+            ErrorCode.OFFSET_METADATA_TOO_LARGE, f"{len(metadata)} characters; at most {METADATA_CHARS_MAX}"
+        )
+    return metadata or ""

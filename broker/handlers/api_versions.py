@@ -30,6 +30,5 @@ def _response(version: int, error: ErrorCode) -> Any:
                 version=version, api_key=row.key, min_version=row.lowest, max_version=row.highest
             )
             for row in rows
-            if row.key in (0, 1, 2, 3, 10, 18, 22, 23)
         ],
     )

@@ -11,23 +11,42 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol import consumer, metadata, producer
+from kafka.protocol import admin, consumer, producer
+from kafka.protocol import metadata as cluster
 
 from broker.errors import MalformedRequest
 from broker.handlers import (
     api_versions,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
     fetch,
     find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
     init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
     list_offsets,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sync_group,
 )
-from broker.handlers import metadata as metadata_handler
 from broker.handlers.context import RequestContext
 from broker.protocol import api_versions as api
 from broker.protocol import fetch as fetch_codec
 from broker.protocol import produce as produce_codec
+from broker.protocol.framing import RequestHeader
 
 Pieces = list[bytes | bytearray]
 Result = Any
@@ -38,7 +57,7 @@ class Handler:
     """How requests of one API key are read, answered and written.
 
     `handle` returns the answer, an awaitable of it, or None where the client wants none. It must take all it needs
-    from the frame before it waits. `refuse` is the answer to a version that is advertised but not served.
+    from the frame before it waits.
     """
 
     decode: Callable[[memoryview, int, int], Any]
@@ -74,27 +93,44 @@ HANDLERS: Mapping[int, Handler] = {
     ),
     api.FETCH: Handler(fetch_codec.decode, fetch.handle, _encode_fetch),
     api.LIST_OFFSETS: _generated(consumer.ListOffsetsRequest, list_offsets.handle),
-    api.METADATA: _generated(metadata.MetadataRequest, metadata_handler.handle),
-    api.FIND_COORDINATOR: _generated(metadata.FindCoordinatorRequest, find_coordinator.handle),
-    api.API_VERSIONS: _generated(metadata.ApiVersionsRequest, api_versions.handle),
+    api.METADATA: _generated(cluster.MetadataRequest, metadata.handle),
+    api.OFFSET_COMMIT: _generated(consumer.OffsetCommitRequest, offset_commit.handle),
+    api.OFFSET_FETCH: _generated(consumer.OffsetFetchRequest, offset_fetch.handle),
+    api.FIND_COORDINATOR: _generated(cluster.FindCoordinatorRequest, find_coordinator.handle),
+    api.JOIN_GROUP: _generated(consumer.JoinGroupRequest, join_group.handle),
+    api.HEARTBEAT: _generated(consumer.HeartbeatRequest, heartbeat.handle),
+    api.LEAVE_GROUP: _generated(consumer.LeaveGroupRequest, leave_group.handle),
+    api.SYNC_GROUP: _generated(consumer.SyncGroupRequest, sync_group.handle),
+    api.DESCRIBE_GROUPS: _generated(admin.DescribeGroupsRequest, describe_groups.handle),
+    api.LIST_GROUPS: _generated(admin.ListGroupsRequest, list_groups.handle),
+    api.API_VERSIONS: _generated(cluster.ApiVersionsRequest, api_versions.handle),
+    api.CREATE_TOPICS: _generated(admin.CreateTopicsRequest, create_topics.handle),
+    api.DELETE_TOPICS: _generated(admin.DeleteTopicsRequest, delete_topics.handle),
+    api.DELETE_RECORDS: _generated(admin.DeleteRecordsRequest, delete_records.handle),
     api.INIT_PRODUCER_ID: _generated(producer.InitProducerIdRequest, init_producer_id.handle),
     api.OFFSET_FOR_LEADER_EPOCH: _generated(consumer.OffsetForLeaderEpochRequest, offset_for_leader_epoch.handle),
+    api.DESCRIBE_CONFIGS: _generated(admin.DescribeConfigsRequest, describe_configs.handle),
+    api.CREATE_PARTITIONS: _generated(admin.CreatePartitionsRequest, create_partitions.handle),
+    api.DELETE_GROUPS: _generated(admin.DeleteGroupsRequest, delete_groups.handle),
+    api.INCREMENTAL_ALTER_CONFIGS: _generated(admin.IncrementalAlterConfigsRequest, incremental_alter_configs.handle),
+    api.OFFSET_DELETE: _generated(consumer.OffsetDeleteRequest, offset_delete.handle),
+    api.DESCRIBE_CLUSTER: _generated(admin.DescribeClusterRequest, describe_cluster.handle),
 }
 
 
-def refuse_version(key: int, version: int) -> Pieces | None:
-    """The answer to a version that is not served, in a form its client can read; None where there is none.
+_OLD_PRODUCE = _generated(producer.ProduceRequest, lambda context, request: None)
 
-    Clients learn the versions first, so this is for those that ask for a newer ApiVersions, and for the old produce
+
+def refuse_version(frame: memoryview, header: RequestHeader) -> Pieces | None:
+    """The answer to a version that is not served; None where its client could not read one.
+
+    Clients learn first what is served, so this is for those that ask for a newer ApiVersions, and for the old produce
     versions that are advertised only for librdkafka's sake.
     """
-    if key == api.API_VERSIONS:
+    version = header.api_version
+    if header.api_key == api.API_VERSIONS:
         return [api_versions.unsupported_version().encode()]
-    if key == api.PRODUCE and 0 <= version < api.BY_KEY[api.PRODUCE].served_from:
-        return [_old_produce_refusal(version)]
+    if header.api_key == api.PRODUCE and 0 <= version < api.BY_KEY[api.PRODUCE].served_from:
+        request = _OLD_PRODUCE.decode(frame, header.body_at, version)
+        return [produce.old_version_refusal(request, version).encode()] if request.acks else []
     return None
-
-
-def _old_produce_refusal(version: int) -> bytearray:
-    response = producer.ProduceResponse(version=version, responses=[])
-    return bytearray(response.encode())

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Any
+
+from kafka.protocol.producer import ProduceResponse
 
 from broker.config import FsyncMode
 from broker.errors import RequestRefused
@@ -93,3 +96,27 @@ async def _forced(
         elif isinstance(outcome, BaseException):
             raise outcome
     return answer
+
+
+def old_version_refusal(request: Any, version: int) -> Any:
+    """The answer to versions 0 to 2, whose messages are of a format that is not stored."""
+    topic_class = ProduceResponse.TopicProduceResponse
+    return ProduceResponse(
+        version=version,
+        responses=[
+            topic_class(
+                version=version,
+                name=topic.name,
+                partition_responses=[
+                    topic_class.PartitionProduceResponse(
+                        version=version,
+                        index=partition.index,
+                        error_code=ErrorCode.UNSUPPORTED_VERSION,
+                        base_offset=-1,
+                    )
+                    for partition in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ],
+    )

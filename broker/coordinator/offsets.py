@@ -1,0 +1,58 @@
+"""Committed offsets of all groups, in memory: what the internal topic says, folded. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from broker.coordinator.records import CommittedOffset, OffsetKey
+
+TopicPartition = tuple[str, int]
+
+RETENTION_MS = 7 * 86_400_000
+"""A group's offsets go this long after it was last used: Kafka's `offsets.retention.minutes`."""
+METADATA_CHARS_MAX = 4096
+"""Of the text a consumer may keep beside an offset."""
+
+
+class OffsetTable:
+    """Group -> partition -> committed offset."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+
+    def apply(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
+        """Folds one record; None deletes."""
+        if committed is not None:
+            self._groups.setdefault(key.group_id, {})[key.topic, key.partition] = committed
+            return
+        offsets = self._groups.get(key.group_id, {})
+        offsets.pop((key.topic, key.partition), None)
+        if not offsets:
+            self._groups.pop(key.group_id, None)
+
+    def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        return MappingProxyType(self._groups.get(group_id, {}))
+
+    def groups(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def entries(self) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
+        for group_id, offsets in self._groups.items():
+            for (topic, partition), committed in offsets.items():
+                yield OffsetKey(group_id, topic, partition), committed
+
+    def of_topic(self, topic: str) -> list[OffsetKey]:
+        return [key for key, _ in self.entries() if key.topic == topic]
+
+    @staticmethod
+    def is_expired(last_used_ms: int, now_ms: int) -> bool:
+        return now_ms - last_used_ms > RETENTION_MS
+
+    def expired(self, group_id: str, unused_since_ms: int, now_ms: int) -> list[OffsetKey]:
+        """The offsets of a group without members that nobody used for RETENTION_MS."""
+        return [
+            OffsetKey(group_id, topic, partition)
+            for (topic, partition), committed in self._groups.get(group_id, {}).items()
+            if self.is_expired(max(committed.committed_at_ms, unused_since_ms), now_ms)
+        ]

@@ -1,0 +1,143 @@
+"""The records of `__consumer_offsets`, in Kafka's layout: committed offsets and group metadata.
+
+Keys begin with their version: 0 and 1 a committed offset {group, topic, partition i32} (1 is written), 2 a group
+{group}. A null value deletes. Offset value version 3: offset i64, leader epoch i32, metadata, commit timestamp i64
+(version 1 had an expiry, version 2 no leader epoch). Group value version 3: protocol type, generation i32, protocol?,
+leader?, state timestamp i64, members. Strings have 2-byte lengths, bytes 4-byte ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.coordinator.group import Group, Member, Protocol
+from broker.protocol.wire import Reader, Writer
+
+OFFSET_KEY, GROUP_KEY = 1, 2
+VALUE_VERSION = 3
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetKey:
+    group_id: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """A group as of its last assignment; `protocol_type` is "" for one that only holds offsets."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    changed_at_ms: int
+    members: tuple[Member, ...]
+
+
+def encode_key(key: OffsetKey | GroupKey) -> bytes:
+    writer = Writer(flexible=False)
+    if isinstance(key, OffsetKey):
+        writer.i16(OFFSET_KEY)
+        writer.string(key.group_id)
+        writer.string(key.topic)
+        writer.i32(key.partition)
+    else:
+        writer.i16(GROUP_KEY)
+        writer.string(key.group_id)
+    return bytes(writer.buffer)
+
+
+def decode_key(raw: bytes) -> OffsetKey | GroupKey | None:
+    """Returns the key, or None for a kind of record that this version does not know.
+
+    Raises:
+        MalformedRequest: the bytes are cut off.
+    """
+    reader = Reader(memoryview(raw), 0, flexible=False)
+    version = reader.i16()
+    if version in (0, OFFSET_KEY):
+        return OffsetKey(reader.string(), reader.string(), reader.i32())
+    return GroupKey(reader.string()) if version == GROUP_KEY else None
+
+
+def encode_offset(committed: CommittedOffset) -> bytes:
+    writer = Writer(flexible=False)
+    writer.i16(VALUE_VERSION)
+    writer.i64(committed.offset)
+    writer.i32(committed.leader_epoch)
+    writer.string(committed.metadata)
+    writer.i64(committed.committed_at_ms)
+    return bytes(writer.buffer)
+
+
+def decode_offset(raw: bytes) -> CommittedOffset:
+    reader = Reader(memoryview(raw), 0, flexible=False)
+    version, offset = reader.i16(), reader.i64()
+    leader_epoch = reader.i32() if version >= 3 else -1
+    return CommittedOffset(offset, leader_epoch, reader.string(), reader.i64())
+
+
+def encode_group(group: Group, changed_at_ms: int) -> bytes:
+    writer = Writer(flexible=False)
+    writer.i16(VALUE_VERSION)
+    writer.string(group.protocol_type or "")
+    writer.i32(group.generation)
+    writer.nullable_string(group.protocol)
+    writer.nullable_string(group.leader)
+    writer.i64(changed_at_ms)
+    writer.array_size(len(group.members))
+    for member in group.members.values():
+        writer.string(member.member_id)
+        writer.nullable_string(member.instance_id)
+        writer.string(member.client_id)
+        writer.string(member.client_host)
+        writer.i32(member.rebalance_timeout_ms)
+        writer.i32(member.session_timeout_ms)
+        for content in (member.metadata(group.protocol), member.assignment):
+            writer.bytes_size(len(content))
+            writer.buffer += content
+    return bytes(writer.buffer)
+
+
+def decode_group(raw: bytes) -> GroupMetadata:
+    reader = Reader(memoryview(raw), 0, flexible=False)
+    version, protocol_type, generation = reader.i16(), reader.string(), reader.i32()
+    protocol, leader = reader.nullable_string(), reader.nullable_string()
+    changed_at_ms = reader.i64() if version >= 2 else 0
+    members = tuple(_member(reader, version, protocol or "") for _ in range(reader.array_size()))
+    return GroupMetadata(protocol_type, generation, protocol, leader, changed_at_ms, members)
+
+
+def _member(reader: Reader, version: int, protocol: str) -> Member:
+    member_id = reader.string()
+    instance_id = reader.nullable_string() if version >= 3 else None
+    client_id, client_host = reader.string(), reader.string()
+    rebalance_timeout_ms, session_timeout_ms = reader.i32(), reader.i32()
+    subscription, assignment = bytes(reader.nullable_bytes() or b""), bytes(reader.nullable_bytes() or b"")
+    # Only the chosen protocol is stored. A member that joins again after a restart brings all of them.
+    return Member(
+        member_id,
+        instance_id,
+        client_id,
+        client_host,
+        session_timeout_ms,
+        rebalance_timeout_ms,
+        (Protocol(protocol, subscription),),
+        0,
+        assignment,
+    )

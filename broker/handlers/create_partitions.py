@@ -1,0 +1,49 @@
+"""CreatePartitions, versions 0 to 3: raises the number of partitions of topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.admin import CreatePartitionsResponse
+
+from broker.config import NODE_ID
+from broker.errors import RequestRefused
+from broker.handlers.context import RequestContext
+from broker.protocol.error_codes import ErrorCode
+from broker.topics import check_partition_count
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return CreatePartitionsResponse(
+        version=context.version,
+        results=[_one(context, wanted, bool(request.validate_only)) for wanted in request.topics or ()],
+    )
+
+
+def _one(context: RequestContext, wanted: Any, validate_only: bool) -> Any:
+    code, message = ErrorCode.NONE, None
+    try:
+        topic = context.node.topic(wanted.name or "")
+        if topic.is_internal:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
+        check_partition_count(wanted.count)
+        if wanted.count <= topic.partitions:
+            raise RequestRefused(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic {topic.name!r} has {topic.partitions} partitions; {wanted.count} would not be more",
+            )
+        added = wanted.count - topic.partitions
+        assignments = wanted.assignments
+        if assignments is not None and (
+            len(assignments) != added or any(list(each.broker_ids or ()) != [NODE_ID] for each in assignments)
+        ):
+            raise RequestRefused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"expected {added} assignments, each to node {NODE_ID}"
+            )
+        if not validate_only:
+            context.node.add_partitions(topic, wanted.count)
+    except RequestRefused as refused:
+        code, message = refused.code, refused.message
+    return CreatePartitionsResponse.CreatePartitionsTopicResult(
+        version=context.version, name=wanted.name or "", error_code=code, error_message=message
+    )

@@ -1,0 +1,48 @@
+"""DeleteTopics, versions 1 to 6. 6: topics by id too."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from kafka.protocol.admin import DeleteTopicsResponse
+
+from broker.errors import RequestRefused
+from broker.handlers.context import RequestContext
+from broker.protocol.error_codes import ErrorCode
+
+BY_ID_FROM = 6
+NIL = uuid.UUID(int=0)
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    wanted: list[tuple[str | None, uuid.UUID | None]]
+    if context.version >= BY_ID_FROM:
+        wanted = [(state.name, state.topic_id) for state in request.topics or ()]
+    else:
+        wanted = [(name, None) for name in request.topic_names or ()]
+    return DeleteTopicsResponse(
+        version=context.version, responses=[_one(context, name, topic_id) for name, topic_id in wanted]
+    )
+
+
+def _one(context: RequestContext, name: str | None, topic_id: uuid.UUID | None) -> Any:
+    code, message = ErrorCode.NONE, None
+    try:
+        if name is None:
+            topic = context.node.topics.by_id(topic_id or NIL)
+            if topic is None:
+                raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+        else:
+            topic = context.node.topic(name)
+        name, topic_id = topic.name, topic.topic_id
+        context.node.delete_topic(topic)
+    except RequestRefused as refused:
+        code, message = refused.code, refused.message
+    return DeleteTopicsResponse.DeletableTopicResult(
+        version=context.version,
+        name=name if name is not None or context.version >= BY_ID_FROM else "",
+        topic_id=topic_id,
+        error_code=code,
+        error_message=message,
+    )

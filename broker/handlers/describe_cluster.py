@@ -1,0 +1,35 @@
+"""DescribeCluster, versions 0 to 2: this node, which is the controller too. 1: the kind of endpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.admin import DescribeClusterResponse
+
+from broker.config import NODE_ID
+from broker.handlers.context import RequestContext
+from broker.protocol.error_codes import ErrorCode
+
+BROKERS = 1
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    version = context.version
+    cluster_id = context.node.topics.cluster_id
+    if version >= 1 and request.endpoint_type != BROKERS:
+        return DescribeClusterResponse(
+            version=version,
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="only broker endpoints are listed",
+            cluster_id=cluster_id,
+            brokers=[],
+        )
+    host, port = context.node.address
+    broker = DescribeClusterResponse.DescribeClusterBroker(version=version, broker_id=NODE_ID, host=host, port=port)
+    return DescribeClusterResponse(
+        version=version,
+        error_code=ErrorCode.NONE,
+        cluster_id=cluster_id,
+        controller_id=NODE_ID,
+        brokers=[broker],
+    )

@@ -1,0 +1,103 @@
+"""DescribeConfigs, versions 1 to 4, of topics and of this broker. 1: synonyms; 3: types and documentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.admin import DescribeConfigsResponse
+
+from broker.config import NODE_ID, BrokerConfig
+from broker.errors import RequestRefused
+from broker.handlers.context import RequestContext
+from broker.protocol.error_codes import ErrorCode
+from broker.topic_config import ROWS, ConfigSource, ConfigType
+
+TOPIC, BROKER = 2, 4
+"""Resource types."""
+
+_Result = DescribeConfigsResponse.DescribeConfigsResult
+_Row = tuple[str, str, ConfigSource, ConfigType, str, str]
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return DescribeConfigsResponse(
+        version=context.version, results=[_one(context, request, wanted) for wanted in request.resources or ()]
+    )
+
+
+def _one(context: RequestContext, request: Any, wanted: Any) -> Any:
+    code, message, configs = ErrorCode.NONE, None, []
+    try:
+        keys = wanted.configuration_keys
+        for row in _rows(context, wanted.resource_type, wanted.resource_name or ""):
+            if keys is None or row[0] in keys:
+                configs.append(_config(row, request, context.version))
+    except RequestRefused as refused:
+        code, message = refused.code, refused.message
+    return _Result(
+        version=context.version,
+        error_code=code,
+        error_message=message,
+        resource_type=wanted.resource_type,
+        resource_name=wanted.resource_name or "",
+        configs=configs,
+    )
+
+
+def _rows(context: RequestContext, resource_type: int, name: str) -> list[_Row]:
+    config = context.node.config
+    if resource_type == TOPIC:
+        topic = context.node.topic(name)
+        return [
+            (
+                row.name,
+                topic.configs.get(row.name) or row.default(config),
+                ConfigSource.TOPIC if row.name in topic.configs else ConfigSource.DEFAULT,
+                row.type,
+                row.documentation,
+                row.default(config),
+            )
+            for row in ROWS
+        ]
+    if resource_type == BROKER:
+        if name not in ("", str(NODE_ID)):
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"there is no broker {name!r}, only {NODE_ID}")
+        return _broker_rows(config)
+    raise RequestRefused(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} has no configuration here")
+
+
+def _broker_rows(config: BrokerConfig) -> list[_Row]:
+    values = (
+        ("auto.create.topics.enable", "true", ConfigType.STRING),
+        ("default.replication.factor", "1", ConfigType.INT),
+        ("log.retention.ms", str(config.retention_ms), ConfigType.LONG),
+        ("log.segment.bytes", str(config.segment_bytes_max), ConfigType.INT),
+        ("message.max.bytes", str(config.message_bytes_max), ConfigType.INT),
+        ("num.partitions", str(config.partitions), ConfigType.INT),
+        ("offsets.topic.num.partitions", "1", ConfigType.INT),
+    )
+    return [(name, value, ConfigSource.BROKER_FILE, kind, "", value) for name, value, kind in values]
+
+
+def _config(row: _Row, request: Any, version: int) -> Any:
+    name, value, source, kind, documentation, default = row
+    synonyms = []
+    if request.include_synonyms:
+        layers = {source: value, ConfigSource.DEFAULT: default} if source is ConfigSource.TOPIC else {source: value}
+        synonyms = [
+            _Result.DescribeConfigsResourceResult.DescribeConfigsSynonym(
+                version=version, name=name, value=layer_value, source=layer
+            )
+            for layer, layer_value in layers.items()
+        ]
+    return _Result.DescribeConfigsResourceResult(
+        version=version,
+        name=name,
+        value=value,
+        read_only=source is ConfigSource.BROKER_FILE,
+        config_source=source,
+        is_sensitive=False,
+        synonyms=synonyms,
+        config_type=kind,
+        documentation=documentation if version >= 3 and request.include_documentation else None,
+    )

@@ -1,0 +1,55 @@
+"""DescribeGroups, versions 0 to 5: state, protocol and members; an unknown group is "Dead", as Kafka says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.admin import DescribeGroupsResponse
+
+from broker.coordinator.group import Group, GroupState
+from broker.handlers.context import RequestContext
+from broker.protocol.error_codes import ErrorCode
+
+_Group = DescribeGroupsResponse.DescribedGroup
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    groups = context.node.groups.groups
+    return DescribeGroupsResponse(
+        version=context.version,
+        groups=[_described(group_id, groups.get(group_id), context.version) for group_id in request.groups or ()],
+    )
+
+
+def _described(group_id: str, group: Group | None, version: int) -> Any:
+    if group is None:
+        return _Group(
+            version=version,
+            error_code=ErrorCode.NONE,
+            group_id=group_id,
+            group_state=str(GroupState.DEAD),
+            protocol_type="",
+            protocol_data="",
+            members=[],
+        )
+    is_settled = group.state is GroupState.STABLE
+    return _Group(
+        version=version,
+        error_code=ErrorCode.NONE,
+        group_id=group_id,
+        group_state=str(group.state),
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol or "") if is_settled else "",
+        members=[
+            _Group.DescribedGroupMember(
+                version=version,
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(group.protocol) if is_settled else b"",
+                member_assignment=member.assignment if is_settled else b"",
+            )
+            for member in group.members.values()
+        ],
+    )

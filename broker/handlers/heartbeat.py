@@ -1,0 +1,19 @@
+"""Heartbeat, versions 0 to 4. 3: static members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.consumer import HeartbeatResponse
+
+from broker.handlers.context import RequestContext
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    code = context.node.groups.heartbeat(
+        request.group_id or "",
+        request.member_id or "",
+        request.group_instance_id if context.version >= 3 else None,
+        request.generation_id,
+    )
+    return HeartbeatResponse(version=context.version, error_code=code)

@@ -1,0 +1,59 @@
+"""IncrementalAlterConfigs, versions 0 and 1, of topics. The broker's own settings come from its settings file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.admin import IncrementalAlterConfigsResponse
+
+from broker.errors import RequestRefused
+from broker.handlers.context import RequestContext
+from broker.handlers.describe_configs import TOPIC
+from broker.protocol.error_codes import ErrorCode
+from broker.topic_config import BY_NAME, check_config
+
+SET, DELETE = 0, 1
+"""Operations; 2 and 3 append to and take from lists, which no configuration here has more than one item of."""
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return IncrementalAlterConfigsResponse(
+        version=context.version,
+        responses=[_one(context, wanted, bool(request.validate_only)) for wanted in request.resources or ()],
+    )
+
+
+def _one(context: RequestContext, wanted: Any, validate_only: bool) -> Any:
+    code, message = ErrorCode.NONE, None
+    try:
+        if wanted.resource_type != TOPIC:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, "only topics can be altered while the broker runs")
+        topic = context.node.topic(wanted.resource_name or "")
+        if topic.is_internal:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
+        configs = dict(topic.configs)
+        for change in wanted.configs or ():
+            _apply(configs, change)
+        if not validate_only:
+            context.node.alter_topic(topic, configs)
+    except RequestRefused as refused:
+        code, message = refused.code, refused.message
+    return IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+        version=context.version,
+        error_code=code,
+        error_message=message,
+        resource_type=wanted.resource_type,
+        resource_name=wanted.resource_name or "",
+    )
+
+
+def _apply(configs: dict[str, str], change: Any) -> None:
+    name = change.name or ""
+    if change.config_operation == SET:
+        configs[name] = check_config(name, change.value)
+    elif change.config_operation == DELETE:
+        if name not in BY_NAME:
+            raise RequestRefused(ErrorCode.INVALID_CONFIG, f"unknown topic configuration {name!r}")
+        configs.pop(name, None)
+    else:
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{name}: only set and delete are done here")

@@ -1,0 +1,58 @@
+"""JoinGroup, versions 0 to 9 (classic protocol).
+
+1: a rebalance timeout beside the session's; 4: newcomers are told a member id first (KIP-394); 5: static members;
+7: the protocol type in the answer; 9: a leader that came back need not assign again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from kafka.protocol.consumer import JoinGroupResponse
+
+from broker.coordinator.group import JoinRequest, JoinResult, Protocol
+from broker.handlers.context import RequestContext
+
+
+def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
+    version = context.version
+    instance_id = request.group_instance_id if version >= 5 else None
+    join = JoinRequest(
+        request.member_id or "",
+        instance_id,
+        context.client_id,
+        f"/{context.client_host}",
+        request.session_timeout_ms,
+        request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms,
+        request.protocol_type or "",
+        tuple(Protocol(protocol.name or "", bytes(protocol.metadata or b"")) for protocol in request.protocols or ()),
+        needs_known_id=version >= 4,
+    )
+    return _join(context, request.group_id or "", join)
+
+
+async def _join(context: RequestContext, group_id: str, join: JoinRequest) -> Any:
+    return _response(await context.node.groups.join(group_id, join), context.version)
+
+
+def _response(result: JoinResult, version: int) -> Any:
+    return JoinGroupResponse(
+        version=version,
+        error_code=result.error,
+        generation_id=result.generation,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol if result.protocol is not None or version >= 7 else "",
+        leader=result.leader,
+        skip_assignment=result.skip_assignment,
+        member_id=result.member_id,
+        members=[
+            JoinGroupResponse.JoinGroupResponseMember(
+                version=version,
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata,
+            )
+            for member in result.members
+        ],
+    )

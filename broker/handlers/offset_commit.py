@@ -1,0 +1,82 @@
+"""OffsetCommit, versions 2 to 9: stores offsets for a group, all those of one request together.
+
+2 to 4: a retention time, ignored as Kafka does; 6: leader epochs; 7: static members; 9: member epochs of KIP-848,
+which classic groups use for the generation. Partitions that do not exist and overlong metadata are refused one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from kafka.protocol.consumer import OffsetCommitResponse
+
+from broker.coordinator.coordinator import check_metadata
+from broker.coordinator.offsets import TopicPartition
+from broker.coordinator.records import CommittedOffset
+from broker.errors import RequestRefused
+from broker.handlers.context import RequestContext
+from broker.protocol.error_codes import ErrorCode
+
+_Topic = OffsetCommitResponse.OffsetCommitResponseTopic
+
+
+def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
+    return _commit(context, request)
+
+
+async def _commit(context: RequestContext, request: Any) -> Any:
+    groups, version = context.node.groups, context.version
+    group_id = request.group_id or ""
+    codes: dict[TopicPartition, ErrorCode] = {}
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    refusal = ErrorCode.NONE
+    try:
+        groups.check_commit(
+            group_id,
+            request.member_id or "",
+            request.group_instance_id if version >= 7 else None,
+            request.generation_id_or_member_epoch,
+        )
+        for topic in request.topics or ():
+            for wanted in topic.partitions or ():
+                key = (topic.name or "", wanted.partition_index)
+                try:
+                    offsets[key] = _checked(context, key, wanted)
+                except RequestRefused as refused:
+                    codes[key] = refused.code
+        await groups.commit(group_id, offsets)
+    except RequestRefused as refused:
+        refusal = refused.code
+    return _response(request, version, codes, refusal)
+
+
+def _checked(context: RequestContext, key: TopicPartition, wanted: Any) -> CommittedOffset:
+    context.node.log(*key)
+    return CommittedOffset(
+        wanted.committed_offset,
+        wanted.committed_leader_epoch if context.version >= 6 else -1,
+        check_metadata(wanted.committed_metadata),
+        context.node.now_ms(),
+    )
+
+
+def _response(request: Any, version: int, codes: dict[TopicPartition, ErrorCode], refusal: ErrorCode) -> Any:
+    return OffsetCommitResponse(
+        version=version,
+        topics=[
+            _Topic(
+                version=version,
+                name=topic.name or "",
+                partitions=[
+                    _Topic.OffsetCommitResponsePartition(
+                        version=version,
+                        partition_index=wanted.partition_index,
+                        error_code=refusal or codes.get((topic.name or "", wanted.partition_index), ErrorCode.NONE),
+                    )
+                    for wanted in topic.partitions or ()
+                ],
+            )
+            for topic in request.topics or ()
+        ],
+    )

@@ -1,0 +1,70 @@
+"""OffsetDelete, version 0: forgets a group's offsets in topics that none of its members reads."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from kafka.protocol.consumer import OffsetDeleteResponse
+from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
+
+from broker.coordinator.group import Group
+from broker.coordinator.records import OffsetKey
+from broker.errors import RequestRefused
+from broker.handlers.context import RequestContext
+from broker.protocol.error_codes import ErrorCode
+
+_Topic = OffsetDeleteResponse.OffsetDeleteResponseTopic
+
+
+def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
+    return _delete(context, request)
+
+
+async def _delete(context: RequestContext, request: Any) -> Any:
+    groups, group_id = context.node.groups, request.group_id or ""
+    group = groups.groups.get(group_id)
+    if group is None:
+        return OffsetDeleteResponse(version=0, error_code=ErrorCode.GROUP_ID_NOT_FOUND, topics=[])
+    read = _subscribed(group)
+    doomed = [
+        OffsetKey(group_id, topic.name or "", wanted.partition_index)
+        for topic in request.topics or ()
+        if read is not None and topic.name not in read
+        for wanted in topic.partitions or ()
+    ]
+    try:
+        await groups.delete_offsets(doomed)
+    except RequestRefused as refused:
+        return OffsetDeleteResponse(version=0, error_code=refused.code, topics=[])
+    topics = [
+        _Topic(
+            version=0,
+            name=topic.name or "",
+            partitions=[
+                _Topic.OffsetDeleteResponsePartition(
+                    version=0,
+                    partition_index=wanted.partition_index,
+                    error_code=ErrorCode.NONE
+                    if read is not None and topic.name not in read
+                    else ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+                )
+                for wanted in topic.partitions or ()
+            ],
+        )
+        for topic in request.topics or ()
+    ]
+    return OffsetDeleteResponse(version=0, error_code=ErrorCode.NONE, topics=topics)
+
+
+def _subscribed(group: Group) -> set[str] | None:
+    """The topics that members of the group read; None when what they told cannot be read, so any may be."""
+    topics: set[str] = set()
+    for member in group.members.values():
+        try:
+            subscription = ConsumerProtocolSubscription.decode(member.metadata(group.protocol))
+        except Exception:
+            # Groups of other protocol types (Kafka Connect's, for one) say other things there.
+            return None
+        topics.update(subscription.topics or ())
+    return topics

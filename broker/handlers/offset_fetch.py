@@ -1,0 +1,87 @@
+"""OffsetFetch, versions 1 to 9: a group's committed offsets, -1 where there is none.
+
+2: null topics ask for all; 8: several groups in one request. "Require stable" (7) changes nothing without transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kafka.protocol.consumer import OffsetFetchResponse
+
+from broker.coordinator.offsets import TopicPartition
+from broker.coordinator.records import CommittedOffset
+from broker.handlers.context import RequestContext
+from broker.protocol.error_codes import ErrorCode
+
+_NONE = CommittedOffset(-1, -1, "", 0)
+_GROUPS_FROM = 8
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    version = context.version
+    if version < _GROUPS_FROM:
+        topics = _topics(
+            context,
+            request.group_id or "",
+            request.topics,
+            OffsetFetchResponse.OffsetFetchResponseTopic,
+            "OffsetFetchResponsePartition",
+        )
+        return OffsetFetchResponse(version=version, topics=topics, error_code=ErrorCode.NONE)
+    answer = OffsetFetchResponse.OffsetFetchResponseGroup
+    groups = [
+        answer(
+            version=version,
+            group_id=group.group_id or "",
+            topics=_topics(
+                context,
+                group.group_id or "",
+                group.topics,
+                answer.OffsetFetchResponseTopics,
+                "OffsetFetchResponsePartitions",
+            ),
+            error_code=ErrorCode.NONE,
+        )
+        for group in request.groups or ()
+    ]
+    return OffsetFetchResponse(version=version, groups=groups)
+
+
+def _topics(
+    context: RequestContext, group_id: str, wanted: Iterable[Any] | None, topic_class: Any, partition_name: str
+) -> list[Any]:
+    offsets = context.node.groups.offsets.of_group(group_id)
+    partition_class = getattr(topic_class, partition_name)
+    return [
+        topic_class(
+            version=context.version,
+            name=name,
+            partitions=[
+                _partition(partition_class, context.version, index, offsets.get((name, index), _NONE))
+                for index in indexes
+            ],
+        )
+        for name, indexes in _wanted(wanted, offsets).items()
+    ]
+
+
+def _wanted(wanted: Iterable[Any] | None, offsets: Mapping[TopicPartition, CommittedOffset]) -> Mapping[str, list[int]]:
+    if wanted is not None:
+        return {topic.name or "": list(topic.partition_indexes or ()) for topic in wanted}
+    everything: dict[str, list[int]] = {}
+    for topic, index in offsets:
+        everything.setdefault(topic, []).append(index)
+    return everything
+
+
+def _partition(partition_class: Any, version: int, index: int, committed: CommittedOffset) -> Any:
+    return partition_class(
+        version=version,
+        partition_index=index,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        error_code=ErrorCode.NONE,
+    )

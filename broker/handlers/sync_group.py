@@ -1,0 +1,34 @@
+"""SyncGroup, versions 0 to 5. 3: static members; 5: protocol type and name are checked and told."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from kafka.protocol.consumer import SyncGroupResponse
+
+from broker.handlers.context import RequestContext
+
+
+def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
+    return _sync(context, request)
+
+
+async def _sync(context: RequestContext, request: Any) -> Any:
+    version = context.version
+    result = await context.node.groups.sync(
+        request.group_id or "",
+        request.member_id or "",
+        request.group_instance_id if version >= 3 else None,
+        request.generation_id,
+        request.protocol_type if version >= 5 else None,
+        request.protocol_name if version >= 5 else None,
+        {each.member_id or "": bytes(each.assignment or b"") for each in request.assignments or ()},
+    )
+    return SyncGroupResponse(
+        version=version,
+        error_code=result.error,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol,
+        assignment=result.assignment,
+    )
