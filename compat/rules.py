@@ -66,8 +66,8 @@ class Case:
     def consequence(self) -> str:
         """Who can no longer read what."""
         if self.is_backward:
-            return f"this schema cannot read data written with {self.other}"
-        return f"readers that use {self.other} cannot read data written with this schema"
+            return "data of that version cannot be read"
+        return "readers of that version cannot read new data"
 
 
 @dataclass(frozen=True, slots=True)

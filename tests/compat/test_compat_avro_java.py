@@ -1,0 +1,57 @@
+"""Our verdicts are Avro Java's: the same problems, in the same order, at the same place, in the same words.
+
+`HEADRACE_COMPAT_PAIRS` and `HEADRACE_COMPAT_SEED` ask for more or other pairs than the ordinary run has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from avro_java import java_verdicts
+from schema_pairs import schema_pairs
+
+from avro_schema import parse_schema
+from compat import IncompatibilityType, check_reader_writer
+from headrace.java import JavaNotFoundError
+
+PAIRS = int(os.environ.get("HEADRACE_COMPAT_PAIRS", "1500"))
+SEED = int(os.environ.get("HEADRACE_COMPAT_SEED", "1"))
+
+
+def our_verdict(reader: str, writer: str) -> dict[str, Any]:
+    problems = check_reader_writer(parse_schema(reader), parse_schema(writer))
+    if problems and problems[0].type is IncompatibilityType.AMBIGUOUS_FIELD_ALIAS:
+        return {"raised": problems[0].message}
+    return {"problems": [[problem.type.value, problem.location, problem.message] for problem in problems]}
+
+
+def judged(pairs: list[tuple[str, str]], work_dir: Path) -> list[dict[str, Any]]:
+    try:
+        return java_verdicts(pairs, work_dir)
+    except JavaNotFoundError as error:
+        pytest.skip(str(error))
+
+
+def test_generated_pairs_are_judged_as_avro_java_does(tmp_path: Path) -> None:
+    pairs = list(schema_pairs(SEED, PAIRS))
+    verdicts = judged(pairs, tmp_path)
+    assert len(verdicts) == len(pairs)
+    differences = [
+        f"seed {SEED}, pair {index}:\n  reader {reader}\n  writer {writer}\n  java {verdict}\n  ours {ours}"
+        for index, ((reader, writer), verdict) in enumerate(zip(pairs, verdicts, strict=True))
+        if (ours := our_verdict(reader, writer)) != verdict
+    ]
+    assert not differences, f"{len(differences)} of {len(pairs)} differ\n" + "\n".join(differences[:3])
+
+
+def test_generated_pairs_cover_every_kind_of_problem() -> None:
+    verdicts = [our_verdict(*pair) for pair in schema_pairs(1, 1500)]
+    seen = Counter(problem[0] for verdict in verdicts for problem in verdict.get("problems", ()))
+    assert sum("raised" in verdict for verdict in verdicts) > 5
+    assert sum(verdict == {"problems": []} for verdict in verdicts) > 300
+    for kind in set(IncompatibilityType) - {IncompatibilityType.AMBIGUOUS_FIELD_ALIAS}:
+        assert seen[kind.value] > 20, (kind, seen)
