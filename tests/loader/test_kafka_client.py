@@ -1,0 +1,313 @@
+"""The client against a scripted broker: what it asks, and how each kind of trouble ends."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+from loader import kafka_client
+from loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
+from loader.kafka_client import AbortedTransaction, KafkaCluster, PartitionMetadata
+from loader.kafka_wire import parse_bootstrap_servers
+from loader.work_unit import TopicPartition
+
+TP = TopicPartition("orders", 2)
+TOPIC_ID = uuid.UUID(int=77)
+PAIRS = (
+    (ApiVersionsRequest, ApiVersionsResponse, 0),
+    (MetadataRequest, MetadataResponse, 12),
+    (ListOffsetsRequest, ListOffsetsResponse, 7),
+    (FetchRequest, FetchResponse, 13),
+    (FindCoordinatorRequest, FindCoordinatorResponse, 3),
+    (OffsetCommitRequest, OffsetCommitResponse, 8),
+)
+BY_KEY = {request.API_KEY: (request, response) for request, response, _ in PAIRS}
+
+
+class ScriptedBroker:
+    """Answers requests by functions of the request; what a test does not script has a plain answer."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        self.versions = {request.API_KEY: (0, version) for request, _, version in PAIRS}
+        self.asked: list[Any] = []
+        self.scripts: dict[int, list[Callable[[Any, int], Any]]] = {}
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def script(self, request: Any, *answers: Callable[[Any, int], Any]) -> None:
+        """The next answers to this kind of request; the last one stays."""
+        self.scripts[request.API_KEY] = list(answers)
+
+    def of(self, request: Any) -> list[Any]:
+        return [asked for asked in self.asked if type(asked) is request]
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            while len(head := connection.recv(4, socket.MSG_WAITALL)) == 4:
+                frame = connection.recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL)
+                key, version = struct.unpack_from(">hh", frame)
+                request = BY_KEY[key][0].decode(frame, version=version, header=True)
+                self.asked.append(request)
+                answer = self._answer(key, request, version)
+                if answer is None:
+                    return
+                if not isinstance(answer, bytes):
+                    answer.with_header(correlation_id=request.header.correlation_id)
+                    answer = bytes(answer.encode(header=True, framed=True))
+                connection.sendall(answer)
+
+    def _answer(self, key: int, request: Any, version: int) -> Any:
+        script = self.scripts.get(key)
+        if script:
+            return (script.pop(0) if len(script) > 1 else script[0])(request, version)
+        return {
+            ApiVersionsRequest.API_KEY: self._api_versions,
+            MetadataRequest.API_KEY: self.metadata,
+            FindCoordinatorRequest.API_KEY: self._coordinator,
+        }[key](request, version)
+
+    def _api_versions(self, request: Any, version: int) -> Any:
+        api = ApiVersionsResponse.ApiVersion
+        return ApiVersionsResponse(
+            version=0,
+            error_code=0,
+            api_keys=[
+                api(version=0, api_key=key, min_version=low, max_version=high)
+                for key, (low, high) in self.versions.items()
+            ],
+        )
+
+    def metadata(self, request: Any, version: int, error: int = 0) -> Any:
+        topic = MetadataResponse.MetadataResponseTopic
+        partition = topic.MetadataResponsePartition(
+            version=version, error_code=0, partition_index=2, leader_id=1, leader_epoch=5
+        )
+        named = {"topic_id": TOPIC_ID} if version >= 10 else {}
+        return MetadataResponse(
+            version=version,
+            brokers=[
+                MetadataResponse.MetadataResponseBroker(
+                    version=version, node_id=1, host="127.0.0.1", port=self.port, rack=None
+                )
+            ],
+            cluster_id="c",
+            topics=[topic(version=version, error_code=error, name="orders", partitions=[partition], **named)],
+        )
+
+    def _coordinator(self, request: Any, version: int) -> Any:
+        return FindCoordinatorResponse(version=version, error_code=0, node_id=1, host="127.0.0.1", port=self.port)
+
+
+def fetched(records: bytes = b"", error: int = 0, aborted: tuple[tuple[int, int], ...] = ()) -> Callable[..., Any]:
+    def answer(request: Any, version: int) -> Any:
+        topic = FetchResponse.FetchableTopicResponse
+        data = topic.PartitionData
+        return FetchResponse(
+            version=version,
+            responses=[
+                topic(
+                    version=version,
+                    partitions=[
+                        data(
+                            version=version,
+                            partition_index=2,
+                            error_code=error,
+                            high_watermark=90,
+                            last_stable_offset=80,
+                            log_start_offset=3,
+                            records=records,
+                            aborted_transactions=[
+                                data.AbortedTransaction(version=version, producer_id=pid, first_offset=first)
+                                for pid, first in aborted
+                            ],
+                        )
+                    ],
+                )
+            ],
+        )
+
+    return answer
+
+
+def listed(offset: int, error: int = 0) -> Callable[..., Any]:
+    def answer(request: Any, version: int) -> Any:
+        topic = ListOffsetsResponse.ListOffsetsTopicResponse
+        part = topic.ListOffsetsPartitionResponse(version=version, partition_index=2, error_code=error, offset=offset)
+        return ListOffsetsResponse(version=version, topics=[topic(version=version, name="orders", partitions=[part])])
+
+    return answer
+
+
+def committed(error: int) -> Callable[..., Any]:
+    def answer(request: Any, version: int) -> Any:
+        topic = OffsetCommitResponse.OffsetCommitResponseTopic
+        part = topic.OffsetCommitResponsePartition(version=version, partition_index=2, error_code=error)
+        return OffsetCommitResponse(version=version, topics=[topic(version=version, name="orders", partitions=[part])])
+
+    return answer
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedBroker]:
+    monkeypatch.setattr(kafka_client, "RETRY_WAIT_S", 0.001)
+    found = ScriptedBroker()
+    yield found
+    found.socket.close()
+
+
+@pytest.fixture
+def cluster(broker: ScriptedBroker) -> Iterator[KafkaCluster]:
+    with KafkaCluster(f"127.0.0.1:{broker.port}", timeout_s=5) as found:
+        yield found
+
+
+def test_metadata(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    found = cluster.metadata()
+    assert found.cluster_id == "c" and found.brokers == {1: ("127.0.0.1", broker.port)}
+    topic = found.topics["orders"]
+    assert (topic.topic_id, topic.partitions, topic.error) == (str(TOPIC_ID), {2: PartitionMetadata(1, 5)}, "")
+    (asked,) = broker.of(MetadataRequest)
+    assert asked.topics is None and asked.allow_auto_topic_creation is False
+
+
+def test_a_topic_that_does_not_exist_has_an_error(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(MetadataRequest, lambda request, version: broker.metadata(request, version, error=3))
+    assert "UNKNOWN_TOPIC_OR_PARTITION (error 3)" in cluster.metadata(["orders"]).topics["orders"].error
+
+
+def test_a_fetch_names_the_incarnation_and_the_epoch(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(FetchRequest, fetched(b"batches", aborted=((9, 40),)))
+    piece = cluster.fetch(TP, 41, 1000, topic_id=str(TOPIC_ID), leader_epoch=5)
+    assert (piece.records, piece.high_watermark, piece.last_stable_offset, piece.log_start_offset) == (
+        b"batches",
+        90,
+        80,
+        3,
+    )
+    assert piece.aborted == (AbortedTransaction(9, 40),) and piece.broker == f"127.0.0.1:{broker.port}"
+    (asked,) = broker.of(FetchRequest)
+    assert (asked.isolation_level, asked.session_epoch, asked.topics[0].topic_id) == (1, -1, TOPIC_ID)
+    partition = asked.topics[0].partitions[0]
+    assert (partition.partition, partition.fetch_offset, partition.current_leader_epoch) == (2, 41, 5)
+
+
+def test_an_older_broker_is_asked_by_name(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.versions[FetchRequest.API_KEY] = (4, 8)
+    broker.script(FetchRequest, fetched(b"x"))
+    assert cluster.fetch(TP, 0, 1000, topic_id=str(TOPIC_ID), leader_epoch=5).records == b"x"
+    assert broker.of(FetchRequest)[0].topics[0].topic == "orders"
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        (1, OffsetOutOfRange, "topic orders partition 2 offset 7: OFFSET_OUT_OF_RANGE"),
+        (74, LogChanged, "FENCED_LEADER_EPOCH"),
+        (100, LogChanged, "UNKNOWN_TOPIC_ID"),
+        (103, LogChanged, "INCONSISTENT_TOPIC_ID"),
+        (29, RequestRefused, "TOPIC_AUTHORIZATION_FAILED"),
+        (6, KafkaUnavailable, "NOT_LEADER"),
+    ],
+)
+def test_errors_name_broker_topic_partition_offset(
+    broker: ScriptedBroker, cluster: KafkaCluster, code: int, error: type[Exception], words: str
+) -> None:
+    broker.script(FetchRequest, fetched(error=code))
+    with pytest.raises(error, match=words) as raised:
+        cluster.fetch(TP, 7, 1000)
+    assert f"broker 127.0.0.1:{broker.port}" in str(raised.value) and "offset 7" in str(raised.value)
+
+
+def test_a_leader_that_moved_is_looked_up_again(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(FetchRequest, fetched(error=6), lambda request, version: None, fetched(b"x"))
+    assert cluster.fetch(TP, 0, 1000).records == b"x"
+    assert len(broker.of(MetadataRequest)) == 3
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n", b"\x00\x00\x00\x08\x00\x00\x00\x63rest"])
+def test_something_that_is_not_kafka(broker: ScriptedBroker, cluster: KafkaCluster, answer: bytes) -> None:
+    broker.script(ApiVersionsRequest, lambda request, version: answer)
+    with pytest.raises(KafkaUnavailable, match=f"broker 127.0.0.1:{broker.port}"):
+        cluster.metadata()
+
+
+def test_no_broker_at_all() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(KafkaUnavailable, match=f"cannot connect to broker 127.0.0.1:{port}"):
+        KafkaCluster(f"127.0.0.1:{port}", timeout_s=1).metadata()
+
+
+def test_offsets_are_asked_with_one_request_per_broker(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(ListOffsetsRequest, listed(12))
+    assert cluster.offsets([TP], "latest") == {TP: 12}
+    (asked,) = broker.of(ListOffsetsRequest)
+    assert (asked.isolation_level, asked.topics[0].partitions[0].timestamp) == (1, -1)
+
+
+def test_a_partition_without_leader_is_left_out_with_a_reason(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(ListOffsetsRequest, listed(12))
+    other = TopicPartition("orders", 9)
+    answers = cluster.offset_answers([TP, other], "earliest")
+    assert answers.offsets == {TP: 12}
+    assert answers.errors == {other: "topic orders partition 9 has no leader now"}
+
+
+def test_offsets_refused_for_good_are_not_asked_again(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(ListOffsetsRequest, listed(-1, error=29))
+    assert "TOPIC_AUTHORIZATION_FAILED" in cluster.offset_answers([TP], "latest").errors[TP]
+    assert len(broker.of(ListOffsetsRequest)) == 1
+
+
+def test_group_offsets(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(OffsetCommitRequest, committed(16), committed(0))
+    cluster.commit_group_offsets("headrace", {TP: 44})
+    asked = broker.of(OffsetCommitRequest)[-1]
+    assert (asked.group_id, asked.generation_id_or_member_epoch, asked.member_id) == ("headrace", -1, "")
+    assert asked.topics[0].partitions[0].committed_offset == 44
+
+
+def test_group_offsets_that_are_refused(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(OffsetCommitRequest, committed(30))
+    with pytest.raises(RequestRefused, match="offset orders-2 of group headrace"):
+        cluster.commit_group_offsets("headrace", {TP: 44})
+
+
+def test_bootstrap_servers() -> None:
+    assert parse_bootstrap_servers("a:1, b ,[::1]:9093") == (("a", 1), ("b", 9092), ("::1", 9093))
+    for text in ("a:x", ":9092", "a:0"):
+        with pytest.raises(ValueError, match="expected host:port"):
+            parse_bootstrap_servers(text)
+    with pytest.raises(ValueError, match="at least one"):
+        KafkaCluster(" , ")
