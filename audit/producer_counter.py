@@ -7,7 +7,7 @@ found when it dies. With confluent-kafka:
     counter.sent(topic, time_ms, key, value)
     producer.produce(topic, value, key, on_delivery=counter.on_delivery(time_ms))
     …
-    for row in counter.take(now_ms):          # now and then, and with every=True at the end
+    for row in counter.take(now_ms, Taking.SETTLED):  # now and then, and EVERY at the end
         publish(row, then=lambda: counter.published(row.id))
 """
 
@@ -19,6 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,15 @@ from audit.spool import SLOTS, Spool
 from audit.window import WINDOW_MS
 
 logger = logging.getLogger(__name__)
+
+
+class Taking(Enum):
+    """Which rows are to be published."""
+
+    SETTLED = "settled"  # of ended windows, and standing still since the last look: now and then
+    ENDED = "ended"  # of ended windows: everything was acknowledged just now
+    EVERY = "every"  # also of windows still open: the end
+
 
 Ticket = tuple[str, int, int, int]
 """What `sent` returns and `acknowledge` takes: topic, window start, bytes, hash of one message."""
@@ -89,6 +99,16 @@ class ProducerCounter:
                 self._spool.set_sent(row.slot, row.sent)
         return ticket
 
+    def withdraw(self, ticket: Ticket) -> None:
+        """Takes back a message that the Kafka client did not accept. One whose row was taken meanwhile stays
+        counted as sent, which only makes the audit less sharp there."""
+        with self._lock:
+            row = self._rows.get(ticket[:2])
+            if row is not None and row.sent > 0:
+                row.sent -= 1
+                if row.slot >= 0 and self._spool is not None:
+                    self._spool.set_sent(row.slot, row.sent)
+
     def acknowledge(self, tickets: Iterable[Ticket]) -> None:
         """Counts messages that the brokers acknowledged."""
         with self._lock:
@@ -120,14 +140,12 @@ class ProducerCounter:
 
         return count
 
-    def take(self, now_ms: int, *, every: bool = False) -> list[AuditRow]:
-        """Rows to publish now. They are out of the counting: what comes later of the same window is another row.
-
-        Without `every`, those whose window has ended and that have not grown since the last call.
-        """
+    def take(self, now_ms: int, taking: Taking) -> list[AuditRow]:
+        """Rows to publish now. They are out of the counting: what comes later of the same window is another row."""
         with self._lock:
-            every = every or len(self._rows) >= OPEN_ROWS_MAX
-            places = [place for place, row in self._rows.items() if every or self._is_ready(place, row, now_ms)]
+            if len(self._rows) >= OPEN_ROWS_MAX:
+                taking = Taking.EVERY
+            places = [place for place, row in self._rows.items() if _is_ready(place, row, now_ms, taking)]
             rows = []
             for place in places:
                 row = self._rows.pop(place)
@@ -174,12 +192,6 @@ class ProducerCounter:
         row = self._rows[place] = _Row(self._sequence, slot)
         return row
 
-    @staticmethod
-    def _is_ready(place: tuple[str, int], row: _Row, now_ms: int) -> bool:
-        grown = row.sent + row.count != row.seen
-        row.seen = row.sent + row.count
-        return not grown and place[1] + WINDOW_MS <= now_ms
-
     def _audit_row(self, place: tuple[str, int], row: _Row, now_ms: int) -> AuditRow:
         return AuditRow(
             id=counted_row_id(self.instance, row.sequence),
@@ -196,6 +208,14 @@ class ProducerCounter:
             emitted_at_ms=now_ms,
             sent=row.sent,
         )
+
+
+def _is_ready(place: tuple[str, int], row: _Row, now_ms: int, taking: Taking) -> bool:
+    if taking is Taking.EVERY:
+        return True
+    stands_still = row.sent + row.count == row.seen
+    row.seen = row.sent + row.count
+    return (stands_still or taking is Taking.ENDED) and place[1] + WINDOW_MS <= now_ms
 
 
 def wall_clock_ms() -> int:

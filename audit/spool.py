@@ -21,6 +21,7 @@ import logging
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -135,6 +136,54 @@ class LeftSpool:
 
     def delete(self) -> None:
         self.path.unlink(missing_ok=True)
+
+
+class Inheritance:
+    """The spools that ended processes left in a folder, until this process has published their rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._is_read = False
+        self._waiting: dict[str, LeftSpool] = {}
+        self._unpublished: dict[Path, int] = {}
+
+    def rows(self) -> list[AuditRow]:
+        """Their rows, once: the first call finds the files, later ones return nothing."""
+        with self._lock:
+            if self._is_read:
+                return []
+            self._is_read = True
+            rows: list[AuditRow] = []
+            for spool in left_spools(self._folder):
+                if not spool.rows:
+                    with spool:
+                        spool.delete()
+                self._waiting.update((row.id, spool) for row in spool.rows)
+                self._unpublished[spool.path] = len(spool.rows)
+                rows.extend(spool.rows)
+            if rows:
+                logger.info("audit spools found folder=%s rows=%d", self._folder, len(rows))
+            return rows
+
+    def published(self, row_id: str) -> None:
+        """A row is safe elsewhere; the file of the last one of a process is deleted."""
+        with self._lock:
+            spool = self._waiting.pop(row_id, None)
+            if spool is None:
+                return
+            self._unpublished[spool.path] -= 1
+            if self._unpublished[spool.path] == 0:
+                with spool:
+                    spool.delete()
+
+    def close(self) -> None:
+        """Leaves what is not published to the next process."""
+        with self._lock:
+            for spool in {spool.path: spool for spool in self._waiting.values()}.values():
+                with spool:
+                    pass
+            self._waiting.clear()
 
 
 def left_spools(folder: Path) -> Iterator[LeftSpool]:

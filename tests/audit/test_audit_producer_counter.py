@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from audit.count import message_hash
-from audit.producer_counter import ProducerCounter
+from audit.producer_counter import ProducerCounter, Taking
 from audit.row import AuditRow
 from audit.spool import SLOTS, Spool, left_spools
 from audit.window import WINDOW_MS
@@ -37,9 +37,9 @@ def test_rows_add_up_over_takes(tmp_path: Path) -> None:
     first = counter.sent("t", 5, b"k", b"v")
     second = counter.sent("t", 6, None, b"w")
     counter.acknowledge([first])
-    (early,) = counter.take(NOW, every=True)
+    (early,) = counter.take(NOW, Taking.EVERY)
     counter.acknowledge([second])
-    (late,) = counter.take(NOW, every=True)
+    (late,) = counter.take(NOW, Taking.EVERY)
     assert (early.sent, early.count, early.fingerprint) == (2, 1, message_hash(b"k", b"v"))
     assert (late.sent, late.count, late.fingerprint, late.bytes) == (0, 1, message_hash(None, b"w"), 1)
     assert early.id != late.id
@@ -51,9 +51,9 @@ def test_only_ended_windows_that_stand_still_are_taken(tmp_path: Path) -> None:
     counter = ProducerCounter("shop", spool_dir=None)
     counter.sent("t", 0, None, b"v")
     counter.sent("t", NOW, None, b"v")
-    assert counter.take(NOW) == []
-    assert counts(counter.take(NOW)) == [("t", 0, 1, 0)]
-    assert counter.take(NOW) == []
+    assert counter.take(NOW, Taking.SETTLED) == []
+    assert counts(counter.take(NOW, Taking.SETTLED)) == [("t", 0, 1, 0)]
+    assert counter.take(NOW, Taking.SETTLED) == []
     assert counter.open_rows == 1
 
 
@@ -73,13 +73,13 @@ def test_the_delivery_callback_counts_only_successes(tmp_path: Path) -> None:
         counter.sent("t", 7, b"k", b"v")
     counter.on_delivery(7)(None, Message())
     counter.on_delivery(7)("timed out", Message())
-    assert counts(counter.take(NOW, every=True)) == [("t", 0, 2, 1)]
+    assert counts(counter.take(NOW, Taking.EVERY)) == [("t", 0, 2, 1)]
 
 
 def test_a_clean_end_leaves_no_file(tmp_path: Path) -> None:
     counter = ProducerCounter("shop", spool_dir=tmp_path)
     counter.sent("t", 0, None, b"v")
-    for row in counter.take(NOW, every=True):
+    for row in counter.take(NOW, Taking.EVERY):
         counter.published(row.id)
     counter.close()
     assert list(tmp_path.iterdir()) == []
@@ -88,7 +88,7 @@ def test_a_clean_end_leaves_no_file(tmp_path: Path) -> None:
 def test_unpublished_rows_are_left_with_their_ids(tmp_path: Path) -> None:
     counter = ProducerCounter("shop", spool_dir=tmp_path)
     counter.acknowledge([counter.sent("t", 0, None, b"v")])
-    taken = counter.take(NOW, every=True)
+    taken = counter.take(NOW, Taking.EVERY)
     assert left(tmp_path) == []  # its owner lives
     counter.sent("u", 0, None, b"v")
     counter.close()
@@ -132,12 +132,12 @@ def test_counting_goes_on_when_the_spool_is_full_or_unusable(tmp_path: Path, cap
     (tmp_path / "file").write_text("")
     counter = ProducerCounter("shop", spool_dir=tmp_path / "file")
     counter.acknowledge([counter.sent("t", 0, None, b"v")])
-    assert counts(counter.take(NOW, every=True)) == [("t", 0, 1, 1)]
+    assert counts(counter.take(NOW, Taking.EVERY)) == [("t", 0, 1, 1)]
     assert "audit spool unavailable" in caplog.text
     full = ProducerCounter("shop", spool_dir=tmp_path)
     for n in range(SLOTS + 2):
         full.sent("t", n * WINDOW_MS, None, b"v")
-    assert len(full.take(0)) == SLOTS + 2  # more than half of the slots are used: rows of any window go
+    assert len(full.take(0, Taking.SETTLED)) == SLOTS + 2  # more than half of the slots are used: rows of any window go
     assert "audit spool full" in caplog.text
     full.close()
 

@@ -1,0 +1,263 @@
+"""Does a Python value fit an Avro schema, and where does it not?
+
+`find_problem` is the whole answer, with the path of the field. It is not asked for every message: fastavro's encoder
+finds most misfits itself and much faster. `compile_guard` watches the places where that encoder writes something
+else than it was given (1.5 as the int 1, 2**40 as an int, True as 1, any object as a boolean).
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from avro_schema import Array, Enum, Fixed, Map, Primitive, PrimitiveType, Record, Schema, Type, Union
+
+Guard = Callable[[Any], bool]
+"""True for a value that the encoder takes as it is; False asks for `find_problem`."""
+
+_INT_RANGES: Final[Mapping[PrimitiveType, tuple[int, int]]] = {
+    PrimitiveType.INT: (-(2**31), 2**31 - 1),
+    PrimitiveType.LONG: (-(2**63), 2**63 - 1),
+}
+_CLASSES: Final[Mapping[PrimitiveType, tuple[type, ...]]] = {
+    PrimitiveType.NULL: (type(None),),
+    PrimitiveType.BOOLEAN: (bool,),
+    PrimitiveType.INT: (int,),
+    PrimitiveType.LONG: (int,),
+    PrimitiveType.FLOAT: (int, float),
+    PrimitiveType.DOUBLE: (int, float),
+    PrimitiveType.BYTES: (bytes, bytearray),
+    PrimitiveType.STRING: (str,),
+}
+_LOGICAL_CLASSES: Final[Mapping[str, tuple[type, ...]]] = {
+    "date": (datetime.date,),
+    "time-millis": (datetime.time,),
+    "time-micros": (datetime.time,),
+    "timestamp-millis": (datetime.datetime,),
+    "timestamp-micros": (datetime.datetime,),
+    "timestamp-nanos": (datetime.datetime,),
+    "local-timestamp-millis": (datetime.datetime,),
+    "local-timestamp-micros": (datetime.datetime,),
+    "local-timestamp-nanos": (datetime.datetime,),
+    "decimal": (decimal.Decimal,),
+    "uuid": (uuid.UUID,),
+}
+"""What a logical type is given as besides the value of its underlying type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The first place where a value does not fit: `path` with dots, "" for the whole value."""
+
+    path: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"field {self.path}: {self.sentence}" if self.path else self.sentence
+
+
+def find_problem(schema: Schema, value: Any) -> Problem | None:
+    """The first misfit of a value, or None."""
+    return _find(schema, schema.root, value, "")
+
+
+def _find(schema: Schema, node: Type, value: Any, path: str) -> Problem | None:
+    node = schema.resolve(node)
+    if isinstance(node, Primitive):
+        return _find_in_primitive(node, value, path)
+    if isinstance(node, Record):
+        return _find_in_record(schema, node, value, path)
+    if isinstance(node, Union):
+        return _find_in_union(schema, node, value, path)
+    if isinstance(node, Array):
+        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
+            return _expected("array (a list)", value, path)
+        items = ((f"[{index}]", item) for index, item in enumerate(value))
+        return _find_in_items(schema, node.items, items, path)
+    if isinstance(node, Map):
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            return _expected("map (a dict with text keys)", value, path)
+        return _find_in_items(schema, node.values, ((f"[{key!r}]", item) for key, item in value.items()), path)
+    if isinstance(node, Enum):
+        if value in node.symbols:
+            return None
+        return _expected(f"one of {', '.join(node.symbols[:10])}{', …' if len(node.symbols) > 10 else ''}", value, path)
+    assert isinstance(node, Fixed)
+    if _is_logical(node, value):
+        return None
+    if isinstance(value, (bytes, bytearray)) and len(value) == node.size:
+        return None
+    return _expected(f"{node.size} bytes", value, path)
+
+
+def _find_in_primitive(node: Primitive, value: Any, path: str) -> Problem | None:
+    if _is_logical(node, value):
+        return None
+    if not isinstance(value, _CLASSES[node.type]) or (
+        isinstance(value, bool) and node.type is not PrimitiveType.BOOLEAN
+    ):
+        return _expected(node.logical.name if node.logical else node.type.value, value, path)
+    if node.type in _INT_RANGES and isinstance(value, int):
+        least, most = _INT_RANGES[node.type]
+        if not least <= value <= most:
+            return Problem(path, f"{value} is outside the range of {node.type}, {least} to {most}")
+    if isinstance(value, str) and not _is_unicode(value):
+        return Problem(path, "the text holds half of a surrogate pair and has no UTF-8 form")
+    return None
+
+
+def _find_in_record(schema: Schema, node: Record, value: Any, path: str) -> Problem | None:
+    if not isinstance(value, Mapping):
+        return _expected(f"record {node.name} (a dict)", value, path)
+    names = {field.name for field in node.fields}
+    for name in value:
+        if name not in names:
+            return Problem(_below(path, str(name)), f"record {node.name} has no such field")
+    for field in node.fields:
+        if field.name not in value:
+            if field.has_default:
+                continue
+            return Problem(_below(path, field.name), "missing, and it has no default")
+        problem = _find(schema, field.type, value[field.name], _below(path, field.name))
+        if problem is not None:
+            return problem
+    return None
+
+
+def _find_in_union(schema: Schema, node: Union, value: Any, path: str) -> Problem | None:
+    branches = [schema.resolve(branch) for branch in node.branches]
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
+        for branch in branches:
+            if _branch_name(branch) == value[0]:
+                return _find(schema, branch, value[1], path)
+    problems = [_find(schema, branch, value, path) for branch in branches]
+    if None in problems:
+        return None
+    others = [
+        problem
+        for branch, problem in zip(branches, problems, strict=True)
+        if not (isinstance(branch, Primitive) and branch.type is PrimitiveType.NULL)
+    ]
+    if len(others) == 1:
+        return others[0]
+    return _expected(f"one of the branches {', '.join(_branch_name(branch) for branch in branches)}", value, path)
+
+
+def _find_in_items(schema: Schema, node: Type, items: Any, path: str) -> Problem | None:
+    for suffix, item in items:
+        problem = _find(schema, node, item, f"{path}{suffix}")
+        if problem is not None:
+            return problem
+    return None
+
+
+def _branch_name(node: Type) -> str:
+    if isinstance(node, (Record, Enum, Fixed)):
+        return node.name.full
+    if isinstance(node, Primitive):
+        return node.type.value
+    return "array" if isinstance(node, Array) else "map"
+
+
+def _is_logical(node: Primitive | Fixed, value: Any) -> bool:
+    return node.logical is not None and isinstance(value, _LOGICAL_CLASSES.get(node.logical.name, ()))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _expected(what: str, value: Any, path: str) -> Problem:
+    shown = "null" if value is None else f"{type(value).__name__} {value!r:.60}"
+    return Problem(path, f"expected {what}, found {shown}")
+
+
+def compile_guard(schema: Schema) -> Guard | None:
+    """The guard of a schema, or None where the encoder needs none."""
+    return _compile(schema, schema.root, frozenset())
+
+
+def _compile(schema: Schema, node: Type, inside: frozenset[Any]) -> Guard | None:
+    node = schema.resolve(node)
+    if isinstance(node, Primitive):
+        return _compile_primitive(node)
+    if isinstance(node, Record):
+        if node.name in inside:
+            # A recursive value is looked at whole: a guard that calls itself is not worth its upkeep.
+            return lambda value: False
+        return _compile_record(schema, node, inside | {node.name})
+    if isinstance(node, (Array, Map)):
+        item = _compile(schema, node.items if isinstance(node, Array) else node.values, inside)
+        if item is None:
+            return None
+        if isinstance(node, Array):
+            return lambda value: value.__class__ is list and all(map(item, value))
+        return lambda value: value.__class__ is dict and all(map(item, value.values()))
+    # The encoder finds the branch of a union, the symbol of an enum and the size of a fixed by checking the value.
+    return None
+
+
+def _compile_primitive(node: Primitive) -> Guard | None:
+    if node.type in _INT_RANGES:
+        least, most = _INT_RANGES[node.type]
+        return lambda value: value.__class__ is int and least <= value <= most
+    if node.type is PrimitiveType.BOOLEAN:
+        return lambda value: value.__class__ is bool
+    if node.type in (PrimitiveType.FLOAT, PrimitiveType.DOUBLE):
+        return lambda value: value.__class__ is float or value.__class__ is int
+    return None
+
+
+def _compile_record(schema: Schema, node: Record, inside: frozenset[Any]) -> Guard | None:
+    checks: list[tuple[str, bool, Guard]] = []
+    ints: list[str] = []
+    longs: list[str] = []
+    for field in node.fields:
+        kind = schema.resolve(field.type)
+        plain = isinstance(kind, Primitive) and not field.has_default
+        if plain and isinstance(kind, Primitive) and kind.type is PrimitiveType.INT:
+            ints.append(field.name)
+        elif plain and isinstance(kind, Primitive) and kind.type is PrimitiveType.LONG:
+            longs.append(field.name)
+        else:
+            check = _compile(schema, kind, inside)
+            if check is not None:
+                checks.append((field.name, field.has_default, check))
+    if not (checks or ints or longs):
+        return None
+    int_least, int_most = _INT_RANGES[PrimitiveType.INT]
+    long_least, long_most = _INT_RANGES[PrimitiveType.LONG]
+
+    def guard(value: Any) -> bool:
+        # Integers are checked in loops of this one function: a call per field would cost as much as encoding it.
+        try:
+            for name in ints:
+                number = value[name]
+                if number.__class__ is not int or not int_least <= number <= int_most:
+                    return False
+            for name in longs:
+                number = value[name]
+                if number.__class__ is not int or not long_least <= number <= long_most:
+                    return False
+            for name, has_default, check in checks:
+                if has_default and name not in value:
+                    continue
+                if not check(value[name]):
+                    return False
+        except (KeyError, TypeError):
+            return False
+        return True
+
+    return guard

@@ -1,0 +1,141 @@
+"""Which schema does a message of this topic go out with? Asked of the registry once, then kept.
+
+The subject of a topic's values is `<topic>-value`. A schema that the caller gives is registered there, or found to be
+registered already. Without one, the subject's latest version is used, and asked for again now and then, so that a
+producer that runs for weeks follows the registry.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from avro_schema import AvroSchemaError, Schema, parse_schema, self_contained_text
+from avro_schema.message_time import TIME_PROPERTY
+from pipeline.encoding import Encoding
+from pipeline.errors import SchemaRefused, SchemaUnavailable
+from registry.client import RegisteredSchema, RegistryClient
+from registry.errors import RegistryError, RegistryUnavailable, ServiceError, SubjectNotFound
+
+logger = logging.getLogger(__name__)
+
+LATEST_KEPT_S = 60.0
+"""How long the latest version of a subject is taken for the latest."""
+
+RETRY_S = 1.0
+"""The shortest time between two questions for the latest version because a value did not fit the one at hand."""
+
+
+def value_subject(topic: str) -> str:
+    """The subject of a topic's values (the topic name strategy)."""
+    return f"{topic}-value"
+
+
+class Encodings:
+    """The encodings of one producer. Threads may share it: at worst two ask the registry for the same."""
+
+    def __init__(self, registry: RegistryClient, time_fields: Sequence[str]) -> None:
+        self._registry = registry
+        self._time_fields = tuple(time_fields)
+        self._given: dict[tuple[str, str], Encoding] = {}
+        self._given_values: dict[tuple[str, int], tuple[Schema, Encoding]] = {}
+        self._latest: dict[str, tuple[Encoding, float]] = {}
+
+    def of(self, topic: str, schema: str | Schema | None) -> Encoding:
+        """The encoding for a message.
+
+        Raises:
+            SchemaRefused: the schema given cannot be used.
+            SchemaUnavailable: the registry has none, or cannot be reached.
+        """
+        if schema is None:
+            found = self._latest.get(topic)
+            if found is None or time.monotonic() > found[1]:
+                return self._ask_for_latest(topic)
+            return found[0]
+        if isinstance(schema, str):
+            encoding = self._given.get((topic, schema))
+            if encoding is None:
+                encoding = self._given[topic, schema] = self._register(topic, schema, schema)
+            return encoding
+        # By identity, since comparing large schemas for every message is slow; the entry keeps the schema alive.
+        kept = self._given_values.get((topic, id(schema)))
+        if kept is None:
+            text = self_contained_text(schema)
+            kept = self._given_values[topic, id(schema)] = (schema, self._register(topic, text, schema))
+        return kept[1]
+
+    def newer_than(self, encoding: Encoding) -> Encoding | None:
+        """A later version than the one at hand, when there is one; asks at most once a second."""
+        found = self._latest.get(encoding.topic)
+        if found is None or found[0] is not encoding:
+            return None
+        if found[1] - LATEST_KEPT_S + RETRY_S > time.monotonic():
+            return None
+        newest = self._ask_for_latest(encoding.topic)
+        return newest if newest.schema_id != encoding.schema_id else None
+
+    def _ask_for_latest(self, topic: str) -> Encoding:
+        subject = value_subject(topic)
+        kept = self._latest.get(topic)
+        try:
+            registered = self._registry.version(subject, "latest")
+        except SubjectNotFound as error:
+            raise SchemaUnavailable(
+                f"topic {topic}: subject {subject} has no schema; register one, or give send() a schema",
+                topic=topic,
+                subject=subject,
+            ) from error
+        except RegistryError as error:
+            if kept is None:
+                raise _unavailable(topic, subject, error) from error
+            encoding = kept[0]
+            logger.warning("latest schema kept subject=%s schema_id=%d error=%s", subject, encoding.schema_id, error)
+        else:
+            if kept is not None and kept[0].schema_id == registered.schema_id:
+                encoding = kept[0]
+            else:
+                encoding = self._encoding(topic, registered, None)
+        self._latest[topic] = (encoding, time.monotonic() + LATEST_KEPT_S)
+        return encoding
+
+    def _register(self, topic: str, text: str, schema: str | Schema) -> Encoding:
+        subject = value_subject(topic)
+        try:
+            parsed = parse_schema(text, source="schema", strict=False) if isinstance(schema, str) else schema
+        except AvroSchemaError as error:
+            raise SchemaRefused(f"topic {topic}: {error}", topic=topic, subject=subject) from error
+        try:
+            registered = self._registry.register(subject, text)
+        except (RegistryUnavailable, ServiceError) as error:
+            raise _unavailable(topic, subject, error) from error
+        except RegistryError as error:
+            raise SchemaRefused(
+                f"topic {topic}: the registry refused the schema for {subject}: {error}", topic=topic, subject=subject
+            ) from error
+        return self._encoding(topic, registered, parsed)
+
+    def _encoding(self, topic: str, registered: RegisteredSchema, schema: Schema | None) -> Encoding:
+        subject = value_subject(topic)
+        try:
+            return Encoding(
+                topic,
+                subject,
+                registered.schema_id,
+                schema if schema is not None else self._registry.parsed(registered),
+                time_property=registered.metadata.get(TIME_PROPERTY, ""),
+                time_fields=self._time_fields,
+            )
+        except RegistryError as error:
+            raise _unavailable(topic, subject, error) from error
+        except AvroSchemaError as error:
+            raise SchemaUnavailable(
+                f"topic {topic}: the schema of {subject} (id {registered.schema_id}) cannot be read: {error}",
+                topic=topic,
+                subject=subject,
+            ) from error
+
+
+def _unavailable(topic: str, subject: str, error: RegistryError) -> SchemaUnavailable:
+    return SchemaUnavailable(f"topic {topic}: no schema of {subject}: {error}", topic=topic, subject=subject)
