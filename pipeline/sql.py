@@ -26,10 +26,12 @@ READING_WORDS = ("SELECT", "WITH", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC"
 `ALTER TABLE` can lock one up for good."""
 
 NUMERIC_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"})
+EXACT_DIGITS = 15  # of a decimal that a JSON number keeps in every reader; one with more is given as text
 NESTED_TYPES = frozenset({"struct", "array", "map", "variant"})
 
 _LEADING = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/|\(", re.DOTALL)
 _WRITE_NODE = re.compile(r"(?m)^[\s:+|'-]*(Insert|Create|Merge|Delete|Update|Replace)\w*")
+_ADVICE = re.compile(r"\s*(Verify the spelling and correctness|If necessary set \"spark\.sql).*$")
 _POSITION = re.compile(r"line (\d+),? pos (\d+)|\(line (\d+), pos (\d+)\)")
 
 
@@ -72,7 +74,7 @@ def check_statement(text: str) -> str:
     first = (word[0] if word and word[0] else rest[0]).upper()
     if first not in READING_WORDS:
         raise QueryFailed(
-            f"headrace sql only reads: expected a query beginning with {', '.join(READING_WORDS[:-1])} or "
+            f"only queries are run here: expected a query beginning with {', '.join(READING_WORDS[:-1])} or "
             f"{READING_WORDS[-1]}, found {first[:40]}"
         )
     return statement
@@ -90,7 +92,19 @@ def run_query(session: SparkSession, statement: str, database: str) -> QueryResu
             session.catalog.setCurrentDatabase(database)
         return _collected(session.sql(statement))
     except (PySparkException, Py4JError) as error:
+        if "PARSE_SYNTAX_ERROR" in str(error) and _ends_before(statement, str(error)):
+            raise QueryFailed("one query at a time: there is more text after a semicolon") from error
         raise QueryFailed(failure_line(error)) from error
+
+
+def _ends_before(statement: str, failure: str) -> bool:
+    """Whether the place of a syntax error comes right after a semicolon."""
+    position = _POSITION.search(failure)
+    if position is None:
+        return False
+    line, column = (int(part) for part in position.groups() if part is not None)
+    before = [*statement.split("\n")[: line - 1], statement.split("\n")[line - 1][:column]]
+    return "\n".join(before).rstrip().endswith(";")
 
 
 def failure_line(error: PySparkException | Py4JError) -> str:
@@ -102,11 +116,9 @@ def failure_line(error: PySparkException | Py4JError) -> str:
     if origin is not None and error.getCondition() is None:
         # A failed task: the innermost cause is what happened, the rest is how Spark found out.
         text = root_cause(Py4JJavaError("", origin))
-    if "PARSE_SYNTAX_ERROR" in text and "';'" in text:
-        return "one query at a time: found a semicolon and more text after it"
     position = _POSITION.search(text)
     message = one_line(re.split(r"\s*SQLSTATE: |\n\n?== |;\s*\n'", text, maxsplit=1)[0]).rstrip(" ;")
-    message = re.sub(r"\s*To tolerate the error on drop.*$|\s*Please use `?try_\w+.*$", "", message)
+    message = _ADVICE.sub("", message)
     if position is not None and "line " not in message:
         line, column = (part for part in position.groups() if part is not None)
         message += f" (line {line}, column {int(column) + 1})"
@@ -118,7 +130,7 @@ def _refuse_writes(session: Any, statement: str) -> None:
     plan = session._jsparkSession.sessionState().sqlParser().parsePlan(statement)
     found = _WRITE_NODE.search(plan.treeString())
     if found is not None and not statement.lstrip(" (\n\t").upper().startswith(("SHOW", "EXPLAIN")):
-        raise QueryFailed(f"headrace sql only reads, and this query would {found[1].lower()}")
+        raise QueryFailed(f"only queries are run here, and this statement would {found[1].lower()}")
 
 
 def _collected(frame: DataFrame) -> QueryResult:
@@ -157,6 +169,8 @@ def _json_ready(key: str, kind: DataType) -> Any:
 
     name = _short_name(kind)
     column = functions.col(key)
+    if name == "decimal" and getattr(kind, "precision", 0) > EXACT_DIGITS:
+        return _as_text(column, kind).alias(key)
     if name in NUMERIC_TYPES or name in NESTED_TYPES or name in ("boolean", "string"):
         return column
     return _as_text(column, kind).alias(key)

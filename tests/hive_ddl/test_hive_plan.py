@@ -1,0 +1,204 @@
+"""From a table that is there to the one that is wanted."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hive_ddl.errors import ForeignTable, UnusableLocation
+from hive_ddl.executors.base import Executor
+from hive_ddl.executors.printing import PrintingExecutor
+from hive_ddl.ops import (
+    AddPartitions,
+    ChangeKind,
+    ColumnChange,
+    CreateTable,
+    Op,
+    PublishSchema,
+    SetPartitionLocation,
+    SetProperties,
+)
+from hive_ddl.plan import PARTITIONS_PER_CALL_MAX, plan_partitions, plan_table
+from hive_ddl.table import (
+    COMPLETE_UNTIL,
+    REVISION,
+    SCHEMA_LITERAL,
+    SCHEMA_URL,
+    TOPIC,
+    TableState,
+    desired_table,
+    local_location,
+    same_location,
+)
+
+AVRO_TYPES = ("int", "long", "string", "bytes", "double")
+
+
+def schema_text(*fields: tuple[str, Any]) -> str:
+    return json.dumps(
+        {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields]}
+    )
+
+
+def wanted(text: str, revision: str = "1-a", **changes: Any) -> TableState:
+    arguments: dict[str, Any] = {
+        "database": "headrace",
+        "name": "clicks",
+        "location": "file:///wh/clicks",
+        "topic": "clicks",
+        "subject": "clicks-value",
+        "version": 1,
+        "schema_text": text,
+        "revision": revision,
+    }
+    return desired_table(**arguments | changes)
+
+
+def applied(current: TableState | None, ops: tuple[Op, ...]) -> TableState:
+    """What a metastore makes of the operations: it adds properties of its own and spells locations its way."""
+    for op in ops:
+        if isinstance(op, CreateTable):
+            assert current is None
+            properties = {**op.table.properties, "EXTERNAL": "TRUE", "transient_lastDdlTime": "1"}
+            location = op.table.location.replace("file:///", "file:/")
+            current = dataclasses.replace(op.table, location=location, properties=properties)
+        elif isinstance(op, SetProperties):
+            assert current is not None
+            assert op.expected_revision == current.revision
+            properties = {**current.properties, **dict(op.properties)}
+            for name in op.removed:
+                del properties[name]
+            current = dataclasses.replace(current, properties=properties)
+    assert current is not None
+    return current
+
+
+TEXTS = st.dictionaries(
+    st.text(string.ascii_lowercase, min_size=1, max_size=3).filter(lambda name: name not in ("dt", "hr")),
+    st.sampled_from(AVRO_TYPES),
+    min_size=1,
+    max_size=5,
+).map(lambda fields: schema_text(*fields.items()))
+
+
+@given(TEXTS, TEXTS, st.sampled_from([10, 30_000]), st.sampled_from([10, 30_000]))
+def test_planning_again_gives_nothing(first: str, second: str, first_max: int, second_max: int) -> None:
+    current = None
+    for slot, (text, chars_max) in enumerate([(first, first_max), (second, second_max)]):
+        table = wanted(text, f"{slot}-x", literal_chars_max=chars_max)
+        current = applied(current, plan_table(current, table))
+        assert plan_table(current, dataclasses.replace(table, properties={**table.properties, REVISION: "9-z"})) == ()
+        assert (SCHEMA_LITERAL in current.properties) != (SCHEMA_URL in current.properties)
+
+
+def test_a_new_schema_is_one_conditional_change() -> None:
+    old = wanted(schema_text(("a", "int"), ("b", "string"), ("gone", "int")))
+    (op,) = plan_table(old, wanted(schema_text(("new", "string"), ("a", "long"), ("b", "string")), "2-b", version=2))
+    assert isinstance(op, SetProperties)
+    assert op.expected_revision == "1-a"
+    assert dict(op.properties).keys() == {SCHEMA_LITERAL, "headrace.version", REVISION}
+    assert dict(op.properties)[REVISION] == "2-b"
+    assert op.changes == (
+        ColumnChange(ChangeKind.ADDED, "new", new_type="string"),
+        ColumnChange(ChangeKind.RETYPED, "a", "int", "bigint"),
+        ColumnChange(ChangeKind.REMOVED, "gone", old_type="int"),
+    )
+
+
+def test_a_schema_that_grows_too_long_moves_to_a_file_and_the_literal_goes() -> None:
+    short, long = schema_text(("a", "int")), schema_text(("a", "int"), ("b", "int"))
+    publish, op = plan_table(wanted(short), wanted(long, "2-b", literal_chars_max=len(short)))
+    assert isinstance(publish, PublishSchema)
+    assert isinstance(op, SetProperties)
+    assert publish.text == long
+    assert dict(op.properties)[SCHEMA_URL] == publish.url
+    assert op.removed == (SCHEMA_LITERAL,)
+
+
+def test_a_schema_file_must_be_where_hive_can_open_it() -> None:
+    with pytest.raises(UnusableLocation, match="' '"):
+        wanted(schema_text(("a", "int")), location="file:///my wh/clicks", literal_chars_max=1)
+
+
+def test_complete_until_is_left_alone_unless_given() -> None:
+    text = schema_text(("a", "int"))
+    current = wanted(text, complete_until="2026-01-01T00:00Z")
+    assert plan_table(current, wanted(text, "2-b")) == ()
+    (op,) = plan_table(current, wanted(text, "2-b", complete_until="2026-01-02T00:00Z"))
+    assert isinstance(op, SetProperties)
+    assert dict(op.properties).keys() == {COMPLETE_UNTIL, REVISION}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"properties": {}}, "no property headrace.topic"),
+        ({"properties": {TOPIC: "other"}}, "belongs to topic other"),
+        ({"location": "file:/elsewhere"}, "its files are in file:/elsewhere"),
+        ({"partition_columns": ("dt",)}, "partitioned by dt and not by dt, hr"),
+        ({"partition_columns": ()}, "partitioned by nothing"),
+    ],
+)
+def test_a_table_that_is_not_the_topics_own_is_never_touched(changes: dict[str, Any], reason: str) -> None:
+    table = wanted(schema_text(("a", "int")))
+    with pytest.raises(ForeignTable, match=reason):
+        plan_table(dataclasses.replace(table, **changes), table)
+
+
+def test_partitions() -> None:
+    table = wanted(schema_text(("a", "int")))
+    there = {
+        ("d1", "00"): "file:/wh/clicks/dt=d1/hr=00",
+        ("d1", "01"): "file:/wh/clicks/dt=d1/hr=01",
+        ("d0", "00"): "x",
+    }
+    asked = {
+        ("d1", "00"): "file:///wh/clicks/dt=d1/hr=00",
+        ("d1", "01"): "file:///wh/clicks/_g2/dt=d1/hr=01",
+        ("d1", "02"): "file:///wh/clicks/dt=d1/hr=02",
+    }
+    added, moved = plan_partitions(table, there, asked)
+    assert isinstance(added, AddPartitions)
+    assert isinstance(moved, SetPartitionLocation)
+    assert [partition.values for partition in added.partitions] == [("d1", "02")]
+    assert moved.partition.location.endswith("_g2/dt=d1/hr=01")
+    assert plan_partitions(table, there | asked, asked) == ()
+
+
+def test_many_partitions_go_in_bounded_calls() -> None:
+    table = wanted(schema_text(("a", "int")))
+    asked = {(f"d{i:05}", "00"): f"file:///wh/{i}" for i in range(PARTITIONS_PER_CALL_MAX + 1)}
+    ops = plan_partitions(table, {}, asked)
+    assert [len(op.partitions) for op in ops if isinstance(op, AddPartitions)] == [PARTITIONS_PER_CALL_MAX, 1]
+
+
+def test_locations(tmp_path: Path) -> None:
+    assert same_location("file:/a/b", "file:///a/b/")
+    assert same_location("/a/b", "file:///a/b")
+    assert not same_location("hdfs://n/a", "file:///a")
+    assert local_location(tmp_path / "a%5Fb c") == f"file://{tmp_path.resolve()}/a%5Fb c"
+
+
+def test_the_printing_executor_prints_each_thing_once() -> None:
+    output = io.StringIO()
+    executor: Executor = PrintingExecutor(output)
+    table = wanted(schema_text(("a", "int")))
+    for _ in range(2):
+        executor.ensure_database("headrace")
+        for op in plan_table(executor.table("headrace", "clicks"), table):
+            executor.execute(op)
+        asked = {("d1", "00"): "file:///wh/clicks/dt=d1/hr=00"}
+        for op in plan_partitions(table, executor.partitions("headrace", "clicks"), asked):
+            executor.execute(op)
+    printed = output.getvalue()
+    assert [printed.count(words) for words in ("CREATE DATABASE", "CREATE EXTERNAL TABLE", "ADD IF NOT EXISTS")] == [
+        1
+    ] * 3
