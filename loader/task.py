@@ -221,10 +221,9 @@ class _RangeWork:
             raise
         except KafkaError as error:
             topic_partition = self._offsets.topic_partition
-            self._error = (
-                f"topic {topic_partition.topic} partition {topic_partition.partition} offset {self.tally.position}: "
-                f"{error}"
-            )
+            where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
+            said = str(error)
+            self._error = said if where in said else f"{where} offset {self.tally.position}: {said}"
 
     def result(self) -> RangeResult:
         tally = self.tally

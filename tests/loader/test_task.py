@@ -31,7 +31,7 @@ from loader.work_unit import (
     WorkUnit,
 )
 from tests.loader.projection_oracle import encode
-from tests.loader.test_read import make_batch
+from tests.loader.record_batches import make_batch
 
 HOUR_MS = 3_600_000
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
