@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
 from flask import request
 from marshmallow import EXCLUDE, Schema, ValidationError, fields, post_load, validate
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from registry.api.answers import PRODUCED
 from registry.api.problems import BadRequest
@@ -27,13 +27,13 @@ from registry.domain import (
 CONSUMED = frozenset({name for name, _ in PRODUCED} | {"application/octet-stream", ""})
 """Content types of requests; octet-stream is what JAX-RS takes a missing type for."""
 
-_INT32 = validate.Range(-(2**31), VERSION_MAX, error="expected a 32-bit number")
+_INT32 = validate.Range(-(2**31), VERSION_MAX, error="Expected a 32-bit number.")
 _STORABLE = validate.And(lambda text: _require_storable(text))
 
 
 def _require_storable(text: str) -> bool:
     if not is_storable(text):
-        raise ValidationError("expected text without control characters and lone surrogates")
+        raise ValidationError("Expected text without control characters and lone surrogates.")
     return True
 
 
@@ -102,7 +102,7 @@ def read_body(payload: type[_Payload], kind: type[T]) -> T:
     """
     if request.mimetype not in CONSUMED:
         raise BadRequest(415, "HTTP 415 Unsupported Media Type")
-    value = _read_json(_decoded(request.get_data(cache=False)))
+    value = _read_json(_decoded(_body()))
     if value is None:
         raise BadRequest(422, "The request body is empty; expected a JSON object")
     if not isinstance(value, dict):
@@ -115,16 +115,26 @@ def read_body(payload: type[_Payload], kind: type[T]) -> T:
     return loaded
 
 
+def _body() -> bytes:
+    try:
+        body = request.get_data(cache=False)
+    except HTTPException:
+        raise
+    except Exception as error:
+        # Whatever the server's stream raises for a body that is cut off or badly chunked is the client's mistake.
+        raise BadRequest(400, f"The request body cannot be read: {error}") from error
+    # A body of unknown length is cut at the limit without an error.
+    if request.content_length is None and len(body) >= (request.max_content_length or len(body) + 1):
+        raise RequestEntityTooLarge
+    return body
+
+
 def _decoded(body: bytes) -> str:
     charset = request.mimetype_params.get("charset", "utf-8")
     try:
-        codec = codecs.lookup(charset)
-        text, _ = codec.decode(body)
-    except (LookupError, ValueError, TypeError):
+        return body.decode(charset)
+    except (LookupError, ValueError):
         raise BadRequest(400, f"The request body is not {charset} text") from None
-    if not isinstance(text, str):
-        raise BadRequest(400, f"{charset} is not a character set")
-    return text
 
 
 def _read_json(text: str) -> Any:

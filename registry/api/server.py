@@ -13,6 +13,7 @@ import http.client
 import json
 import logging
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,7 @@ THREADS = 16  # requests answered at once; the database's pool has a connection 
 CONNECTIONS_MAX = 1000  # kept alive at once
 KEEPALIVE_S = 60
 BACKLOG = 512
+STALLED_S = 30  # a client that sends or takes nothing for so long is cut off
 GRACEFUL_STOP_S = 10  # requests under way at a stop get this long
 REQUEST_LINE_MAX = 0  # subjects may be long; the path's own bound is that of all headers
 STATUS_OF_PARSE_ERRORS: dict[type[Exception], int] = {LimitRequestLine: 414, LimitRequestHeaders: 431}
@@ -46,6 +48,10 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         # A port whose last connections are still closing can be bound again; one that is listened on cannot.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit these: a client that stops in the middle of a request or of its answer gives its
+        # thread back. In the C layout of a timeval.
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            listener.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", STALLED_S, 0))
         listener.bind(address)
         listener.listen(BACKLOG)
     except BaseException:
@@ -79,7 +85,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no annotation
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: Exception) -> None:
         if isinstance(exc, ParseException):
             status = STATUS_OF_PARSE_ERRORS.get(type(exc), 400)
-            logger.info("request refused: status=%d cause=%s", status, type(exc).__name__)
+            logger.debug("request refused: status=%d cause=%s", status, type(exc).__name__)
         else:
             status = 500
             logger.error("request failed", exc_info=exc)

@@ -1,0 +1,70 @@
+"""Calls of the registry's REST API exactly as written: no client library between the test and the wire."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+
+STRING = '"string"'
+USER_1 = '{"type":"record","name":"User","namespace":"shop","fields":[{"name":"id","type":"long"}]}'
+USER_2 = (
+    '{"type":"record","name":"User","namespace":"shop","fields":[{"name":"id","type":"long"},'
+    '{"name":"mail","type":"string","default":""}]}'
+)
+USER_INCOMPATIBLE = (
+    '{"type":"record","name":"User","namespace":"shop","fields":[{"name":"id","type":"long"},'
+    '{"name":"age","type":"int"}]}'
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def problem(self) -> tuple[int, int, str]:
+        assert set(self.json) == {"error_code", "message"}
+        return self.status, self.json["error_code"], self.json["message"]
+
+
+class Registry:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.host, self.port = urlsplit(url).hostname or "", urlsplit(url).port or 0
+
+    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
+        """`body` is sent as it is when it is bytes, else as JSON."""
+        payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
+        try:
+            connection.request(method, path, payload, {"Content-Type": CONTENT_TYPE, **(headers or {})})
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.getheaders()), response.read().decode())
+        finally:
+            connection.close()
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.call("GET", path, headers=headers)
+
+    def delete(self, path: str) -> Answer:
+        return self.call("DELETE", path)
+
+    def register(self, subject: str, text: str, query: str = "", **more: Any) -> Answer:
+        return self.call("POST", f"/subjects/{subject}/versions{query}", {"schema": text, **more})
+
+    def registered(self, subject: str, text: str, **more: Any) -> int:
+        """Registers what must be accepted and returns its id."""
+        answer = self.register(subject, text, **more)
+        assert answer.status == 200, answer.text
+        return int(answer.json["id"])

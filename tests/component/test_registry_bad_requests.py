@@ -1,0 +1,177 @@
+"""Requests that no client should send: always an answer of the API, never a server error, never HTML."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+
+import pytest
+from registry_calls import CONTENT_TYPE, STRING, Registry
+
+MEGABYTE = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def registry(registry_url: str) -> Registry:
+    return Registry(registry_url)
+
+
+def with_schema(**more: object) -> bytes:
+    return json.dumps({"schema": STRING, **more}).encode()
+
+
+def as_schema(text: str) -> bytes:
+    return json.dumps({"schema": text}).encode()
+
+
+BODIES = {
+    "empty": (b"", 422),
+    "null": (b"null", 422),
+    "array": (b"[]", 400),
+    "text": (b'"x"', 400),
+    "cut off": (b'{"schema":', 400),
+    "NUL byte": (b'{"schema":"\x00"}', 400),
+    "invalid UTF-8": (b'{"schema":"\xff\xfe"}', 400),
+    "byte order mark": (b"\xef\xbb\xbf{}", 400),
+    "lone surrogate": (b'{"schema":"\\ud800"}', 400),
+    "deep array": (b"[" * 200_000, 400),
+    "deep object": (b'{"a":' * 100_000, 400),
+    "long number": (b'{"version":' + b"9" * 5000 + b"}", 400),
+    "NaN": (b'{"version":NaN}', 400),
+    "schema is an object": (b'{"schema":{"type":"string"}}', 400),
+    "schema is a number": (b'{"schema":5}', 400),
+    "references are an object": (with_schema(references={}), 400),
+    "reference is null": (with_schema(references=[None]), 400),
+    "reference is empty": (with_schema(references=[{}]), 400),
+    "reference has a huge version": (with_schema(references=[{"name": "a", "subject": "b", "version": 10**20}]), 400),
+    "reference has a NUL": (with_schema(references=[{"name": "a\0", "subject": "b", "version": 1}]), 400),
+    "reference to nothing": (with_schema(references=[{"name": "a", "subject": "b", "version": 1}]), 422),
+    "metadata is a number": (with_schema(metadata=5), 400),
+    "property is a number": (with_schema(metadata={"properties": {"a": 5}}), 400),
+    "type is a number": (with_schema(schemaType=5), 400),
+    "version is text": (with_schema(version="x"), 400),
+    "id is a list": (with_schema(id=[]), 400),
+    "schema is NUL": (as_schema("\0"), 422),
+    "schema nests deeply": (as_schema("[" * 100_000), 422),
+    "types nest deeply": (as_schema('{"type":"array","items":' * 5000 + '"int"' + "}" * 5000), 422),
+    "property nests deeply": (as_schema('{"type":"string","p":' + "[" * 900 + "]" * 900 + "}"), 422),
+    "property is a huge number": (as_schema('{"type":"string","p":' + "9" * 6000 + "}"), 422),
+    "property is infinite": (as_schema('{"type":"string","p":1e999}'), 422),
+    "too large": (as_schema("x" * (5 * MEGABYTE)), 422),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_bodies(registry: Registry, name: str) -> None:
+    body, status = BODIES[name]
+    assert registry.call("POST", "/subjects/bad/versions", body).problem[0] == status
+    for path in ("/subjects/bad", "/compatibility/subjects/bad/versions"):
+        assert 400 <= registry.call("POST", path, body).problem[0] < 500
+    assert registry.get("/subjects/bad/versions?deleted=true").problem[1] == 40401
+
+
+def test_errors_in_a_body_name_the_place(registry: Registry) -> None:
+    answer = registry.call("POST", "/subjects/bad/versions", with_schema(references=[{"name": "a", "subject": 5}]))
+    assert answer.problem == (400, 400, "references.0.subject: Not a valid string. Found a number.")
+    cut_off = registry.call("POST", "/subjects/bad/versions", b'{"schema":\n }')
+    assert cut_off.problem[2].endswith("line 2, column 2")
+
+
+def test_too_large_bodies_have_their_own_code(registry: Registry) -> None:
+    body = as_schema("x" * (5 * MEGABYTE))
+    assert registry.call("POST", "/subjects/bad/versions", body).problem == (
+        422,
+        42209,
+        "Register operation failed because schema is too large",
+    )
+    assert registry.call("POST", "/subjects/bad", body).problem[1] == 413
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"compatibility":5}', b'{"compatibility":"x\\u0000"}', b'{"normalize":"maybe"}', b'{"normalize":{}}', b"[]"],
+)
+def test_configuration_bodies(registry: Registry, body: bytes) -> None:
+    assert 400 <= registry.call("PUT", "/config/bad", body).problem[0] < 500
+
+
+PATHS = [
+    "/subjects/../../etc/passwd",
+    "/subjects/%2e%2e/versions",
+    "/subjects/..%2f..%2fetc/versions",
+    "/subjects/%zz/versions",
+    "/subjects/%ff%fe/versions",
+    "/subjects/a%00b/versions/1",
+    "/config/%00",
+    "/config/%ff",
+    "/mode/%00",
+    "/schemas/ids/" + "9" * 6000,
+    "/schemas/ids/1?subject=%00&format=%ff",
+    "/schemas/ids/%C2%B2",
+    "/subjects/x/versions/%C2%B2",
+    "/subjects/" + "x" * 100_000 + "/versions",
+    "/contexts/.x/subjects",
+    "/%2e%2e",
+    "/subjects" + "/" * 1000,
+]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=range(len(PATHS)))
+@pytest.mark.parametrize("method", ["GET", "DELETE", "FOO"])
+def test_paths(registry: Registry, method: str, path: str) -> None:
+    assert 400 <= registry.call(method, path).problem[0] < 500
+
+
+@pytest.mark.parametrize(
+    "query", ["offset=-1&limit=" + "9" * 30, "offset=x&limit=%00", "subjectPrefix=%00%ff", "=&&=?"]
+)
+def test_queries(registry: Registry, query: str) -> None:
+    assert registry.get(f"/subjects?{query}").status == 200
+    assert registry.get(f"/schemas?{query}").status == 200
+
+
+def raw(registry: Registry, request: bytes) -> tuple[int, dict[str, object]]:
+    """Sends bytes that no HTTP client would and reads the one answer."""
+    with socket.create_connection((registry.host, registry.port), timeout=60) as connection:
+        connection.sendall(request)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+            head, _, body = answer.partition(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+            if length and len(body) >= int(length[1]):
+                break
+    assert f"Content-Type: {CONTENT_TYPE}".encode() in head
+    return int(head.split()[1]), json.loads(body)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"\x00\x01\x02\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"GET /a b HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nBad Header: y\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"y" * 100_000 + b"\r\n\r\n", 431),
+        (b"POST /subjects/bad HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n", 400),
+        (b"POST /subjects/bad HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n", 400),
+        (
+            b"POST /subjects/bad HTTP/1.1\r\nHost: x\r\nContent-Type: a/b;c=\xff\r\nContent-Length: 0\r\n\r\n",
+            415,
+        ),
+    ],
+)
+def test_requests_that_are_not_http(registry: Registry, request_bytes: bytes, status: int) -> None:
+    found, body = raw(registry, request_bytes)
+    assert (found, body["error_code"]) == (status, status)
+
+
+@pytest.mark.parametrize("charset", ["nope", "hex", "zlib", "rot13", "undefined", "utf-16"])
+def test_character_sets(registry: Registry, charset: str) -> None:
+    headers = {"Content-Type": f"application/json; charset={charset}"}
+    assert registry.call("POST", "/subjects/bad/versions", b"{}x", headers).problem[0] == 400
+
+
+def test_it_still_works(registry: Registry) -> None:
+    assert registry.registered("good", STRING) > 0
