@@ -339,7 +339,9 @@ class Folding:
     ) -> Record:
         """Lays a writer's record over a load record: its columns fed, grown, left or added."""
         within = within | {node.name}
-        columns = load.fields if is_new or not self.growing else self.renamed(load.fields, node, path, within)
+        columns = load.fields
+        if self.growing and not is_new:
+            columns = tuple(self.renamed(columns, node, path, within, reserved))
         fed, folded = self.feed(columns, node, path, within)
         used = {field.name for field in fed if field is not None}
         for field in node.fields:
@@ -393,18 +395,26 @@ class Folding:
             return replace(column, type=nullable(inner, last=True), props=with_prop(column.props, ABSENT, "null"))
         return replace(column, type=nullable(inner), default=None)
 
-    def renamed(self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name]) -> Sequence[Field]:
+    def renamed(
+        self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name], reserved: Container[str]
+    ) -> Sequence[Field]:
         """The columns after the renames by alias that this version makes."""
         present = {field.name for field in node.fields}
         for field in node.fields:
             known = {source for column in columns for source in sources(column)}
             old = next((alias for alias in field.aliases if alias in known and alias not in present), None)
             if old is not None and field.name not in known:
-                columns = self.rename(list(columns), field, old, path, within)
+                columns = self.rename(list(columns), field, old, path, within, reserved)
         return columns
 
     def rename(
-        self, columns: list[Field], field: Field, old: str, path: str, within: frozenset[Name]
+        self,
+        columns: list[Field],
+        field: Field,
+        old: str,
+        path: str,
+        within: frozenset[Name],
+        reserved: Container[str],
     ) -> Sequence[Field]:
         group = [i for i, column in enumerate(columns) if old in sources(column)]
         mark = len(self.notes)
@@ -420,7 +430,7 @@ class Folding:
             column = columns[i]
             if i == first:
                 others = columns[:i] + columns[i + 1 :]
-                name = free_name(field.name, others)
+                name = free_name(field.name, others, reserved)
                 column = replace(column, name=name, aliases=(column.name, *column.aliases))
                 self.note(joined(path, name), "renamed", f"from {columns[i].name}")
             columns[i] = with_sources(column, feeding)

@@ -139,9 +139,6 @@ RULES: Final[Mapping[str, str]] = {
 }
 """Every rule of the fold and why it is so."""
 
-_KAFKA_LATER: Final = {**RESERVED_COLUMNS, "kafka": "says where the row came from", "kafka__position": "the same"}
-"""Names that a field of a later version cannot have: files already hold the `kafka` column under one of them."""
-
 
 @dataclass(frozen=True, slots=True)
 class AppliedRule:
@@ -188,7 +185,8 @@ def fold(state: LoadState, version: int, schema: Schema) -> LoadState:
     is_new = not state.text
     load = Record(writer.name, ()) if is_new else _load_record(state.text)
     folding = Folding(schema, type_names(load))
-    reserved = RESERVED_COLUMNS if is_new else _KAFKA_LATER
+    # From the second version on, files hold the `kafka` column under the name that the first version left free.
+    reserved = set(RESERVED_COLUMNS) if is_new else {*RESERVED_COLUMNS, _kafka_name(load)}
     grown = folding.fold_record(load, writer, "", frozenset(), is_new=is_new, reserved=reserved)
     notes = list(dict.fromkeys(folding.notes))
     if writer is not schema.root:
@@ -299,13 +297,19 @@ def load_schema_with_kafka(text: str, kafka_column: str) -> str:
     if kafka_column == "none":
         return text
     load = _load_record(text)
-    taken = {field.name.lower() for field in load.fields}
-    name = "kafka" if "kafka" not in taken else "kafka__position"
-    while name in taken:
-        name += "_"
+    name = _kafka_name(load)
     where = _position_record(_free_name(type_names(load)), is_full=kafka_column == "full")
     column = Field(name, Union((Primitive(PrimitiveType.NULL), where)), None)
     return _text(Record(load.name, (*load.fields, column)))
+
+
+def _kafka_name(load: Record) -> str:
+    """The name of the `kafka` column, which no column has or had; so it never changes along a history."""
+    taken = {name.lower() for field in load.fields for name in (field.name, *field.aliases)}
+    name = "kafka" if "kafka" not in taken else "kafka__position"
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _position_record(name: Name, *, is_full: bool) -> Record:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avro_schema import Record, Schema, parse_schema
+from compat.resolution import check_reader_writer
 from loader.load_schema import (
     EMPTY,
     RULES,
@@ -329,7 +330,16 @@ def test_names_that_collide_get_a_suffix():
         record(field("dt", "int"), field("HR", "int"), field("x", "int"), field("X", "int"), field("kafka", "int")),
         record(field("Kafka", "int")),
     )
-    assert list(columns(state)) == ["dt_", "HR_", "x", "X_2", "kafka", "Kafka_"]
+    assert list(columns(state)) == ["dt_", "HR_", "x", "X_2", "kafka", "Kafka_2"]
+
+
+def test_the_kafka_column_keeps_its_name_along_a_history():
+    first, second = record(field("a", "int")), record(field("kafka", "int", aliases=["a"]))
+    state = folded(first, second)
+    assert list(columns(state)) == ["kafka_"]
+    assert json.loads(load_schema_with_kafka(state.text, "position"))["fields"][-1]["name"] == "kafka"
+    state = folded(record(field("kafka", "int")), record(field("b", "int", aliases=["kafka"])))
+    assert json.loads(load_schema_with_kafka(state.text, "position"))["fields"][-1]["name"] == "kafka__position"
 
 
 def test_messages_that_are_not_records_are_one_column():
@@ -421,11 +431,11 @@ def test_every_load_schema_reads_the_files_of_those_before_it(versions, data):
         text = load_schema_with_kafka(state.text, "position")
         load = parse_schema(text)
         reader = fastavro.parse_schema(without_logical_types(json.loads(text)))
-        for file in files:
+        for earlier, file in files:
+            assert not check_reader_writer(load, earlier)
             rows = list(fastavro.reader(io.BytesIO(file), reader_schema=reader))
             assert len(rows) == 1
-        rows = [data.draw(data_for(load))]
-        files.append(_file(reader, rows))
+        files.append((load, _file(reader, [data.draw(data_for(load))])))
 
 
 def without_logical_types(value: Any) -> Any:
