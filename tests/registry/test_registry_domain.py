@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from registry.domain import (
+    LATEST,
+    ConfigChange,
+    ConfigEntry,
+    Metadata,
+    SchemaContent,
+    SchemaReference,
+    parse_version,
+    subject_name,
+)
+from registry.errors import IncompatibleSchema, InvalidSubject, InvalidVersion, SchemaNotFound, SubjectNotFound
+
+MY = '{"type":"record","name":"My","namespace":"ns","fields":[{"name":"f","type":"otherns.Sub"}]}'
+
+
+@pytest.mark.parametrize(
+    ("content", "guid"),
+    [
+        (SchemaContent('"string"'), "095d71cf-1255-6b9d-5e33-0ad575b3df5d"),
+        (SchemaContent('{"type":"string","foo":"bar"}'), "ca5fb92a-f83d-f907-fc60-67b082ef919f"),
+        (SchemaContent('"string"', (), Metadata.of({"owner": "x"})), "78aed40f-c3de-ffc7-4e70-adae86c555e4"),
+        (SchemaContent(MY, (SchemaReference("otherns.Sub", "sub", 1),)), "7e2b5ed9-c503-22b5-1205-29a7bd61d76d"),
+    ],
+)
+def test_guid_is_that_of_the_confluent_registry(content: SchemaContent, guid: str) -> None:
+    assert content.guid == guid
+
+
+@pytest.mark.parametrize(("text", "version"), [("1", 1), ("2147483647", 2**31 - 1), ("latest", LATEST), ("-1", LATEST)])
+def test_versions(text: str, version: int) -> None:
+    assert parse_version(text) == version
+
+
+@pytest.mark.parametrize("text", ["", "0", "-2", "2147483648", "1.0", " 1", "٣", "²", "LATEST", "9" * 5000])
+def test_texts_that_are_no_versions(text: str) -> None:
+    with pytest.raises(InvalidVersion, match="is not a valid version id"):
+        parse_version(text)
+
+
+@pytest.mark.parametrize("name", ["", "*", "a/b", "ä ?", "a:b", "😀"])
+def test_subjects(name: str) -> None:
+    assert subject_name(name) == subject_name(f":.:{name}") == name
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\nb", "\x85", "\ud800", "__GLOBAL", "__EMPTY", ":.other:a", ":*:a"])
+def test_texts_that_are_no_subjects(name: str) -> None:
+    with pytest.raises(InvalidSubject):
+        subject_name(name)
+
+
+def test_metadata_does_not_depend_on_order() -> None:
+    one = Metadata.of({"a": "1", "b": "2"}, {"x": ["q", "p"]}, ["b", "a"])
+    assert one == Metadata.of({"b": "2", "a": "1"}, {"x": ["p", "q", "p"]}, ["a", "b"])
+
+
+def test_a_change_of_configuration_writes_what_is_given() -> None:
+    entry = ConfigEntry("FULL", True)
+    assert ConfigChange().applied_to(entry) == entry
+    assert ConfigChange(None, None, frozenset({"normalize"})).applied_to(entry) == ConfigEntry("FULL")
+    assert ConfigChange("NONE", None, frozenset({"compatibility"})).applied_to(entry) == ConfigEntry("NONE", True)
+
+
+def test_messages() -> None:
+    assert str(SubjectNotFound(subject="{x}")) == "Subject '{x}' not found."
+    assert (str(SchemaNotFound()), str(SchemaNotFound(schema_id=3))) == ("Schema not found", "Schema 3 not found")
+    assert str(IncompatibleSchema(("a", "b"), subject="s")).endswith('for subject "s", details: [a, b]')
