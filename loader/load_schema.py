@@ -60,7 +60,8 @@ from avro_schema import (
     parse_schema,
     self_contained_text,
 )
-from loader.load_columns import Folding, Note
+from loader.load_columns import Folding
+from loader.load_merge import Note
 from loader.load_types import (
     ABSENT,
     BRANCH,

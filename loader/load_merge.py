@@ -1,0 +1,330 @@
+"""How a writer's type becomes a load type, and how a load type grows to hold a further writer's.
+
+`shape` makes a load type; `merge` grows one, or answers None where the new type cannot be said in the old column.
+What happens to the columns of a record is `loader.load_columns`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+
+from avro_schema import (
+    NO_DEFAULT,
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    JsonValue,
+    LogicalType,
+    Map,
+    Name,
+    Primitive,
+    PrimitiveType,
+    Props,
+    Record,
+    Schema,
+    Type,
+    Union,
+)
+from loader.load_types import (
+    BRANCH,
+    COLUMN_NODES_MAX,
+    DECIMAL,
+    EXACT,
+    HIVE_PRECISION_MAX,
+    JSON,
+    KIND,
+    MEMBERS,
+    NAMES,
+    NARROWER,
+    NULL,
+    SAME_AS_PLAIN,
+    UNSCALED,
+    WIDENED,
+    WIDENINGS,
+    branch_names,
+    branch_word,
+    free_name,
+    hive_logical,
+    kind_of,
+    known_as,
+    logical_props,
+    nullable,
+    prop,
+    rejoin,
+    split,
+    unscaled_props,
+    with_prop,
+)
+
+
+class NotAColumn(Exception):
+    """A type that no Hive column holds; `rule` says why. It becomes its Avro-JSON text."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__(rule)
+        self.rule = rule
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A rule that was applied: to which column (a dotted path), and what is particular to this case."""
+
+    column: str
+    rule: str
+    detail: str
+
+
+class TypeFolding(ABC):
+    """One writer schema being laid over load types.
+
+    Args:
+        writer: resolves the writer's references.
+        taken: full names of types that the load schema already has; grows as types are made.
+        growing: False asks only whether types hold the writer's: columns that nothing feeds then stay as they are.
+    """
+
+    def __init__(self, writer: Schema, taken: set[str], *, growing: bool = True) -> None:
+        self.writer = writer
+        self.taken = taken
+        self.growing = growing
+        self.notes: list[Note] = []
+        self.nodes = 0
+
+    def note(self, column: str, rule: str, detail: str = "") -> None:
+        self.notes.append(Note(column, rule, detail))
+
+    def branches(self, node: Type) -> tuple[list[Type], bool]:
+        """The writer's branches that are not null, and whether null is one."""
+        node = self.writer.resolve(node)
+        every = [self.writer.resolve(b) for b in node.branches] if isinstance(node, Union) else [node]
+        rest = [b for b in every if not (isinstance(b, Primitive) and b.type is PrimitiveType.NULL)]
+        return rest, len(rest) < len(every)
+
+    def shape(self, node: Type, path: str, within: frozenset[Name]) -> Type:
+        """The load type of a writer's type.
+
+        Raises:
+            NotAColumn: the type is one of those in `within` (recursive), or too large.
+        """
+        branches, is_nullable = self.branches(node)
+        if not branches:
+            return NULL
+        if len(branches) == 1:
+            inner = self.shape_branch(branches[0], path, within)
+        else:
+            inner = self.shape_members(branches, path, within)
+        return rejoin(inner, is_nullable)
+
+    def shape_branch(self, node: Type, path: str, within: frozenset[Name]) -> Type:
+        self.nodes += 1
+        if self.nodes > COLUMN_NODES_MAX:
+            raise NotAColumn("too-large")
+        if isinstance(node, Primitive):
+            return self.shape_primitive(node, path)
+        if isinstance(node, Enum):
+            name, props = self.named(node)
+            return Enum(name, node.symbols, props=props)
+        if isinstance(node, Fixed):
+            logical = hive_logical(node.logical)
+            return Fixed(self.free_type_name(node.name), node.size, logical, props=logical_props(logical))
+        if isinstance(node, Array):
+            return Array(self.shape(node.items, f"{path}[]", within))
+        if isinstance(node, Map):
+            return Map(self.shape(node.values, f"{path}{{}}", within))
+        assert isinstance(node, Record)
+        if node.name in within:
+            raise NotAColumn("recursive")
+        name, props = self.named(node)
+        return self.fold_record(Record(name, (), props=props), node, path, within, is_new=True)
+
+    def shape_primitive(self, node: Primitive, path: str) -> Primitive:
+        logical = node.logical
+        if logical is None or logical.name in SAME_AS_PLAIN:
+            return Primitive(node.type)
+        if logical.name == "decimal":
+            assert logical.precision is not None
+            if logical.precision > HIVE_PRECISION_MAX:
+                self.note(path, "decimal-too-wide", f"precision {logical.precision}")
+                return Primitive(node.type, props=unscaled_props(logical))
+        return Primitive(node.type, logical, logical_props(logical))
+
+    def shape_members(self, branches: Sequence[Type], path: str, within: frozenset[Name]) -> Record:
+        name = self.free_type_name(Name(f"{path.rpartition('.')[2].rstrip('[]{}')}_union", "headrace.load"))
+        empty = Record(name, (), props=((KIND, MEMBERS),))
+        merged = self.merge_members(empty, branches, path, within)
+        self.note(path, "union", ", ".join(field.name for field in merged.fields))
+        return merged
+
+    def named(self, node: Record | Enum | Fixed) -> tuple[Name, Props]:
+        """A name for a load type, and what remembers the writer's name where another type already has it."""
+        name = self.free_type_name(node.name)
+        return name, () if name.name == node.name.name else ((NAMES, [node.name.name]),)
+
+    def free_type_name(self, wanted: Name) -> Name:
+        name, n = wanted, 1
+        while name.full in self.taken:
+            n += 1
+            name = Name(f"{wanted.name}_{n}", wanted.namespace)
+        self.taken.add(name.full)
+        return name
+
+    def merge(
+        self, load: Type, node: Type, path: str, within: frozenset[Name], default: JsonValue = NO_DEFAULT
+    ) -> Type | None:
+        """The load type that also holds the writer's type, or None where it takes a column of its own."""
+        mark = len(self.notes)
+        inner, was_nullable = split(load)
+        branches, is_nullable = self.branches(node)
+        merged: Type | None
+        if kind_of(inner) == JSON:
+            merged = inner if self.is_text(node, path, within) else None
+        elif not branches:
+            merged = inner
+            is_nullable = True
+        elif kind_of(inner) == MEMBERS:
+            assert isinstance(inner, Record)
+            merged = self.merge_members(inner, branches, path, within)
+        elif len(branches) > 1:
+            merged = None
+        elif inner == NULL:
+            merged = self.shape_branch(branches[0], path, within)
+            is_nullable = True
+        else:
+            merged = self.merge_branch(inner, branches[0], path, within)
+        if merged is None:
+            del self.notes[mark:]
+            return None
+        if is_nullable and not was_nullable:
+            self.note(path, "nullable")
+        if was_nullable and merged == inner:
+            return load
+        return rejoin(merged, was_nullable or is_nullable, default)
+
+    def is_text(self, node: Type, path: str, within: frozenset[Name]) -> bool:
+        """Whether a writer's type can only be a column as its Avro-JSON text."""
+        trial = type(self)(self.writer, set(self.taken))
+        try:
+            trial.shape(node, path, within)
+        except NotAColumn:
+            return True
+        return False
+
+    def merge_branch(self, inner: Type, node: Type, path: str, within: frozenset[Name]) -> Type | None:
+        if isinstance(node, Primitive):
+            return self.merge_primitive(inner, node, path) if isinstance(inner, Primitive) else None
+        if isinstance(node, Fixed):
+            return self.merge_fixed(inner, node, path) if isinstance(inner, Fixed) else None
+        if isinstance(node, Array):
+            if not isinstance(inner, Array):
+                return None
+            items = self.merge(inner.items, node.items, f"{path}[]", within)
+            return None if items is None else Array(items)
+        if isinstance(node, Map):
+            if not isinstance(inner, Map):
+                return None
+            values = self.merge(inner.values, node.values, f"{path}{{}}", within)
+            return None if values is None else Map(values)
+        if isinstance(node, Enum):
+            return self.merge_enum(inner, node, path) if isinstance(inner, Enum) else None
+        assert isinstance(node, Record)
+        if node.name in within:
+            raise NotAColumn("recursive")
+        if not isinstance(inner, Record) or kind_of(inner) is not None:
+            return None
+        props = known_as(inner, node)
+        return None if props is None else self.fold_record(replace(inner, props=props), node, path, within)
+
+    def merge_primitive(self, inner: Primitive, node: Primitive, path: str) -> Primitive | None:
+        mine, its = inner.logical, node.logical
+        if its is not None and its.name in SAME_AS_PLAIN:
+            its = None
+        if kind_of(inner) == UNSCALED or (its is not None and its.name == "decimal"):
+            return self.merge_decimal(inner, node, path)
+        if mine != its:
+            return None
+        column, writer = inner.type.value, node.type.value
+        if column == writer or (writer, column) in EXACT or writer in (prop(inner.props, WIDENED) or ()):
+            if column != writer:
+                self.note(path, "held", f"{writer} in {column}")
+            return inner
+        if (column, writer) not in WIDENINGS or mine is not None:
+            return None
+        self.note(path, "widened", f"{column} to {writer}")
+        known: list[str] = list(prop(inner.props, WIDENED) or ())
+        known += NARROWER[column]
+        rounding = [kind for kind in dict.fromkeys(known) if (kind, writer) not in EXACT]
+        return Primitive(node.type, props=with_prop((), WIDENED, rounding or None))
+
+    def merge_decimal(self, inner: Primitive, node: Primitive, path: str) -> Primitive | None:
+        """Decimals of one scale share their bytes, so more digits are only a wider column."""
+        its = node.logical
+        if node.type is not inner.type or its is None or its.name != "decimal":
+            return None
+        mine = inner.logical
+        if kind_of(inner) == UNSCALED:
+            digits, scale = (int(part) for part in prop(inner.props, DECIMAL).split(","))
+            mine = LogicalType("decimal", digits, scale)
+        if mine is None or mine.name != "decimal" or mine.scale != its.scale:
+            return None
+        assert mine.precision is not None and its.precision is not None
+        if its.precision <= mine.precision:
+            return inner
+        wider = replace(mine, precision=its.precision)
+        if kind_of(inner) == UNSCALED:
+            return replace(inner, props=unscaled_props(wider))
+        if its.precision > HIVE_PRECISION_MAX:
+            return None
+        self.note(path, "widened", f"precision {mine.precision} to {its.precision}")
+        return Primitive(inner.type, wider, logical_props(wider))
+
+    def merge_fixed(self, inner: Fixed, node: Fixed, path: str) -> Fixed | None:
+        same = inner.size == node.size and inner.logical == hive_logical(node.logical)
+        return inner if same else None
+
+    def merge_enum(self, inner: Enum, node: Enum, path: str) -> Enum | None:
+        props = known_as(inner, node)
+        if props is None:
+            return None
+        new = [symbol for symbol in node.symbols if symbol not in inner.symbols]
+        if new:
+            self.note(path, "enum-grown", ", ".join(new))
+        return replace(inner, symbols=(*inner.symbols, *new), props=props)
+
+    def merge_members(self, load: Record, branches: Sequence[Type], path: str, within: frozenset[Name]) -> Record:
+        """A record of members with every branch in the first member of its name that holds it, else in a new one."""
+        fields = list(load.fields)
+        used: set[int] = set()
+        for branch in branches:
+            word = branch_word(branch)
+            for i, field in enumerate(fields):
+                if i in used or prop(field.props, BRANCH) not in branch_names(branch):
+                    continue
+                merged = self.merge_branch(split(field.type)[0], branch, f"{path}.{field.name}", within)
+                if merged is not None:
+                    fields[i] = replace(field, type=nullable(merged))
+                    used.add(i)
+                    break
+            else:
+                name = free_name(word, fields, reserved=())
+                inner = self.shape_branch(branch, f"{path}.{name}", within)
+                if load.fields:
+                    self.note(f"{path}.{name}", "member-added", word)
+                used.add(len(fields))
+                fields.append(Field(name, nullable(inner), None, props=((BRANCH, word),)))
+        return replace(load, fields=tuple(fields))
+
+    @abstractmethod
+    def fold_record(
+        self,
+        load: Record,
+        node: Record,
+        path: str,
+        within: frozenset[Name],
+        *,
+        is_new: bool = False,
+        reserved: Container[str] = (),
+    ) -> Record:
+        """Lays a writer's record over a load record: its columns fed, grown, left or added."""
