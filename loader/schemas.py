@@ -70,11 +70,16 @@ class SchemaProblem:
 
 
 class WriterSchemas:
-    """Answers for one run. After the first request that the registry leaves unanswered it is not asked again."""
+    """Answers for one run. After the first request that the registry leaves unanswered it is not asked again.
 
-    def __init__(self, registry: Registry, storage: LocalStorage) -> None:
+    Args:
+        keeps: whether new schemas are kept; a dry run leaves no trace.
+    """
+
+    def __init__(self, registry: Registry, storage: LocalStorage, *, keeps: bool = True) -> None:
         self._registry = registry
         self._storage = storage
+        self._keeps = keeps
         self._outage: RegistryUnavailable | None = None
 
     @property
@@ -171,7 +176,7 @@ class WriterSchemas:
         return text
 
     def _keep(self, schema_id: int, text: str) -> None:
-        if not self._storage.exists(_path(schema_id)):
+        if self._keeps and not self._storage.exists(_path(schema_id)):
             self._storage.put_if_absent(_path(schema_id), text.encode())
 
     def _note_outage(self, error: RegistryUnavailable) -> None:

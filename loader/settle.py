@@ -122,7 +122,10 @@ def _settle_topic(
     mismatch = _accounting(kept, kept_files)
     if mismatch:
         return SettledTopic(unknown_ids=unknown, problems=(*problems, mismatch))
-    decided = tuple(_decided_range(offsets, kept) for offsets in ranges.ranges)
+    by_partition: dict[int, list[_Piece]] = defaultdict(list)
+    for piece in kept:
+        by_partition[piece.planned.topic_partition.partition].append(piece)
+    decided = tuple(_decided_range(offsets, by_partition[offsets.partition]) for offsets in ranges.ranges)
     return SettledTopic(
         ranges=tuple(
             found for found in decided if found.end > found.start or found.previous not in (None, found.start)
@@ -154,7 +157,8 @@ def _whole(
                 broken = broken or id(piece) in left_out or not piece.is_whole
         outside = [piece for piece in pieces if id(piece) in left_out]
         dropped = [one for one in kept_files if any(piece.is_in(one.task, one.file) for piece in outside)]
-        kept_files = [one for one in kept_files if one not in dropped]
+        gone = {id(one) for one in dropped}
+        kept_files = [one for one in kept_files if id(one) not in gone]
         left_out |= {id(piece) for one in dropped for piece in pieces if piece.is_in(one.task, one.file)}
         if len(left_out) == before:
             return [piece for piece in pieces if id(piece) not in left_out], kept_files
@@ -181,19 +185,19 @@ def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
 
 
 def _decided_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> DecidedRange:
-    mine = [piece for piece in pieces if piece.planned.topic_partition.partition == planned.partition]
-    gaps = [gap for piece in mine for gap in piece.result.gaps]
+    """What the pieces of one partition, all of which can be decided, add up to."""
+    gaps = [gap for piece in pieces for gap in piece.result.gaps]
     if planned.previous is not None and planned.previous < planned.start:
         gaps.insert(0, (planned.previous, planned.start))
     return DecidedRange(
         partition=planned.partition,
         previous=planned.previous,
         start=planned.start,
-        end=max((piece.result.done.end for piece in mine), default=planned.start),
+        end=max((piece.result.done.end for piece in pieces), default=planned.start),
         leader_epoch=planned.leader_epoch,
-        counts=sum_counts(piece.result.counts for piece in mine),
+        counts=sum_counts(piece.result.counts for piece in pieces),
         gaps=tuple(gaps),
-        bytes_read=sum(piece.result.bytes_read for piece in mine),
+        bytes_read=sum(piece.result.bytes_read for piece in pieces),
     )
 
 

@@ -13,6 +13,8 @@ from loader.state import TopicState
 FOLLOWERS = ("schema", "files", "partitions", "audit", "group_offsets")
 """In the order in which they follow."""
 
+ADVISORY = frozenset({"group_offsets"})
+
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
@@ -44,7 +46,8 @@ class LoadStatus:
 
     @property
     def has_pending(self) -> bool:
-        return any(topic.pending for topic in self.topics)
+        """Whether something decided is not in its table yet; lag tools that lag do not count."""
+        return any(set(topic.pending) - ADVISORY for topic in self.topics)
 
 
 def load_status(log: DecisionLog, discovery: Discovery | None, note: str = "") -> LoadStatus:

@@ -159,10 +159,10 @@ def kafka_cluster(settings: Settings) -> KafkaCluster:
 
 
 @contextmanager
-def open_load(settings: Settings, log: DecisionLog, output: TextIO) -> Iterator[Load]:
+def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: bool = False) -> Iterator[Load]:
     """
     Args:
-        log: opened, or never to be written to.
+        log: opened, unless `is_dry` says that the load will only be planned.
         output: where an executor that only prints writes its statements.
     """
     with ExitStack() as stack:
@@ -196,7 +196,7 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO) -> Iterator[
         yield Load(
             Ports(
                 cluster=cluster,
-                schemas=WriterSchemas(registry, log.storage),
+                schemas=WriterSchemas(registry, log.storage, keeps=not is_dry),
                 log=log,
                 engine=engine,
                 run_units=spark.run_units,

@@ -123,7 +123,7 @@ def show_plan(args: argparse.Namespace, settings: Settings) -> int:
 
     log = decision_log(settings)
     log.check_format(writing=False)
-    with open_load(settings, log, sys.stdout) as load:
+    with open_load(settings, log, sys.stdout, is_dry=True) as load:
         plan = plan_load(load.ports, load.settings)
     if args.format == "json":
         print_json(plan_json(plan))

@@ -1,0 +1,15 @@
+"""Puts stop points into Spark's Python workers; found through PYTHONPATH by every Python that the launcher starts."""
+
+from __future__ import annotations
+
+import sys
+
+if "pyspark.daemon" in sys.orig_argv:
+    from stop_points import wrap
+
+    import loader.task
+    import loader.write
+
+    wrap(loader.task._Task, "run", "read:range")
+    wrap(loader.write.TaskFiles, "_write", "write:block")
+    wrap(loader.write.TaskFiles, "finish", "write:finish")
