@@ -30,7 +30,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "avro_schema": (),
     "compat": (),
     "hive_ddl": (),
-    "registry": ("flask", "werkzeug", "sqlalchemy", "alembic", "marshmallow", "granian"),
+    "registry": ("flask", "werkzeug", "sqlalchemy", "alembic", "marshmallow", "gunicorn"),
     "broker": ("kafka", "crc32c"),
     "loader": ("kafka", "fastavro", "crc32c", "cramjam", "lz4", "zstandard"),
     "audit": (),
