@@ -37,6 +37,9 @@ FORMAT: Final = 1
 SLOTS: Final = 8192
 """Rows that can be open at once. The file is sparse: only slots in use take space (2.6 MB at most)."""
 
+SPOOL_FOLDER: Final = "audit-spool"
+"""The folder of spools in a data folder."""
+
 _SUFFIX: Final = ".spool"
 _HEADER_BYTES: Final = 4096
 _SLOT_BYTES: Final = 320

@@ -22,6 +22,7 @@ from audit.offsets import OffsetCheck, check_offsets
 from audit.row import AuditRow, Outcome, Tier
 from audit.schema import signed64
 
+DATABASE_NAME: Final = "audit.db"
 FORMAT: Final = 1
 BUSY_TIMEOUT_S: Final = 60.0
 """How long a writer waits for another: a transaction holds at most one load's rows, which take seconds."""

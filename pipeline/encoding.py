@@ -10,6 +10,7 @@ from typing import Any
 import fastavro
 
 from avro_schema import Schema, TimeField, find_time_field, frame, self_contained_text
+from avro_schema.message_time import TimeUnit
 from pipeline.datum import compile_guard, find_problem
 from pipeline.errors import ValueRefused
 
@@ -102,7 +103,7 @@ def _without_logical_type(node: dict[str, Any]) -> dict[str, Any]:
 
 def _time_reader(field: TimeField) -> Callable[[Any], int | None]:
     """Reads the time of a value given as plain integers; None asks for the encoded bytes."""
-    path, to_ms = field.path, field.to_ms
+    path, to_ms, is_ms = field.path, field.to_ms, field.unit is TimeUnit.MILLIS
 
     def read(value: Any) -> int | None:
         try:
@@ -110,6 +111,8 @@ def _time_reader(field: TimeField) -> Callable[[Any], int | None]:
                 value = value[name]
         except (KeyError, TypeError, IndexError):
             return None
-        return to_ms(value) if value.__class__ is int else None
+        if value.__class__ is not int:
+            return None
+        return value if is_ms else to_ms(value)
 
     return read

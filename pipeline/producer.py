@@ -27,7 +27,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from audit.producer_counter import ProducerCounter, Taking, Ticket, wall_clock_ms
-from audit.spool import Inheritance
+from audit.spool import SPOOL_FOLDER, Inheritance
 from avro_schema import Schema
 from headrace.addresses import resolve_bootstrap_servers, resolve_registry_url
 from headrace.settings import Settings, load_settings
@@ -47,7 +47,6 @@ from registry.client import RegistryClient
 
 logger = logging.getLogger(__name__)
 
-SPOOL_FOLDER: Final = "audit-spool"
 UNACKNOWLEDGED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes on their way at once; `send` waits beyond it. The Kafka client itself would buffer until memory is gone."""
 
@@ -88,7 +87,7 @@ class Producer:
         linger_ms: int = 5,
         compression: str | None = None,
     ) -> None:
-        self._settings = settings if settings is not None else _ambient_settings()
+        self._settings = settings if settings is not None else ambient_settings()
         self._bootstrap_servers = resolve_bootstrap_servers(self._settings)
         self._kafka = self._connect(app, delivery_timeout_s, linger_ms, compression)
         self._registry = RegistryClient(resolve_registry_url(self._settings))
@@ -340,7 +339,8 @@ class Producer:
             ) from error
 
 
-def _ambient_settings() -> Settings:
+def ambient_settings() -> Settings:
+    """The settings of the surroundings: `headrace.toml` and the environment, as the command reads them."""
     return load_settings(environment=os.environ, working_dir=Path.cwd(), home=Path.home())
 
 

@@ -1,0 +1,133 @@
+"""`headrace audit report`: what every tier counted, compared; the first place to look when numbers differ."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from headrace.cli.command import (
+    EXIT_FAILED,
+    EXIT_FINDINGS,
+    EXIT_OK,
+    CommandError,
+    add_format_flag,
+    add_settings_flags,
+    print_json,
+    print_table,
+    settings_from,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from audit.ingest import Ingested
+    from audit.reconcile import TopicVerdict
+    from audit.store import AuditStore
+    from headrace.settings import Settings
+
+EPILOG = """\
+A window is ten minutes of message time. Its verdict:
+  complete  every tier counted the same messages
+  pending   not equal yet, and less than audit.grace since it ended or was last counted
+  short     messages are missing           surplus   there are more than were sent
+  mixed     some are missing, others are too many
+  unknown   a tier that must have counted is silent
+Exit codes: 0 all complete or pending, 1 short, surplus or mixed, 2 could not tell."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    report = verbs.add_parser(
+        "report",
+        help="compare what producers, log and tables counted",
+        description="Reads the counts that have come since the last report and compares the tiers of every topic.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    report.add_argument("--topic", metavar="TOPIC", help="only this topic (default: all)")
+    add_settings_flags(report, ("registry.url", "kafka.bootstrap_servers"))
+    add_format_flag(report)
+    report.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from audit.errors import AuditError
+    from audit.reconcile import State
+    from audit.report import as_json, has_findings, worst_state
+    from audit.store import DATABASE_NAME, AuditStore
+    from registry.errors import RegistryError
+
+    settings = settings_from(args)
+    try:
+        with AuditStore(settings.data_dir / DATABASE_NAME) as store:
+            ingested = _bring_up_to_date(store, settings)
+            verdicts = _reconcile(store, settings, args.topic)
+    except (AuditError, RegistryError) as error:
+        raise CommandError(str(error)) from error
+    if args.format == "json":
+        print_json(as_json(verdicts, ingested.bad))
+    else:
+        _print_text(verdicts, ingested)
+    if has_findings(verdicts):
+        return EXIT_FINDINGS
+    return EXIT_FAILED if worst_state(verdicts) is State.UNKNOWN else EXIT_OK
+
+
+def _bring_up_to_date(store: AuditStore, settings: Settings) -> Ingested:
+    """Adds what came on the audit topic, and what producers that died on this machine left in their spools."""
+    from audit.ingest import ingest
+    from audit.spool import SPOOL_FOLDER, left_spools
+    from headrace.addresses import resolve_bootstrap_servers, resolve_registry_url
+    from registry.client import RegistryClient
+
+    registry = RegistryClient(resolve_registry_url(settings))
+    try:
+        ingested = ingest(
+            store,
+            bootstrap_servers=resolve_bootstrap_servers(settings),
+            topic=settings.audit.topic,
+            schema_text=lambda schema_id: registry.schema_by_id(schema_id).text,
+        )
+    finally:
+        registry.close()
+    for spool in left_spools(settings.data_dir / SPOOL_FOLDER):
+        # The files stay: the next producer publishes them for the other readers of the audit topic.
+        with spool:
+            store.add_rows(spool.rows)
+    return ingested
+
+
+def _reconcile(store: AuditStore, settings: Settings, only: str | None) -> tuple[TopicVerdict, ...]:
+    from audit.reconcile import reconcile_topics
+
+    topics = [topic for topic in store.topics() if topic != settings.audit.topic]
+    if only is not None:
+        if only not in topics:
+            raise CommandError(f"no tier has counted the topic {only!r}; counted: {', '.join(topics) or 'none yet'}")
+        topics = [only]
+    return reconcile_topics(
+        (facts for topic in topics for facts in store.facts(topic)),
+        {topic: store.offset_check(topic) for topic in topics},
+        now_ms=time.time_ns() // 1_000_000,
+        grace_ms=settings.audit.grace.ms,
+    )
+
+
+def _print_text(verdicts: Sequence[TopicVerdict], ingested: Ingested) -> None:
+    from audit.report import MEANINGS, topic_lines, topics_listing
+
+    if not verdicts:
+        print("no tier has counted anything yet: produce with headrace.Producer, or load a topic")
+        return
+    listing = topics_listing(verdicts)
+    print_table(listing.header, listing.rows, listing.right)
+    print()
+    for verdict in verdicts:
+        for line in topic_lines(verdict):
+            print(line)
+    print()
+    print("; ".join(f"{tier}: {meaning}" for tier, meaning in MEANINGS.items()))
+    if ingested.bad:
+        print(f"{ingested.bad} messages of the audit topic are no audit rows and were passed over", file=sys.stderr)

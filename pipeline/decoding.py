@@ -1,0 +1,96 @@
+"""From the bytes of a message to a Python value, by the schema that wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import fastavro
+
+from avro_schema import FramingError, Schema, TimeField, find_time_field, unframe
+from avro_schema.message_time import TIME_PROPERTY
+from pipeline.delivery import error_text
+from pipeline.encoding import compiled_schema
+from pipeline.errors import SourceUnavailable, UndecodableMessage
+from pipeline.schemas import value_subject
+from registry.client import RegistryClient
+from registry.errors import RegistryError, RegistryUnavailable, SchemaNotFound, ServiceError
+
+
+class _Writer(NamedTuple):
+    """A writer schema, ready to decode."""
+
+    compiled: Any
+    plain: Any
+    time_field: TimeField | None
+
+
+class Decoder:
+    """Decodes records by the id of the schema that wrote them."""
+
+    def __init__(self, registry: RegistryClient, reader_schema: Schema | None, time_fields: Iterable[str]) -> None:
+        self._registry = registry
+        self._reader = compiled_schema(reader_schema) if reader_schema is not None else None
+        self._time_fields = tuple(time_fields)
+        self._writers: dict[tuple[str, int], _Writer] = {}
+        self._time_properties: dict[str, str] = {}
+
+    def decode(self, record: Any) -> tuple[int | None, Any, int | None]:
+        """Schema id, value and message time (None is the record's timestamp) of a record."""
+        if record.value is None:
+            return None, None, None
+        try:
+            framed = unframe(record.value, record.headers)
+        except FramingError as error:
+            raise _undecodable(record, str(error)) from error
+        writer = self._writers.get((record.topic, framed.schema_id))
+        if writer is None:
+            writer = self._find_writer(record, framed.schema_id)
+        try:
+            value = fastavro.schemaless_reader(BytesIO(framed.body), writer.compiled, self._reader)
+            time_ms = self._time_ms(writer, framed.body, value)
+        except Exception as error:  # fastavro raises whatever its C code meets
+            raise _undecodable(record, f"it does not match schema {framed.schema_id}: {error_text(error)}") from error
+        return framed.schema_id, value, time_ms
+
+    def _time_ms(self, writer: _Writer, body: bytes, value: Any) -> int | None:
+        if writer.time_field is None:
+            return None
+        if self._reader is not None:
+            value = fastavro.schemaless_reader(BytesIO(body), writer.plain, None)
+        return writer.time_field.read(value) if isinstance(value, dict) else None
+
+    def _find_writer(self, record: Any, schema_id: int) -> _Writer:
+        try:
+            schema = self._registry.parsed(self._registry.schema_by_id(schema_id))
+            if record.topic not in self._time_properties:
+                self._time_properties[record.topic] = self._time_property(value_subject(record.topic))
+        except SchemaNotFound as error:
+            raise _undecodable(record, f"the registry has no schema {schema_id}") from error
+        except (RegistryUnavailable, ServiceError) as error:
+            raise SourceUnavailable(f"schema {schema_id}: {error}", topic=record.topic) from error
+        writer = _Writer(
+            compiled_schema(schema),
+            compiled_schema(schema, logical_types=False),
+            find_time_field(schema, self._time_properties[record.topic], self._time_fields),
+        )
+        self._writers[record.topic, schema_id] = writer
+        return writer
+
+    def _time_property(self, subject: str) -> str:
+        try:
+            return self._registry.version(subject, "latest").metadata.get(TIME_PROPERTY, "")
+        except (RegistryUnavailable, ServiceError):
+            raise
+        except RegistryError:
+            return ""  # messages of a topic without a subject of its own are decoded all the same
+
+
+def _undecodable(record: Any, reason: str) -> UndecodableMessage:
+    return UndecodableMessage(
+        f"topic {record.topic} partition {record.partition} offset {record.offset}: {reason}",
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+    )
