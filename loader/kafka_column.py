@@ -8,6 +8,7 @@ record's own, null when it has none or names no day up to the year 9999, which r
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from loader.native.encode import encode_long
 from loader.quarantine import encode_headers, encode_optional
@@ -54,6 +55,7 @@ def compile_suffix(mode: str, partition: int) -> Suffix:
     )
 
 
+@cache
 def _low_bytes() -> list[bytes]:
     """The first two bytes of a zigzag varint that has more, by the lowest 13 bits of its number."""
     return [bytes((n << 1 & 127 | 128, n >> 6 | 128)) for n in range(8192)]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -42,6 +42,8 @@ Record = tuple[int, int, bytes | None, bytes | None, bytes]
 
 NO_HEADERS = b"\x00"
 
+GAPS_LISTED_MAX = 1_000  # of one range: enough to see where, and small enough for a decision
+
 
 class BatchKind(StrEnum):
     DATA = "data"
@@ -62,31 +64,52 @@ class Batch:
 
 @dataclass(slots=True)
 class Tally:
-    """What the offsets read so far were; data records only up to now, since the caller decides what becomes of them."""
+    """What the offsets read so far were; data records only up to now, since the caller decides what becomes of them.
+
+    `gap_offsets` counts all offsets that the log no longer holds. `gaps` lists where they are, the first
+    `GAPS_LISTED_MAX` of them: a compacted topic has one behind every other record.
+    """
 
     position: int
     control: int = 0
     aborted: int = 0
+    gap_offsets: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
     bytes_read: int = 0
-
-    @property
-    def gap_offsets(self) -> int:
-        return sum(end - start for start, end in self.gaps)
+    _mark: tuple[int, int, list[tuple[int, int]]] = (0, 0, [])
+    _marked: list[Record] = field(default_factory=list)
 
     def skip_to(self, offset: int) -> None:
         """Counts what lies between the position and `offset` as a gap."""
-        if offset > self.position:
-            if self.gaps and self.gaps[-1][1] == self.position:
-                self.gaps[-1] = (self.gaps[-1][0], offset)
-            else:
-                self.gaps.append((self.position, offset))
-            self.position = offset
+        if offset <= self.position:
+            return
+        self.gap_offsets += offset - self.position
+        if self.gaps and self.gaps[-1][1] == self.position:
+            self.gaps[-1] = (self.gaps[-1][0], offset)
+        elif len(self.gaps) < GAPS_LISTED_MAX:
+            self.gaps.append((self.position, offset))
+        self.position = offset
+
+    def pass_over(self, records: Sequence[Record]) -> None:
+        """Moves the position behind records, counting the gaps between them."""
+        for record in records:
+            self.skip_to(record[0])
+            self.position = record[0] + 1
+
+    def mark(self, records: list[Record]) -> None:
+        """Remembers the state before `records` are booked, for `cut_to`."""
+        self._mark = (self.position, self.gap_offsets, self.gaps[-1:])
+        self._marked = records
 
     def cut_to(self, offset: int) -> None:
-        """Takes back what was booked from `offset` on; only for an offset inside the last list handed out."""
-        self.position = offset
-        self.gaps = [(start, min(end, offset)) for start, end in self.gaps if start < offset]
+        """Takes back what was booked from `offset` on, which must be one of the last records handed out."""
+        start, self.gap_offsets, last = self._mark
+        self.gaps = [gap for gap in self.gaps if gap[0] < start]
+        if last:
+            self.gaps[-1:] = last
+        self.position = start
+        self.pass_over([record for record in self._marked if record[0] < offset])
+        self.skip_to(offset)
 
 
 class TransactionFilter:
@@ -326,12 +349,11 @@ def _book(batch: Batch, kind: BatchKind, end: int, tally: Tally) -> list[Record]
     records = batch.records
     if records and (records[0][0] < start or records[-1][0] >= end):
         records = [record for record in records if start <= record[0] < end]
+    tally.mark(records)
     if records and records[0][0] == start and records[-1][0] - start == len(records) - 1:
         tally.position = start + len(records)
     else:
-        for record in records:
-            tally.skip_to(record[0])
-            tally.position = record[0] + 1
+        tally.pass_over(records)
     tally.skip_to(min(batch.next_offset, end))
     if kind is BatchKind.CONTROL:
         tally.control += len(records)

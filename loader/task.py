@@ -21,6 +21,7 @@ from pathlib import Path
 from audit.count import FINGERPRINT_MASK, message_hash
 from audit.window import WINDOW_MS
 from avro_schema import AvroSchemaError
+from avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
 from loader.build import current_build
 from loader.container import SYNC_BYTES, ContainerFormat
 from loader.errors import KafkaError, LogChanged
@@ -54,7 +55,7 @@ from loader.write import RangeRows, TaskFiles
 logger = logging.getLogger(__name__)
 
 PERIOD_MS = {"hour": 3_600_000, "day": 86_400_000}
-PREFIX_BYTES = 5  # magic byte and schema id in front of a body
+ID_HEADER = VALUE_HEADER.encode()
 
 BROKER, WRITTEN, QUARANTINED = 0, 3, 6
 """Where a window's nine numbers hold count, bytes and fingerprint of each kind."""
@@ -76,8 +77,8 @@ def run_work_unit(unit: WorkUnit) -> UnitResult:
     try:
         staging_dir = Path(unit.settings.staging_dir)
         task = _Task(unit, staging_dir)
-    except OSError as error:
-        reason = f"cannot write to {unit.settings.staging_dir}: {error}"
+    except (OSError, ValueError) as error:
+        reason = f"cannot start in {unit.settings.staging_dir} with {unit.settings.bootstrap_servers}: {error}"
         return result([_nothing(offsets, reason) for offsets in unit.ranges], reason)
     try:
         ranges = [task.run(offsets) for offsets in unit.ranges]
@@ -104,6 +105,7 @@ class _Task:
         self._sync = secrets.token_bytes(SYNC_BYTES)
         self._formats: dict[tuple[FileKind, str], ContainerFormat] = {}
         self._projections: dict[str, TopicProjection] = {}
+        self._bucket_of = Buckets(self._settings.partition_by)
         self._cluster = KafkaCluster(self._settings.bootstrap_servers, self._settings.fetch_timeout_ms / 1000)
         self.files = TaskFiles(
             staging_dir,
@@ -128,7 +130,7 @@ class _Task:
         where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
         try:
             projection = self._projection(topic_partition.topic)
-        except AvroSchemaError as error:
+        except (AvroSchemaError, KeyError) as error:
             return _nothing(offsets, f"{where} offset {offsets.start}: the load schema cannot be read: {error}")
         rows = RangeRows(
             topic_partition.topic,
@@ -137,7 +139,7 @@ class _Task:
             block_bytes=self._settings.block_bytes,
             spill_dir=self._staging_dir,
         )
-        work = _RangeWork(offsets, projection, rows, self._settings)
+        work = _RangeWork(offsets, projection, rows, self._bucket_of, self._settings)
         try:
             work.read(self._fetcher(offsets))
         except LogChanged as error:
@@ -186,7 +188,12 @@ class _RangeWork:
     """One range on its way from records to rows."""
 
     def __init__(
-        self, offsets: OffsetRange, projection: TopicProjection, rows: RangeRows, settings: TaskSettings
+        self,
+        offsets: OffsetRange,
+        projection: TopicProjection,
+        rows: RangeRows,
+        bucket_of: Buckets,
+        settings: TaskSettings,
     ) -> None:
         self.tally = Tally(offsets.start)
         self._offsets = offsets
@@ -195,7 +202,7 @@ class _RangeWork:
         self._rows = rows
         self._settings = settings
         self._suffix = compile_suffix(settings.kafka_column, self._partition)
-        self._bucket_of = Buckets(settings.partition_by)
+        self._bucket_of = bucket_of
         self._by_prefix: dict[bytes, WriterProjection] = {}
         self._windows: dict[int, list[int]] = {}
         self._sources: dict[str, int] = {}
@@ -269,11 +276,13 @@ class _RangeWork:
             if value is None:
                 self._tombstones += 1
                 continue
-            writer = by_prefix.get(value[:PREFIX_BYTES]) if headers is NO_HEADERS else None
+            # A search for the header's name costs less than taking headers apart, which few messages need.
+            is_framed = headers is NO_HEADERS or ID_HEADER not in headers
+            writer = by_prefix.get(value[:PREFIX_BYTES]) if is_framed else None
             body = value[PREFIX_BYTES:]
             if writer is None:
                 try:
-                    writer, body = self._find_writer(value, headers)
+                    writer, body = self._find_writer(value, NO_HEADERS if is_framed else headers)
                 except UnknownSchema:
                     self.tally.cut_to(offset)
                     raise
@@ -323,7 +332,7 @@ class _RangeWork:
                 counted[8] += fingerprint
 
     def _find_writer(self, value: bytes, headers: bytes) -> tuple[WriterProjection, bytes]:
-        """The projection of a message whose prefix is met for the first time, or that has headers.
+        """The projection of a message whose prefix is met for the first time, or whose schema id is in a header.
 
         Raises:
             UnknownSchema: the plan does not know its schema id.

@@ -157,7 +157,8 @@ class RangeResult:
     `done` is the contiguous prefix that was read whole; it is empty (start == end) when nothing can be decided.
     `error` says why the rest was not read, "" when all was; `unknown_schema_id` is set when the range stopped
     before a message whose writer schema the plan does not know. `time_sources` counts which source gave each
-    message its time (`header.time`, `timestamp`, `record`, …). `bytes_read` is what came off the wire.
+    message its time (`header.time`, `timestamp`, `record`, …). `bytes_read` is what came off the wire. `gaps` says
+    where offsets are missing, the first thousand places; `counts.gaps` counts all of them.
     """
 
     done: OffsetRange

@@ -186,12 +186,20 @@ def test_an_error_of_the_second_fetch_leaves_the_first_as_prefix() -> None:
 
 
 def test_cutting_a_tally_takes_later_gaps_back() -> None:
+    log = [make_batch([1], base=0, next_offset=3), make_batch([4, 6, 9], base=3, next_offset=12)]
     tally = Tally(0)
-    tally.skip_to(3)
-    tally.position = 5
-    tally.skip_to(9)
-    tally.cut_to(7)
-    assert (tally.position, tally.gaps, tally.gap_offsets) == (7, [(0, 3), (5, 7)], 5)
+    list(read_range(serve(log), OffsetRange(TP, 0, 12), tally, batch_bytes_max=CAP, patience_s=0))
+    assert (tally.position, tally.gap_offsets) == (12, 8)
+    tally.cut_to(9)
+    assert (tally.position, tally.gaps, tally.gap_offsets) == (9, [(0, 1), (2, 4), (5, 6), (7, 9)], 6)
+    tally.cut_to(4)
+    assert (tally.position, tally.gaps, tally.gap_offsets) == (4, [(0, 1), (2, 4)], 3)
+
+
+def test_gaps_are_all_counted_and_the_first_thousand_listed() -> None:
+    offsets = range(0, 5000, 2)
+    _, tally = read(serve([make_batch(offsets, next_offset=5000)]), 0, 5000)
+    assert tally.gap_offsets == 2500 and len(tally.gaps) == 1000
 
 
 def test_null_headers_and_values() -> None:

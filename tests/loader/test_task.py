@@ -14,6 +14,7 @@ import pytest
 from audit.count import message_hash
 from avro_schema import frame, parse_schema
 from loader import task as task_module
+from loader import write
 from loader.build import current_build
 from loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange
 from loader.kafka_client import FetchSlice
@@ -248,7 +249,7 @@ def test_staging_that_cannot_be_written_fails_the_unit(run: Run, cluster: Cluste
     (tmp_path / "file").touch()
     cluster.put(0, {0: message(0)})
     result = run(offsets(0, 1), staging_dir=str(tmp_path / "file"))
-    assert "cannot write to" in result.error
+    assert f"cannot start in {tmp_path / 'file'} with b:1: " in result.error
     assert result.ranges[0].done.end == 0 and result.files == ()
 
 
@@ -267,6 +268,27 @@ def test_the_kafka_column_says_as_much_as_is_asked(run: Run, cluster: Cluster, t
         assert list(row) == ["timestamp", "n"]
     else:
         assert (row["kafka"]["key"], row["kafka"]["headers"]) == (b"k0", [{"key": "h", "value": b"v"}])
+
+
+def test_a_schema_id_in_a_header_wins_over_the_value(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+    body = message(5)[5:]
+    cluster.put(0, {0: body}, headers=[("__value_schema_id", b"\x00\x00\x00\x00\x01")])
+    cluster.put(0, {1: message(6)}, headers=[("trace", b"x")])
+    result = run(offsets(0, 2))
+    assert [row["n"] for row in rows(tmp_path, result.files[0])] == [5, 6]
+
+
+def test_a_disk_that_fails_at_the_end_counts_nothing(
+    run: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(write, "_sync", fail)
+    cluster.put(0, {0: message(0)})
+    result = run(offsets(0, 1))
+    assert "No space left on device" in result.error and result.files == ()
+    assert result.ranges[0].done.end == 0 and result.ranges[0].counts.total == 0
 
 
 def test_files_name_their_work_and_task(run: Run, cluster: Cluster, tmp_path: Path) -> None:
