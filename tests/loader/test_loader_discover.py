@@ -1,0 +1,51 @@
+"""What the cluster is asked, and what is made of odd answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from loader.discover import discover
+from loader.kafka_client import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
+from loader.work_unit import TopicPartition
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata:
+        partitions = {0: PartitionMetadata(1, 4), 1: PartitionMetadata(-1, 4)}
+        return ClusterMetadata(
+            "c",
+            {},
+            {
+                "orders": TopicMetadata("id-1", False, partitions),
+                "internal": TopicMetadata("id-2", True, partitions),
+                "broken": TopicMetadata("id-3", False, {}, "topic authorization failed"),
+                "__consumer_offsets": TopicMetadata("id-4", False, partitions),
+            },
+        )
+
+    def offset_answers(
+        self, topic_partitions: Iterable[TopicPartition], which: str, read_committed: bool = True
+    ) -> OffsetAnswers:
+        self.asked.append(which)
+        offset = 30 if which == "earliest" else 20
+        return OffsetAnswers(
+            {TopicPartition("orders", 0): offset}, {TopicPartition("orders", 1): "leader not available"}
+        )
+
+    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        raise AssertionError("discovery changes nothing")
+
+
+def test_odd_topics_and_partitions_are_told_apart() -> None:
+    cluster = Cluster()
+    found = discover(cluster, [".*"], [])
+    assert list(found.topics) == ["orders"]
+    assert found.unusable == {"broken": "topic authorization failed"}
+    orders = found.topics["orders"]
+    assert orders.errors == {1: "leader not available"}
+    (partition,) = orders.partitions
+    assert (partition.start, partition.end, partition.leader_epoch) == (30, 30, 4)  # retention passed the end
+    assert cluster.asked == ["latest", "earliest"]
