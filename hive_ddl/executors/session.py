@@ -95,7 +95,7 @@ SHORT_LIVED_JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 class DerbyHolder:
     """The process that has a Derby metastore open; pid 0 is one in another container or on another machine.
 
-    `is_orphan`: a JVM without a Python that started it, such as one whose command has just been killed.
+    `is_orphan`: no Python that started it is seen, so that it may be what is left of a command just killed.
     """
 
     pid: int
@@ -267,7 +267,9 @@ def derby_holder(database: Path) -> DerbyHolder | None:
 def _holder(pid: int) -> DerbyHolder:
     """The process that a person would recognise and can end: for a session's JVM, the command that started it."""
     command = _words(pid)
-    if command[:1] and Path(command[0]).name == "java":
+    if not command:  # going away, or in another container
+        return DerbyHolder(max(pid, 0), "", is_orphan=True)
+    if Path(command[0]).name == "java":
         parent = _parent(pid)
         started_by = _words(parent) if parent is not None and parent > 1 else ()
         if not started_by or not Path(started_by[0]).name.startswith("python"):

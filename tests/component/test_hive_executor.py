@@ -1,0 +1,386 @@
+"""The executor on a real metastore: what it makes, Spark reads, over files that fastavro wrote before and after."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from pyspark.sql import SparkSession
+
+from hive_ddl.errors import ForeignTable, StaleRevision, StatementRefused
+from hive_ddl.executors.session import close_session, open_session
+from hive_ddl.executors.spark import SparkExecutor
+from hive_ddl.names import folder_name, quote_literal, table_name
+from hive_ddl.ops import CreateTable, SetProperties
+from hive_ddl.plan import plan_partitions, plan_table
+from hive_ddl.render import render
+from hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, TableState, desired_table, local_location
+
+pytestmark = pytest.mark.spark
+
+DATABASE = "headrace"
+
+
+class Hive:
+    """One session, its executor, and a warehouse to write files to."""
+
+    def __init__(self, session: SparkSession, warehouse: Path) -> None:
+        self.session = session
+        self.executor = SparkExecutor(session)
+        self.warehouse = warehouse
+        self.revision = 0
+        self.executor.ensure_database(DATABASE)
+
+    def wanted(self, topic: str, schema: dict[str, Any], **changes: Any) -> TableState:
+        self.revision += 1
+        arguments: dict[str, Any] = {
+            "database": DATABASE,
+            "name": table_name(topic),
+            "location": local_location(self.warehouse / folder_name(topic)),
+            "topic": topic,
+            "subject": f"{topic}-value",
+            "version": 1,
+            "schema_text": json.dumps(schema),
+            "revision": f"{self.revision}-test",
+        }
+        return desired_table(**arguments | changes)
+
+    def bring(self, wanted: TableState, executor: SparkExecutor | None = None) -> int:
+        """Plans and runs; returns how many operations there were."""
+        executor = executor or self.executor
+        ops = plan_table(executor.table(wanted.database, wanted.name), wanted)
+        for op in ops:
+            executor.execute(op)
+        return len(ops)
+
+    def load(self, table: TableState, hour: str, schema: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+        """One file in one partition."""
+        folder = Path(table.location.removeprefix("file://")) / "dt=2026-01-31" / f"hr={hour}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "1.avro").open("wb") as file:
+            fastavro.writer(file, fastavro.parse_schema(schema), rows, codec="snappy")
+        asked = {("2026-01-31", hour): local_location(folder)}
+        for op in plan_partitions(table, self.executor.partitions(table.database, table.name, asked), asked):
+            self.executor.execute(op)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self.session.sql(query).collect()]
+
+
+@pytest.fixture(scope="module")
+def hive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hive]:
+    base = tmp_path_factory.mktemp("hive")
+    warehouse = base / "warehouse"
+    session = open_session(
+        app_name="tests",
+        master="local[2]",
+        metastore_uri=None,
+        data_dir=base / "data with blanks",
+        warehouse_uri=local_location(warehouse),
+        extra={"sql.shuffle.partitions": "1"},
+        short_lived=True,
+    )
+    yield Hive(session, warehouse)
+    close_session(session)
+
+
+def record(*fields: dict[str, Any], name: str = "Event") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, **more}
+
+
+ID = field("id", "int")
+WHO = {"type": "record", "name": "Who", "fields": [field("Name", "string")]}
+GROWN_WHO = {
+    "type": "record",
+    "name": "Who",
+    "fields": [field("Name", "string"), field("age", ["null", "int"], default=None)],
+}
+SUIT = {"type": "enum", "name": "Suit", "symbols": ["A", "B"]}
+GROWN_SUIT = {"type": "enum", "name": "Suit", "symbols": ["A", "B", "C"]}
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+
+Fields = list[dict[str, Any]]
+Evolution = tuple[Fields, dict[str, Any], Fields, dict[str, Any], str, list[Any]]
+"""Fields before and a row of them, fields after and a row of them, what is selected, and what the two rows give."""
+
+EVOLUTIONS: dict[str, Evolution] = {
+    "added with a default": ([], {}, [field("c", "string", default="x")], {"c": "new"}, "c", ["x", "new"]),
+    "added with a control character as default": (
+        [],
+        {},
+        [field("c", "string", default="\x01")],
+        {"c": "n"},
+        "c",
+        ["\x01", "n"],
+    ),
+    "added with a backslash and a quote as default": (
+        [],
+        {},
+        [field("c", "string", default="\\'${env:HOME}")],
+        {"c": "n"},
+        "c",
+        ["\\'${env:HOME}", "n"],
+    ),
+    "added nullable": ([], {}, [field("c", ["null", "int"], default=None)], {"c": 7}, "c", [None, 7]),
+    "added nullable record": (
+        [],
+        {},
+        [field("c", ["null", WHO], default=None)],
+        {"c": {"Name": "n"}},
+        "c.name",
+        [None, "n"],
+    ),
+    "added nullable decimal": (
+        [],
+        {},
+        [field("c", ["null", PRICE], default=None)],
+        {"c": b"\x01\x00"},
+        "cast(c as string)",
+        [None, "2.56"],
+    ),
+    "removed": ([field("c", "string")], {"c": "old"}, [], {}, "id", [1, 2]),
+    "removed but kept as nullable": (
+        [field("c", "string")],
+        {"c": "old"},
+        [field("c", ["null", "string"], default=None)],
+        {"c": None},
+        "c",
+        ["old", None],
+    ),
+    "widened": ([field("c", "int")], {"c": 1}, [field("c", "long")], {"c": 2**40}, "c", [1, 2**40]),
+    "widened to double": ([field("c", "int")], {"c": 1}, [field("c", "double")], {"c": 0.5}, "c", [1.0, 0.5]),
+    "widened inside an array": (
+        [field("c", {"type": "array", "items": "int"})],
+        {"c": [1]},
+        [field("c", {"type": "array", "items": "long"})],
+        {"c": [2**40]},
+        "c[0]",
+        [1, 2**40],
+    ),
+    "string to bytes": (
+        [field("c", "string")],
+        {"c": "a"},
+        [field("c", "bytes")],
+        {"c": b"b"},
+        "cast(c as string)",
+        ["a", "b"],
+    ),
+    "renamed with an alias": (
+        [field("c", "string")],
+        {"c": "old"},
+        [field("d", "string", aliases=["c"])],
+        {"d": "new"},
+        "d",
+        ["old", "new"],
+    ),
+    "made nullable": (
+        [field("c", "string")],
+        {"c": "old"},
+        [field("c", ["null", "string"], default=None)],
+        {"c": None},
+        "c",
+        ["old", None],
+    ),
+    "record grown": (
+        [field("c", WHO)],
+        {"c": {"Name": "o"}},
+        [field("c", GROWN_WHO)],
+        {"c": {"Name": "n", "age": 3}},
+        "c.age",
+        [None, 3],
+    ),
+    "enum grown": ([field("c", SUIT)], {"c": "A"}, [field("c", GROWN_SUIT)], {"c": "C"}, "c", ["A", "C"]),
+    "reordered": (
+        [field("c", "string"), field("d", "int")],
+        {"c": "o", "d": 1},
+        [field("d", "int"), field("c", "string")],
+        {"c": "n", "d": 2},
+        "c",
+        ["o", "n"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EVOLUTIONS)
+def test_rows_written_before_and_after_a_change_are_both_read(hive: Hive, name: str) -> None:
+    old_fields, old_row, new_fields, new_row, expression, expected = EVOLUTIONS[name]
+    topic = f"evolution {name}"
+    old_schema, new_schema = record(ID, *old_fields), record(ID, *new_fields)
+    table = hive.wanted(topic, old_schema)
+    assert hive.bring(table) == 1
+    hive.load(table, "00", old_schema, [{"id": 1, **old_row}])
+    assert hive.bring(hive.wanted(topic, new_schema, version=2)) == 1
+    hive.load(table, "01", new_schema, [{"id": 2, **new_row}])
+    found = hive.rows(f"select id, {expression} from {DATABASE}.{table.name} order by id")
+    assert found == list(zip([1, 2], expected, strict=True))
+    assert hive.bring(hive.wanted(topic, new_schema, version=2)) == 0
+    # A later change of any kind still passes: nothing has locked the table up.
+    assert hive.bring(hive.wanted(topic, old_schema, version=3)) == 1
+
+
+@pytest.mark.parametrize("topic", ["Shop.Page-Views", "order", "_under", "a b%é", "dots.and-dashes", "x" * 249])
+def test_topics_of_any_name_have_a_table(hive: Hive, topic: str) -> None:
+    table = hive.wanted(topic, record(ID))
+    hive.bring(table)
+    hive.load(table, "00", record(ID), [{"id": 1}])
+    assert hive.rows(f"select id, dt, hr from {DATABASE}.`{table.name}`") == [(1, "2026-01-31", "00")]
+    assert hive.executor.table(DATABASE, table.name).topic == topic  # type: ignore[union-attr]  # it was just made
+
+
+def test_columns_with_reserved_words_and_hostile_docs(hive: Hive) -> None:
+    schema = record(
+        field("select", "string", doc="it's ${env:HOME} \\ `x` \x01 é 漢; --"),
+        field("Order", "string", default="${hiveconf:x}"),
+        field("_from", "string"),
+        field("url", "string", doc="d" * 300),
+    )
+    table = hive.wanted("hostile", schema)
+    hive.bring(table)
+    hive.load(table, "00", schema, [{"select": "a", "Order": "b", "_from": "c", "url": "d"}])
+    assert hive.rows(f"select `select`, `order`, `_from`, url from {DATABASE}.hostile") == [("a", "b", "c", "d")]
+    current = hive.executor.table(DATABASE, "hostile")
+    assert current is not None
+    assert current.properties[SCHEMA_LITERAL] == json.dumps(schema)
+    assert current.columns == table.columns
+
+
+def test_printed_statements_mean_the_same_to_spark(hive: Hive) -> None:
+    schema = record(field("c", "string", doc='it\'s ${env:HOME} \\ "q" ; \n -- é', default="\x01\\"))
+    wanted = hive.wanted("printed", schema)
+    hive.session.conf.set("spark.sql.variable.substitute", "true")
+    try:
+        hive.session.sql(render(CreateTable(wanted)).rstrip().rstrip(";"))
+    finally:
+        hive.session.conf.set("spark.sql.variable.substitute", "false")
+    assert hive.bring(wanted) == 0
+    text = "a'b\\c${env:HOME}\n;\0\t\r é"
+    assert hive.rows(f"select {quote_literal(text)}") == [(text,)]
+
+
+def test_a_schema_beyond_the_limit_lives_in_a_file(hive: Hive) -> None:
+    columns = [field(f"column_{i:04}", ["null", "string"], default=None) for i in range(600)]
+    short, long = record(ID), record(ID, *columns)
+    assert len(json.dumps(long)) > 35_000
+    table = hive.wanted("long", short)
+    hive.bring(table)
+    hive.load(table, "00", short, [{"id": 1}])
+    assert hive.bring(hive.wanted("long", long)) == 2
+    hive.load(table, "01", long, [{"id": 2, "column_0599": "x"}])
+    query = f"select id, column_0599 from {DATABASE}.long order by id"
+    assert hive.rows(query) == [(1, None), (2, "x")]
+    current = hive.executor.table(DATABASE, "long")
+    assert current is not None
+    assert SCHEMA_URL in current.properties
+    assert SCHEMA_LITERAL not in current.properties
+    assert len(current.columns) == 601
+    assert hive.bring(hive.wanted("long", long)) == 0
+    assert hive.bring(hive.wanted("long", short)) == 1
+    assert hive.rows(f"select id from {DATABASE}.long order by id") == [(1,), (2,)]
+
+
+def test_a_literal_that_the_metastore_cannot_keep_is_refused_in_one_line(hive: Hive) -> None:
+    columns = [field(f"column_{i:04}", ["null", "string"], default=None) for i in range(700)]
+    with pytest.raises(StatementRefused) as caught:
+        hive.bring(hive.wanted("too_long", record(*columns), literal_chars_max=10**9))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_hand_made_table_is_left_alone(hive: Hive) -> None:
+    hive.session.sql(f"create table {DATABASE}.by_hand (x int) stored as avro")
+    with pytest.raises(ForeignTable, match="by_hand is not its own"):
+        hive.bring(hive.wanted("by.hand", record(ID)))
+    with pytest.raises(ForeignTable):
+        hive.executor.execute(CreateTable(hive.wanted("by.hand", record(ID))))
+    assert hive.rows(f"describe {DATABASE}.by_hand")[0][:2] == ("x", "int")
+
+
+def test_partitions_added_twice_and_moved(hive: Hive) -> None:
+    table = hive.wanted("partitions", record(ID))
+    hive.bring(table)
+    other = SparkExecutor(hive.session)
+    asked = {("2026-01-31", f"{hour:02}"): f"{table.location}/dt=2026-01-31/hr={hour:02}" for hour in range(24)}
+    ops = plan_partitions(table, {}, asked)
+    for op in ops:
+        hive.executor.execute(op)
+        other.execute(op)
+    assert len(hive.executor.partitions(DATABASE, table.name)) == 24
+    assert plan_partitions(table, other.partitions(DATABASE, table.name), asked) == ()
+    moved = {("2026-01-31", "05"): f"{table.location}/_g2/dt=2026-01-31/hr=05"}
+    for op in plan_partitions(table, other.partitions(DATABASE, table.name, moved), moved):
+        other.execute(op)
+    assert plan_partitions(table, hive.executor.partitions(DATABASE, table.name, moved), moved) == ()
+    assert hive.executor.partitions(DATABASE, table.name, [("2026-02-01", "00")]) == {}
+    assert hive.executor.partitions(DATABASE, "absent", [("2026-02-01", "00")]) == {}
+
+
+def test_a_late_writer_is_refused(hive: Hive) -> None:
+    hive.bring(hive.wanted("late", record(ID)))
+    late, quick = SparkExecutor(hive.session), hive.executor
+    assert late.refuses_late_writers
+    (planned,) = plan_table(late.table(DATABASE, "late"), hive.wanted("late", record(ID, field("a", "int", default=0))))
+    wanted = hive.wanted("late", record(ID, field("b", "int", default=0)))
+    assert hive.bring(wanted, quick) == 1
+    with pytest.raises(StaleRevision):
+        late.execute(planned)
+    assert quick.table(DATABASE, "late").columns == wanted.columns  # type: ignore[union-attr]  # it was just made
+    # The own change run again, as after a lost answer, is the same change.
+    current = quick.table(DATABASE, "late")
+    assert current is not None
+    with pytest.raises(StaleRevision):
+        quick.execute(planned)
+
+
+def test_of_many_writers_at_once_each_accepted_change_is_counted(hive: Hive) -> None:
+    hive.bring(hive.wanted("race", record(ID), properties={"count": "0"}))
+    accepted: list[int] = []
+    failures: list[BaseException] = []
+
+    def increment(worker: int) -> None:
+        executor = SparkExecutor(hive.session)
+        for attempt in range(15):
+            try:
+                current = executor.table(DATABASE, "race")
+                assert current is not None
+                count = int(current.properties["count"]) + 1
+                new = (("count", str(count)), (REVISION, f"{attempt}-{worker}"))
+                executor.execute(SetProperties(DATABASE, "race", current.revision, new))
+                accepted.append(count)
+            except StaleRevision:
+                continue
+            except BaseException as failure:
+                failures.append(failure)
+                raise
+
+    workers = [threading.Thread(target=increment, args=(number,)) for number in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
+    current = hive.executor.table(DATABASE, "race")
+    assert current is not None
+    assert int(current.properties["count"]) == len(accepted) == len(set(accepted))
+
+
+def test_the_probe_leaves_nothing_behind(hive: Hive) -> None:
+    assert hive.executor.refuses_late_writers
+    assert [name for (_, name, _) in hive.rows(f"show tables in {DATABASE}") if "probe" in name] == []
+
+
+def test_two_creators_of_one_table(hive: Hive) -> None:
+    wanted = hive.wanted("twice", record(ID))
+    op = CreateTable(wanted)
+    hive.executor.execute(op)
+    SparkExecutor(hive.session).execute(op)
+    SparkExecutor(hive.session).execute(CreateTable(hive.wanted("twice", record(ID))))
+    with pytest.raises(StaleRevision):
+        hive.executor.execute(CreateTable(hive.wanted("twice", record(ID, field("other", "int")))))

@@ -1,0 +1,144 @@
+"""`headrace sql`: answers for people and for programs, and one line for what went wrong."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.cli.sql import _print
+from hive_ddl.executors.session import close_session, open_session
+from pipeline.sql import QueryFailed, QueryResult, check_statement, run_query
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    base = tmp_path_factory.mktemp("sql")
+    opened = open_session(
+        app_name="tests",
+        master="local[1]",
+        metastore_uri=None,
+        data_dir=base,
+        warehouse_uri=f"file://{base}/warehouse",
+        short_lived=True,
+    )
+    opened.sql("create database shop")
+    opened.sql("create table shop.sales stored as avro as select 1 as id, 'a' as name")
+    yield opened
+    close_session(opened)
+
+
+EVERY_TYPE = """
+    select 1 as a, 2 as a, cast('1.50' as decimal(5,2)) d, cast('123456789012345678.5' as decimal(20,1)) wide,
+    timestamp'2020-01-01 00:00:01.5' t, date'1000-02-03' day, named_struct('X', 1, 'y', cast(null as int)) s,
+    X'01FF' b, null n, array(1, null) ar, map('k', 1) m, double('nan') nan, true yes, 9007199254740993 big, '' empty
+"""
+
+
+def answer(session: SparkSession, query: str) -> QueryResult:
+    return run_query(session, check_statement(query), "shop")
+
+
+def test_json_keeps_numbers_and_nesting(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    _print(answer(session, EVERY_TYPE), "json")
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "a": 1,
+            "a_2": 2,
+            "d": 1.5,
+            "wide": "123456789012345678.5",
+            "t": "2020-01-01 00:00:01.5",
+            "day": "1000-02-03",
+            "s": {"X": 1, "y": None},
+            "b": "01ff",
+            "n": None,
+            "ar": [1, None],
+            "m": {"k": 1},
+            "nan": "NaN",
+            "yes": True,
+            "big": 9007199254740993,
+            "empty": "",
+        }
+    ]
+
+
+def test_csv_quotes_what_needs_it(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    _print(answer(session, "select 'a,\"b\"\n' x, null y, array('z') z"), "csv")
+    assert capsys.readouterr().out == 'x,y,z\n"a,""b""\n",,"[""z""]"\n'
+
+
+def test_the_table_aligns_numbers_shows_null_and_cuts(
+    session: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = "select * from values (1, 'one', 1.5), (20000, null, null), (3, repeat('x', 100), 2.25) as t(n, s, d)"
+    _print(answer(session, query), "table")
+    header, rule, *rows = capsys.readouterr().out.splitlines()
+    assert header.startswith("    n  s ")
+    assert rule.startswith("-----  ---")
+    assert rows[0].startswith("    1  one ")
+    assert rows[0].endswith("  1.50")
+    assert rows[1].startswith("20000  NULL")
+    assert rows[1].endswith("NULL")
+    assert "x…" in rows[2]
+    assert len(rows[2]) < 80
+
+
+def test_no_rows_and_other_questions(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    _print(answer(session, "select * from sales where id > 9"), "table")
+    assert capsys.readouterr().out == "id  name\n--  ----\n"
+    assert ("shop", "sales", "false") in answer(session, "show tables").rows
+    assert answer(session, "-- which?\n (select id from sales);").rows == (("1",),)
+    assert answer(session, "describe sales").rows[0][:2] == ("id", "int")
+    assert len(answer(session, "explain select * from sales").rows) == 1
+
+
+def test_values_do_not_depend_on_the_local_time_zone(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    query = "select timestamp_millis(1600000000000) t"
+    expected = datetime.datetime.fromtimestamp(1600000000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+    assert answer(session, query).rows == ((expected,),)
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("select * from nope", "TABLE_OR_VIEW_NOT_FOUND.*`nope` cannot be found. .*line 1, column 15"),
+        ("select\n  nocol from sales", "nocol.*line 2, column 3"),
+        ("select 1 +", "Syntax error at or near end of input"),
+        ("select 1; select 2", "one query at a time"),
+        ("select raise_error('boom') from sales", "boom"),
+        ("select cast('x' as int)", "'x' of the type"),
+        ("with a as (select 1 id) insert into sales select id, 'b' from a", "would insert"),
+        ("explain selec", "Syntax error"),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_one_line(session: SparkSession, query: str, reason: str) -> None:
+    with pytest.raises(QueryFailed, match=reason) as caught:
+        answer(session, query)
+    assert "\n" not in str(caught.value)
+    assert "org.apache" not in str(caught.value)
+    assert answer(session, "select count(*) from sales").rows == (("1",),)
+
+
+@pytest.mark.parametrize(
+    "query", ["", "  ;", "-- nothing\n", "drop table sales", "/* x */ insert into a values (1)", "1"]
+)
+def test_only_queries_are_run(query: str) -> None:
+    with pytest.raises(QueryFailed, match="quer"):
+        check_statement(query)
+
+
+def test_the_file_that_cannot_be_read_is_the_reason(session: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "1.avro").write_bytes(b"no avro")
+    session.sql(f"create external table shop.broken (x int) stored as avro location 'file://{folder}'")
+    with pytest.raises(QueryFailed, match="Not an Avro data file") as caught:
+        answer(session, "select * from broken")
+    assert "\n" not in str(caught.value)
