@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from avro_schema.model import (
-    NO_DEFAULT,
     Array,
     Enum,
+    Field,
     Fixed,
     JsonValue,
     Map,
@@ -33,36 +33,70 @@ def default_problem(node: Type, value: JsonValue, resolve: Resolve) -> str | Non
     A union takes a value of any of its branches (Avro 1.12; earlier versions took the first only). A missing member
     of a record's default is taken from the field's own default.
     """
-    node = resolve(node)
-    match node:
-        case Primitive():
-            return _primitive_problem(node.type, value)
-        case Enum() | Fixed():
-            kind = "an enum symbol" if isinstance(node, Enum) else "the bytes of a fixed"
-            return None if isinstance(value, str) else f"{shown(value)} is not {kind}; expected a text"
-        case Array():
-            if not isinstance(value, list):
-                return f"{shown(value)} is not an array"
-            for i, item in enumerate(value):
-                if problem := default_problem(node.items, item, resolve):
-                    return f"item {i}: {problem}"
-            return None
-        case Map():
-            if not isinstance(value, dict):
-                return f"{shown(value)} is not a map"
-            for key, item in value.items():
-                if problem := default_problem(node.values, item, resolve):
-                    return f'"{key}": {problem}'
-            return None
-        case Union():
-            if any(default_problem(branch, value, resolve) is None for branch in node.branches):
-                return None
-            wanted = " or ".join(_kind(resolve(branch)) for branch in node.branches) or "nothing"
-            return f"{shown(value)} is not of any branch of the union; expected {wanted}"
-        case Record():
-            return _record_problem(node, value, resolve)
-        case Reference():
-            raise AssertionError(f"unresolved reference {node.name}")
+    return DefaultCheck(resolve).problem(node, value)
+
+
+class DefaultCheck:
+    """Judges the defaults of one schema; each field's own default once, so that the work is bounded by the text."""
+
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
+        self._own: dict[int, str | None] = {}
+
+    def problem(self, node: Type, value: JsonValue) -> str | None:
+        """As `default_problem`."""
+        node = self._resolve(node)
+        match node:
+            case Primitive():
+                return _primitive_problem(node.type, value)
+            case Enum() | Fixed():
+                kind = "an enum symbol" if isinstance(node, Enum) else "the bytes of a fixed"
+                return None if isinstance(value, str) else f"{shown(value)} is not {kind}; expected a text"
+            case Array():
+                if not isinstance(value, list):
+                    return f"{shown(value)} is not an array"
+                return self._first(node.items, [(f"item {i}", item) for i, item in enumerate(value)])
+            case Map():
+                if not isinstance(value, dict):
+                    return f"{shown(value)} is not a map"
+                return self._first(node.values, [(f'"{key}"', item) for key, item in value.items()])
+            case Union():
+                if any(self.problem(branch, value) is None for branch in node.branches):
+                    return None
+                wanted = " or ".join(_kind(self._resolve(branch)) for branch in node.branches) or "nothing"
+                return f"{shown(value)} is not of any branch of the union; expected {wanted}"
+            case Record():
+                return self._record(node, value)
+            case Reference():
+                raise AssertionError(f"unresolved reference {node.name}")
+
+    def own(self, field: Field) -> str | None:
+        """What is wrong with a field's own default, which it has."""
+        key = id(field)
+        if key not in self._own:
+            self._own[key] = "the default contains itself without end"  # what it meets when it needs itself
+            self._own[key] = self.problem(field.type, field.default)
+        return self._own[key]
+
+    def _first(self, node: Type, members: Iterable[tuple[str, JsonValue]]) -> str | None:
+        for where, member in members:
+            if problem := self.problem(node, member):
+                return f"{where}: {problem}"
+        return None
+
+    def _record(self, node: Record, value: JsonValue) -> str | None:
+        if not isinstance(value, dict):
+            return f"{shown(value)} is not a record {node.name.full}; expected an object"
+        for field in node.fields:
+            if field.name in value:
+                problem = self.problem(field.type, value[field.name])
+            elif field.has_default:
+                problem = self.own(field)
+            else:
+                return f'the member "{field.name}" of record {node.name.full} is missing and has no default'
+            if problem:
+                return f'member "{field.name}": {problem}'
+        return None
 
 
 def default_datum(schema: Schema, node: Type, value: JsonValue) -> Any:
@@ -120,18 +154,6 @@ _EXPECTED: Mapping[PrimitiveType, str] = {
     PrimitiveType.BYTES: "a text whose characters are the bytes",
     PrimitiveType.STRING: "a text",
 }
-
-
-def _record_problem(node: Record, value: JsonValue, resolve: Resolve) -> str | None:
-    if not isinstance(value, dict):
-        return f"{shown(value)} is not a record {node.name.full}; expected an object"
-    for field in node.fields:
-        member = value.get(field.name, field.default)
-        if member is NO_DEFAULT:
-            return f'the member "{field.name}" of record {node.name.full} is missing and has no default'
-        if problem := default_problem(field.type, member, resolve):
-            return f'member "{field.name}": {problem}'
-    return None
 
 
 def _is_number(value: JsonValue) -> bool:

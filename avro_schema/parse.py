@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NoReturn
 
-from avro_schema.defaults import default_problem, shown
+from avro_schema.defaults import DefaultCheck, shown
 from avro_schema.json_reader import Document, JsonArray, JsonObject, plain, read_json
 from avro_schema.logical import logical_type
 from avro_schema.model import (
@@ -38,6 +38,7 @@ from avro_schema.model import (
     Union,
 )
 from avro_schema.names import COMPLEX_TYPES, NAME_RULE, PRIMITIVES, full_name, is_name, name_problem
+from avro_schema.text import canonical_text
 
 NODES_MAX = 200_000
 """Most types in one schema; a text near the reader's limit stays below it only if it is a schema people wrote."""
@@ -68,8 +69,15 @@ def parse_schema(text: str, *, references: Sequence[Schema] = (), source: str = 
     document = read_json(text, source)
     parser = _Parser(document, _known_names(document, references), strict)
     root = parser.parse_type(document.root, document.offset, "", "")
-    parser.finish()
-    return Schema(root, MappingProxyType(parser.names), text, source)
+    schema = Schema(root, MappingProxyType(parser.names), text, source)
+    try:
+        parser.finish()
+        if parser.later:
+            # The canonical text moves a type to its first use, so it may nest deeper than the text that was read.
+            read_json(canonical_text(schema), source)
+    except RecursionError:
+        document.fail("the types of this schema hold each other too deeply", document.offset)
+    return schema
 
 
 def _known_names(document: Document, references: Sequence[Schema]) -> dict[Name, NamedType]:
@@ -350,10 +358,11 @@ class _Parser:
                 self.fail(_undefined(name, self.names), offset, pointer)
         if not self.strict:
             return
+        check = DefaultCheck(self.resolve)
         for field, value in self.defaults:
             if isinstance(field.default, str) and field.default in _NON_FINITE and _is_floating(field.type):
                 continue
-            problem = default_problem(field.type, field.default, self.resolve)
+            problem = check.own(field)
             if problem is not None:
                 pointer = f"{field.position.pointer}/default"
                 self.fail(f'default of field "{field.name}": {problem}', value.offsets["default"], pointer)

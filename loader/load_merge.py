@@ -30,6 +30,7 @@ from avro_schema import (
 )
 from loader.load_types import (
     BRANCH,
+    COLUMN_DEPTH_MAX,
     COLUMN_NODES_MAX,
     DECIMAL,
     EXACT,
@@ -122,6 +123,8 @@ class TypeFolding(ABC):
         self.nodes += 1
         if self.nodes > COLUMN_NODES_MAX:
             raise NotAColumn("too-large")
+        if sum(map(path.count, ".[{")) > COLUMN_DEPTH_MAX:
+            raise NotAColumn("too-deep")
         if isinstance(node, Primitive):
             return self.shape_primitive(node, path)
         if isinstance(node, Enum):

@@ -133,6 +133,7 @@ RULES: Final[Mapping[str, str]] = {
     "enum-grown": "an enum keeps every symbol ever used, since a file with an unknown one cannot be read",
     "recursive": "Hive has no recursive types, so the value is its Avro-JSON text",
     "too-large": "the type is too large for a column, so the value is its Avro-JSON text",
+    "too-deep": "the field lies too deep for a column, so the value is its Avro-JSON text",
     "decimal-too-wide": "Hive's decimals have at most 38 digits, so the column is the unscaled bytes",
     "name-taken": "Hive folds case, and files keep the names they were written with, so the name gets a suffix",
     "reserved-name": "the name belongs to a partition column, to Hive or to the loader, so it gets a suffix",

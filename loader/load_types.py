@@ -49,6 +49,10 @@ COLUMN_NODES_MAX = 2_000
 """Most types inside one column. Load types hold no references, so types that use types twice double at each level;
 beyond this the column is text."""
 
+COLUMN_DEPTH_MAX = 30
+"""Deepest nesting of records, lists and maps in a column; deeper, the field there is text. Nobody queries such depth,
+and the text of the load schema, which nests several times deeper, stays readable."""
+
 COLUMN_NAME_CHARS_MAX = 120
 """Metastores since 2.3 hold 767 characters, older ones 128; the rest is room for suffixes."""
 

@@ -117,6 +117,8 @@ def test_text_that_is_not_json(text, line, column, words):
         (record({"name": "a", "type": "int", "default": "x"}), "/fields/0/default", '"x" is not an int'),
         (record({"name": "a", "type": "int", "default": 2**31}), "/fields/0/default", "outside the range"),
         (record({"name": "a", "type": ["null", "int"], "default": "null"}), "/fields/0/default", "null or int"),
+        (record({"name": "a", "type": "R", "default": {}}), "/fields/0/default", "without end"),
+        (record({"name": "a", "type": ["R", "null"], "default": {}}), "/fields/0/default", "not of any branch"),
         ('{"type": "enum", "name": "E"}', "", 'without a list of "symbols"'),
         ('{"type": "enum", "name": "E", "symbols": ["A", "A"]}', "/symbols/1", "twice"),
         ('{"type": "enum", "name": "E", "symbols": ["a b"]}', "/symbols/0", "not an enum symbol"),
@@ -142,6 +144,23 @@ def test_lenient_parsing_takes_bad_defaults_and_namespaces_but_not_bad_names():
     error_of(text)
     assert parse_schema(text, strict=False).root.fields[0].default == "x"
     error_of(record(name="a-b"), strict=False)
+
+
+def test_defaults_that_need_each_other_in_many_ways_are_judged_in_reasonable_time():
+    kinds = [f"T{n}" for n in range(40)]
+    records = [
+        {"type": "record", "name": kind, "fields": [{"name": "a", "type": kinds, "default": {}}]} for kind in kinds
+    ]
+    assert "default" in error_of(json.dumps(records)).message
+
+
+def test_types_used_before_their_definition_do_not_nest_beyond_the_limit():
+    for count in (100, 5_000):
+        records = [
+            {"type": "record", "name": f"T{n}", "fields": [{"name": "a", "type": f"T{(n + 1) % count}"}]}
+            for n in range(count)
+        ]
+        assert "deep" in error_of(json.dumps(records)).message
 
 
 def test_names_are_full_and_namespaces_are_inherited():

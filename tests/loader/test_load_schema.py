@@ -325,6 +325,15 @@ def test_a_type_that_doubles_at_every_level_is_text():
     assert columns(state) == {"big": {"type": "string", "headrace.kind": "json"}, "c": "int"}
 
 
+def test_a_chain_of_types_is_text_where_it_lies_too_deep():
+    chain = [{"type": "record", "name": "T0", "fields": []}]
+    chain += [{"type": "record", "name": f"T{n}", "fields": [field("a", f"T{n - 1}")]} for n in range(1, 400)]
+    schema = parse_schema(json.dumps([*chain, "null"]))
+    state = folded(schema)
+    assert ("too-deep") in {rule for _, rule in rules(state)}
+    assert fold(state, 2, schema).text == state.text
+
+
 def test_names_that_collide_get_a_suffix():
     state = folded(
         record(field("dt", "int"), field("HR", "int"), field("x", "int"), field("X", "int"), field("kafka", "int")),
