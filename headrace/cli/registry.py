@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, settings_from
 from headrace.settings import Settings
+from headrace.version import VERSION
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +66,7 @@ def serve_registry(args: argparse.Namespace) -> int:
                 Database(url),
                 default_level=settings.registry.compatibility,
                 request_bytes_max=settings.registry.request_bytes_max,
+                version=VERSION,
             ),
         )
 

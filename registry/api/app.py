@@ -29,6 +29,7 @@ def create_app(
     default_level: str = "BACKWARD",
     request_bytes_max: int = REQUEST_BYTES_MAX,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    version: str = "unknown",
 ) -> Flask:
     """The application on a database whose tables are up to date.
 
@@ -37,6 +38,7 @@ def create_app(
         default_level: compatibility level where none is configured.
         request_bytes_max: larger request bodies are refused unread.
         now_ms: the clock, in milliseconds since 1970.
+        version: what the registry says of its own version.
     """
     app = Flask("registry.api", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = request_bytes_max
@@ -47,7 +49,7 @@ def create_app(
     app.url_map.converters["segment"] = SegmentConverter
     app.url_map.converters["subject"] = SubjectConverter
     app.url_map.converters["number"] = NumberConverter
-    app.extensions["registry"] = Services.of(database, CompatibilityLevel(default_level), now_ms)
+    app.extensions["registry"] = Services.of(database, CompatibilityLevel(default_level), now_ms, version)
     problems.install(app)
     for module in (health, subjects, schemas, compatibility, config, mode):
         app.register_blueprint(module.blueprint)

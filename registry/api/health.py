@@ -32,3 +32,8 @@ def ready() -> Response:
 @blueprint.get("/v1/metadata/id")
 def cluster_id() -> Response:
     return answer({"scope": {"path": [], "clusters": {"kafka-cluster": "", "schema-registry-cluster": "headrace"}}})
+
+
+@blueprint.get("/v1/metadata/version")
+def version() -> Response:
+    return answer({"version": services().version, "commitId": ""})

@@ -27,9 +27,12 @@ class Services:
     deletion: Deletion
     configuration: Configuration
     answers: AnswerCache
+    version: str
 
     @classmethod
-    def of(cls, database: Database, default_level: CompatibilityLevel, now_ms: Callable[[], int]) -> Services:
+    def of(
+        cls, database: Database, default_level: CompatibilityLevel, now_ms: Callable[[], int], version: str
+    ) -> Services:
         texts = SchemaTexts()
         configuration = Configuration(database, default_level)
         compatibility = Compatibility(database, texts, configuration)
@@ -41,6 +44,7 @@ class Services:
             Deletion(database),
             configuration,
             AnswerCache(),
+            version,
         )
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from compat.errors import InvalidLevel
 from compat.levels import CompatibilityLevel, parse_level
 from registry.domain import ConfigChange, ConfigEntry
 from registry.errors import InvalidCompatibilityLevel, SubjectLevelNotConfigured, SubjectNotFound
 from registry.storage.database import Database
 from registry.storage.repository import Repository
+
+logger = logging.getLogger(__name__)
 
 
 class Configuration:
@@ -64,6 +68,7 @@ class Configuration:
                 subject, change.applied_to(repository.config(subject) or ConfigEntry())
             )
         )
+        logger.info("configuration changed: subject=%s keys=%s", subject, ",".join(sorted(change.given)))
         return change
 
     def reset(self, subject: str | None) -> ConfigEntry:
@@ -80,7 +85,9 @@ class Configuration:
             repository.remove_config(subject)
             return entry or ConfigEntry(self._default_level.value)
 
-        return self._database.write(remove)
+        removed = self._database.write(remove)
+        logger.info("configuration removed: subject=%s", subject)
+        return removed
 
 
 def _level(text: str) -> CompatibilityLevel:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from registry.domain import LATEST
 from registry.errors import (
     ReferenceExists,
@@ -14,6 +16,8 @@ from registry.errors import (
 )
 from registry.storage.database import Database
 from registry.storage.repository import Repository
+
+logger = logging.getLogger(__name__)
 
 
 class Deletion:
@@ -48,7 +52,9 @@ class Deletion:
             (repository.remove_versions if permanent else repository.mark_deleted)(subject_id, [number])
             return number
 
-        return self._database.write(delete)
+        number = self._database.write(delete)
+        logger.info("version deleted: subject=%s version=%d permanent=%s", subject, number, permanent)
+        return number
 
     def delete_subject(self, subject: str, *, permanent: bool) -> list[int]:
         """Returns the versions that were deleted, ascending.
@@ -77,7 +83,9 @@ class Deletion:
             (repository.remove_versions if permanent else repository.mark_deleted)(subject_id, chosen)
             return chosen
 
-        return self._database.write(delete)
+        versions = self._database.write(delete)
+        logger.info("subject deleted: subject=%s versions=%d permanent=%s", subject, len(versions), permanent)
+        return versions
 
 
 def _chosen(repository: Repository, subject: str, version: int) -> tuple[int, bool]:

@@ -7,6 +7,7 @@ clients racing each is either first or sees the one that was.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,8 @@ from registry.service.configuration import Configuration
 from registry.service.texts import Candidate, SchemaTexts
 from registry.storage.database import Database
 from registry.storage.repository import Conflict, Repository, SubjectState
+
+logger = logging.getLogger(__name__)
 
 DECISIONS_MAX = 200
 """Of one registration. Each one lost is another client's success on the same subject, so only a subject that takes
@@ -79,9 +82,15 @@ class Registration:
                 return Registered(decided, is_new=False)
             try:
                 stored = self._database.write(partial(self._apply, plan=decided), attempts=1)
-                return Registered(stored, is_new=True)
             except Conflict:
                 continue
+            logger.info(
+                "schema registered: subject=%s version=%d schema_id=%d",
+                subject,
+                stored.version,
+                stored.schema.schema_id,
+            )
+            return Registered(stored, is_new=True)
         raise StoreError(f"Register operation on subject '{subject}' timed out: too many others at once")
 
     def _decide(

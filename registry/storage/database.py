@@ -53,6 +53,8 @@ class Database:
         except (ArgumentError, ModuleNotFoundError, ValueError) as error:
             raise DatabaseUnusable(f"registry.database_url is no usable database URL: {error}") from error
         self._is_sqlite = self._engine.dialect.name == "sqlite"
+        if self._is_sqlite and self._url.database in (None, "", ":memory:"):
+            raise DatabaseUnusable("registry.database_url names a database in memory, expected a file: sqlite:///PATH")
         self._write_turn = threading.Lock()
 
     @property
@@ -76,16 +78,18 @@ class Database:
         """Runs `work` in one write transaction and commits it; `work` is run again when another change came first.
 
         Raises:
-            Conflict: every attempt met another change.
+            Conflict: the only attempt met another change; with more attempts that is a `StoreError`.
             StoreError: the database failed; nothing was changed.
         """
         for attempt in range(1, attempts + 1):
             try:
                 with self._turn(), self._transaction(writing=True) as connection:
                     return work(Repository(connection))
-            except Conflict:
-                if attempt == attempts:
+            except Conflict as error:
+                if attempts == 1:
                     raise
+                if attempt == attempts:
+                    raise StoreError(f"Error in the registry's database: {attempts} others came first") from error
         raise AssertionError("attempts is at least 1")
 
     def _turn(self) -> AbstractContextManager[Any]:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry
 
+from headrace.version import VERSION
+
 
 @pytest.fixture(scope="module")
 def registry(registry_url: str) -> Registry:
@@ -444,3 +446,4 @@ def test_what_else_is_there(registry: Registry) -> None:
     assert registry.get("/healthz").json == {"status": "ok"}
     assert registry.get("/readyz").json == {"status": "ready"}
     assert "scope" in registry.get("/v1/metadata/id").json
+    assert registry.get("/v1/metadata/version").json == {"version": VERSION, "commitId": ""}

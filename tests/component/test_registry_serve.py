@@ -66,6 +66,7 @@ def test_unusable_databases(tmp_path: Path) -> None:
     assert "file is not a database" in refused(*SERVE[2:], str(tmp_path))
     line = refused(*SERVE[2:], str(tmp_path), "--database-url", "sqlite:////no/such/folder/registry.db")
     assert "unable to open database file" in line
+    assert "names a database in memory" in refused(*SERVE[2:], str(tmp_path), "--database-url", "sqlite://")
     assert "no usable database URL" in refused(*SERVE[2:], str(tmp_path), "--database-url", "nonsense")
 
 

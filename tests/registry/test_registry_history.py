@@ -1,0 +1,150 @@
+"""Any sequence of registrations and deletes leaves the subject as the rules say; a small model knows them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compat.levels import CompatibilityLevel
+from registry import errors
+from registry.api.services import Services
+from registry.domain import LATEST, SchemaRequest
+from registry.storage.database import Database, sqlite_url
+
+SUBJECT = "s"
+Operation = tuple[str, int]
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("register"), st.integers(0, 3)),
+        st.tuples(st.sampled_from(["delete", "delete for good"]), st.sampled_from([LATEST, 1, 2, 3, 4])),
+        st.tuples(st.sampled_from(["delete subject", "delete subject for good"]), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+def schema(content: int) -> str:
+    return f'{{"type":"fixed","name":"F","size":4,"of":{content}}}'
+
+
+@dataclass
+class Model:
+    """version -> (content, is deleted softly)."""
+
+    versions: dict[int, tuple[int, bool]] = field(default_factory=dict)
+
+    def register(self, content: int) -> int:
+        for version, (found, is_deleted) in sorted(self.versions.items(), reverse=True):
+            if found == content and not is_deleted:
+                return version
+        new = max(self.versions, default=0) + 1
+        self.versions = {key: value for key, value in self.versions.items() if value != (content, True)}
+        self.versions[new] = (content, False)
+        return new
+
+    def delete(self, version: int, *, permanent: bool) -> Any:
+        if not self.versions:
+            return errors.SubjectNotFound
+        if version == LATEST:
+            version = max((key for key, value in self.versions.items() if not value[1]), default=0)
+        if version not in self.versions:
+            return errors.VersionNotFound
+        content, is_deleted = self.versions[version]
+        if is_deleted != permanent:
+            return errors.VersionSoftDeleted if is_deleted else errors.VersionNotSoftDeleted
+        if permanent:
+            del self.versions[version]
+        else:
+            self.versions[version] = (content, True)
+        return version
+
+    def delete_subject(self, *, permanent: bool) -> Any:
+        live = [version for version, (_, is_deleted) in sorted(self.versions.items()) if not is_deleted]
+        if not self.versions:
+            return errors.SubjectNotFound
+        if permanent and live:
+            return errors.SubjectNotSoftDeleted
+        if not permanent and not live:
+            return errors.SubjectSoftDeleted
+        chosen = sorted(self.versions) if permanent else live
+        for version in chosen:
+            if permanent:
+                del self.versions[version]
+            else:
+                self.versions[version] = (self.versions[version][0], True)
+        return chosen
+
+
+@contextmanager
+def opened() -> Iterator[Services]:
+    with tempfile.TemporaryDirectory() as folder:
+        database = Database(sqlite_url(Path(folder) / "registry.db"))
+        database.upgrade()
+        yield Services.of(database, CompatibilityLevel.NONE, lambda: 1, "")
+        database.close()
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except errors.RegistryError as error:
+        return type(error)
+
+
+def apply(services: Services, operation: Operation) -> Any:
+    name, number = operation
+    if name == "register":
+        request = SchemaRequest(schema(number))
+        return services.registration.register(SUBJECT, request, normalize=False).stored.version
+    permanent = name.endswith("for good")
+    if name.startswith("delete subject"):
+        return outcome(lambda: services.deletion.delete_subject(SUBJECT, permanent=permanent))
+    return outcome(lambda: services.deletion.delete_version(SUBJECT, number, permanent=permanent))
+
+
+def expected(model: Model, operation: Operation) -> Any:
+    name, number = operation
+    if name == "register":
+        return model.register(number)
+    permanent = name.endswith("for good")
+    return (
+        model.delete_subject(permanent=permanent)
+        if name.startswith("delete subject")
+        else model.delete(number, permanent=permanent)
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(operations)
+def test_histories(steps: list[Operation]) -> None:
+    model = Model()
+    ids: dict[int, int] = {}
+    newest_id = 0
+    with opened() as services:
+        for step in steps:
+            assert apply(services, step) == expected(model, step)
+            stored = services.database.read(lambda repository: repository.versions(subject=SUBJECT, deleted=True))
+            assert [(item.version, item.schema.content.text, item.deleted) for item in stored] == [
+                (version, schema(content), is_deleted)
+                for version, (content, is_deleted) in sorted(model.versions.items())
+            ]
+            present = {item.schema.content.text: item.schema.schema_id for item in stored}
+            # An id stays while anything uses it, and one that has gone never comes back.
+            ids = {content: schema_id for content, schema_id in ids.items() if schema(content) in present}
+            for content in range(4):
+                if schema(content) in present:
+                    schema_id = present[schema(content)]
+                    assert ids.setdefault(content, schema_id) == schema_id
+                    assert schema_id <= newest_id or schema_id == newest_id + 1
+                    newest_id = max(newest_id, schema_id)
+            assert len(set(ids.values())) == len(ids)
+            live = [version for version, (_, is_deleted) in model.versions.items() if not is_deleted]
+            assert services.lookup.subjects(prefix="", deleted=False, deleted_only=False) == [SUBJECT] * bool(live)
