@@ -22,6 +22,9 @@ from audit.store import AuditStore
 logger = logging.getLogger(__name__)
 
 _PREFIX: Final = struct.Struct(">bi")
+BROKER_TIMEOUT_S: Final = 15.0
+"""How long brokers may stay silent."""
+
 _BATCH_RECORDS: Final = 20_000
 """Records of one transaction: few enough to keep other writers waiting for less than a second."""
 
@@ -66,18 +69,24 @@ class RowDecoder:
 
 
 def ingest(
-    store: AuditStore, *, bootstrap_servers: str, topic: str, schema_text: Callable[[int], str], timeout_s: float = 30.0
+    store: AuditStore,
+    *,
+    bootstrap_servers: str,
+    topic: str,
+    schema_text: Callable[[int], str],
+    timeout_s: float | None = None,
 ) -> Ingested:
     """Adds the rows of the audit topic that have come since the last time.
 
     Args:
         schema_text: the text of a schema by its id; its errors pass through.
-        timeout_s: how long the brokers may stay silent.
+        timeout_s: how long the brokers may stay silent; None is `BROKER_TIMEOUT_S`.
 
     Raises:
         IngestFailed: no broker answers.
         StoreUnavailable: the database cannot be written.
     """
+    timeout_s = BROKER_TIMEOUT_S if timeout_s is None else timeout_s
     try:
         consumer = KafkaConsumer(
             bootstrap_servers=bootstrap_servers,

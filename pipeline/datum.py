@@ -2,7 +2,7 @@
 
 `find_problem` is the whole answer, with the path of the field. It is not asked for every message: fastavro's encoder
 finds most misfits itself and much faster. `compile_guard` watches the places where that encoder writes something
-else than it was given (1.5 as the int 1, 2**40 as an int, True as 1, any object as a boolean).
+else than it was given (1.5 as the int 1, 2**40 as an int, True as 1, any object as a boolean or null).
 """
 
 from __future__ import annotations
@@ -213,6 +213,8 @@ def _compile_primitive(node: Primitive) -> Guard | None:
     if node.type in _INT_RANGES:
         least, most = _INT_RANGES[node.type]
         return lambda value: value.__class__ is int and least <= value <= most
+    if node.type is PrimitiveType.NULL:
+        return lambda value: value is None
     if node.type is PrimitiveType.BOOLEAN:
         return lambda value: value.__class__ is bool
     if node.type in (PrimitiveType.FLOAT, PrimitiveType.DOUBLE):

@@ -307,7 +307,9 @@ class Producer:
         try:
             self._kafka.close(timeout=min(timeout_s, CLOSE_TIMEOUT_S))
         except KafkaError as error:
-            logger.warning("Kafka producer not closed in time error=%s", error)
+            # Its close gives up before it has stopped its thread when a flush takes too long, and offers no other way.
+            self._kafka._sender.force_close()
+            logger.warning("Kafka producer not closed in time error=%s", error_text(error))
         self._left.close()
         self._counter.close()
         self._registry.close()

@@ -1,0 +1,162 @@
+"""`headrace audit report` as an on-call engineer runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer as ConfluentProducer
+
+from audit.row import AuditRow, Outcome, Tier, range_row_id
+from audit.store import AuditStore
+from headrace import Producer
+from headrace.cli import main
+from headrace.settings import KafkaSettings, RegistrySettings, Settings
+
+SCHEMA = '{"type": "record", "name": "R", "fields": [{"name": "timestamp", "type": "long"}]}'
+T0 = 1_356_998_400_000
+
+
+@pytest.fixture
+def settings(tmp_path: Path, registry_url: str, broker_address: str) -> Settings:
+    return Settings(
+        data_dir=tmp_path,
+        registry=RegistrySettings(url=registry_url),
+        kafka=KafkaSettings(bootstrap_servers=broker_address),
+    )
+
+
+def report(settings: Settings, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str, str]:
+    code = main(
+        [
+            "audit",
+            "report",
+            "--data-dir",
+            str(settings.data_dir),
+            "--registry-url",
+            settings.registry.url,
+            "--bootstrap-servers",
+            settings.kafka.bootstrap_servers,
+            *more,
+        ]
+    )
+    output = capsys.readouterr()
+    return code, output.out, output.err
+
+
+def follow(settings: Settings, topic: str, **changes: Any) -> None:
+    """What the loader's follower does: rows of the broker and the loader tier, made from the producer's."""
+    with AuditStore(settings.data_dir / "audit.db") as store:
+        (counted,) = [row for row in store.rows(topic) if row.tier is Tier.PRODUCER]
+        for tier, outcome in ((Tier.BROKER, Outcome.STORED), (Tier.LOADER, Outcome.WRITTEN)):
+            row = dataclasses.replace(
+                counted,
+                id=range_row_id(tier, outcome, topic, 0, 0, counted.count, counted.window_start_ms),
+                tier=tier,
+                outcome=outcome,
+                sent=0,
+                partition=0,
+                start=0,
+                end=counted.count,
+                **changes,
+            )
+            store.add_rows([row])
+
+
+def produce(settings: Settings, topic: str) -> None:
+    with Producer(settings, app="shop") as producer:
+        for n in range(5):
+            producer.send(topic, {"timestamp": T0 + n}, key=str(n), schema=SCHEMA)
+
+
+def test_a_topic_goes_from_pending_to_complete(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    produce(settings, "whole")
+    code, out, _ = report(settings, capsys, "--topic", "whole")
+    assert (code, "pending" in out) == (0, True)
+    follow(settings, "whole")
+    code, out, _ = report(settings, capsys, "--topic", "whole")
+    assert code == 0
+    assert out.splitlines()[2].split()[:6] == ["whole", "complete", "5", "5", "5", "5"]
+    assert "all 1 windows complete" in out
+
+
+def test_a_loss_is_told_with_its_window(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE__AUDIT__GRACE", "0s")
+    produce(settings, "holed")
+    report(settings, capsys)
+    follow(settings, "holed", count=3, fingerprint=1)
+    code, out, _ = report(settings, capsys, "--topic", "holed")
+    assert code == 1
+    assert "short    2013-01-01 00:00Z  2 of 5 messages that were acknowledged to producers" in out
+    code, out, _ = report(settings, capsys, "--topic", "holed", "--format", "json")
+    assert code == 1
+    (topic,) = json.loads(out)["topics"]
+    assert topic["verdict"] == "short"
+    assert topic["counts"] == {"sent": 5, "acknowledged": 5, "stored": 3, "written": 3}
+    (window,) = topic["not_complete"]
+    assert (window["window_start_ms"], window["difference"]) == (T0, -2)
+
+
+def test_silent_producers_are_no_loss(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = AuditRow(
+        id="x",
+        tier=Tier.BROKER,
+        outcome=Outcome.STORED,
+        topic="plain-client",
+        window_start_ms=T0,
+        count=2,
+        bytes=2,
+        fingerprint=3,
+        application="headrace-load",
+        host="h",
+        instance="w",
+        emitted_at_ms=T0,
+        partition=0,
+        start=0,
+        end=2,
+    )
+    with AuditStore(settings.data_dir / "audit.db") as store:
+        store.add_rows([plain, dataclasses.replace(plain, id="y", tier=Tier.LOADER, outcome=Outcome.WRITTEN)])
+    code, out, _ = report(settings, capsys, "--topic", "plain-client")
+    assert code == 0
+    assert "plain-client: all 1 windows complete" in out and "producer silent" in out
+
+
+def test_a_topic_that_nobody_loads_cannot_be_judged(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE__AUDIT__GRACE", "0s")
+    produce(settings, "unloaded")
+    code, out, _ = report(settings, capsys, "--topic", "unloaded")
+    assert code == 2
+    assert "the loader has never counted this topic" in out
+
+
+def test_bad_audit_messages_are_counted_and_passed_over(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    produce(settings, "beside")
+    raw = ConfluentProducer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    raw.produce(settings.audit.topic, b"not a row")
+    raw.flush(30)
+    code, out, err = report(settings, capsys, "--topic", "beside")
+    assert (code, "beside" in out) == (0, True)
+    assert "1 messages of the audit topic are no audit rows" in err
+    code, out, err = report(settings, capsys, "--topic", "beside")
+    assert (code, err) == (0, "")
+
+
+def test_what_cannot_be_told_is_one_line(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = report(settings, capsys, "--topic", "never-seen")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no tier has counted the topic 'never-seen'" in err
+    monkeypatch.setattr("audit.ingest.BROKER_TIMEOUT_S", 0.5)
+    nowhere = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+    code, _, err = report(nowhere, capsys)
+    assert code == 2
+    assert err.splitlines()[-1].startswith("headrace: cannot read the audit topic headrace.audit at 127.0.0.1:1: ")

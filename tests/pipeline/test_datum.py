@@ -1,0 +1,189 @@
+"""Values and schemas: what fits, and what is said of what does not."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+import uuid
+from io import BytesIO
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from avro_schema import Schema, parse_schema
+from pipeline.datum import compile_guard, find_problem
+from pipeline.encoding import Encoding, compiled_schema
+from pipeline.errors import ValueRefused
+
+FIELDS = [
+    {"name": "i", "type": "int"},
+    {"name": "l", "type": "long"},
+    {"name": "d", "type": "int", "default": 3},
+    {"name": "b", "type": "boolean"},
+    {"name": "f", "type": "float"},
+    {"name": "s", "type": "string"},
+    {"name": "y", "type": "bytes"},
+    {"name": "o", "type": ["null", "int"], "default": None},
+    {"name": "u", "type": ["string", "boolean"]},
+    {"name": "a", "type": {"type": "array", "items": "int"}},
+    {"name": "m", "type": {"type": "map", "values": "long"}},
+    {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A", "B"]}},
+    {"name": "x", "type": {"type": "fixed", "name": "X", "size": 2}},
+    {
+        "name": "n",
+        "type": {"type": "record", "name": "N", "fields": [{"name": "i", "type": "int"}, {"name": "e", "type": "E"}]},
+    },
+    {"name": "t", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+]
+SCHEMA = parse_schema(json.dumps({"type": "record", "name": "R", "fields": FIELDS}))
+GOOD: dict[str, Any] = {
+    "i": 1,
+    "l": 2**40,
+    "b": True,
+    "f": 1.5,
+    "s": "x",
+    "y": b"x",
+    "u": "x",
+    "a": [1, 2],
+    "m": {"k": 1},
+    "e": "A",
+    "x": b"xx",
+    "n": {"i": 1, "e": "B"},
+    "t": 5,
+}
+
+
+def encoding(schema: Schema = SCHEMA) -> Encoding:
+    return Encoding("t", "t-value", 7, schema, time_property="", time_fields=("t",))
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "sentence"),
+    [
+        ({"i": 1.5}, "i", "expected int, found float 1.5"),
+        ({"i": 2**31}, "i", "2147483648 is outside the range of int"),
+        ({"i": True}, "i", "expected int, found bool True"),
+        ({"i": "1"}, "i", "expected int, found str '1'"),
+        ({"i": None}, "i", "expected int, found null"),
+        ({"d": 1.5}, "d", "expected int, found float 1.5"),
+        ({"l": -(2**63) - 1}, "l", "outside the range of long"),
+        ({"b": 1}, "b", "expected boolean, found int 1"),
+        ({"f": True}, "f", "expected float, found bool True"),
+        ({"f": "1"}, "f", "expected float, found str '1'"),
+        ({"s": b"x"}, "s", "expected string, found bytes"),
+        ({"s": "\ud800"}, "s", "half of a surrogate pair"),
+        ({"y": "x"}, "y", "expected bytes, found str"),
+        ({"o": "x"}, "o", "expected int, found str"),
+        ({"u": 5}, "u", "expected one of the branches string, boolean, found int 5"),
+        ({"a": "x"}, "a", "expected array (a list)"),
+        ({"a": [1, 2.5]}, "a[1]", "expected int, found float 2.5"),
+        ({"m": [1]}, "m", "expected map"),
+        ({"m": {"k": 2**70}}, "m['k']", "outside the range of long"),
+        ({"e": "C"}, "e", "expected one of A, B, found str 'C'"),
+        ({"x": b"x"}, "x", "expected 2 bytes"),
+        ({"n": {"i": 1.5, "e": "A"}}, "n.i", "expected int, found float 1.5"),
+        ({"n": {"i": 1, "e": "Z"}}, "n.e", "expected one of A, B"),
+        ({"n": {"i": 1}}, "n.e", "missing, and it has no default"),
+        ({"n": 5}, "n", "expected record N (a dict)"),
+        ({"t": "2013"}, "t", "expected timestamp-millis, found str '2013'"),
+        ({"zz": 5}, "zz", "record R has no such field"),
+    ],
+)
+def test_misfits_are_refused_with_their_field(change: dict[str, Any], field: str, sentence: str) -> None:
+    with pytest.raises(ValueRefused) as caught:
+        encoding().encode({**GOOD, **change})
+    assert caught.value.field == field
+    assert sentence in str(caught.value)
+    assert (caught.value.topic, caught.value.subject) == ("t", "t-value")
+
+
+def test_a_missing_field_is_named() -> None:
+    for name in GOOD:
+        with pytest.raises(ValueRefused) as caught:
+            encoding().encode({key: value for key, value in GOOD.items() if key != name})
+        assert caught.value.field == name
+
+
+@pytest.mark.parametrize("value", [None, 5, [], "x"])
+def test_what_is_no_record_is_refused(value: Any) -> None:
+    with pytest.raises(ValueRefused, match="expected record R"):
+        encoding().encode(value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "long", "logicalType": "timestamp-micros"}, datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC)),
+        ({"type": "int", "logicalType": "date"}, datetime.date(2013, 1, 1)),
+        ({"type": "int", "logicalType": "time-millis"}, datetime.time(1, 2)),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}, decimal.Decimal("1.25")),
+        ({"type": "string", "logicalType": "uuid"}, uuid.UUID(int=5)),
+        ("double", 5),
+        ("double", math.inf),
+        (["null", "long"], None),
+        (["int", "string"], ("string", "x")),
+    ],
+)
+def test_what_fits_is_encoded(schema: Any, value: Any) -> None:
+    parsed = parse_schema(json.dumps(schema))
+    assert find_problem(parsed, value) is None
+    assert encoding(parsed).encode(value).startswith(b"\0\0\0\0\7")
+
+
+def test_recursive_values_are_looked_at_whole() -> None:
+    fields = [{"name": "v", "type": "int"}, {"name": "next", "type": ["null", "Node"], "default": None}]
+    schema = parse_schema(json.dumps({"type": "record", "name": "Node", "fields": fields}))
+    assert encoding(schema).encode({"v": 1, "next": {"v": 2}})
+    with pytest.raises(ValueRefused, match=r"field next\.v: expected int, found float"):
+        encoding(schema).encode({"v": 1, "next": {"v": 2.5}})
+
+
+values = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.binary(max_size=3), st.just([])
+)
+
+
+@given(st.sampled_from(["null", "boolean", "int", "long", "float", "double", "bytes", "string"]), values)
+def test_what_is_taken_decodes_to_what_was_given(kind: str, value: Any) -> None:
+    schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": [{"name": "v", "type": kind}]}))
+    try:
+        encoded = encoding(schema).encode({"v": value})
+    except ValueRefused:
+        return
+    found = fastavro.schemaless_reader(BytesIO(encoded[5:]), compiled_schema(schema), None)["v"]
+    if kind in ("float", "double"):
+        assert math.isclose(found, value, rel_tol=1e-6, abs_tol=1e-40) or (math.isnan(found) and math.isnan(value))
+    else:
+        assert found == value and type(found) is type(value)
+
+
+@given(st.sampled_from(["boolean", "int", "long", "double"]), values)
+def test_the_guard_passes_nothing_that_has_a_problem(kind: str, value: Any) -> None:
+    schema = parse_schema(json.dumps(kind))
+    guard = compile_guard(schema)
+    assert guard is not None
+    if guard(value):
+        assert find_problem(schema, value) is None
+
+
+def test_the_time_is_what_consumers_will_decode() -> None:
+    time = {"type": "long", "logicalType": "timestamp-millis"}
+    fields = [{"name": "t", "type": time, "default": 77}, {"name": "o", "type": ["null", time], "default": None}]
+    schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    first, second = encoding(schema), Encoding("t", "s", 1, schema, time_property="o", time_fields=("t",))
+    moment = datetime.datetime(1970, 1, 1, 0, 0, 1, 999, tzinfo=datetime.UTC)
+
+    def time_of(found: Encoding, value: dict[str, Any]) -> int | None:
+        return found.time_ms(value, found.encode(value))
+
+    assert time_of(first, {"t": 5}) == 5
+    assert time_of(first, {"t": moment}) == 1000
+    assert time_of(first, {}) == 77
+    assert time_of(second, {"o": ("long", 9)}) == 9
+    assert time_of(second, {"o": None}) is None
+    assert encoding(parse_schema('"long"')).time_ms(5, b"") is None
