@@ -23,6 +23,7 @@ INTERVAL_BYTES = 4096
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
+OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES = _OFFSET_ENTRY.size, _TIME_ENTRY.size
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,8 @@ class PartitionLog:
         self._write_snapshot()
         path = segment_path(self.folder, active.base_offset, LOG)
         if self.recovery_point < active.next_offset:
-            self._unforced.append(path)
+            # With its indexes: below the recovery point they are taken as they are.
+            self._unforced += [segment_path(self.folder, active.base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
         self.closed.append(
             ClosedSegment(self.folder, active.base_offset, active.next_offset, active.size, active.largest)
         )

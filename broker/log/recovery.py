@@ -3,7 +3,7 @@
 After a clean stop the files are taken as they are. After a crash every segment that was not forced to disk before the
 recovery point is read batch by batch; at the first batch that is cut off, fails its CRC or does not continue the
 offsets the file is truncated and later segments are dropped, so that what remains is a prefix of what was written.
-Indexes are rebuilt from what was read: they are never forced and never trusted after a crash.
+Indexes of what was read are rebuilt; those below the recovery point were forced with their segment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.log.files import OpenFiles, sync_file, sync_folder
-from broker.log.index import OffsetIndex, TimeIndex, last_time_entry_in_file
+from broker.log.index import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetIndex,
+    TimeIndex,
+    last_time_entry_in_file,
+)
 from broker.log.partition_log import LogLimits, PartitionLog
 from broker.log.producer_state import ProducerStates
 from broker.log.scan import Scan, SegmentFacts, scan_segment, walk_batches
@@ -64,6 +70,8 @@ def open_log(
             segments.append(_trusted(folder, base, following))
             continue
         scan, size = _scan(segment_path(folder, base, LOG), base)
+        if not scan.fault and following not in (None, scan.facts.next_offset):
+            scan = Scan(scan.facts, f"the next segment begins at {following}")
         segments.append(scan.facts)
         if scan.fault:
             truncated += _truncate(folder, base, scan, size, bases[at + 1 :])
@@ -143,11 +151,12 @@ def _trusted(folder: Path, base: int, following: int | None) -> SegmentFacts:
 
 def _closed(folder: Path, base: int, size: int, following: int) -> SegmentFacts | None:
     """A closed segment needs its indexes as files only; None when they cannot be right."""
-    index_path = segment_path(folder, base, INDEX)
+    for suffix, entry_bytes in ((INDEX, OFFSET_ENTRY_BYTES), (TIME_INDEX, TIME_ENTRY_BYTES)):
+        path = segment_path(folder, base, suffix)
+        if not path.exists() or path.stat().st_size % entry_bytes:
+            return None
     largest = last_time_entry_in_file(segment_path(folder, base, TIME_INDEX))
-    if largest is None or not index_path.exists() or index_path.stat().st_size % 8:
-        return None
-    return SegmentFacts(base, following, size, largest)
+    return SegmentFacts(base, following, size, largest) if largest is not None else None
 
 
 def _indexed(folder: Path, base: int, size: int) -> SegmentFacts | None:

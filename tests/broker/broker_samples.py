@@ -1,0 +1,79 @@
+"""Record batches and logs for the broker's tests."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from crc32c import crc32c
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from broker.log.files import OpenFiles
+from broker.log.partition_log import LogLimits, PartitionLog
+from broker.log.record_batch import BatchHeader, read_batch_header
+from broker.log.recovery import OpenLog, open_log
+
+NOW_MS = 1_700_000_000_000
+
+
+def batch(
+    *values: bytes,
+    timestamp_ms: int = NOW_MS,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+    codec: int = 0,
+) -> bytes:
+    """One record batch as a producer sends it; the records' timestamps go up by one millisecond."""
+    builder = DefaultRecordBatchBuilder(2, codec, False, producer_id, epoch, sequence, 1 << 30)
+    for delta, value in enumerate(values):
+        builder.append(delta, timestamp_ms + delta, None, value, [])
+    return bytes(builder.build())
+
+
+def with_attributes(raw: bytes, attributes: int) -> bytes:
+    """The batch with other attributes and the CRC that fits them."""
+    changed = bytearray(raw)
+    struct.pack_into(">h", changed, 21, attributes)
+    struct.pack_into(">I", changed, 17, crc32c(bytes(changed[21:])))
+    return bytes(changed)
+
+
+def header_of(raw: bytes) -> BatchHeader:
+    return read_batch_header(raw)
+
+
+def opened(
+    folder: Path,
+    *,
+    is_clean: bool = False,
+    recovery_point: int = 0,
+    limits: LogLimits | None = None,
+    log_start_offset: int = 0,
+) -> OpenLog:
+    folder.mkdir(parents=True, exist_ok=True)
+    return open_log(
+        folder,
+        OpenFiles(64),
+        limits or LogLimits(),
+        is_clean=is_clean,
+        recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
+        now_ms=NOW_MS,
+    )
+
+
+def append(log: PartitionLog, raw: bytes, now_ms: int = NOW_MS) -> int:
+    return log.append(raw, read_batch_header(raw), now_ms)
+
+
+def contents(log: PartitionLog) -> list[tuple[int, bytes | None]]:
+    """Offset and value of every record that can be read."""
+    from broker.log.record_batch import records
+
+    return [
+        (record.offset, record.value)
+        for _, raw in log.batches(log.log_start_offset)
+        for record in records(raw)
+        if record.offset >= log.log_start_offset
+    ]

@@ -1,0 +1,364 @@
+"""Unmodified kafka-python and confluent-kafka against a running broker."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+MESSAGES = 10_000
+PATIENCE_S = 60
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def unique(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def read_with_kafka_python(address: str, topic: str, partitions: int, count: int) -> dict[int, list[bytes | None]]:
+    consumer = KafkaConsumer(bootstrap_servers=address, enable_auto_commit=False)
+    consumer.assign([TopicPartition(topic, index) for index in range(partitions)])
+    consumer.seek_to_beginning()
+    values: dict[int, list[bytes | None]] = {index: [] for index in range(partitions)}
+    offsets: dict[int, list[int]] = {index: [] for index in range(partitions)}
+
+    def poll() -> bool:
+        for records in consumer.poll(timeout_ms=200, max_records=5000).values():
+            for record in records:
+                values[record.partition].append(record.value)
+                offsets[record.partition].append(record.offset)
+        return sum(map(len, values.values())) >= count
+
+    wait_until(poll, f"{topic}: fewer than {count} messages came")
+    consumer.close()
+    assert all(each == list(range(len(each))) for each in offsets.values())
+    return values
+
+
+def read_with_confluent(address: str, topic: str, partitions: int, count: int) -> list[bytes | None]:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": address, "group.id": unique("reader"), "enable.auto.commit": False}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, index, 0) for index in range(partitions)])
+    values: list[bytes | None] = []
+
+    def poll() -> bool:
+        values.extend(message.value() for message in consumer.consume(2000, 0.5) if not message.error())
+        return len(values) >= count
+
+    wait_until(poll, f"{topic}: fewer than {count} messages came")
+    consumer.close()
+    return values
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_kafka_python_to_both(broker_address: str, codec: str) -> None:
+    topic = unique(f"python-{codec}")
+    producer = KafkaProducer(
+        bootstrap_servers=broker_address, compression_type=None if codec == "none" else codec, linger_ms=10
+    )
+    sent = [b"value %d" % number for number in range(MESSAGES)]
+    futures = [
+        producer.send(topic, value=value, partition=number % 4, headers=[("n", b"%d" % number)])
+        for number, value in enumerate(sent)
+    ]
+    producer.flush(PATIENCE_S)
+    assert sorted((future.get(1).partition, future.get(1).offset) for future in futures) == [
+        (partition, offset) for partition in range(4) for offset in range(MESSAGES // 4)
+    ]
+    producer.close()
+    by_partition = read_with_kafka_python(broker_address, topic, 4, MESSAGES)
+    assert by_partition == {index: sent[index::4] for index in range(4)}
+    assert sorted(read_with_confluent(broker_address, topic, 4, MESSAGES)) == sorted(sent)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("is_idempotent", [False, True], ids=["plain", "idempotent"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_confluent_to_both(broker_address: str, codec: str, is_idempotent: bool) -> None:
+    topic = unique(f"confluent-{codec}")
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker_address, "compression.type": codec, "enable.idempotence": is_idempotent}
+    )
+    failures: list[object] = []
+    sent = [b"value %d" % number for number in range(MESSAGES)]
+    for number, value in enumerate(sent):
+        producer.produce(
+            topic,
+            value,
+            key=b"%d" % number,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+        producer.poll(0)
+    assert producer.flush(PATIENCE_S) == 0
+    assert failures == []
+    assert sorted(read_with_confluent(broker_address, topic, 4, MESSAGES)) == sorted(sent)  # type: ignore[type-var]
+    by_partition = read_with_kafka_python(broker_address, topic, 4, MESSAGES)
+    assert sorted(value for values in by_partition.values() for value in values) == sorted(sent)  # type: ignore[type-var]
+
+
+def fill(address: str, topic: str, partitions: int, count: int) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result(PATIENCE_S)
+    producer = confluent_kafka.Producer({"bootstrap.servers": address})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=number % partitions)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+class GroupMember(threading.Thread):
+    """A consumer in a group; notes what it reads until it is told to stop."""
+
+    def __init__(self, client: str, address: str, group: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.seen: list[tuple[int, int]] = []
+        self.assigned: set[int] = set()
+        self._client, self._address, self._group, self._topic = client, address, group, topic
+        self._stopping = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        (self._run_kafka_python if self._client == "kafka-python" else self._run_confluent)()
+
+    def _run_kafka_python(self) -> None:
+        consumer = KafkaConsumer(
+            self._topic, bootstrap_servers=self._address, group_id=self._group, auto_offset_reset="earliest"
+        )
+        while not self._stopping.is_set():
+            for records in consumer.poll(timeout_ms=100).values():
+                self.seen += [(record.partition, record.offset) for record in records]
+            self.assigned = {each.partition for each in consumer.assignment()}
+        consumer.commit()
+        consumer.close()
+
+    def _run_confluent(self) -> None:
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": self._address, "group.id": self._group, "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe([self._topic])
+        while not self._stopping.is_set():
+            batch = consumer.consume(500, 0.1)
+            self.seen += [(message.partition(), message.offset()) for message in batch if not message.error()]
+            self.assigned = {each.partition for each in consumer.assignment()}
+        consumer.close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join(PATIENCE_S)
+        assert not self.is_alive()
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+def test_a_group_shares_partitions_rebalances_and_goes_on_from_its_commits(broker_address: str, client: str) -> None:
+    topic, group = unique("shared"), unique("group")
+    fill(broker_address, topic, 6, MESSAGES)
+    members = [GroupMember(client, broker_address, group, topic)]
+    wait_until(lambda: members[0].assigned == set(range(6)), "one member reads all partitions")
+    members += [GroupMember(client, broker_address, group, topic) for _ in range(2)]
+    wait_until(lambda: [len(member.assigned) for member in members] == [2, 2, 2], "three members share them")
+    wait_until(
+        lambda: len({place for member in members for place in member.seen}) == MESSAGES, "everything has been read"
+    )
+    members.pop().stop()
+    wait_until(lambda: sum(len(member.assigned) for member in members) == 6, "the two that stay take over")
+    for member in members:
+        member.stop()
+    admin = KafkaAdminClient(bootstrap_servers=broker_address)
+    committed = admin.list_group_offsets([group])[group]
+    assert sum(each.offset for each in committed.values()) == MESSAGES
+    producer = KafkaProducer(bootstrap_servers=broker_address)
+    places = [producer.send(topic, b"later", partition=index).get(PATIENCE_S) for index in range(6)]
+    producer.close()
+    again = GroupMember(client, broker_address, group, topic)
+    wait_until(lambda: len(again.seen) >= 6, "the messages after the commit come")
+    again.stop()
+    assert sorted(again.seen) == sorted((place.partition, place.offset) for place in places)
+    assert admin.describe_groups([group])[group]["group_state"] == "Empty"
+    admin.close()
+
+
+def test_offsets_by_time(broker_address: str) -> None:
+    topic = unique("timed")
+    producer = KafkaProducer(bootstrap_servers=broker_address, linger_ms=50)
+    for number in range(100):
+        producer.send(topic, b"v", partition=0, timestamp_ms=1_700_000_000_000 + number * 1000)
+    producer.flush(PATIENCE_S)
+    producer.close()
+    consumer = KafkaConsumer(bootstrap_servers=broker_address)
+    place = TopicPartition(topic, 0)
+    found = consumer.offsets_for_times({place: 1_700_000_041_500})[place]
+    assert (found.offset, found.timestamp, found.leader_epoch) == (42, 1_700_000_042_000, 0)
+    assert consumer.offsets_for_times({place: 1_700_000_100_000})[place] is None
+    assert (consumer.beginning_offsets([place])[place], consumer.end_offsets([place])[place]) == (0, 100)
+    consumer.close()
+
+
+def test_a_consumer_waits_for_what_comes(broker_address: str) -> None:
+    topic = unique("waiting")
+    fill(broker_address, topic, 1, 0)
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker_address, "group.id": unique("g")})
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    assert consumer.poll(1.0) is None
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker_address})
+    producer.produce(topic, b"now")
+    producer.flush(PATIENCE_S)
+    message = consumer.poll(PATIENCE_S)
+    assert message is not None and message.value() == b"now"
+    consumer.close()
+
+
+def test_topics_are_administered(broker_address: str) -> None:
+    topic = unique("administered")
+    admin = AdminClient({"bootstrap.servers": broker_address})
+    admin.create_topics([NewTopic(topic, 2, config={"retention.ms": "60000"})])[topic].result(PATIENCE_S)
+    with pytest.raises(confluent_kafka.KafkaException, match="exists"):
+        admin.create_topics([NewTopic(topic, 2)])[topic].result(PATIENCE_S)
+    for bad in ("a b", "x" * 250, ".."):
+        with pytest.raises(confluent_kafka.KafkaException) as refused:
+            admin.create_topics([NewTopic(bad, 1)])[bad].result(PATIENCE_S)
+        assert refused.value.args[0].code() == 17
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        admin.create_topics([NewTopic("compacted", 1, config={"cleanup.policy": "compact"})])["compacted"].result(60)
+    assert refused.value.args[0].code() == 40
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    configs = admin.describe_configs([resource])[resource].result(PATIENCE_S)
+    assert configs["retention.ms"].value == "60000"
+    admin.create_partitions([NewPartitions(topic, 5)])[topic].result(PATIENCE_S)
+    assert len(admin.list_topics(topic).topics[topic].partitions) == 5
+    cluster = admin.describe_cluster().result(PATIENCE_S)
+    assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [broker_address]
+    admin.delete_topics([topic])[topic].result(PATIENCE_S)
+    assert topic not in admin.list_topics().topics
+
+
+def test_a_new_topic_of_an_old_name_starts_empty_with_a_new_id(broker_address: str) -> None:
+    topic = unique("reborn")
+    admin = AdminClient({"bootstrap.servers": broker_address})
+    ids = []
+    for _ in range(2):
+        fill(broker_address, topic, 1, 10)
+        described = admin.describe_topics(confluent_kafka.TopicCollection([topic]))[topic].result(PATIENCE_S)
+        ids.append(str(described.topic_id))
+        assert len(read_with_confluent(broker_address, topic, 1, 10)) == 10
+        commit(broker_address, "reborn-group", topic, 7)
+        admin.delete_topics([topic])[topic].result(PATIENCE_S)
+    fill(broker_address, topic, 1, 0)
+    assert ids[0] != ids[1]
+    assert committed_offset(broker_address, "reborn-group", topic) is None
+
+
+def commit(address: str, group: str, topic: str, offset: int) -> None:
+    consumer = KafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
+    place = TopicPartition(topic, 0)
+    consumer.assign([place])
+    consumer.commit({place: OffsetAndMetadata(offset, "why", 0)})
+    consumer.close()
+
+
+def committed_offset(address: str, group: str, topic: str) -> int | None:
+    consumer = KafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
+    found = consumer.committed(TopicPartition(topic, 0))
+    consumer.close()
+    return int(found) if found is not None else None
+
+
+def test_groups_are_deleted_when_empty(broker_address: str) -> None:
+    topic, group = unique("t"), unique("group")
+    fill(broker_address, topic, 1, 10)
+    commit(broker_address, group, topic, 5)
+    assert committed_offset(broker_address, group, topic) == 5
+    admin = AdminClient({"bootstrap.servers": broker_address})
+    admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
+    assert committed_offset(broker_address, group, topic) is None
+    with pytest.raises(confluent_kafka.KafkaException):
+        admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
+
+
+def test_too_large_a_message_is_refused_and_the_next_goes_through(broker_address: str) -> None:
+    topic = unique("large")
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker_address, "message.max.bytes": 10_000_000})
+    codes: list[int] = []
+    for size in (2_000_000, 10):
+        producer.produce(topic, b"x" * size, partition=0, on_delivery=lambda e, _: codes.append(e.code() if e else 0))
+        producer.flush(PATIENCE_S)
+    assert codes == [10, 0]
+
+
+def test_deleted_records_are_gone(broker_address: str) -> None:
+    topic = unique("trimmed")
+    fill(broker_address, topic, 1, 100)
+    admin = AdminClient({"bootstrap.servers": broker_address})
+    place = confluent_kafka.TopicPartition(topic, 0, 40)
+    deleted = admin.delete_records([place])
+    assert next(iter(deleted.values())).result(PATIENCE_S).low_watermark == 40
+    consumer = KafkaConsumer(bootstrap_servers=broker_address)
+    assert consumer.beginning_offsets([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 40}
+    consumer.close()
+
+
+@pytest.fixture
+def raw(broker_address: str) -> Iterator[socket.socket]:
+    host, port = broker_address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">i", -5),
+        struct.pack(">i", 2_000_000_000),
+        struct.pack(">ihhih", 10, 999, 0, 1, -1),
+        struct.pack(">ihhih", 10, 0, 9, 1, -1),
+        struct.pack(">ihhihi", 14, 3, 0, 1, -1, 2_000_000_000),
+    ],
+    ids=["http", "negative", "huge", "unknown-api", "no-body", "endless-array"],
+)
+def test_garbage_closes_only_its_own_connection(broker_address: str, raw: socket.socket, garbage: bytes) -> None:
+    topic = unique("calm")
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker_address})
+    producer.produce(topic, b"before")
+    assert producer.flush(PATIENCE_S) == 0
+    raw.sendall(garbage)
+    assert raw.recv(100) == b""
+    producer.produce(topic, b"after")
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def test_a_newer_apiversions_is_answered_in_version_0(raw: socket.socket) -> None:
+    raw.sendall(struct.pack(">ihhih", 10, 18, 99, 5, -1))
+    answer = raw.recv(1000)
+    assert struct.unpack(">iihihhh", answer) == (len(answer) - 4, 5, 35, 1, 18, 0, 4)
+
+
+def test_messages_of_old_formats_are_refused(raw: socket.socket) -> None:
+    name = b"old"
+    message_set = struct.pack(">qi", 0, 14) + bytes(14)
+    body = (
+        struct.pack(">hii", 1, 1000, 1)
+        + struct.pack(">h", len(name))
+        + name
+        + struct.pack(">iii", 1, 0, len(message_set))
+        + message_set
+    )
+    raw.sendall(struct.pack(">ihhih", 10 + len(body), 0, 2, 6, -1) + body)
+    answer = raw.recv(1000)
+    topics, length = struct.unpack_from(">ih", answer, 8)
+    assert (topics, answer[14 : 14 + length]) == (1, name)
+    assert struct.unpack_from(">iih", answer, 14 + length) == (1, 0, 35)

@@ -1,0 +1,282 @@
+"""What the broker has acknowledged is there after it stopped, was killed, or lost the end of a file."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer, TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+PATIENCE_S = 60
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def serve(start_service: Any, data_dir: Path, port: int = 0, **settings: str) -> Any:
+    environment = {f"HEADRACE__BROKER__{name.upper()}": value for name, value in settings.items()}
+    return start_service(
+        "headrace",
+        "broker",
+        "serve",
+        "--data-dir",
+        str(data_dir),
+        "--broker-listen",
+        f"127.0.0.1:{port}",
+        environment=environment,
+    )
+
+
+def produce(address: str, topic: str, values: range, **settings: Any) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": address, **settings})
+    for number in values:
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def values_of(address: str, topic: str, partitions: int = 1) -> list[list[int]]:
+    """All values of each partition, in order."""
+    consumer = KafkaConsumer(bootstrap_servers=address, enable_auto_commit=False)
+    places = [TopicPartition(topic, index) for index in range(partitions)]
+    consumer.assign(places)
+    consumer.seek_to_beginning()
+    ends = consumer.end_offsets(places)
+    found: dict[int, list[int]] = {index: [] for index in range(partitions)}
+    deadline = time.monotonic() + PATIENCE_S
+    while any(consumer.position(place) < ends[place] for place in places):
+        assert time.monotonic() < deadline
+        for place, records in consumer.poll(timeout_ms=200, max_records=5000).items():
+            found[place.partition] += [int(record.value) for record in records]
+    consumer.close()
+    return [found[index] for index in range(partitions)]
+
+
+def commit(address: str, group: str, offsets: dict[TopicPartition, int]) -> None:
+    consumer = KafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
+    consumer.assign(list(offsets))
+    consumer.commit({place: OffsetAndMetadata(offset, "note", 0) for place, offset in offsets.items()})
+    consumer.close()
+
+
+def committed(address: str, group: str, places: list[TopicPartition]) -> list[int | None]:
+    consumer = KafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
+    found = [consumer.committed(place) for place in places]
+    consumer.close()
+    return found
+
+
+def topic_id(address: str, topic: str) -> str:
+    admin = AdminClient({"bootstrap.servers": address})
+    found = admin.describe_topics(confluent_kafka.TopicCollection([topic]))[topic].result(PATIENCE_S)
+    return str(found.topic_id)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("fsync", ["none", "interval", "always"])
+def test_a_restart_keeps_everything(tmp_path: Path, start_service: Any, end: str, fsync: str) -> None:
+    first = serve(start_service, tmp_path, fsync=fsync)
+    address = first.addresses["broker"]
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic("t", 2, config={"segment.bytes": "20000"})])["t"].result(PATIENCE_S)
+    produce(address, "t", range(5000), **{"enable.idempotence": True, "batch.num.messages": 100})
+    places = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    commit(address, "g", {places[0]: 4321, places[1]: 0})
+    before = topic_id(address, "t")
+    if end == "stop":
+        assert first.stop() == 0
+    else:
+        first.kill()
+    assert len(list((tmp_path / "broker" / "t-0").glob("*.log"))) > 3
+    second = serve(start_service, tmp_path, fsync=fsync)
+    address = second.addresses["broker"]
+    assert values_of(address, "t") == [list(range(5000))]
+    assert committed(address, "g", places) == [4321, 0]
+    assert topic_id(address, "t") == before
+    produce(address, "t", range(5000, 5010), **{"enable.idempotence": True})
+    assert values_of(address, "t", 2) == [list(range(5010)), []]
+
+
+@pytest.mark.fault
+def test_kill_during_produce_loses_no_acknowledged_message_and_doubles_none(tmp_path: Path, start_service: Any) -> None:
+    """One idempotent producer writes through five kills of the broker."""
+    port = free_port()
+    service = serve(start_service, tmp_path, port)
+    acknowledged: dict[int, tuple[int, int]] = {}
+    failures: list[object] = []
+
+    def delivered(error: Any, message: Any) -> None:
+        if error is None:
+            acknowledged[int(message.value())] = (message.partition(), message.offset())
+        else:
+            failures.append(error)
+
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "enable.idempotence": True,
+            "linger.ms": 2,
+            "reconnect.backoff.max.ms": 200,
+            "retry.backoff.ms": 50,
+            "log_level": 0,
+        }
+    )
+    stop = threading.Event()
+    sent = 0
+
+    def write() -> None:
+        nonlocal sent
+        while not stop.is_set():
+            try:
+                producer.produce("t", b"%d" % sent, on_delivery=delivered)
+                sent += 1
+            except BufferError:
+                producer.poll(0.01)
+            producer.poll(0)
+            if sent % 200 == 0:
+                time.sleep(0.01)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(5):
+            at_least = len(acknowledged) + 1000
+            deadline = time.monotonic() + PATIENCE_S
+            while len(acknowledged) < at_least:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            service.kill()
+            service = serve(start_service, tmp_path, port)
+    finally:
+        stop.set()
+        writer.join()
+    assert producer.flush(PATIENCE_S) == 0
+    assert failures == []
+    assert len(acknowledged) == sent
+    found = values_of(f"127.0.0.1:{port}", "t", 4)
+    assert sorted(value for values in found for value in values) == list(range(sent))
+    assert all(found[partition][offset] == value for value, (partition, offset) in acknowledged.items())
+    assert all(values == sorted(values) for values in found)
+
+
+@pytest.mark.fault
+def test_commits_survive_a_kill_right_after_they_were_acknowledged(tmp_path: Path, start_service: Any) -> None:
+    service = serve(start_service, tmp_path)
+    for round_number in range(1, 4):
+        address = service.addresses["broker"]
+        produce(address, "t", range(100))
+        places = [TopicPartition("t", index) for index in range(4)]
+        commit(address, "g", dict.fromkeys(places, round_number * 10))
+        service.kill()
+        service = serve(start_service, tmp_path)
+        assert committed(service.addresses["broker"], "g", places) == [round_number * 10] * 4
+
+
+def test_a_group_member_survives_a_restart_of_the_broker(tmp_path: Path, start_service: Any) -> None:
+    port = free_port()
+    service = serve(start_service, tmp_path, port)
+    produce(f"127.0.0.1:{port}", "t", range(10))
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "reconnect.backoff.max.ms": 200,
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe(["t"])
+    seen: list[int] = []
+
+    def read_until(count: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while len(seen) < count:
+            assert time.monotonic() < deadline, f"{len(seen)} of {count}"
+            seen.extend(int(each.value()) for each in consumer.consume(100, 0.2) if not each.error())
+
+    read_until(10)
+    consumer.commit(asynchronous=False)
+    service.kill()
+    serve(start_service, tmp_path, port)
+    produce(f"127.0.0.1:{port}", "t", range(10, 20))
+    read_until(20)
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    assert seen == list(range(20))
+
+
+def test_a_torn_tail_is_cut_off(tmp_path: Path, start_service: Any) -> None:
+    service = serve(start_service, tmp_path)
+    produce(service.addresses["broker"], "t", range(100))
+    service.kill()
+    with (tmp_path / "broker" / "t-0" / f"{0:020d}.log").open("ab") as file:
+        file.write(b"\0" * 8 + b"\0\0\1\0torn")
+    again = serve(start_service, tmp_path)
+    assert values_of(again.addresses["broker"], "t") == [list(range(100))]
+    assert any("log truncated" in line for line in again.errors)
+
+
+def test_deleted_records_stay_deleted_after_a_kill(tmp_path: Path, start_service: Any) -> None:
+    service = serve(start_service, tmp_path)
+    address = service.addresses["broker"]
+    produce(address, "t", range(1000))
+    admin = AdminClient({"bootstrap.servers": address})
+    future = next(iter(admin.delete_records([confluent_kafka.TopicPartition("t", 0, 400)]).values()))
+    assert future.result(PATIENCE_S).low_watermark == 400
+    service.kill()
+    again = serve(start_service, tmp_path)
+    assert values_of(again.addresses["broker"], "t") == [list(range(400, 1000))]
+
+
+def run_broker(data_dir: Path, port: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "headrace",
+            "broker",
+            "serve",
+            "--data-dir",
+            str(data_dir),
+            "--broker-listen",
+            f"127.0.0.1:{port}",
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def complaints(finished: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in finished.stderr.splitlines() if line.startswith("headrace: ")]
+
+
+def test_a_second_broker_on_the_same_folder_is_refused(tmp_path: Path, start_service: Any) -> None:
+    serve(start_service, tmp_path)
+    finished = run_broker(tmp_path, 0)
+    assert finished.returncode == 2
+    [line] = complaints(finished)
+    assert "in use by another broker" in line and str(tmp_path) in line
+
+
+def test_a_taken_port_is_refused_and_the_folder_left_clean(tmp_path: Path, start_service: Any) -> None:
+    service = serve(start_service, tmp_path / "one")
+    port = int(service.addresses["broker"].rsplit(":", 1)[1])
+    finished = run_broker(tmp_path / "two", port)
+    assert finished.returncode == 2
+    [line] = complaints(finished)
+    assert f"127.0.0.1:{port}" in line and "in use" in line
+    assert serve(start_service, tmp_path / "two").stop() == 0
