@@ -31,9 +31,14 @@ FILES = "files"
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """All decisions up to the slot `upto` are applied, but for the topics in `behind`, which are at their own slot."""
+    """All decisions up to the slot `upto` are applied, but for the topics in `behind`, which are at their own slot.
+
+    `work_id` is of the decision in that slot: a cursor beside a log that was put back from a backup, and has other
+    decisions there now, would pass over files that were never published.
+    """
 
     upto: int = 0
+    work_id: str = ""
     behind: Mapping[str, int] = field(default_factory=dict)
 
     def position(self, topic: str) -> int:
@@ -97,7 +102,7 @@ class FollowerEngine:
                 by_topic[topic].append(decision)
         for topic in also:
             by_topic.setdefault(topic, [])
-        run = _Run(self._log.storage, state, cursors, by_topic)
+        run = _Run(self._log.storage, state, self._work_id(state.slot), cursors, by_topic)
         for follower in self._followers:
             run.apply(follower, first=follower is self._followers[0], also=frozenset(also))
         self._remove_staging(decisions, run)
@@ -107,8 +112,13 @@ class FollowerEngine:
 
     def _cursor(self, follower: Follower, state: LoaderState) -> Cursor:
         cursor = read_cursor(self._log.storage, follower.name)
-        # A cursor beyond the log belongs to another log; beginning again is always right.
-        return cursor if cursor.upto <= state.slot else Cursor()
+        if cursor.upto > state.slot or self._work_id(cursor.upto) != cursor.work_id:
+            logger.warning("cursor_ignored follower=%s reason=of another log", follower.name)
+            return Cursor()  # beginning again is always right
+        return cursor
+
+    def _work_id(self, slot: int) -> str:
+        return self._log.decision(slot).work_id if slot else ""
 
     def _remove_staging(self, decisions: Sequence[Decision], run: _Run) -> None:
         """Staging of work whose every file has been published; done before the cursor says so."""
@@ -126,11 +136,13 @@ class _Run:
         self,
         storage: LocalStorage,
         state: LoaderState,
+        work_id: str,
         cursors: dict[str, Cursor],
         by_topic: Mapping[str, Sequence[Decision]],
     ) -> None:
         self.storage = storage
         self.state = state
+        self.work_id = work_id
         self.cursors = cursors
         self.by_topic = by_topic
         self.failures: dict[str, TopicFailure] = {}
@@ -176,7 +188,7 @@ class _Run:
 
     def save(self) -> None:
         for name, before in self.cursors.items():
-            after = Cursor(self.state.slot, self._behind[name])
+            after = Cursor(self.state.slot, self.work_id, self._behind[name])
             # A process that woke up late leaves a newer cursor alone.
             if after != before and read_cursor(self.storage, name).upto <= after.upto:
                 self._write(name, after)

@@ -108,7 +108,17 @@ def test_an_advisory_follower_warns_and_is_tried_again(log: DecisionLog) -> None
     assert seen == [("group_offsets", "a", (1,))]
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"upto":99,"behind":{}}', '{"upto":"x"}', "[]"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"upto":"x"}',
+        '{"upto":99,"work_id":"w1","behind":{}}',
+        '{"upto":1,"work_id":"of a log that was replaced","behind":{}}',
+    ],
+)
 def test_a_cursor_that_cannot_be_right_is_begun_again(log: DecisionLog, content: str) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     decide(log, "w1", "a")
@@ -125,7 +135,7 @@ def test_a_process_that_woke_up_late_leaves_a_newer_cursor_alone(log: DecisionLo
 
     class Overtaken(Recorder):
         def apply(self, step: Step) -> None:
-            log.storage.replace(cursor_path("files"), json.dumps({"upto": 5, "behind": {}}).encode())
+            log.storage.replace(cursor_path("files"), json.dumps({"upto": 5, "work_id": "w5", "behind": {}}).encode())
 
     FollowerEngine(log, (Overtaken("files", seen),)).follow()
     assert read_cursor(log.storage, "files").upto == 5
