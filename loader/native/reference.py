@@ -11,7 +11,6 @@ the bytes get there.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,28 +31,34 @@ from avro_schema import (
 from loader.load_schema import JSON, MEMBERS, Routed, kind_of, root_record, route_branch, route_fields, split
 from loader.native.encode import encode_default, encode_long
 from loader.native.json_text import compile_json_text
+from loader.native.rewrite import (
+    PROMOTIONS,
+    SAME_BYTES,
+    Convert,
+    after_walk,
+    array_of,
+    between,
+    by_branch,
+    copied_run,
+    joined,
+    map_of,
+    prefixed,
+    refusing,
+)
 from loader.native.walk import (
     BadBody,
     Depth,
     Seen,
     Skip,
     WalkCompiler,
-    check_block,
-    check_count,
     is_zero_width,
-    read_block,
     read_index,
-    read_varint,
     skip_nothing,
     skip_noting,
     skip_record,
-    skip_string,
 )
 
 BUILD = "python"
-
-Convert = Callable[[bytes, int], tuple[bytes, int]]
-"""The load schema's binary of the value at a position, and the position after the value."""
 
 
 class Unconvertible(Exception):
@@ -182,10 +187,10 @@ class _Compiler:
         if same:
             return Plan.copy(skip)
         converts = [
-            _prefixed(_index(load, is_null=_is_null(branch)), plan.convert)
+            prefixed(_index(load, is_null=_is_null(branch)), plan.convert)
             for branch, plan in zip(branches, plans, strict=True)
         ]
-        return Plan(skip, _by_branch(converts), False)
+        return Plan(skip, by_branch(converts), False)
 
     def branch(self, writer: Type, load: Type, where: str, within: frozenset[Name]) -> Plan:
         """The plan from a type that is no union to one that is none."""
@@ -194,7 +199,7 @@ class _Compiler:
             return Plan.copy(skip)
         if kind_of(load) == JSON:
             # The walk comes first: reading text from bytes that are no value would believe any length.
-            return Plan(skip, _after_walk(skip, compile_json_text(self.writer, writer, self.depth)), False)
+            return Plan(skip, after_walk(skip, compile_json_text(self.writer, writer, self.depth)), False)
         match writer, load:
             case _, Record() if kind_of(load) == MEMBERS:
                 return self._members(writer, load, where, within)
@@ -208,11 +213,11 @@ class _Compiler:
                 return _enum_plan(writer, load, skip)
             case Array(), Array():
                 item = self.plan(writer.items, load.items, f"{where}[]", within)
-                convert = _convert_array(item.convert, zero_width=is_zero_width(self.writer, writer.items))
+                convert = array_of(item.convert, zero_width=is_zero_width(self.writer, writer.items))
                 return Plan.copy(skip) if item.copies else Plan(skip, convert, False)
             case Map(), Map():
                 value = self.plan(writer.values, load.values, f"{where}{{}}", within)
-                return Plan.copy(skip) if value.copies else Plan(skip, _convert_map(value.convert), False)
+                return Plan.copy(skip) if value.copies else Plan(skip, map_of(value.convert), False)
         raise Unconvertible(f"{where or 'the message'} is {_kind(writer)}, and its column is {_kind(load)}")
 
     def record(self, writer: Record, load: Record, where: str, within: frozenset[Name]) -> Plan:
@@ -242,7 +247,7 @@ class _Compiler:
         return self.walks.skip(writer)
 
     def _nullable(self, plan: Plan, load: Type) -> Plan:
-        return Plan(plan.skip, _prefixed(_index(load, is_null=False), plan.convert), False)
+        return Plan(plan.skip, prefixed(_index(load, is_null=False), plan.convert), False)
 
     def _union_branch(self, branch: Type, load: Type, where: str, within: frozenset[Name]) -> Plan:
         """One branch by itself; one without a place is an error of the messages that carry it, not of all."""
@@ -252,16 +257,16 @@ class _Compiler:
         try:
             return self.branch(branch, inner, where, within)
         except Unconvertible as error:
-            return Plan(self._walk(branch, where), _refusing(str(error)), False)
+            return Plan(self._walk(branch, where), refusing(str(error)), False)
 
     def _union_text(self, writer: Union, load: Type, where: str) -> Plan:
         """Text of a union of several branches, whose JSON names the branch; null stays null where it can."""
         skip = self._walk(writer, where)
-        text = _after_walk(skip, compile_json_text(self.writer, writer, self.depth))
+        text = after_walk(skip, compile_json_text(self.writer, writer, self.depth))
         if not isinstance(load, Union):
             return Plan(skip, text, False)
         nulls = [_is_null(self.writer.resolve(branch)) for branch in writer.branches]
-        null_row, value = _index(load, is_null=True), _prefixed(_index(load, is_null=False), text)
+        null_row, value = _index(load, is_null=True), prefixed(_index(load, is_null=False), text)
 
         def convert(b: bytes, p: int) -> tuple[bytes, int]:
             index, q = read_index(b, p, len(nulls))
@@ -280,15 +285,15 @@ class _Compiler:
             b"".join(encode_default(self.load, field.type, None) for field in fields)
             for fields in (load.fields[:at], load.fields[at + 1 :])
         )
-        return Plan(plan.skip, _between(before, plan.convert, after), False)
+        return Plan(plan.skip, between(before, plan.convert, after), False)
 
     def _primitive(self, writer: Primitive, load: Primitive, skip: Skip, where: str) -> Plan:
-        if writer.type is load.type or (writer.type, load.type) in _SAME_BYTES:
+        if writer.type is load.type or (writer.type, load.type) in SAME_BYTES:
             return Plan.copy(skip)
-        promote = _PROMOTIONS.get((writer.type, load.type))
+        promote = PROMOTIONS.get((writer.type, load.type))
         if promote is None:
             raise Unconvertible(f"{where} is {_kind(writer)}, and its column is {_kind(load)}")
-        return Plan(skip, _after_walk(skip, promote), False)
+        return Plan(skip, after_walk(skip, promote), False)
 
     def _rewrite(self, columns: Sequence[Routed], taken: dict[int, tuple[int, Plan]]) -> Convert:
         """Reads the writer's fields in their order and joins the columns in theirs.
@@ -305,7 +310,7 @@ class _Compiler:
         for index in range(len(taken)):
             column, plan = taken[index]
             if run and not (plan.copies and column == run_start + len(run)):
-                steps.append((run_start, _slice(run)))
+                steps.append((run_start, copied_run(run)))
                 run = []
             if plan.copies:
                 run_start = run_start if run else column
@@ -313,8 +318,8 @@ class _Compiler:
             else:
                 steps.append((column, plan.convert))
         if run:
-            steps.append((run_start, _slice(run)))
-        return _joined(template, steps)
+            steps.append((run_start, copied_run(run)))
+        return joined(template, steps)
 
 
 def _enum_plan(writer: Enum, load: Enum, skip: Skip) -> Plan:
@@ -341,153 +346,6 @@ def _index(load: Type, *, is_null: bool) -> bytes:
     if not isinstance(load, Union):
         return b""
     return encode_long(next(i for i, branch in enumerate(load.branches) if _is_null(branch) is is_null))
-
-
-def _joined(template: list[bytes], steps: list[tuple[int, Convert]]) -> Convert:
-    """`template` holds the columns that nothing feeds; each step fills another."""
-
-    def convert(b: bytes, p: int) -> tuple[bytes, int]:
-        row = template[:]
-        for column, step in steps:
-            row[column], p = step(b, p)
-        return b"".join(row), p
-
-    return convert
-
-
-def _slice(run: Sequence[Skip]) -> Convert:
-    skips = tuple(run)
-
-    def convert(b: bytes, p: int) -> tuple[bytes, int]:
-        q = p
-        for skip in skips:
-            q = skip(b, q)
-        return b[p:q], q
-
-    return convert
-
-
-def _after_walk(skip: Skip, convert: Convert) -> Convert:
-    def converted(b: bytes, p: int) -> tuple[bytes, int]:
-        if skip(b, p) > len(b):
-            raise BadBody("the body ends inside a value")
-        return convert(b, p)
-
-    return converted
-
-
-def _prefixed(prefix: bytes, convert: Convert) -> Convert:
-    def converted(b: bytes, p: int) -> tuple[bytes, int]:
-        row, p = convert(b, p)
-        return prefix + row, p
-
-    return converted
-
-
-def _between(before: bytes, convert: Convert, after: bytes) -> Convert:
-    def converted(b: bytes, p: int) -> tuple[bytes, int]:
-        row, p = convert(b, p)
-        return before + row + after, p
-
-    return converted
-
-
-def _refusing(reason: str) -> Convert:
-    def convert(b: bytes, p: int) -> tuple[bytes, int]:
-        raise BadBody(reason)
-
-    return convert
-
-
-def _by_branch(converts: Sequence[Convert]) -> Convert:
-    count = len(converts)
-
-    def convert(b: bytes, p: int) -> tuple[bytes, int]:
-        index, p = read_index(b, p, count)
-        return converts[index](b, p)
-
-    return convert
-
-
-def _convert_array(item: Convert, *, zero_width: bool) -> Convert:
-    def convert(b: bytes, p: int) -> tuple[bytes, int]:
-        parts: list[bytes] = []
-        while b[p]:
-            count, p, end = read_block(b, p)
-            if count == 0:
-                break
-            check_count(count, len(b) - p, zero_width=zero_width)
-            parts.append(encode_long(count))
-            for _ in range(count):
-                row, p = item(b, p)
-                parts.append(row)
-            check_block(p, end)
-        else:
-            p += 1
-        parts.append(b"\x00")
-        return b"".join(parts), p
-
-    return convert
-
-
-def _convert_map(value: Convert) -> Convert:
-    def convert(b: bytes, p: int) -> tuple[bytes, int]:
-        parts: list[bytes] = []
-        while b[p]:
-            count, p, end = read_block(b, p)
-            if count == 0:
-                break
-            check_count(count, len(b) - p, zero_width=False)
-            parts.append(encode_long(count))
-            for _ in range(count):
-                q = skip_string(b, p)
-                parts.append(b[p:q])
-                row, p = value(b, q)
-                parts.append(row)
-            check_block(p, end)
-        else:
-            p += 1
-        parts.append(b"\x00")
-        return b"".join(parts), p
-
-    return convert
-
-
-def nearest_float(n: int) -> float:
-    """A double that rounds to the float nearest to `n`; a plain conversion would round twice beyond 2^53."""
-    size = abs(n).bit_length()
-    if size <= 53:
-        return float(n)
-    shift = size - 53
-    kept = abs(n) >> shift
-    if kept << shift != abs(n):
-        kept |= 1
-    return math.ldexp(-kept if n < 0 else kept, shift)
-
-
-def _int_to_float(b: bytes, p: int) -> tuple[bytes, int]:
-    n, p = read_varint(b, p)
-    return struct.pack("<f", nearest_float(n)), p
-
-
-def _int_to_double(b: bytes, p: int) -> tuple[bytes, int]:
-    n, p = read_varint(b, p)
-    return struct.pack("<d", float(n)), p
-
-
-def _float_to_double(b: bytes, p: int) -> tuple[bytes, int]:
-    return struct.pack("<d", struct.unpack_from("<f", b, p)[0]), p + 4
-
-
-_SAME_BYTES = frozenset({(PrimitiveType.INT, PrimitiveType.LONG), (PrimitiveType.STRING, PrimitiveType.BYTES)})
-
-_PROMOTIONS: dict[tuple[PrimitiveType, PrimitiveType], Convert] = {
-    (PrimitiveType.INT, PrimitiveType.FLOAT): _int_to_float,
-    (PrimitiveType.LONG, PrimitiveType.FLOAT): _int_to_float,
-    (PrimitiveType.INT, PrimitiveType.DOUBLE): _int_to_double,
-    (PrimitiveType.LONG, PrimitiveType.DOUBLE): _int_to_double,
-    (PrimitiveType.FLOAT, PrimitiveType.DOUBLE): _float_to_double,
-}
 
 
 def _kind(node: Type) -> str:

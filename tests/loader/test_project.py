@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from avro_schema import Schema, frame, parse_schema
 from loader.native import BadBody, Seen, Unconvertible, compile_projection
 from loader.native.encode import encode_long
-from loader.native.reference import nearest_float
+from loader.native.rewrite import nearest_float
 from loader.native.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_varint
 from loader.project import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
 from loader.quarantine import BadMessage, QuarantineCode
