@@ -13,9 +13,10 @@ from compat.finding import (
     VersionedSchema,
     parse_level,
 )
+from compat.incompatibility import Incompatibility, IncompatibilityType
 from compat.levels import check_level
 from compat.report import json_report, text_report
-from compat.resolution import Incompatibility, IncompatibilityType, check_reader_writer
+from compat.resolution import check_reader_writer
 from compat.rules import RULES, Rule
 
 __all__ = [

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from avro_schema import canonical_text
 from compat.finding import Direction, Finding, Report
-from compat.resolution import IncompatibilityType
+from compat.incompatibility import IncompatibilityType
 
 OLD_SCHEMA_CHARS_MAX = 10_240
 """The registry cuts the earlier schema in its messages to this length."""

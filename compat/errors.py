@@ -25,14 +25,11 @@ class InvalidLevel(CompatError):
 
 
 class ComparisonTooLarge(CompatError):
-    """More than `pairs_max` pairs of types would have to be compared."""
+    """The comparison went beyond a limit; `limit` says which."""
 
-    def __init__(self, pairs_max: int) -> None:
-        super().__init__(pairs_max)
-        self.pairs_max = pairs_max
+    def __init__(self, limit: str) -> None:
+        super().__init__(limit)
+        self.limit = limit
 
     def __str__(self) -> str:
-        return (
-            f"the schemas cannot be compared: more than {self.pairs_max} pairs of types; "
-            "make unions of records smaller or split the schema"
-        )
+        return f"the schemas cannot be compared: {self.limit}; make unions of records smaller or split the schema"

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from avro_schema import Position, Schema
 from compat.errors import InvalidLevel
-from compat.resolution import Incompatibility, IncompatibilityType
+from compat.incompatibility import Incompatibility, IncompatibilityType
 from compat.words import fragment
 
 

@@ -14,7 +14,8 @@ from compat.finding import (
     VersionedSchema,
     parse_level,
 )
-from compat.resolution import Incompatibility, check_reader_writer
+from compat.incompatibility import Incompatibility
+from compat.resolution import check_reader_writer
 from compat.rules import RULES, Case, Explanation
 
 __all__ = ["CompatibilityLevel", "VersionedSchema", "check_level", "parse_level"]

@@ -107,19 +107,26 @@ def _grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _text_finding(report: Report, group: Sequence[Finding], style: Style) -> str:
+    """One finding; where it is about the branch of a union, each problem inside that branch."""
     finding = group[0]
-    place = _place(report.candidate.source, finding.position)
-    severity = f"{style.error}{finding.severity.value}{style.end}"
-    lines = [f"{style.place}{printable(place)}{style.end}{severity}: {printable(finding.sentence)}"]
-    lines += _excerpt(report.candidate.text, finding.position, style)
-    lines.append(f"    {style.fix}fix{style.end}: {printable(finding.fix)}")
+    lines = []
+    for leaf in _leaves(finding):
+        place = printable(_place(report.candidate.source, leaf.position))
+        severity = f"{style.error}{finding.severity.value}{style.end}"
+        lines.append(f"{style.place}{place}{style.end}{severity}: {printable(leaf.sentence)}")
+        lines += _excerpt(report.candidate.text, leaf.position, style)
+        lines.append(f"    {style.fix}fix{style.end}: {printable(leaf.fix)}")
     others = list(dict.fromkeys(other.version_name for other in group if other.version != finding.version))
     if others:
-        lines.append(f"    also: the same against {', '.join(others)}")
+        lines.append(f"    also: the same against {printable(', '.join(others))}")
     problem = finding.incompatibility
     detail = f"{finding.rule.value} ({finding.direction.value}) at {problem.location}: {problem.message}"
     lines.append(f"    {style.faint}rule: {_cut(printable(detail))}{style.end}")
     return "\n".join([*lines, ""])
+
+
+def _leaves(finding: Finding) -> list[Finding]:
+    return list(finding.causes) or [finding]
 
 
 def _place(source: str, position: Position) -> str:
@@ -158,15 +165,15 @@ def _cut(text: str) -> str:
 
 
 def _verdict(report: Report, style: Style) -> str:
-    name = f"{report.candidate.source}: " if report.candidate.source else ""
+    name = f"{printable(report.candidate.source)}: " if report.candidate.source else ""
     level = report.level.value
     if not report.compared:
         why = "which compares nothing" if report.level.value == "NONE" else "there is no earlier version"
         return f"{name}{style.good}compatible{style.end} at {level}: {why}"
     if report.is_compatible:
-        names = ", ".join(known.name for known in report.compared)
+        names = printable(", ".join(known.name for known in report.compared))
         return f"{name}{style.good}compatible{style.end} at {level} with {names}"
     failed = list(dict.fromkeys(finding.version_name for finding in report.findings))
-    count = len(_grouped(report.findings))
+    count = sum(len(_leaves(group[0])) for group in _grouped(report.findings))
     problems = "1 problem" if count == 1 else f"{count} problems"
-    return f"{name}{style.error}incompatible{style.end} at {level} with {', '.join(failed)}: {problems}"
+    return f"{name}{style.error}incompatible{style.end} at {level} with {printable(', '.join(failed))}: {problems}"

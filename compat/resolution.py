@@ -5,15 +5,15 @@ with which location and message. Its habits that follow from no sentence of the 
 registry answers that way; each is named where it is decided. What Avro Java does not tell is added beside: the
 positions in both texts, the path of fields, and what exactly is wrong inside a branch of a union.
 
-The walk keeps its own stack, because types that refer to each other by name can nest far deeper than Python recurses.
+The walk keeps its own stack, because types that refer to each other by name can nest deeper than Python recurses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
 from avro_schema import (
     Array,
@@ -35,60 +35,19 @@ from avro_schema import (
     self_contained_text,
 )
 from compat.errors import ComparisonTooLarge
+from compat.incompatibility import Incompatibility, IncompatibilityType, Side, Trail
 
-PAIRS_MAX = 1_000_000
-"""Most pairs of types compared in one check (some seconds); two unions of a thousand records each stay below."""
+PAIRS_MAX = 500_000
+"""Most pairs of types compared in one check (some seconds); each branch of one union is tried on each of the other."""
 
-INCOMPATIBILITIES_MAX = 10_000
+PAIRS_DEEP_MAX = 2_000
+"""Deepest nesting of pairs. Cycles of two lengths nest as deep as their product; a location is as long as deep."""
+
+INCOMPATIBILITIES_MAX = 1_000
 """Most problems listed. A type used in many places repeats its problems in each, which can double at every level."""
 
 CAUSES_MAX = 20
 """Most problems listed inside one branch of a union; a person needs the first few."""
-
-
-class IncompatibilityType(StrEnum):
-    """The six types of Avro Java, and the case in which it gives up with an exception."""
-
-    NAME_MISMATCH = "NAME_MISMATCH"
-    FIXED_SIZE_MISMATCH = "FIXED_SIZE_MISMATCH"
-    MISSING_ENUM_SYMBOLS = "MISSING_ENUM_SYMBOLS"
-    READER_FIELD_MISSING_DEFAULT_VALUE = "READER_FIELD_MISSING_DEFAULT_VALUE"
-    TYPE_MISMATCH = "TYPE_MISMATCH"
-    MISSING_UNION_BRANCH = "MISSING_UNION_BRANCH"
-    AMBIGUOUS_FIELD_ALIAS = "AMBIGUOUS_FIELD_ALIAS"
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """Where the walk stands in one of the two schemas.
-
-    `path` is made of field names, "[]" for items of an array and "{}" for values of a map. `position` is in the
-    schema's own text: inside a type that comes from a referenced schema it is the place that names that type.
-    """
-
-    path: tuple[str, ...]
-    position: Position
-    foreign: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Incompatibility:
-    """One reason why the reader cannot read what the writer wrote.
-
-    `location` (a JSON pointer into the reader) and `message` are Avro Java's. `reader` and `writer` are the nodes
-    compared, references followed. `field` is the reader's field when the writer has none for it, or several.
-    `causes` says what is wrong inside the branch of a union that was meant, which Avro Java does not tell.
-    """
-
-    type: IncompatibilityType
-    location: str
-    message: str
-    reader: Type
-    writer: Type
-    reader_side: Side
-    writer_side: Side
-    field: Field | None = None
-    causes: tuple[Incompatibility, ...] = ()
 
 
 PROMOTIONS = frozenset(
@@ -114,7 +73,9 @@ def check_reader_writer(reader: Schema, writer: Schema) -> tuple[Incompatibility
     walk = _Walk(reader, writer)
     try:
         problems = walk.run(
-            _Visit(reader.root, writer.root, ("",), Side((), reader.root.position), Side((), writer.root.position))
+            _Visit(
+                reader.root, writer.root, Trail(""), Side(None, reader.root.position), Side(None, writer.root.position)
+            )
         )
     except _AmbiguousField as error:
         return (error.incompatibility,)
@@ -134,32 +95,31 @@ class _AmbiguousField(Exception):
         self.incompatibility = incompatibility
 
 
-@dataclass(frozen=True, slots=True)
-class _Visit:
-    """A pair to compare. `location` begins with "" for the root of the walk or of a trial of a union's branches."""
+_ROOT = Trail("")
+
+
+class _Visit(NamedTuple):
+    """A pair to compare. `location` begins with "" for the root, or for the trial of a union's branches."""
 
     reader: Type
     writer: Type
-    location: tuple[str, ...]
+    location: Trail
     reader_side: Side
     writer_side: Side
 
     def inside(self, step: str, reader: Type, writer: Type, reader_mark: str = "", writer_mark: str = "") -> _Visit:
         """The pair one step further in; the marks are what the step adds to each path."""
-        return _Visit(
-            reader,
-            writer,
-            (*self.location, step),
-            _side(self.reader_side, reader, reader_mark),
-            _side(self.writer_side, writer, writer_mark),
-        )
+        location = Trail(step, self.location)
+        reader_side = _side(self.reader_side, reader, reader_mark)
+        return _Visit(reader, writer, location, reader_side, _side(self.writer_side, writer, writer_mark))
 
     def trial(self, reader: Type, writer: Type) -> _Visit:
         """A branch of the reader's union tried on a type; Avro Java begins its location anew for each trial."""
-        return _Visit(reader, writer, ("",), _side(self.reader_side, reader), _side(self.writer_side, writer))
+        return _Visit(reader, writer, _ROOT, _side(self.reader_side, reader), _side(self.writer_side, writer))
 
     def at(self, *steps: str) -> _Visit:
-        return replace(self, location=(*self.location, *steps))
+        """The same pair, said to be further in."""
+        return self._replace(location=_trail(self.location, steps))
 
     def incompatible(
         self,
@@ -170,13 +130,13 @@ class _Visit:
         causes: tuple[Incompatibility, ...] = (),
     ) -> _Problems:
         """The problem of this pair; `steps` lead from it to the place that Avro Java names."""
-        location = "/" + "/".join(step.replace("~", "~0").replace("/", "~1") for step in (*self.location, *steps)[1:])
+        location = _trail(self.location, steps)
         reader_side, writer_side = self.reader_side, self.writer_side
         if kind in _SAID_OF_DEFINITIONS:
             reader_side = _at(reader_side, self.reader.position)
             writer_side = _at(writer_side, self.writer.position)
         if field is not None:
-            reader_side = replace(_at(reader_side, field.position), path=(*reader_side.path, field.name))
+            reader_side = replace(_at(reader_side, field.position), trail=Trail(field.name, reader_side.trail))
         return _Problems(
             (
                 Incompatibility(
@@ -198,10 +158,16 @@ _SAID_OF_DEFINITIONS = frozenset(
 """Problems to be mended where a named type is defined; the others, where it is used."""
 
 
+def _trail(trail: Trail, steps: Sequence[str]) -> Trail:
+    for step in steps:
+        trail = Trail(step, trail)
+    return trail
+
+
 def _side(side: Side, node: Type, mark: str = "") -> Side:
     """The side at a node further in."""
-    path = (*side.path, mark) if mark else side.path
-    return Side(path, side.position if side.foreign else node.position, side.foreign)
+    trail = Trail(mark, side.trail) if mark else side.trail
+    return Side(trail, side.position if side.foreign else node.position, side.foreign)
 
 
 def _at(side: Side, position: Position) -> Side:
@@ -254,7 +220,9 @@ class _Walk:
             answer = self.known.get(key)
             if answer is None:
                 if len(self.known) == PAIRS_MAX:
-                    raise ComparisonTooLarge(PAIRS_MAX)
+                    raise ComparisonTooLarge(f"more than {PAIRS_MAX} pairs of types")
+                if len(stack) == PAIRS_DEEP_MAX:
+                    raise ComparisonTooLarge(f"types nested deeper than {PAIRS_DEEP_MAX} levels")
                 self.known[key] = _Problems()
                 stack.append((key, _check(self, visit)))
             asked = None
@@ -273,12 +241,12 @@ class _Walk:
         reader, writer = visit.reader, visit.writer
         if not (isinstance(reader, Reference) or isinstance(writer, Reference)):
             return visit
-        return replace(
-            visit,
-            reader=self.reader.resolve(reader),
-            writer=self.writer.resolve(writer),
-            reader_side=_followed(visit.reader_side, reader, self.reader_names),
-            writer_side=_followed(visit.writer_side, writer, self.writer_names),
+        return _Visit(
+            self.reader.resolve(reader),
+            self.writer.resolve(writer),
+            visit.location,
+            _followed(visit.reader_side, reader, self.reader_names),
+            _followed(visit.writer_side, writer, self.writer_names),
         )
 
 
@@ -325,14 +293,17 @@ def _check_records(walk: _Walk, visit: _Visit, reader: Record, writer: Record) -
     """A name that does not match does not end the comparison: the fields are compared all the same."""
     problems = _check_names(visit, reader, writer)
     by_name = {field.name: field for field in writer.fields}
+    fields = visit.at("fields")
     for index, field in enumerate(reader.fields):
-        here = visit.at("fields", str(index))
         found = [by_name[name] for name in (field.name, *field.aliases) if name in by_name]
+        if not found and field.has_default:
+            continue
+        here = fields.at(str(index))
         if len(found) > 1:
             raise _AmbiguousField(_ambiguous(walk, here, field, writer))
         if found:
             problems.include((yield here.inside("type", field.type, found[0].type, field.name, found[0].name)))
-        elif not field.has_default:
+        else:
             problems.include((yield from _check_absent(walk, here, field)))
     return problems
 
@@ -349,12 +320,12 @@ def _check_absent(walk: _Walk, visit: _Visit, field: Field) -> _Steps:
         return visit.incompatible(kind, field.name, field=field)
     (problem,) = _flat((yield visit.inside("type", node, visit.writer)))
     (own,) = _flat(visit.incompatible(IncompatibilityType.TYPE_MISMATCH, problem.message, field=field))
-    return _Problems((replace(own, location=problem.location, reader=node),))
+    return _Problems((replace(own, location_trail=problem.location_trail, reader=node),))
 
 
 def _ambiguous(walk: _Walk, visit: _Visit, field: Field, writer: Record) -> Incompatibility:
     """A field that two of the writer's could fill, by its name and its aliases; the message is the exception's."""
-    shown = f"{field.name} type:{_java_type(walk.reader.resolve(field.type))} pos:{visit.location[-1]}"
+    shown = f"{field.name} type:{_java_type(walk.reader.resolve(field.type))} pos:{visit.location.step}"
     text = self_contained_text(replace(walk.writer, root=writer))
     message = f"Reader record field {shown} matches multiple fields in writer record schema {text}"
     (problem,) = _flat(visit.incompatible(IncompatibilityType.AMBIGUOUS_FIELD_ALIAS, message, field=field))
@@ -393,7 +364,7 @@ def _check_union(visit: _Visit, writer_branches: tuple[Type, ...]) -> _Steps:
         if found:
             (lacking,) = _flat(found)
             here = visit.inside(str(index), visit.reader, branch)
-            here = replace(here, writer=lacking.writer)
+            here = here._replace(writer=lacking.writer)
             problems.include(here.incompatible(lacking.type, lacking.message, causes=lacking.causes))
     return problems
 
@@ -415,7 +386,8 @@ def _try_branches(walk: _Walk, visit: _Visit, reader_branches: tuple[Type, ...],
         if not problems:
             return problems
         if index == meant:
-            causes = tuple(islice(_flat(problems), CAUSES_MAX))
+            inside = (cause for problem in _flat(problems) for cause in problem.causes or (problem,))
+            causes = tuple(islice(inside, CAUSES_MAX))
     message = f"reader union lacking writer type: {_java_type(writer)}"
     return visit.incompatible(IncompatibilityType.MISSING_UNION_BRANCH, message, causes=causes)
 

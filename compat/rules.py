@@ -27,7 +27,8 @@ from avro_schema import (
     Union,
 )
 from compat.finding import Direction, Severity
-from compat.resolution import Incompatibility, IncompatibilityType, is_readable
+from compat.incompatibility import Incompatibility, IncompatibilityType
+from compat.resolution import is_readable
 from compat.words import WORDS_MAX, field_words, kind_word, listed, type_fragment, type_words
 
 RENAME_LIKENESS = 0.5
@@ -90,10 +91,13 @@ def _explain_missing_field(case: Case) -> Explanation:
         return Explanation(sentence, f"{_rename_advice(case, field, writer)}{_default_advice(field)}")
     path = (*case.problem.writer_side.path, field.name)
     sentence = f"{field_words(path)} is missing here, but {case.other} has it without a default, so {case.consequence}"
-    return Explanation(
-        sentence,
+    return Explanation(sentence, _keep_field_advice(field))
+
+
+def _keep_field_advice(field: Field) -> str:
+    return (
         f'keep the field "{field.name}"; to remove it, first register a version that gives it a default and move '
-        "every reader to that version",
+        "every reader to that version"
     )
 
 
@@ -190,15 +194,15 @@ def _explain_enum_field(case: Case) -> Explanation:
     field, node = case.problem.field, case.problem.reader
     assert field is not None
     assert isinstance(node, Enum)
-    path = case.problem.reader_side.path if case.is_backward else (*case.problem.writer_side.path, field.name)
-    where = f"not in {case.other}" if case.is_backward else "missing here"
-    owner = "it" if case.is_backward else f"it in {case.other}"
+    note = "(the default inside its enum only stands for unknown symbols)"
+    if case.is_backward:
+        sentence = f"{case.place} is not in {case.other} and has no default of its own {note}, so {case.consequence}"
+        return Explanation(sentence, f'give the field itself a default: "default": "{node.default}"')
+    place = field_words((*case.problem.writer_side.path, field.name))
     sentence = (
-        f"{field_words(path)} is {where} and {owner} has no default of its own (the default inside its enum only "
-        f"stands for unknown symbols), so {case.consequence}"
+        f"{place} is missing here, but {case.other} has it without a default of its own {note}, so {case.consequence}"
     )
-    fix = f'give the field itself a default: "default": "{node.default}"'
-    return Explanation(sentence, fix if case.is_backward else f'keep the field "{field.name}"')
+    return Explanation(sentence, _keep_field_advice(field))
 
 
 def _explain_null(case: Case, reader: str) -> Explanation:

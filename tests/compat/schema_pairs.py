@@ -35,9 +35,9 @@ def schema_pairs(seed: int, count: int) -> Iterator[tuple[str, str]]:
 
 
 def _type(rng: random.Random, depth: int) -> Any:
-    kinds = ["record"] * 6 + ["enum", "fixed", "array", "map", "union", "union"] if depth < DEPTH_MAX else []
+    kinds = ["record"] * 6 + ["enum"] * 3 + ["fixed", "array", "map", "union", "union"] if depth < DEPTH_MAX else []
     if depth:
-        kinds += ["primitive"] * 6 + ["name"] * 2
+        kinds += ["primitive"] * 5 + ["name"] * 4
     kind = rng.choice(kinds)
     if kind == "primitive":
         return rng.choice(PRIMITIVES)
@@ -63,7 +63,7 @@ def _named(rng: random.Random, kind: str, depth: int) -> dict[str, Any]:
             node["type"] = "error"
     elif kind == "enum":
         node["symbols"] = rng.sample(SYMBOLS, rng.randint(1, 4))
-        node["has_default"] = rng.random() < 0.3
+        node["has_default"] = rng.random() < 0.5
     else:
         node["size"] = rng.choice((1, 4, 8))
     return node
