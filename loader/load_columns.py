@@ -32,6 +32,7 @@ from loader.load_types import (
     former_sources,
     free_name,
     is_plain,
+    may_default_when_nullable,
     nullable,
     prop,
     rejoin,
@@ -89,7 +90,7 @@ class Folding(TypeFolding):
                 merged = self.try_merge(column, present[name], path, within)
                 if merged is not None:
                     fed[i] = present.pop(name)
-                    folded[i] = column if merged == column.type else replace(column, type=merged)
+                    folded[i] = column if merged == column.type else self.retyped(column, merged, path)
         names = {field.name for field in node.fields}
         for i, column in enumerate(columns):
             if fed[i] is None:
@@ -114,8 +115,17 @@ class Folding(TypeFolding):
             return column
         if is_lacking and (not is_nullable or (has_value and prop(column.props, ABSENT) is None)):
             self.note(joined(path, column.name), "removed")
-        if has_value:
-            return replace(column, type=nullable(inner, last=True), props=with_prop(column.props, ABSENT, "null"))
+        if not has_value:
+            return replace(column, type=nullable(inner), default=None)
+        column = self.retyped(column, nullable(inner, last=True), path)
+        return column if column.default is None else replace(column, props=with_prop(column.props, ABSENT, "null"))
+
+    def retyped(self, column: Field, node: Type, path: str) -> Field:
+        """The column with another type, and without its default where that cannot be the default of a nullable type."""
+        inner, is_nullable = split(node)
+        if not is_nullable or column.default is None or not column.has_default or may_default_when_nullable(inner):
+            return replace(column, type=node)
+        self.note(joined(path, column.name), "default-dropped")
         return replace(column, type=nullable(inner), default=None)
 
     def renamed(
@@ -212,7 +222,8 @@ class Folding(TypeFolding):
         """A writer's default where every reader can fill it in, else `NO_DEFAULT`."""
         if field.default is None:
             return None if is_nullable or inner == NULL else NO_DEFAULT
-        return field.default if field.has_default and safe_default(inner, field.default) else NO_DEFAULT
+        is_safe = field.has_default and safe_default(inner, field.default)
+        return field.default if is_safe and (not is_nullable or may_default_when_nullable(inner)) else NO_DEFAULT
 
     def shape_or_text(self, node: Type, path: str, within: frozenset[Name]) -> Type:
         """A load type, or text where no column can hold the writer's type."""

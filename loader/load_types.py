@@ -178,6 +178,15 @@ def safe_default(inner: Type, value: JsonValue) -> bool:
     return True
 
 
+def may_default_when_nullable(inner: Type) -> bool:
+    """Whether a nullable column of this type may have a default other than null.
+
+    Avro Java's reader, which Hive reads with, takes an empty list as default for the list type itself and fails on
+    the union around it ("Not an array").
+    """
+    return not isinstance(inner, Array)
+
+
 def type_word(node: Type) -> str:
     """A short word for a load type: the `<kind>` of a sibling's name."""
     inner, _ = split(node)

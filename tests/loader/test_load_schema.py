@@ -123,6 +123,15 @@ def test_a_removed_field_stays_and_is_null_in_new_rows():
     assert rules(state) == [("b", "removed")]
 
 
+def test_a_list_that_becomes_nullable_loses_its_default_on_which_avro_java_fails():
+    first, second = record(), record(field("b", {"type": "array", "items": "int"}, default=[]))
+    third = record(field("b", ["null", {"type": "array", "items": "int"}], default=None))
+    assert json.loads(folded(first, second).text)["fields"][0]["default"] == []
+    for last in (first, third):
+        column = json.loads(folded(first, second, last).text)["fields"][0]
+        assert column == {"name": "b", "type": ["null", {"type": "array", "items": "int"}], "default": None}
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [("int", "long"), ("int", "float"), ("int", "double"), ("long", "float"), ("long", "double"), ("float", "double")],
@@ -431,7 +440,7 @@ def test_a_history_that_only_adds_is_its_latest_version(versions):
     assert list(load)[: len(first)] == first
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(histories(), st.data())
 def test_every_load_schema_reads_the_files_of_those_before_it(versions, data):
     state, files = EMPTY, []
