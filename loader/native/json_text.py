@@ -14,15 +14,15 @@ from typing import Any
 
 from avro_schema import Array, Enum, Fixed, Map, Name, Primitive, PrimitiveType, Record, Reference, Schema, Type, Union
 from loader.native.encode import encode_bytes
-from loader.native.walk import Depth, read_block, read_index, read_varint
+from loader.native.walk import Limits, read_block, read_index, read_varint
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 """Reads a value that a walk has found well-formed into what `json.dumps` takes."""
 
 
-def compile_json_text(schema: Schema, node: Type, depth: Depth) -> Callable[[bytes, int], tuple[bytes, int]]:
+def compile_json_text(schema: Schema, node: Type, limits: Limits) -> Callable[[bytes, int], tuple[bytes, int]]:
     """Returns a function from a value to the Avro binary of a string that holds its JSON, and the position after it."""
-    read = _JsonCompiler(schema, depth).read(node)
+    read = _JsonCompiler(schema, limits).read(node)
 
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
         value, p = read(b, p)
@@ -32,9 +32,9 @@ def compile_json_text(schema: Schema, node: Type, depth: Depth) -> Callable[[byt
 
 
 class _JsonCompiler:
-    def __init__(self, schema: Schema, depth: Depth) -> None:
+    def __init__(self, schema: Schema, limits: Limits) -> None:
         self._schema = schema
-        self._depth = depth
+        self._limits = limits
         self._done: dict[Name, Read] = {}
         self._open: set[Name] = set()
 
@@ -78,12 +78,12 @@ class _JsonCompiler:
         return self._done.setdefault(name, read)
 
     def _recursive(self, name: Name) -> Read:
-        done, depth = self._done, self._depth
+        done, limits = self._done, self._limits
 
         def read(b: bytes, p: int) -> tuple[Any, int]:
-            depth.enter()
+            limits.enter()
             value, p = done[name](b, p)
-            depth.level -= 1
+            limits.level -= 1
             return value, p
 
         return read

@@ -47,7 +47,7 @@ from loader.native.rewrite import (
 )
 from loader.native.walk import (
     BadBody,
-    Depth,
+    Limits,
     Seen,
     Skip,
     WalkCompiler,
@@ -100,17 +100,17 @@ def compile_projection(
     """
     compiler = _Compiler(writer, load, tuple(time_path or ()), seen)
     plan = compiler.message()
-    depth, skip, convert = compiler.depth, plan.skip, plan.convert
+    limits, skip, convert = compiler.limits, plan.skip, plan.convert
 
     def copied(body: bytes) -> bytes:
-        depth.level = 0
+        limits.level = limits.zero_width_items = 0
         end = _checked(skip, body)
         if end != len(body):
             raise BadBody(_misfit(end, len(body)))
         return body
 
     def converted(body: bytes) -> bytes:
-        depth.level = 0
+        limits.level = limits.zero_width_items = 0
         try:
             row, end = convert(body, 0)
         except _MALFORMED as error:
@@ -150,8 +150,8 @@ class _Compiler:
     def __init__(self, writer: Schema, load: Schema, time_path: tuple[str, ...], seen: Seen) -> None:
         self.writer = writer
         self.load = load
-        self.depth = Depth()
-        self.walks = WalkCompiler(writer, self.depth)
+        self.limits = Limits()
+        self.walks = WalkCompiler(writer, self.limits)
         self._time_path = time_path
         self._seen = seen
 
@@ -199,7 +199,7 @@ class _Compiler:
             return Plan.copy(skip)
         if kind_of(load) == JSON:
             # The walk comes first: reading text from bytes that are no value would believe any length.
-            return Plan(skip, after_walk(skip, compile_json_text(self.writer, writer, self.depth)), False)
+            return Plan(skip, after_walk(skip, compile_json_text(self.writer, writer, self.limits)), False)
         match writer, load:
             case _, Record() if kind_of(load) == MEMBERS:
                 return self._members(writer, load, where, within)
@@ -213,7 +213,7 @@ class _Compiler:
                 return _enum_plan(writer, load, skip)
             case Array(), Array():
                 item = self.plan(writer.items, load.items, f"{where}[]", within)
-                convert = array_of(item.convert, zero_width=is_zero_width(self.writer, writer.items))
+                convert = array_of(item.convert, self.limits if is_zero_width(self.writer, writer.items) else None)
                 return Plan.copy(skip) if item.copies else Plan(skip, convert, False)
             case Map(), Map():
                 value = self.plan(writer.values, load.values, f"{where}{{}}", within)
@@ -262,7 +262,7 @@ class _Compiler:
     def _union_text(self, writer: Union, load: Type, where: str) -> Plan:
         """Text of a union of several branches, whose JSON names the branch; null stays null where it can."""
         skip = self._walk(writer, where)
-        text = after_walk(skip, compile_json_text(self.writer, writer, self.depth))
+        text = after_walk(skip, compile_json_text(self.writer, writer, self.limits))
         if not isinstance(load, Union):
             return Plan(skip, text, False)
         nulls = [_is_null(self.writer.resolve(branch)) for branch in writer.branches]

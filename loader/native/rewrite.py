@@ -11,7 +11,17 @@ from collections.abc import Callable, Sequence
 
 from avro_schema import PrimitiveType
 from loader.native.encode import encode_long
-from loader.native.walk import BadBody, Skip, check_block, check_count, read_block, read_index, read_varint, skip_string
+from loader.native.walk import (
+    BadBody,
+    Limits,
+    Skip,
+    check_block,
+    check_count,
+    read_block,
+    read_index,
+    read_varint,
+    skip_string,
+)
 
 Convert = Callable[[bytes, int], tuple[bytes, int]]
 """The load schema's binary of the value at a position, and the position after the value."""
@@ -83,14 +93,19 @@ def by_branch(converts: Sequence[Convert]) -> Convert:
     return convert
 
 
-def array_of(item: Convert, *, zero_width: bool) -> Convert:
+def array_of(item: Convert, zero_width: Limits | None) -> Convert:
+    """`zero_width` counts items that take no bytes and is None for all others."""
+
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
         parts: list[bytes] = []
         while b[p]:
             count, p, end = read_block(b, p)
             if count == 0:
                 break
-            check_count(count, len(b) - p, zero_width=zero_width)
+            if zero_width is None:
+                check_count(count, len(b) - p)
+            else:
+                zero_width.take_zero_width(count)
             parts.append(encode_long(count))
             for _ in range(count):
                 row, p = item(b, p)
@@ -111,7 +126,7 @@ def map_of(value: Convert) -> Convert:
             count, p, end = read_block(b, p)
             if count == 0:
                 break
-            check_count(count, len(b) - p, zero_width=False)
+            check_count(count, len(b) - p)
             parts.append(encode_long(count))
             for _ in range(count):
                 q = skip_string(b, p)

@@ -31,7 +31,7 @@ from avro_schema import (
 )
 
 DEPTH_MAX = 96  # of nested values of recursive types; each takes a few frames of Python's 1,000
-ZERO_WIDTH_ITEMS_MAX = 65_536  # of one block of an array
+ZERO_WIDTH_ITEMS_MAX = 65_536  # of one body
 
 Skip = Callable[[bytes, int], int]
 
@@ -132,18 +132,26 @@ PRIMITIVE_SKIPS: dict[PrimitiveType, Skip] = {
 }
 
 
-class Depth:
-    """How deep the present body is nested in recursive types."""
+class Limits:
+    """What the present body has used of what costs its sender nothing; emptied before each body."""
 
-    __slots__ = ("level",)
+    __slots__ = ("level", "zero_width_items")
 
     def __init__(self) -> None:
         self.level = 0
+        self.zero_width_items = 0
 
     def enter(self) -> None:
+        """Counts a value of a recursive type inside another; whoever leaves it takes one off `level`."""
         self.level += 1
         if self.level > DEPTH_MAX:
             raise BadBody(f"values are nested deeper than {DEPTH_MAX} levels")
+
+    def take_zero_width(self, count: int) -> None:
+        """Counts items that take no bytes."""
+        self.zero_width_items += count
+        if self.zero_width_items > ZERO_WIDTH_ITEMS_MAX:
+            raise BadBody(f"arrays claim more than {ZERO_WIDTH_ITEMS_MAX} items that take no bytes")
 
 
 def skip_enum(symbols: int) -> Skip:
@@ -211,24 +219,36 @@ def check_block(p: int, end: int) -> None:
         raise BadBody("a block of an array or map has a wrong byte count")
 
 
-def check_count(count: int, bytes_left: int, *, zero_width: bool) -> None:
-    """Refuses counts that cannot be true before a loop believes them."""
-    if zero_width and count > ZERO_WIDTH_ITEMS_MAX:
-        raise BadBody(f"an array claims {count} items that take no bytes; at most {ZERO_WIDTH_ITEMS_MAX} are read")
-    if not zero_width and count > bytes_left:
+def check_count(count: int, bytes_left: int) -> None:
+    """Refuses a count of items that each take a byte at least, before a loop believes it."""
+    if count > bytes_left:
         raise BadBody(f"an array or map claims {count} items in {bytes_left} bytes")
 
 
-def skip_array(item: Skip, *, zero_width: bool) -> Skip:
+def skip_array(item: Skip) -> Skip:
     def skip(b: bytes, p: int) -> int:
         while b[p]:
             count, p, end = read_block(b, p)
             if count == 0:
                 return p
-            check_count(count, len(b) - p, zero_width=zero_width)
-            if not zero_width:
-                for _ in range(count):
-                    p = item(b, p)
+            check_count(count, len(b) - p)
+            for _ in range(count):
+                p = item(b, p)
+            check_block(p, end)
+        return p + 1
+
+    return skip
+
+
+def skip_zero_width_array(limits: Limits) -> Skip:
+    """Items that take no bytes need no walk, only counting."""
+
+    def skip(b: bytes, p: int) -> int:
+        while b[p]:
+            count, p, end = read_block(b, p)
+            if count == 0:
+                return p
+            limits.take_zero_width(count)
             check_block(p, end)
         return p + 1
 
@@ -241,7 +261,7 @@ def skip_map(value: Skip) -> Skip:
             count, p, end = read_block(b, p)
             if count == 0:
                 return p
-            check_count(count, len(b) - p, zero_width=False)
+            check_count(count, len(b) - p)
             for _ in range(count):
                 p = value(b, skip_string(b, p))
             check_block(p, end)
@@ -267,9 +287,9 @@ def is_zero_width(schema: Schema, node: Type, inside: frozenset[Name] = frozense
 class WalkCompiler:
     """Compiles the nodes of one schema; types used twice are compiled once, recursive ones refer to themselves."""
 
-    def __init__(self, schema: Schema, depth: Depth | None = None) -> None:
+    def __init__(self, schema: Schema, limits: Limits | None = None) -> None:
         self.schema = schema
-        self.depth = depth or Depth()
+        self.limits = limits or Limits()
         self._done: dict[Name, Skip] = {}
         self._open: set[Name] = set()
 
@@ -284,7 +304,11 @@ class WalkCompiler:
             case Union(branches=branches):
                 return skip_union([self.skip(branch) for branch in branches])
             case Array(items=items):
-                return skip_array(self.skip(items), zero_width=is_zero_width(self.schema, items))
+                return (
+                    skip_zero_width_array(self.limits)
+                    if is_zero_width(self.schema, items)
+                    else skip_array(self.skip(items))
+                )
             case Map(values=values):
                 return skip_map(self.skip(values))
             case Reference(name=name):
@@ -306,12 +330,12 @@ class WalkCompiler:
         return self._done.setdefault(name, skip)
 
     def _recursive(self, name: Name) -> Skip:
-        done, depth = self._done, self.depth
+        done, limits = self._done, self.limits
 
         def skip(b: bytes, p: int) -> int:
-            depth.enter()
+            limits.enter()
             p = done[name](b, p)
-            depth.level -= 1
+            limits.level -= 1
             return p
 
         return skip

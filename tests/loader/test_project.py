@@ -161,8 +161,18 @@ def test_items_that_take_no_bytes_have_a_maximum() -> None:
     load = load_schema_of(writer)
     body = encode_long(ZERO_WIDTH_ITEMS_MAX) + b"\x00"
     assert project(writer, load, body) == body
-    with pytest.raises(BadBody, match="claims 65537 items that take no bytes"):
+    with pytest.raises(BadBody, match="more than 65536 items that take no bytes"):
         project(writer, load, encode_long(ZERO_WIDTH_ITEMS_MAX + 1) + b"\x00")
+
+
+def test_items_that_take_no_bytes_are_counted_over_the_whole_body() -> None:
+    writer = record(field("a", {"type": "array", "items": {"type": "array", "items": "null"}}))
+    convert = compile_projection(writer, load_schema_of(writer), None, Seen())
+    inner = encode_long(ZERO_WIDTH_ITEMS_MAX // 2) + b"\x00"
+    assert convert(encode_long(2) + inner * 2 + b"\x00")
+    assert convert(encode_long(2) + inner * 2 + b"\x00"), "each body begins anew"
+    with pytest.raises(BadBody, match="no bytes"):
+        convert(encode_long(3) + inner * 3 + b"\x00")
 
 
 @pytest.mark.parametrize("levels", [DEPTH_MAX + 2, 100_000])
