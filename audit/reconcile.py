@@ -21,7 +21,7 @@ from typing import Final
 
 from audit.facts import Count, WindowFacts
 from audit.offsets import CONTIGUOUS, OffsetCheck, ranges_text
-from audit.window import duration_text
+from audit.window import duration_text, many
 
 COMPLETE_SHARE: Final = (999, 1000)
 """A window counts as complete for the measure of latency from this share of its messages on."""
@@ -124,7 +124,7 @@ def reconcile_topic(
         totals=_totals(facts),
         states=states,
         producer_is_silent=silent,
-        complete_until_ms=_complete_until(windows),
+        complete_until_ms=_complete_until(windows, now_ms),
         latency_p50_ms=_percentile(latencies, 50),
         latency_p95_ms=_percentile(latencies, 95),
     )
@@ -166,7 +166,7 @@ def _producer_to_log(facts: WindowFacts, context: TopicContext) -> _Step:
         if not context.is_read:
             return _Step(
                 State.UNKNOWN,
-                f"the loader has never counted this topic, of which producers sent {acknowledged.count} messages",
+                f"producers sent {many(acknowledged.count, 'message')} and the loader has never counted this topic",
             )
         stored = Count(0, 0, 0)
     return _compare_with_log(facts, acknowledged, stored, context.offsets)
@@ -183,8 +183,8 @@ def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, of
         )
         return _Step(
             State.SHORT,
-            f"{missing} of {acknowledged.count} messages that were acknowledged to producers have not been read from "
-            f"the log ({where})",
+            f"{missing:,} of {many(acknowledged.count, 'message')} acknowledged to producers not found in the log "
+            f"({where})",
             -missing,
         )
     if -missing > unsure:
@@ -195,14 +195,15 @@ def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, of
         )
         return _Step(
             State.SURPLUS,
-            f"the log holds {stored.count} messages and producers sent {max(facts.sent, acknowledged.count)} ({cause})",
+            f"the log holds {many(stored.count, 'message')} and producers sent {max(facts.sent, acknowledged.count):,} "
+            f"({cause})",
             -missing - unsure,
         )
     if missing == 0 and stored.fingerprint != acknowledged.fingerprint and unsure == 0:
         return _Step(
             State.MIXED,
-            f"the log holds {stored.count} messages as acknowledged, but not the same ones: as many were lost as "
-            "were doubled or came from elsewhere",
+            f"the log holds {many(stored.count, 'message')} as acknowledged, but not the same ones: as many were lost "
+            "as were doubled or came from elsewhere",
         )
     return _EQUAL
 
@@ -212,18 +213,18 @@ def _log_to_tables(facts: WindowFacts, context: TopicContext) -> _Step:
     if stored is None:
         if loaded is None:
             return _EQUAL
-        return _Step(State.SURPLUS, f"{loaded.count} rows were written of messages that nobody read", loaded.count)
+        return _Step(State.SURPLUS, f"{many(loaded.count, 'row')} written of messages that nobody read", loaded.count)
     if loaded is None and not context.is_loaded:
-        return _Step(State.UNKNOWN, f"{stored.count} messages were read and the loader has counted no row of them")
+        return _Step(State.UNKNOWN, f"{many(stored.count, 'message')} read, and the loader has counted no row of them")
     loaded = loaded or Count(0, 0, 0)
     if loaded.count < stored.count:
         missing = stored.count - loaded.count
-        return _Step(State.SHORT, f"{missing} of {stored.count} messages read are in no row", -missing)
+        return _Step(State.SHORT, f"{missing:,} of {many(stored.count, 'message')} read in no row", -missing)
     if loaded.count > stored.count:
         more = loaded.count - stored.count
-        return _Step(State.SURPLUS, f"{loaded.count} rows were made of {stored.count} messages read", more)
+        return _Step(State.SURPLUS, f"{many(loaded.count, 'row')} made of {many(stored.count, 'message')} read", more)
     if loaded.fingerprint != stored.fingerprint:
-        return _Step(State.MIXED, f"{loaded.count} rows were made of as many messages, but not of the same ones")
+        return _Step(State.MIXED, f"{many(loaded.count, 'row')} made of as many messages, but not of the same ones")
     return _EQUAL
 
 
@@ -250,7 +251,8 @@ def _complete_sentence(facts: WindowFacts) -> str:
     if unsure > 0:
         arrived = (facts.stored.count if facts.stored else 0) - facts.acknowledged.count
         why = "a producer crashed" if facts.crashed else "sends failed or are under way"
-        return f"all that was acknowledged was loaded; of {unsure} messages without an answer ({why}) {arrived} arrived"
+        unanswered = f"of {many(unsure, 'message')} without an answer ({why}) {arrived:,} arrived"
+        return f"all that was acknowledged was loaded; {unanswered}"
     return "every tier counted the same messages"
 
 
@@ -273,10 +275,10 @@ def _percentile(ordered: Sequence[int], percent: int) -> int | None:
     return ordered[(len(ordered) * percent + 99) // 100 - 1] if ordered else None
 
 
-def _complete_until(windows: Sequence[WindowVerdict]) -> int | None:
+def _complete_until(windows: Sequence[WindowVerdict], now_ms: int) -> int | None:
     until = None
     for window in windows:
-        if window.state is not State.COMPLETE:
+        if window.state is not State.COMPLETE or window.facts.window_end_ms > now_ms:
             break
         until = window.facts.window_end_ms
     return until
@@ -304,16 +306,16 @@ def _topic_sentence(
     if uncounted == len(facts):
         note = "; producer silent (its producers do not count), so only log and tables are compared"
     elif uncounted:
-        note = f"; in {uncounted} windows no producer counted, so only log and tables are compared there"
+        note = f"; in {many(uncounted, 'window')} no producer counted, so only log and tables are compared there"
     else:
         note = ""
     if state is State.COMPLETE:
         latencies = [window.latency_ms for window in windows if window.latency_ms is not None]
         speed = f", the slowest after {duration_text(max(latencies))}" if latencies else ""
-        return f"all {len(windows)} windows complete{speed}{note}"
+        return f"{'all ' if len(windows) > 1 else ''}{many(len(windows), 'window')} complete{speed}{note}"
     parts = [f"{states[kind]} {kind}" for kind in reversed(SEVERITY) if states.get(kind)]
     lost = -sum(window.difference for window in windows if window.difference < 0)
     more = sum(window.difference for window in windows if window.difference > 0)
-    sums = [f"{lost} messages missing"] if lost else []
-    sums += [f"{more} messages too many"] if more else []
-    return f"of {len(windows)} windows {', '.join(parts)}" + "".join(f"; {text}" for text in sums) + note
+    sums = [f"{many(lost, 'message')} missing"] if lost else []
+    sums += [f"{many(more, 'message')} too many"] if more else []
+    return f"of {many(len(windows), 'window')} {', '.join(parts)}" + "".join(f"; {text}" for text in sums) + note

@@ -31,3 +31,8 @@ def duration_text(duration_ms: int) -> str:
             rest = seconds % unit_s // smaller_s
             return f"{seconds // unit_s} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
+
+
+def many(count: int, noun: str) -> str:
+    """A count with its noun: `1 message`, `2,500 messages`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

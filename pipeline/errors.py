@@ -69,7 +69,7 @@ class FlushFailed(ProducerError):
         total = sum(failed.values())
         topics = ", ".join(f"{topic}: {count}" for topic, count in sorted(failed.items()))
         super().__init__(
-            f"{total} messages were not acknowledged ({topics}): {reason}",
+            f"{total} message{'s were' if total > 1 else ' was'} not acknowledged ({topics}): {reason}",
             topic=next(iter(failed)) if len(failed) == 1 else "",
         )
         self.failed = dict(failed)

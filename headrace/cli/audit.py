@@ -128,6 +128,7 @@ def _print_text(verdicts: Sequence[TopicVerdict], ingested: Ingested) -> None:
         for line in topic_lines(verdict):
             print(line)
     print()
-    print("; ".join(f"{tier}: {meaning}" for tier, meaning in MEANINGS.items()))
+    for column, meaning in MEANINGS.items():
+        print(f"{column}: {meaning}")
     if ingested.bad:
         print(f"{ingested.bad} messages of the audit topic are no audit rows and were passed over", file=sys.stderr)

@@ -120,7 +120,7 @@ def test_a_topic_is_as_bad_as_its_worst_window() -> None:
     assert verdict.totals == {"sent": 10, "acknowledged": 10, "stored": 14, "written": 14}
     assert verdict.states == {State.COMPLETE: 2, State.SHORT: 1}
     assert verdict.sentence == (
-        "of 3 windows 1 short, 2 complete; 1 messages missing; in 1 windows no producer counted, so only log and "
+        "of 3 windows 1 short, 2 complete; 1 message missing; in 1 window no producer counted, so only log and "
         "tables are compared there"
     )
     assert not verdict.producer_is_silent

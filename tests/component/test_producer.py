@@ -329,7 +329,7 @@ def test_close_raises_for_what_is_still_under_way(tmp_path: Path, registry_url: 
     producer.flush()
     broker.kill()
     producer.send("late", {"id": 1, "timestamp": T0}, key="k", schema=ORDER)
-    with pytest.raises(FlushFailed, match=r"1 messages were not acknowledged \(late: 1\): no acknowledgement in time"):
+    with pytest.raises(FlushFailed, match=r"1 message was not acknowledged \(late: 1\): no acknowledgement in time"):
         producer.close(1)
     producer.close()
 

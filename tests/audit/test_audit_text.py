@@ -1,0 +1,54 @@
+"""The report for people."""
+
+from __future__ import annotations
+
+from audit.facts import Count, WindowFacts
+from audit.offsets import OffsetCheck
+from audit.reconcile import State, TopicVerdict, reconcile_topic
+from audit.report import WINDOWS_SHOWN, as_json, has_findings, topic_lines, topics_listing, worst_state
+from audit.window import WINDOW_MS, many
+
+
+def topic(lost_windows: int, pending_windows: int = 0, name: str = "t") -> TopicVerdict:
+    good, less = Count(1000, 1, 1), Count(999, 1, 1)
+    windows = [WindowFacts(name, 0, good, 1000, stored=good, written=good, consumed=(("app", good),))]
+    windows += [
+        WindowFacts(name, n * WINDOW_MS, good, 1000, stored=less, written=less) for n in range(1, lost_windows + 1)
+    ]
+    windows += [
+        WindowFacts(name, n * WINDOW_MS, good, 1000, stored=less, written=less)
+        for n in range(1000, 1000 + pending_windows)
+    ]
+    return reconcile_topic(name, windows, OffsetCheck(), now_ms=900 * WINDOW_MS, grace_ms=0)
+
+
+def test_the_worst_windows_come_first_and_not_without_end() -> None:
+    lines = topic_lines(topic(WINDOWS_SHOWN + 3, 40))
+    assert lines[0].startswith(f"t: of {WINDOWS_SHOWN + 44} windows {WINDOWS_SHOWN + 3} short, 40 pending, 1 complete")
+    assert lines[1] == "  consumed by app: 1,000"
+    assert lines[2].startswith("  short    1970-01-01 00:10Z  1 of 1,000 messages acknowledged")
+    assert lines[-2] == "  … and 3 more windows (--format json lists them)"
+    assert "40 windows, the first because" in lines[-1]
+    assert len(lines) == WINDOWS_SHOWN + 4
+
+
+def test_a_tier_that_said_nothing_is_a_dash() -> None:
+    listing = topics_listing([topic(1)])
+    assert listing.rows == (("t", "short", "2,000", "2,000", "1,999", "1,999", "-", "-", "1970-01-01 00:10Z"),)
+
+
+def test_the_worst_of_all_decides() -> None:
+    assert worst_state([]) is State.COMPLETE
+    assert worst_state([topic(0), topic(1), topic(0, 1)]) is State.SHORT
+    assert has_findings([topic(1, 1)]) and not has_findings([topic(0, 1)])
+
+
+def test_programs_get_every_open_window() -> None:
+    found = as_json([topic(WINDOWS_SHOWN + 3)], 2)
+    assert (found["verdict"], found["unreadable_audit_messages"]) == ("short", 2)
+    assert len(found["topics"][0]["not_complete"]) == WINDOWS_SHOWN + 3
+    assert found["topics"][0]["windows"] == {"complete": 1, "short": WINDOWS_SHOWN + 3}
+
+
+def test_nouns_follow_their_counts() -> None:
+    assert [many(n, "row") for n in (0, 1, 2500)] == ["0 rows", "1 row", "2,500 rows"]
