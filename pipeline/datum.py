@@ -2,13 +2,14 @@
 
 `find_problem` is the whole answer, with the path of the field. It is not asked for every message: fastavro's encoder
 finds most misfits itself and much faster. `compile_guard` watches the places where that encoder writes something
-else than it was given (1.5 as the int 1, 2**40 as an int, True as 1, any object as a boolean or null).
+else than it was given (1.5 as the int 1, 2**40 as an int, 1e39 as the float infinity, any object as a boolean or null).
 """
 
 from __future__ import annotations
 
 import datetime
 import decimal
+import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ _INT_RANGES: Final[Mapping[PrimitiveType, tuple[int, int]]] = {
     PrimitiveType.INT: (-(2**31), 2**31 - 1),
     PrimitiveType.LONG: (-(2**63), 2**63 - 1),
 }
+_FLOATS: Final = {PrimitiveType.FLOAT: struct.Struct("<f"), PrimitiveType.DOUBLE: struct.Struct("<d")}
+_FLOAT_LIMIT: Final = 2.0**128 - 2.0**103
+"""From here on a double rounds to the infinity of a 32-bit float, which is not the value given."""
+
 _CLASSES: Final[Mapping[PrimitiveType, tuple[type, ...]]] = {
     PrimitiveType.NULL: (type(None),),
     PrimitiveType.BOOLEAN: (bool,),
@@ -105,6 +110,11 @@ def _find_in_primitive(node: Primitive, value: Any, path: str) -> Problem | None
         least, most = _INT_RANGES[node.type]
         if not least <= value <= most:
             return Problem(path, f"{value} is outside the range of {node.type}, {least} to {most}")
+    if node.type in _FLOATS:
+        try:
+            _FLOATS[node.type].pack(value)
+        except (OverflowError, struct.error):
+            return Problem(path, f"{value!r:.60} is outside the range of {node.type}")
     if isinstance(value, str) and not _is_unicode(value):
         return Problem(path, "the text holds half of a surrogate pair and has no UTF-8 form")
     return None
@@ -217,7 +227,9 @@ def _compile_primitive(node: Primitive) -> Guard | None:
         return lambda value: value is None
     if node.type is PrimitiveType.BOOLEAN:
         return lambda value: value.__class__ is bool
-    if node.type in (PrimitiveType.FLOAT, PrimitiveType.DOUBLE):
+    if node.type is PrimitiveType.FLOAT:
+        return lambda value: value.__class__ is float and -_FLOAT_LIMIT < value < _FLOAT_LIMIT
+    if node.type is PrimitiveType.DOUBLE:
         return lambda value: value.__class__ is float or value.__class__ is int
     return None
 
