@@ -54,7 +54,9 @@ def decode(schema: Schema, row: bytes) -> Any:
 
 
 def _plain(schema: Schema) -> Any:
-    """The schema for fastavro, without logical types, so that numbers and bytes stay what they are."""
+    """The schema for fastavro, without logical types, so that numbers and bytes stay what they are, and without
+    defaults, which play no part in reading by the writer's schema and of which fastavro refuses some that Avro takes.
+    """
     try:
         return fastavro.parse_schema(_stripped(json.loads(self_contained_text(schema))))
     except fastavro.schema.UnknownType:
@@ -65,7 +67,7 @@ def _plain(schema: Schema) -> Any:
 
 def _stripped(node: Any) -> Any:
     if isinstance(node, dict):
-        return {key: _stripped(value) for key, value in node.items() if key != "logicalType"}
+        return {key: _stripped(value) for key, value in node.items() if key not in ("logicalType", "default")}
     return [_stripped(item) for item in node] if isinstance(node, list) else node
 
 
