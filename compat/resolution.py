@@ -5,6 +5,9 @@ with which location and message. Its habits that follow from no sentence of the 
 registry answers that way; each is named where it is decided. What Avro Java does not tell is added beside: the
 positions in both texts, the path of fields, and what exactly is wrong inside a branch of a union.
 
+One difference is left: a named type that a text defines twice, word for word, is one type here and two in Avro Java,
+so that a problem of its second use is given with the location of the first.
+
 The walk keeps its own stack, because types that refer to each other by name can nest deeper than Python recurses.
 """
 

@@ -7,6 +7,7 @@ valid Avro schema. Of several that apply the one that leaves most in the dark is
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -101,6 +102,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A file name need not be valid text, and not every terminal has every character; neither may end the check.
+        sys.stdout.reconfigure(errors="backslashreplace")
     level = _level(args.level)
     schemas, failures = _read_all([*args.against, *args.new])
     reports: list[Report] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -215,6 +216,18 @@ def test_it_needs_the_standard_library_only(folder: Path) -> None:
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 1, done.stderr
     assert done.stderr == "['avro_schema', 'compat', 'headrace']\n"
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_names_and_terminals_that_are_not_unicode(folder: Path, style: str) -> None:
+    name = os.fsdecode(b"\xff\xe9.avsc")
+    Path(name).write_text(Path("v3.avsc").read_text())
+    command = [sys.executable, "-m", "headrace", "compat", "check", name, "--against", "v1.avsc", "--format", style]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
+    if style == "json":
+        assert json.loads(done.stdout)["reports"][0]["file"] == name
 
 
 def test_the_demos_third_version_is_refused_with_its_reasons(capsys: pytest.CaptureFixture[str]) -> None:
