@@ -1,6 +1,6 @@
 """Producer rate beside plain kafka-python's, in one run against one broker.
 
-    python bench/producer.py --registry-url http://127.0.0.1:8081 --bootstrap-servers 127.0.0.1:9092
+    python -m bench.producer --registry-url http://127.0.0.1:8081 --bootstrap-servers 127.0.0.1:9092
 
 Prints per row: messages per second from the first send to the last acknowledgement, bytes per message and the CPU
 seconds of this process per wall second. Plain kafka-python sends bytes that were encoded beforehand; the second plain
