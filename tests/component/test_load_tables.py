@@ -10,6 +10,7 @@ import pytest
 from load_world import FIELDS, NOTE, LoadWorld
 
 from avro_schema import frame
+from hive_ddl.table import local_location
 
 pytestmark = pytest.mark.spark
 
@@ -23,16 +24,25 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
     world.close()
 
 
-def sql(world: LoadWorld, statement: str) -> list[dict[str, Any]]:
-    where = ["--data-dir", str(world.data_dir), "--metastore", world.addresses["metastore"]]
-    run = world.command("sql", statement, *where, "--format", "json")
-    assert run.returncode == 0, run.stderr
-    return list(json.loads(run.stdout or "[]"))
+@pytest.fixture(scope="module")
+def session(world: LoadWorld) -> Iterator[Any]:
+    """Another program on the same metastore, as an analyst's would be."""
+    from hive_ddl.executors.session import close_session, open_session
+
+    session = open_session(
+        app_name="analyst",
+        master="local[1]",
+        metastore_uri=world.addresses["metastore"],
+        data_dir=world.data_dir / "analyst",
+        warehouse_uri=local_location(world.warehouse),
+    )
+    yield session
+    close_session(session)
 
 
-def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(world: LoadWorld) -> None:
-    sql(world, "CREATE DATABASE headrace")
-    sql(world, "CREATE TABLE headrace.mine (a INT)")
+def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(world: LoadWorld, session: Any) -> None:
+    session.sql("CREATE DATABASE headrace")
+    session.sql("CREATE TABLE headrace.mine (a INT) STORED AS TEXTFILE")
     world.produce("orders", 40)
     world.produce("mine", 5)
     world.produce("odd", 5)
@@ -49,7 +59,7 @@ def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
     assert held.returncode == 1
     assert "schema files partitions audit" in held.stdout
 
-    sql(world, "DROP TABLE headrace.mine")
+    session.sql("DROP TABLE headrace.mine")
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     world.produce("second", 7)
     second = world.load("--format", "json")
@@ -61,13 +71,12 @@ def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
     topics = ("orders", "mine", "second")
     for topic in topics:
         assert sorted(at for at, _ in world.published(topic)[0]) == sorted(world.produced[topic].rows)
-    (row,) = sql(
-        world,
+    (row,) = session.sql(
         "SELECT count(*) AS n, count_if(note = 'none') AS old, count(DISTINCT kafka.partition, kafka.offset) AS places,"
         " count(DISTINCT dt, hr) AS buckets, (SELECT count(*) FROM headrace.mine) AS mine, "
-        "(SELECT count(*) FROM headrace_quarantine.orders) AS bad FROM headrace.orders",
-    )
-    assert {name: int(value) for name, value in row.items()} == {
+        "(SELECT count(*) FROM headrace_quarantine.orders) AS bad FROM headrace.orders"
+    ).collect()
+    assert row.asDict() == {
         "n": 60,
         "old": 40,
         "places": 60,
