@@ -52,7 +52,6 @@ INCOMPATIBILITIES_MAX = 1_000
 CAUSES_MAX = 20
 """Most problems listed inside one branch of a union; a person needs the first few."""
 
-
 PROMOTIONS = frozenset(
     (PrimitiveType(reader), PrimitiveType(writer))
     for reader, writers in {
@@ -216,6 +215,7 @@ class _Walk:
         self.known: dict[tuple[int, int], _Problems] = {}
 
     def run(self, request: _Visit) -> _Problems:
+        """Answers a visit and, on the way, every visit that its check asks for; the innermost is on top of the stack."""
         stack: list[tuple[tuple[int, int], _Steps]] = []
         while True:
             visit = self.resolved(request)
