@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from loader.work_unit import FileKind, FileRange, RangeCounts
 
@@ -62,9 +63,19 @@ class DecidedRange:
     bytes_read: int
 
 
+class WindowCount(NamedTuple):
+    """Messages of one ten-minute window; `fingerprint` is a sum modulo 2**64. A list in JSON, since a load of old
+    events may touch the windows of a whole year."""
+
+    window_start_ms: int
+    messages: int
+    bytes: int
+    fingerprint: int
+
+
 @dataclass(frozen=True, slots=True)
-class WindowCount:
-    """Messages of one tier, partition and ten-minute window; `fingerprint` is a sum modulo 2**64.
+class CountSeries:
+    """The counts of one tier and partition, by window in the order of time.
 
     `outcome` is `written` or `quarantined` for tier `loader` and "" for tier `broker`.
     """
@@ -72,10 +83,7 @@ class WindowCount:
     tier: str
     outcome: str
     partition: int
-    window_start_ms: int
-    count: int
-    bytes: int
-    fingerprint: int
+    windows: tuple[WindowCount, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +123,7 @@ class TopicDecision:
     load_schema: LoadSchema | None
     ranges: tuple[DecidedRange, ...]
     files: tuple[DecidedFile, ...]
-    audit: tuple[WindowCount, ...]
+    audit: tuple[CountSeries, ...]
     time_sources: Mapping[str, int]
     asked_ids: frozenset[int]
 

@@ -4,8 +4,8 @@ A value is read only if it says exactly what its type says: a missing key, an un
 is a `ValueError`. Canonical means one spelling per value (sorted keys, no spaces, ASCII), so that equal values are
 equal bytes and a checksum over them means something.
 
-Supported: bool, int, str, StrEnum, dataclasses, `X | None`, `tuple[X, ...]`, `tuple[X, Y]`, `frozenset[X]`,
-`Mapping[str, X]` and `Mapping[int, X]`. Floats are left out on purpose: they have several spellings.
+Supported: bool, int, str, StrEnum, dataclasses, NamedTuples (as lists), `X | None`, `tuple[X, ...]`, `tuple[X, Y]`,
+`frozenset[X]`, `Mapping[str, X]` and `Mapping[int, X]`. Floats are left out on purpose: they have several spellings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -56,19 +56,20 @@ def from_checksummed(content: bytes, wanted: type[T]) -> T:
 
 def to_json(value: Any) -> Any:
     """A dataclass (or any value of the supported types) as a JSON value."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    kind = type(value)
+    if kind is int or kind is str or kind is bool or value is None:
+        return value
+    if isinstance(value, tuple):
+        return [to_json(item) for item in value]
+    if dataclasses.is_dataclass(kind):
+        return {name: to_json(getattr(value, name)) for name in _field_types(kind)}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, frozenset):
         return [to_json(item) for item in sorted(value)]
-    if isinstance(value, tuple):
-        return [to_json(item) for item in value]
     if isinstance(value, StrEnum):
         return value.value
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    raise TypeError(f"{type(value).__name__} has no canonical JSON")
+    raise TypeError(f"{kind.__name__} has no canonical JSON")
 
 
 def from_json(value: Any, wanted: type[T], where: str = "") -> T:
@@ -77,56 +78,120 @@ def from_json(value: Any, wanted: type[T], where: str = "") -> T:
     Raises:
         ValueError: it does not fit; the message says where.
     """
-    return typing.cast(T, _read(value, wanted, where))
+    try:
+        return typing.cast(T, _reader(typing.cast(Any, wanted))(value))
+    except _Misfit as misfit:
+        place = where + "".join(f"/{step}" for step in reversed(misfit.path))
+        raise ValueError(f"{place or '/'}: {misfit}") from misfit
 
 
-def _read(value: Any, wanted: Any, where: str) -> Any:
+Reader = Callable[[Any], Any]
+
+
+class _Misfit(ValueError):
+    """A value that does not fit its type. `path` grows from the inside out, only when something is wrong."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.path: list[str] = []
+
+
+@functools.cache
+def _reader(wanted: Any) -> Reader:
+    """The function that reads values of a type; made once per type, since a decision may hold many thousands."""
     origin = typing.get_origin(wanted)
+    arguments = typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
-        inner = [choice for choice in typing.get_args(wanted) if choice is not type(None)]
-        return None if value is None else _read(value, inner[0], where)
+        return _optional_reader(next(choice for choice in arguments if choice is not type(None)))
     if origin is tuple:
-        return _read_tuple(value, typing.get_args(wanted), where)
+        return _items_reader(arguments[0], tuple) if arguments[1:] == (...,) else _fixed_reader(arguments, tuple)
     if origin is frozenset:
-        return frozenset(_read_tuple(value, (typing.get_args(wanted)[0], ...), where))
+        return _items_reader(arguments[0], frozenset)
     if origin is not None and issubclass(origin, Mapping):
-        return _read_mapping(value, typing.get_args(wanted), where)
+        return _mapping_reader(*arguments)
     if dataclasses.is_dataclass(wanted):
-        return _read_dataclass(value, wanted, where)
+        return _dataclass_reader(wanted)
+    if isinstance(wanted, type) and issubclass(wanted, tuple):  # a NamedTuple: a list in the order of its fields
+        return _fixed_reader(tuple(_field_types(wanted).values()), lambda items: wanted(*items))
     if isinstance(wanted, type) and issubclass(wanted, StrEnum):
-        return wanted(_plain(value, str, where))
-    return _plain(value, wanted, where)
+        return lambda value: _in_enum(_plain(value, str), wanted)
+    return lambda value: _plain(value, wanted)
 
 
-def _read_tuple(value: Any, arguments: tuple[Any, ...], where: str) -> tuple[Any, ...]:
-    items = _plain(value, list, where)
-    if len(arguments) == 2 and arguments[1] is ...:
-        return tuple(_read(item, arguments[0], f"{where}/{i}") for i, item in enumerate(items))
-    if len(items) != len(arguments):
-        raise ValueError(f"{where or '/'}: expected {len(arguments)} items, found {len(items)}")
-    return tuple(_read(item, kind, f"{where}/{i}") for i, (item, kind) in enumerate(zip(items, arguments, strict=True)))
+def _optional_reader(inner: Any) -> Reader:
+    read = _reader(inner)
+    return lambda value: None if value is None else read(value)
 
 
-def _read_mapping(value: Any, arguments: tuple[Any, ...], where: str) -> dict[Any, Any]:
-    key_type, item_type = arguments
-    return {
-        (int(key) if key_type is int else key): _read(item, item_type, f"{where}/{key}")
-        for key, item in _plain(value, dict, where).items()
-    }
+def _items_reader(kind: Any, made: Callable[[Any], Any]) -> Reader:
+    read = _reader(kind)
+
+    def items(value: Any) -> Any:
+        found = []
+        for item in _plain(value, list):
+            try:
+                found.append(read(item))
+            except _Misfit as misfit:
+                misfit.path.append(str(len(found)))
+                raise
+        return made(found)
+
+    return items
 
 
-def _read_dataclass(value: Any, wanted: Any, where: str) -> Any:
-    document = _plain(value, dict, where)
-    kinds = _field_types(wanted)
-    if set(document) != set(kinds):
-        odd = sorted(set(document) ^ set(kinds))
-        raise ValueError(f"{where or '/'}: missing or unknown {', '.join(odd)}")
-    return wanted(**{name: _read(document[name], kind, f"{where}/{name}") for name, kind in kinds.items()})
+def _fixed_reader(kinds: Sequence[Any], made: Callable[[Any], Any]) -> Reader:
+    reads = tuple(_reader(kind) for kind in kinds)
+
+    def fixed(value: Any) -> Any:
+        items = _plain(value, list)
+        if len(items) != len(reads):
+            raise _Misfit(f"expected {len(reads)} items, found {len(items)}")
+        return made([_at(str(place), read, item) for place, (read, item) in enumerate(zip(reads, items, strict=True))])
+
+    return fixed
 
 
-def _plain(value: Any, wanted: type, where: str) -> Any:
+def _mapping_reader(key_type: Any, item_type: Any) -> Reader:
+    read = _reader(item_type)
+
+    def mapping(value: Any) -> Any:
+        return {
+            (int(key) if key_type is int else key): _at(key, read, item) for key, item in _plain(value, dict).items()
+        }
+
+    return mapping
+
+
+def _dataclass_reader(wanted: Any) -> Reader:
+    reads = {name: _reader(kind) for name, kind in _field_types(wanted).items()}
+
+    def record(value: Any) -> Any:
+        document = _plain(value, dict)
+        if document.keys() != reads.keys():
+            raise _Misfit(f"missing or unknown {', '.join(sorted(document.keys() ^ reads.keys()))}")
+        return wanted(**{name: _at(name, read, document[name]) for name, read in reads.items()})
+
+    return record
+
+
+def _at(step: str, read: Reader, value: Any) -> Any:
+    try:
+        return read(value)
+    except _Misfit as misfit:
+        misfit.path.append(step)
+        raise
+
+
+def _in_enum(value: str, wanted: Any) -> Any:
+    try:
+        return wanted(value)
+    except ValueError as error:
+        raise _Misfit(str(error)) from error
+
+
+def _plain(value: Any, wanted: type) -> Any:
     if type(value) is not wanted:
-        raise ValueError(f"{where or '/'}: expected {wanted.__name__}, found {type(value).__name__}")
+        raise _Misfit(f"expected {wanted.__name__}, found {type(value).__name__}")
     return value
 
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from loader.decision import DecidedFile, DecidedRange, WindowCount
+from loader.decision import CountSeries, DecidedFile, DecidedRange, WindowCount
 from loader.plan import PlannedRange, TopicRanges
 from loader.work_unit import (
     FileKind,
@@ -35,7 +35,7 @@ class SettledTopic:
 
     ranges: tuple[DecidedRange, ...] = ()
     files: tuple[DecidedFile, ...] = ()
-    audit: tuple[WindowCount, ...] = ()
+    audit: tuple[CountSeries, ...] = ()
     time_sources: Mapping[str, int] = field(default_factory=dict)
     unknown_ids: frozenset[int] = frozenset()
     problems: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ def _settle_topic(
             found for found in decided if found.end > found.start or found.previous not in (None, found.start)
         ),
         files=_decided_files(kept_files),
-        audit=_windows(kept),
+        audit=_series(kept),
         time_sources=_time_sources(kept),
         unknown_ids=unknown,
         problems=tuple(problems),
@@ -215,15 +215,18 @@ def _decided_files(files: Sequence[_TaskFile]) -> tuple[DecidedFile, ...]:
     return tuple(decided)
 
 
-def _windows(pieces: Sequence[_Piece]) -> tuple[WindowCount, ...]:
-    sums: dict[tuple[str, str, int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+def _series(pieces: Sequence[_Piece]) -> tuple[CountSeries, ...]:
+    sums: dict[tuple[str, str, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0, 0]))
     for piece in pieces:
         for row in piece.result.audit:
-            total = sums[(row.tier, row.outcome, row.partition, row.window_start_ms)]
+            total = sums[row.tier, row.outcome, row.partition][row.window_start_ms]
             total[0] += row.count
             total[1] += row.bytes
             total[2] = (total[2] + row.fingerprint) % 2**64
-    return tuple(WindowCount(*key, *total) for key, total in sorted(sums.items()))
+    return tuple(
+        CountSeries(*key, tuple(WindowCount(start_ms, *total) for start_ms, total in sorted(windows.items())))
+        for key, windows in sorted(sums.items())
+    )
 
 
 def _time_sources(pieces: Sequence[_Piece]) -> dict[str, int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from audit.row import AuditRow, Outcome, Tier, range_row_id
-from loader.decision import Decision, TopicDecision, WindowCount
+from loader.decision import CountSeries, Decision, TopicDecision, WindowCount
 from loader.followers.base import Step
 
 APPLICATION = "headrace-load"
@@ -38,21 +38,28 @@ def audit_rows(topic: str, decision: Decision, host: str) -> Iterator[AuditRow]:
     """The rows of one decision; the same decision always gives the same ids."""
     decided = decision.topics[topic]
     ranges = {offsets.partition: (offsets.start, offsets.end) for offsets in decided.ranges}
-    for window in decided.audit:
-        yield _row(topic, decision, decided, window, ranges[window.partition], host)
+    for series in decided.audit:
+        for window in series.windows:
+            yield _row(topic, decision, decided, series, window, ranges[series.partition], host)
 
 
 def _row(
-    topic: str, decision: Decision, decided: TopicDecision, window: WindowCount, offsets: tuple[int, int], host: str
+    topic: str,
+    decision: Decision,
+    decided: TopicDecision,
+    series: CountSeries,
+    window: WindowCount,
+    offsets: tuple[int, int],
+    host: str,
 ) -> AuditRow:
-    tier, outcome = Tier(window.tier), OUTCOMES[window.outcome]
+    tier, outcome = Tier(series.tier), OUTCOMES[series.outcome]
     start, end = offsets
     return AuditRow(
         id=range_row_id(
             tier,
             outcome,
             topic,
-            window.partition,
+            series.partition,
             start,
             end,
             window.window_start_ms,
@@ -62,14 +69,14 @@ def _row(
         outcome=outcome,
         topic=topic,
         window_start_ms=window.window_start_ms,
-        count=window.count,
+        count=window.messages,
         bytes=window.bytes,
         fingerprint=window.fingerprint,
         application=APPLICATION,
         host=host,
         instance=decision.work_id,
         emitted_at_ms=decision.decided_at_ms,
-        partition=window.partition,
+        partition=series.partition,
         start=start,
         end=end,
     )

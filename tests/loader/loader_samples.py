@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from loader.decision import DecidedFile, DecidedRange, Decision, DecisionKind, LoadSchema, TopicDecision, WindowCount
+from loader.decision import (
+    CountSeries,
+    DecidedFile,
+    DecidedRange,
+    Decision,
+    DecisionKind,
+    LoadSchema,
+    TopicDecision,
+    WindowCount,
+)
 from loader.work_unit import FileKind, FileRange, RangeCounts
 
 BUCKET = "dt=2026-01-01/hr=05"
@@ -53,7 +62,7 @@ def topic_decision(
         load_schema=load_schema() if new else schema,
         ranges=ranges,
         files=tuple(files),
-        audit=(WindowCount("loader", "written", 0, 1_767_225_600_000, 5, 100, 2**64 - 1),),
+        audit=(CountSeries("loader", "written", 0, (WindowCount(1_767_225_600_000, 5, 100, 2**64 - 1),)),),
         time_sources={"record": 5},
         asked_ids=asked_ids,
     )

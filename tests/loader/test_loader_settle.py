@@ -69,7 +69,9 @@ def test_whole_work_is_decided_whole() -> None:
     assert settled.problems == ()
     assert [(file.name, file.staged) for file in settled.files] == [("0-0.avro", "a"), ("1-0.avro", "b")]
     assert settled.counts == RangeCounts(records=25)
-    assert [(row.partition, row.count, row.fingerprint) for row in settled.audit] == [(0, 20, 0), (1, 5, 2**63)]
+    assert [
+        (series.partition, window.messages, window.fingerprint) for series in settled.audit for window in series.windows
+    ] == [(0, 20, 0), (1, 5, 2**63)]
     assert settled.time_sources == {"record": 25}
     assert settled.ranges[0].leader_epoch == 4
 
