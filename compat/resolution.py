@@ -215,7 +215,7 @@ class _Walk:
         self.known: dict[tuple[int, int], _Problems] = {}
 
     def run(self, request: _Visit) -> _Problems:
-        """Answers a visit and, on the way, every visit that its check asks for; the innermost is on top of the stack."""
+        """Answers a visit and, on the way, every visit that its check asks for; the innermost is the last one."""
         stack: list[tuple[tuple[int, int], _Steps]] = []
         while True:
             visit = self.resolved(request)
