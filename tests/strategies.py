@@ -357,16 +357,22 @@ _FIELD_TYPES: list[Any] = [
 ]
 
 
-def _field_of(draw: st.DrawFn, name: str, aliases: tuple[str, ...]) -> dict[str, Any]:
+def _field_of(
+    draw: st.DrawFn, name: str, aliases: tuple[str, ...], others: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
     kind = draw(st.sampled_from(["plain"] * 6 + ["enum", "record", "records"]))
     node = draw(st.sampled_from(_FIELD_TYPES))
+    # A renamed field keeps its type's name, which another field may then not take.
+    text, suffix = json.dumps(others or []), name
+    while f'_{suffix}"' in text:
+        suffix += "x"
     if kind == "enum":
         symbols = draw(st.lists(st.sampled_from(["A", "B", "C"]), min_size=1, unique=True))
-        node = {"type": "enum", "name": f"E_{name}", "symbols": symbols}
+        node = {"type": "enum", "name": f"E_{suffix}", "symbols": symbols}
     elif kind != "plain":
         inner = draw(st.lists(st.sampled_from(["x", "y", "z"]), min_size=0, max_size=3, unique=True))
         members = [{"name": n, "type": draw(st.sampled_from(_FIELD_TYPES))} for n in inner]
-        node = {"type": "record", "name": f"R_{name}", "fields": members}
+        node = {"type": "record", "name": f"R_{suffix}", "fields": members}
         if kind == "records":
             node = {"type": "array", "items": node}
     out: dict[str, Any] = {"name": name, "type": node}
@@ -384,12 +390,13 @@ def _changed(draw: st.DrawFn, fields: list[dict[str, Any]]) -> list[dict[str, An
     names = {item["name"] for item in fields}
     new = draw(NAMES.filter(lambda name: name not in names))
     if what == "add" or not fields:
-        return [*fields, _field_of(draw, new, ())]
+        return [*fields, _field_of(draw, new, (), fields)]
     i = draw(st.integers(0, len(fields) - 1))
     if what == "remove":
         del fields[i]
     elif what == "retype":
-        fields[i] = _field_of(draw, fields[i]["name"], tuple(fields[i].get("aliases", ())))
+        others = fields[:i] + fields[i + 1 :]
+        fields[i] = _field_of(draw, fields[i]["name"], tuple(fields[i].get("aliases", ())), others)
     elif what == "rename":
         fields[i]["aliases"] = [fields[i]["name"]]
         fields[i]["name"] = new
