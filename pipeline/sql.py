@@ -43,7 +43,7 @@ class QueryFailed(Exception):
 class QueryResult:
     """`types` are Spark's short names of the columns' types; a value is its text, or None for NULL.
 
-    `values` holds the same rows as JSON values, for those who want numbers as numbers.
+    `values` holds the same rows as JSON values, for those who want numbers as numbers; empty unless asked for.
     """
 
     columns: tuple[str, ...]
@@ -80,8 +80,14 @@ def check_statement(text: str) -> str:
     return statement
 
 
-def run_query(session: SparkSession, statement: str, database: str) -> QueryResult:
+def run_query(session: SparkSession, statement: str, database: str, *, with_values: bool = False) -> QueryResult:
     """Runs one query, with tables of `database` known by their bare names.
+
+    Args:
+        session: on the metastore of the tables.
+        statement: as `check_statement` gives it.
+        database: may be absent.
+        with_values: whether the result's `values` are filled too.
 
     Raises:
         QueryFailed: Spark cannot understand or run it.
@@ -90,7 +96,7 @@ def run_query(session: SparkSession, statement: str, database: str) -> QueryResu
         _refuse_writes(session, statement)
         if session.catalog.databaseExists(database):
             session.catalog.setCurrentDatabase(database)
-        return _collected(session.sql(statement))
+        return _collected(session.sql(statement), with_values)
     except (PySparkException, Py4JError) as error:
         if "PARSE_SYNTAX_ERROR" in str(error) and _ends_before(statement, str(error)):
             raise QueryFailed("one query at a time: there is more text after a semicolon") from error
@@ -133,7 +139,7 @@ def _refuse_writes(session: Any, statement: str) -> None:
         raise QueryFailed(f"only queries are run here, and this statement would {found[1].lower()}")
 
 
-def _collected(frame: DataFrame) -> QueryResult:
+def _collected(frame: DataFrame, with_values: bool) -> QueryResult:
     from pyspark.sql import functions
 
     names, types = tuple(frame.columns), tuple(field.dataType for field in frame.schema.fields)
@@ -141,13 +147,15 @@ def _collected(frame: DataFrame) -> QueryResult:
     keys = [f"c{i}" for i in range(len(names))]
     plain = frame.toDF(*keys)
     texts = [_as_text(functions.col(key), kind).alias(f"{key}_text") for key, kind in zip(keys, types, strict=True)]
-    whole = functions.to_json(functions.struct(*map(_json_ready, keys, types)), {"ignoreNullFields": "false"})
-    rows = plain.select(*texts, whole.alias("whole")).collect() if keys else []
-    documents = [json.loads(row["whole"]) for row in rows]
+    if with_values:
+        whole = functions.struct(*map(_json_ready, keys, types))
+        texts.append(functions.to_json(whole, {"ignoreNullFields": "false"}).alias("whole"))
+    rows = [tuple(row) for row in plain.select(*texts).collect()] if keys else []
+    documents = [json.loads(row[-1]) for row in rows] if with_values else []
     return QueryResult(
         columns=names,
         types=tuple(kind.simpleString() for kind in types),
-        rows=tuple(tuple(row)[:-1] for row in rows),
+        rows=tuple(row[: len(keys)] for row in rows),
         values=tuple(tuple(document[key] for key in keys) for document in documents),
     )
 

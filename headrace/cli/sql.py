@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         statement = check_statement(args.query)
         ensure_java(settings.data_dir)
-        result = _answer(settings, statement)
+        result = _answer(settings, statement, with_values=args.format == "json")
     except (QueryFailed, HiveDdlError, JavaNotFoundError) as error:
         raise CommandError(str(error)) from error
     _print(result, args.format)
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _answer(settings: Settings, statement: str) -> QueryResult:
+def _answer(settings: Settings, statement: str, with_values: bool) -> QueryResult:
     from hive_ddl.executors.session import close_session, open_session
     from hive_ddl.table import local_location
     from pipeline.sql import run_query
@@ -71,7 +71,7 @@ def _answer(settings: Settings, statement: str) -> QueryResult:
         short_lived=True,
     )
     try:
-        return run_query(session, statement, settings.hive.database)
+        return run_query(session, statement, settings.hive.database, with_values=with_values)
     finally:
         close_session(session)
 

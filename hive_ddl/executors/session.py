@@ -353,13 +353,17 @@ def _start(properties: Mapping[str, str], log_path: Path) -> SparkSession:
 
 
 def _last_words(log_path: Path, start: int, otherwise: str) -> str:
-    """The line of the JVM's output that says most about why it ended."""
+    """What of the JVM's output says most about why it ended, in one line."""
     with log_path.open("rb") as log:
         log.seek(start)
         lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
     telling = [line for line in lines if not line.startswith(("at ", "WARNING", "Using Spark"))]
-    reason = next((line for line in telling if "rror" in line or "xception" in line), None)
-    return f"{reason or (telling or [otherwise.splitlines()[0]])[-1]} (log: {log_path})"
+    if not telling:
+        return f"{otherwise.splitlines()[0]} (log: {log_path})"
+    found = next((i for i, line in enumerate(telling) if "rror" in line or "xception" in line), len(telling) - 1)
+    # Java says "Error occurred during initialization of VM" and the reason in the line after it.
+    end = found + (2 if telling[found].endswith("initialization of VM") else 1)
+    return f"{': '.join(telling[found:end])} (log: {log_path})"
 
 
 def _reach_metastore(session: SparkSession, where: str, derby_dir: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -94,12 +95,10 @@ def listening(pid: int) -> set[str]:
     """Addresses that the process and its descendants accept TCP connections on, as the kernel has them."""
     inodes = set()
     for member in descendants(pid):
-        for descriptor in Path(f"/proc/{member}/fd").iterdir():
-            try:
-                target = descriptor.readlink().name
-            except OSError:
-                continue
-            inodes.update(re.findall(r"socket:\[(\d+)\]", target))
+        with contextlib.suppress(OSError):
+            for descriptor in Path(f"/proc/{member}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    inodes.update(re.findall(r"socket:\[(\d+)\]", str(descriptor.readlink())))
     found = set()
     for table, is_v6 in (("tcp", False), ("tcp6", True)):
         for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -112,7 +111,11 @@ def listening(pid: int) -> set[str]:
 
 
 def descendants(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    """The process, then those it started, depth first; the JVM starts short-lived ones of its own."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
     return [pid, *(member for child in children for member in descendants(int(child)))]
 
 
@@ -268,6 +271,12 @@ def test_a_metastore_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
             )
 
 
+def test_a_jvm_that_does_not_start_is_said_in_one_line(tmp_path: Path) -> None:
+    line = refused(tmp_path, "--conf", "spark.driver.memory=1k")
+    assert line.startswith("headrace: Spark did not start: ")
+    assert "heap" in line
+
+
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:9083", "127.0.0.1:9083", "thrift://127.0.0.1", "thrift://h:x"])
 def test_a_metastore_address_must_be_one(uri: str, tmp_path: Path) -> None:
     with pytest.raises(MetastoreUnavailable, match="expected thrift://host:port"):
@@ -276,7 +285,7 @@ def test_a_metastore_address_must_be_one(uri: str, tmp_path: Path) -> None:
 
 def test_the_endpoint_ends_when_its_jvm_does(tmp_path: Path) -> None:
     running = Endpoint(tmp_path)
-    (jvm,) = descendants(running.process.pid)[1:]
+    jvm = descendants(running.process.pid)[1]
     os.kill(jvm, 9)
     _, errors = running.process.communicate(timeout=60)
     assert running.process.returncode == 2

@@ -42,7 +42,7 @@ EVERY_TYPE = """
 
 
 def answer(session: SparkSession, query: str) -> QueryResult:
-    return run_query(session, check_statement(query), "shop")
+    return run_query(session, check_statement(query), "shop", with_values=True)
 
 
 def test_json_keeps_numbers_and_nesting(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,6 +66,11 @@ def test_json_keeps_numbers_and_nesting(session: SparkSession, capsys: pytest.Ca
             "empty": "",
         }
     ]
+
+
+def test_json_values_are_made_only_when_asked_for(session: SparkSession) -> None:
+    result = run_query(session, "select id, name from sales", "shop")
+    assert (result.rows, result.values) == ((("1", "a"),), ())
 
 
 def test_csv_quotes_what_needs_it(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
