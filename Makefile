@@ -40,6 +40,10 @@ format: setup-dev ## put the code into its format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+bench: setup-dev ## rates of each part, beside a baseline in the same run
+	@for name in $(basename $(notdir $(wildcard bench/*.py))); do \
+	  case $$name in __init__) ;; *) echo "== bench.$$name"; $(BIN)/python -m bench.$$name || exit 1;; esac; done
+
 setup: ## make the virtual environment for the demo
 	@test -n "$(PYTHON)" || { echo "$(NO_PYTHON)" >&2; exit 2; }
 	@$(PYTHON) tools/setup_environment.py demo
