@@ -154,7 +154,7 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     print(
         f"cores={cores} load={os.getloadavg()[0]:.1f} fsync={args.fsync} client=confluent-kafka "
-        f"{confluent_kafka.version()[0]} python={sys.version.split()[0]}"
+        f"{confluent_kafka.__version__} python={sys.version.split()[0]}"
     )
     print(f"{'':<34}{'bytes':>8}{'codec':>8}{'messages/s':>14}{'MB/s':>12}")
     for record_bytes in args.bytes:

@@ -4,6 +4,7 @@ BrokerError
 ├── StartError            the broker cannot start: one line for the person who started it
 │   ├── DataFolderInUse       another broker holds the folder
 │   └── AddressUnusable       the port is taken or the host is not ours
+├── DiskFailed            data could not be forced to disk: the broker ends, since it can promise nothing more
 ├── ProtocolError         a client sent what cannot be read: its connection is closed, nobody else's
 │   ├── FrameRefused          a length that is negative, too short or above the limit
 │   └── MalformedRequest      a frame whose bytes do not match its API key and version
@@ -40,6 +41,13 @@ class AddressUnusable(StartError):
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"cannot listen on {address}: {reason}; choose another --broker-listen")
         self.address = address
+
+
+class DiskFailed(BrokerError):
+    """Data could not be forced to disk. What was acknowledged before may still be lost with the power."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"the disk failed, and the broker can promise nothing more: {error}")
 
 
 class ProtocolError(BrokerError):

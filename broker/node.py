@@ -17,7 +17,7 @@ import resource
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from broker.coordinator.coordinator import GroupCoordinator
 from broker.errors import DataFolderInUse, RequestRefused, StartError
 from broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, PartitionKey, read_checkpoint, write_checkpoint
 from broker.log.files import OpenFiles, sync_folder
-from broker.log.flusher import Flusher, sync_files
+from broker.log.flusher import SYNC_THREADS, Flusher
 from broker.log.partition_log import LogLimits, PartitionLog
 from broker.log.recovery import open_log
 from broker.log.retention import expired_segments
@@ -60,9 +60,10 @@ class BrokerNode:
         self.now_ms = now_ms
         self.address = (config.host, config.port)
         self.logs: dict[PartitionKey, PartitionLog] = {}
-        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="broker-disk")
+        self._executor = ThreadPoolExecutor(max_workers=SYNC_THREADS, thread_name_prefix="broker-disk")
         self.flusher = Flusher(self._executor, on_disk_failure)
         self._tasks: list[asyncio.Task[None]] = []
+        self._closing = asyncio.Event()
         self._lock_fd = _lock(config.data_dir)
         try:
             self._open()
@@ -121,16 +122,15 @@ class BrokerNode:
             loop.create_task(self._repeat(self.config.housekeeping_interval_ms, self._keep_house)),
             loop.create_task(self.groups.run()),
         ]
-        if self.config.fsync is FsyncMode.INTERVAL:
-            self._tasks.append(loop.create_task(self._repeat(self.config.flush_interval_ms, self.flusher.flush_dirty)))
+        flush = self.flusher.flush_closed_segments if self.config.fsync is FsyncMode.NONE else self.flusher.flush_dirty
+        self._tasks.append(loop.create_task(self._repeat(self.config.flush_interval_ms, flush)))
 
     async def close(self) -> None:
         """Forces and closes everything and leaves the mark of a clean end."""
-        for task in self._tasks:
-            task.cancel()
+        self._closing.set()
+        self.groups.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        jobs = [job for job in (log.close() for log in self.logs.values()) if job is not None]
-        sync_files([path for job in jobs for path in job.paths])
+        await self.flusher.sync([path for log in self.logs.values() for path in log.close()])
         for log in self.logs.values():
             log.recovery_point = log.log_end_offset
         self._write_checkpoints()
@@ -141,8 +141,13 @@ class BrokerNode:
         os.close(self._lock_fd)
 
     async def _repeat(self, interval_ms: int, work: Callable[[], object]) -> None:
-        while True:
-            await asyncio.sleep(interval_ms / 1000)
+        while not self._closing.is_set():
+            try:
+                async with asyncio.timeout(interval_ms / 1000):
+                    await self._closing.wait()
+                return
+            except TimeoutError:
+                pass
             try:
                 result = work()
                 if asyncio.iscoroutine(result):
@@ -182,12 +187,17 @@ class BrokerNode:
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         self.check_new_topic(name, partitions)
         topic = Topic(name, uuid.uuid4(), partitions, MappingProxyType(dict(configs)))
-        self.topics.put(topic)
-        for index in range(partitions):
-            self._open_log(topic, index, True, 0, 0)
-        sync_folder(self.config.data_dir)
-        logger.info("topic created topic=%s partitions=%d id=%s", name, partitions, topic.topic_id)
+        self.create_topics([topic])
         return topic
+
+    def create_topics(self, topics: Sequence[Topic]) -> None:
+        """Creates topics that were checked, with one write of the topic file for all."""
+        self.topics.put(*topics)
+        for topic in topics:
+            for index in range(topic.partitions):
+                self._open_log(topic, index, True, 0, 0)
+            logger.info("topic created topic=%s partitions=%d id=%s", topic.name, topic.partitions, topic.topic_id)
+        sync_folder(self.config.data_dir)
 
     def ensure_topic(self, name: str) -> Topic:
         """The topic, created with the broker's defaults when there is none."""
@@ -249,6 +259,8 @@ class BrokerNode:
             now_ms=self.now_ms(),
         )
         self.logs[topic.name, index] = opened.log
+        if opened.log.needs_flush:
+            self.flusher.note(opened.log)
         return opened.truncated_bytes
 
     # Upkeep

@@ -10,7 +10,6 @@ Bytes that make no sense close their connection, with a line in the log; nobody 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 import socket
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.config import BrokerConfig
-from broker.errors import AddressUnusable, ProtocolError, StartError
+from broker.errors import AddressUnusable, DiskFailed, ProtocolError
 from broker.handlers.context import RequestContext
 from broker.handlers.dispatch import HANDLERS, Pieces, refuse_version
 from broker.node import BrokerNode
@@ -281,7 +280,7 @@ class BrokerServer:
         """Serves until `stop`, then closes everything.
 
         Raises:
-            StartError: the disk failed while the broker ran.
+            DiskFailed: the disk failed while the broker ran or when it closed.
         """
         await self._stopped.wait()
         assert self._server is not None
@@ -293,10 +292,12 @@ class BrokerServer:
             if not self.connections:
                 break
             await asyncio.sleep(0.01)
-        with contextlib.suppress(OSError):
+        try:
             await self.node.close()
+        except OSError as error:
+            self._disk_failure = self._disk_failure or error
         if self._disk_failure is not None:
-            raise StartError(f"the disk failed and nothing more can be promised: {self._disk_failure}")
+            raise DiskFailed(self._disk_failure)
 
     def stop(self) -> None:
         self._stopped.set()

@@ -73,6 +73,7 @@ class GroupCoordinator:
         self._waiting: dict[Ticket, asyncio.Future[JoinResult | SyncResult]] = {}
         self._changed = asyncio.Event()
         self._compact_above = COMPACT_BYTES
+        self._stopped = False
         self._load()
 
     # Members
@@ -214,8 +215,8 @@ class GroupCoordinator:
     # Time
 
     async def run(self) -> None:
-        """Lets time pass for the groups; runs until cancelled."""
-        while True:
+        """Lets time pass for the groups, until `stop`."""
+        while not self._stopped:
             now_ms = self._monotonic_ms()
             deadlines = []
             for group in list(self.groups.values()):
@@ -227,13 +228,18 @@ class GroupCoordinator:
                     deadlines.append(due)
             if self._log.size > self._compact_above:
                 await self._compact()
-            self._changed.clear()
+            if not self._stopped:
+                self._changed.clear()
             wait_ms = min(max(min(deadlines, default=now_ms + TICK_MS_MAX) - now_ms, 1), TICK_MS_MAX)
             try:
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._changed.set()
 
     def _new_group(self, group_id: str) -> Group:
         self._unused_since_ms[group_id] = self._now_ms()

@@ -404,8 +404,11 @@ class Group:
         if self.state is GroupState.PREPARING_REBALANCE:
             return
         for member in self.members.values():
-            self._supersede(member.sync_ticket, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
-            member.sync_ticket = None
+            if member.sync_ticket is not None:
+                # It was silent because it waited for us: its session begins anew.
+                member.touch(now_ms)
+                self._supersede(member.sync_ticket, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+                member.sync_ticket = None
         self._go(Event.REBALANCE_NEEDED)
         self._rebalance_deadline_ms = now_ms + self._longest_rebalance_ms()
 

@@ -4,7 +4,9 @@ answer; 7: the topic id. Replicas other than one, on this node, are refused.
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
+from types import MappingProxyType
 from typing import Any
 
 from kafka.protocol.admin import CreateTopicsResponse
@@ -18,20 +20,32 @@ from broker.topics import Topic
 
 _Result = CreateTopicsResponse.CreatableTopicResult
 DEFAULT = -1
+NIL = uuid.UUID(int=0)
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    names = Counter(topic.name for topic in request.topics or ())
-    return CreateTopicsResponse(
-        version=context.version,
-        topics=[
-            _one(context, wanted, bool(request.validate_only), names[wanted.name] > 1)
-            for wanted in request.topics or ()
-        ],
-    )
+    wanted = list(request.topics or ())
+    names = Counter(topic.name for topic in wanted)
+    decided = [_decide(context, each, names[each.name] > 1) for each in wanted]
+    topics = [each for each in decided if isinstance(each, Topic)]
+    failure: RequestRefused | None = None
+    try:
+        if topics and not request.validate_only:
+            context.node.create_topics(topics)
+    except RequestRefused as refused:
+        failure = refused
+    answers = []
+    for asked, each in zip(wanted, decided, strict=True):
+        reason = failure if isinstance(each, Topic) else each
+        if reason is not None:
+            answers.append(_refused(context, asked, reason))
+        elif isinstance(each, Topic):
+            answers.append(_created(context, each, NIL if request.validate_only else each.topic_id))
+    return CreateTopicsResponse(version=context.version, topics=answers)
 
 
-def _one(context: RequestContext, wanted: Any, validate_only: bool, is_repeated: bool) -> Any:
+def _decide(context: RequestContext, wanted: Any, is_repeated: bool) -> Topic | RequestRefused:
+    """The topic as it would be created, or why it cannot be."""
     name = wanted.name or ""
     try:
         if is_repeated:
@@ -39,12 +53,15 @@ def _one(context: RequestContext, wanted: Any, validate_only: bool, is_repeated:
         partitions = _partitions(context, wanted)
         configs = {config.name or "": check_config(config.name or "", config.value) for config in wanted.configs or ()}
         context.node.check_new_topic(name, partitions)
-        if validate_only:
-            return _created(context, name, None, partitions, configs)
-        topic = context.node.create_topic(name, partitions, configs)
-        return _created(context, name, topic, partitions, configs)
+        return Topic(name, uuid.uuid4(), partitions, MappingProxyType(configs))
     except RequestRefused as refused:
-        return _Result(version=context.version, name=name, error_code=refused.code, error_message=refused.message)
+        return refused
+
+
+def _refused(context: RequestContext, wanted: Any, reason: RequestRefused) -> Any:
+    return _Result(
+        version=context.version, name=wanted.name or "", error_code=reason.code, error_message=reason.message
+    )
 
 
 def _partitions(context: RequestContext, wanted: Any) -> int:
@@ -68,23 +85,24 @@ def _partitions(context: RequestContext, wanted: Any) -> int:
     return context.node.config.partitions if wanted.num_partitions == DEFAULT else int(wanted.num_partitions)
 
 
-def _created(context: RequestContext, name: str, topic: Topic | None, partitions: int, configs: dict[str, str]) -> Any:
+def _created(context: RequestContext, topic: Topic, topic_id: uuid.UUID) -> Any:
+    rows = ROWS if context.version >= 5 else ()
     return _Result(
         version=context.version,
-        name=name,
-        topic_id=topic.topic_id if topic else None,
+        name=topic.name,
+        topic_id=topic_id,
         error_code=ErrorCode.NONE,
-        num_partitions=partitions,
+        num_partitions=topic.partitions,
         replication_factor=1,
         configs=[
             _Result.CreatableTopicConfigs(
                 version=context.version,
                 name=row.name,
-                value=configs.get(row.name) or row.default(context.node.config),
+                value=topic.configs.get(row.name) or row.default(context.node.config),
                 read_only=False,
-                config_source=ConfigSource.TOPIC if row.name in configs else ConfigSource.DEFAULT,
+                config_source=ConfigSource.TOPIC if row.name in topic.configs else ConfigSource.DEFAULT,
                 is_sensitive=False,
             )
-            for row in (ROWS if context.version >= 5 else ())
+            for row in rows
         ],
     )

@@ -30,6 +30,7 @@ from broker.log.scan import PlacedBatch, SegmentFacts
 from broker.log.segment import (
     DELETED,
     INDEX,
+    INDEX_SUFFIXES,
     LOG,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
@@ -77,6 +78,7 @@ class PartitionLog:
     __slots__ = (
         "_active_since_ms",
         "_files",
+        "_is_saved",
         "_unforced",
         "_visible_in",
         "_visible_to",
@@ -101,6 +103,8 @@ class PartitionLog:
         active: SegmentFacts,
         producers: ProducerStates,
         log_start_offset: int,
+        recovery_point: int,
+        is_saved: bool,
         now_ms: int,
     ) -> None:
         self.folder = folder
@@ -109,12 +113,19 @@ class PartitionLog:
         self.active = active
         self.producers = producers
         self.log_start_offset = min(max(log_start_offset, self.first_base_offset), active.next_offset)
-        self.recovery_point = active.next_offset
+        self.recovery_point = min(recovery_point, active.next_offset)
         self.high_watermark = active.next_offset
         self.waiters: set[Callable[[], None]] = set()
         self._files = files
         self._active_since_ms = now_ms
-        self._unforced: list[Path] = []
+        self._is_saved = is_saved
+        # Closed segments above the recovery point; after a crash there may be some.
+        self._unforced = [
+            segment.path(suffix)
+            for segment in closed
+            if segment.next_offset > recovery_point
+            for suffix in SEGMENT_SUFFIXES
+        ]
         self._visible_in, self._visible_to = active.base_offset, active.size
 
     @property
@@ -160,6 +171,7 @@ class PartitionLog:
         if not active.size:
             self._active_since_ms = now_ms
         self._write(record_batch.prefix(base_offset, header), memoryview(batch)[record_batch.PREFIX_BYTES :])
+        self._is_saved = False
         placed = header._replace(base_offset=base_offset)
         active.add(placed, size)
         self.producers.record(header, base_offset, now_ms)
@@ -220,10 +232,17 @@ class PartitionLog:
 
     # Durability
 
-    def flush_job(self) -> FlushJob:
-        """What has to be forced to disk for everything appended so far to be durable."""
+    @property
+    def has_unforced_segments(self) -> bool:
+        """Are there closed segments that have not been forced to disk?"""
+        return bool(self._unforced)
+
+    def flush_job(self, *, closed_only: bool = False) -> FlushJob:
+        """What has to be forced to disk for everything appended so far, or all closed segments, to be durable."""
         active = self.active
         paths = tuple(self._unforced)
+        if closed_only:
+            return FlushJob(paths, active.base_offset, active.base_offset, 0)
         if active.size:
             paths += (segment_path(self.folder, active.base_offset, LOG),)
         return FlushJob(paths, active.next_offset, active.base_offset, active.size)
@@ -235,15 +254,18 @@ class PartitionLog:
         if self.limits.forced_reads_only:
             self._advance(job.next_offset, job.base_offset, job.position)
 
-    def close(self) -> FlushJob | None:
-        """Writes what a clean start reads instead of scanning; returns what is still to be forced."""
-        job = self.flush_job() if self.needs_flush else None
-        if self.log_end_offset:
+    def close(self) -> list[Path]:
+        """Writes what a clean start reads instead of scanning; returns the files that are still to be forced."""
+        unforced = list(self.flush_job().paths) if self.needs_flush else []
+        if self.log_end_offset and not self._is_saved:
             if self.active.size:
                 self._write_indexes()
+                unforced += [segment_path(self.folder, self.active.base_offset, suffix) for suffix in INDEX_SUFFIXES]
             self._write_snapshot()
+            unforced.append(segment_path(self.folder, self.log_end_offset, SNAPSHOT))
+            self._is_saved = True
         self._files.forget(segment_path(self.folder, self.active.base_offset, LOG))
-        return job
+        return unforced
 
     # Reading
 

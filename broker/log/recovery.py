@@ -77,8 +77,8 @@ def open_log(
             truncated += _truncate(folder, base, scan, size, bases[at + 1 :])
         if following is not None:
             _write_indexes(folder, scan.facts)
-        if size:
-            # What was read may so far only be in the page cache; from here on it counts as forced.
+        if size and limits.forced_reads_only:
+            # What was read may so far only be in the page cache, and consumers are about to see it.
             sync_file(segment_path(folder, base, LOG))
         if scan.fault:
             break
@@ -94,6 +94,8 @@ def open_log(
         active=active,
         producers=_producer_states(folder, closed, active, now_ms),
         log_start_offset=log_start_offset,
+        recovery_point=active.next_offset if is_clean or limits.forced_reads_only else recovery_point,
+        is_saved=is_clean,
         now_ms=now_ms,
     )
     return OpenLog(log, truncated)
@@ -121,6 +123,7 @@ def _truncate(folder: Path, base: int, scan: Scan, size: int, later: list[int]) 
     path = segment_path(folder, base, LOG)
     lost = size - scan.facts.size
     os.truncate(path, scan.facts.size)
+    sync_file(path)
     for dropped in later:
         lost += segment_path(folder, dropped, LOG).stat().st_size
         for suffix in SEGMENT_SUFFIXES:

@@ -12,7 +12,8 @@ from broker.log.record_batch import HEADER_BYTES, LENGTH_OVERHEAD, read_batch_he
 from broker.log.scan import PlacedBatch, walk_batches
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".snapshot", ".deleted"
-SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX)
+INDEX_SUFFIXES = (INDEX, TIME_INDEX)
+SEGMENT_SUFFIXES = (LOG, *INDEX_SUFFIXES)
 CHUNK_BYTES = 64 * 1024
 """Read at once when headers are walked: some hundred small batches, or a few large ones' headers."""
 
