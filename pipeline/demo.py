@@ -23,7 +23,8 @@ from compat.report import text_report
 from headrace.addresses import LiveAddresses, live_addresses
 from headrace.cli.command import table_lines
 from headrace.settings import Settings, load_settings
-from hive_ddl.executors.session import open_session
+from hive_ddl.executors.session import close_session, open_session
+from hive_ddl.table import local_location
 from pipeline.demo_answers import QUESTIONS, differences, numeric_columns, shown
 from pipeline.demo_data import TOPICS, Event, Topic, find_data, flight_event_v2, is_second_half, read_rows
 from pipeline.producer import Producer
@@ -187,7 +188,7 @@ class _Demo:
             master=self._settings.spark["master"],
             metastore_uri=self._addresses.metastore,
             data_dir=self._data_dir,
-            warehouse_uri=Path(self._addresses.warehouse).as_uri(),
+            warehouse_uri=local_location(Path(self._addresses.warehouse)),
             extra={},
         )
         try:
@@ -208,7 +209,7 @@ class _Demo:
                 else:
                     self._detail("  the data set says the same")
         finally:
-            session.stop()
+            close_session(session)
         return wrong
 
     def _read_tables(self, session: SparkSession) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.java import JavaNotFoundError, ensure_java
-from headrace.settings import Address
+from headrace.settings import Address, SettingsError, load_settings
 from hive_ddl.errors import HiveDdlError
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,11 @@ class EndpointOptions:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = _parse(argv)
+    try:
+        options = _parse(argv)
+    except SettingsError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 2
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -86,7 +91,7 @@ def serve(options: EndpointOptions, stop: threading.Event) -> None:
         conf |= {SQL_HOST_KEY: options.sql_listen.host, SQL_PORT_KEY: str(sql_port)}
     session = open_session(
         app_name="headrace endpoint",
-        master=conf.pop("spark.master", "local[2]"),
+        master=conf.pop("spark.master"),
         metastore_uri=None,
         data_dir=options.data_dir,
         warehouse_uri=local_location(options.warehouse),
@@ -191,7 +196,10 @@ def _parse(argv: Sequence[str] | None) -> EndpointOptions:
     parser.add_argument("--warehouse", type=Path, help="folder of the tables (default: DATA_DIR/warehouse)")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark property; repeats")
     args = parser.parse_args(argv)
-    pairs = []
+    # `[spark]` is read like every command reads it: on a command line its values, passwords among them, would show in
+    # the process list.
+    spark = load_settings(environment=os.environ, working_dir=Path.cwd(), home=Path.home()).spark
+    pairs = [(f"spark.{key}", value) for key, value in spark.items()]
     for text in args.conf:
         key, equals, value = text.partition("=")
         if not key or not equals:
