@@ -18,6 +18,7 @@ class ConflictRule(StrEnum):
 
     WORK_VOIDED = "the work was voided"
     WORK_DECIDED = "work to be voided was decided"
+    TOPIC_DECIDED = "a new topic was decided first"
     TOPIC_RECREATED = "the topic was re-created"
     LOAD_SCHEMA_MOVED = "the load schema moved on"
     TABLE_TAKEN = "the table name was given to another topic"
@@ -52,7 +53,9 @@ def find_conflict(state: LoaderState, decision: Decision) -> Conflict | None:
 
 def _topic_conflicts(topic: str, known: TopicState | None, wanted: TopicDecision) -> Iterator[Conflict]:
     topic_id = known.topic_id if known else None
-    if topic_id != wanted.topic_id_before:
+    if known is not None and wanted.topic_id_before is None:
+        yield Conflict(ConflictRule.TOPIC_DECIDED, topic)
+    elif topic_id != wanted.topic_id_before:
         yield Conflict(ConflictRule.TOPIC_RECREATED, f"{topic} was {wanted.topic_id_before} and is {topic_id}")
     revision = known.load_schema.revision if known else 0
     if revision != wanted.revision_before:

@@ -29,13 +29,14 @@ class TopicLoaded:
 class RunReport:
     """One run.
 
-    `slot` is the decision it made, 0 for none. `waiting` topics are fine and not loaded yet, with the reason;
+    `slot` is the decision it made, 0 for none; `conflict` says why its work was thrown away, if it was. `waiting` topics are fine and not loaded yet, with the reason;
     `problems` are sentences by topic that somebody must act on; `notes` need no action. `imbalance` is the heaviest
     task's share over the mean, as planned (bytes) and as measured (time). `read_ms` is the time of the slowest task.
     """
 
     slot: int = 0
     work_id: str = ""
+    conflict: str = ""
     loaded: tuple[TopicLoaded, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
     problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

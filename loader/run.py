@@ -236,9 +236,8 @@ def _with_offer(
     if offered is None:
         return report
     if offered.decision is None:
-        note = f"another load was faster, this work is thrown away ({offered.conflict})"
         logger.info("offer_refused work_id=%s conflict=%s", plan.work_id, offered.conflict)
-        return dataclasses.replace(report, notes=(*report.notes, note))
+        return dataclasses.replace(report, conflict=str(offered.conflict))
     decision = offered.decision
     logger.info("decided slot=%d work_id=%s", decision.slot, decision.work_id)
     loaded = tuple(

@@ -189,6 +189,8 @@ def _print_reasons(word: str, reasons: Any) -> None:
 
 def _summary(report: RunReport) -> str:
     seconds = report.duration_ms / 1000
+    if report.conflict:
+        return f"another load was faster: this one's work is thrown away ({report.conflict}; {seconds:.1f} s)"
     if not report.slot:
         held = f", {len(report.problems)} topics need attention" if report.problems else ""
         caught_up = f", caught up {len(report.followed)} topics" if report.followed else ""

@@ -65,7 +65,7 @@ def test_asked_ids_are_kept() -> None:
         (load("w2", {"orders": topic_decision(decided_range(0, None, 10, 20))}), ConflictRule.OFFSETS_DECIDED),
         (load("w2", {"orders": topic_decision(decided_range(0, 20, 20, 25))}), ConflictRule.OFFSETS_DECIDED),
         (load("w2", {"orders": topic_decision(topic_id_before="id-0")}), ConflictRule.TOPIC_RECREATED),
-        (load("w2", {"orders": topic_decision(new=True)}), ConflictRule.TOPIC_RECREATED),
+        (load("w2", {"orders": topic_decision(new=True)}), ConflictRule.TOPIC_DECIDED),
         (load("w2", {"orders": topic_decision(revision_before=2)}), ConflictRule.LOAD_SCHEMA_MOVED),
         (load("w2", {"orders": topic_decision(topic_id="id-2")}), None),
         (
