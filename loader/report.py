@@ -29,9 +29,10 @@ class TopicLoaded:
 class RunReport:
     """One run.
 
-    `slot` is the decision it made, 0 for none; `conflict` says why its work was thrown away, if it was. `waiting` topics are fine and not loaded yet, with the reason;
-    `problems` are sentences by topic that somebody must act on; `notes` need no action. `imbalance` is the heaviest
-    task's share over the mean, as planned (bytes) and as measured (time). `read_ms` is the time of the slowest task.
+    `slot` is the decision it made, 0 for none; `conflict` says why its work was thrown away, if it was. `waiting`
+    topics are fine and not loaded yet, with the reason; `problems` are sentences by topic that somebody must act on;
+    `notes` need no action. `imbalance` is the heaviest task's share over the mean, as planned (bytes) and as measured
+    (time). `read_ms` is the time of the slowest task.
     """
 
     slot: int = 0
