@@ -34,8 +34,9 @@ from audit.row import AuditRow, Outcome, Tier, counted_row_id
 logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
-SLOTS: Final = 8192
-"""Rows that can be open at once. The file is sparse: only slots in use take space (2.6 MB at most)."""
+SLOTS: Final = 65_536
+"""Rows that can be open at once: a year of ten-minute windows of one topic, for a producer that sends old events. The
+file is sparse: only slots in use take space (21 MB at most)."""
 
 SPOOL_FOLDER: Final = "audit-spool"
 """The folder of spools in a data folder."""

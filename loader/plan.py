@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -155,8 +156,8 @@ def pack(ranges: Sequence[OffsetRange], *, tasks: int, file_bytes_target: int) -
     bound = max(total / tasks, max(weight(piece) for piece in pieces))
     best: list[list[OffsetRange]] = []
     best_load = 0
-    for spread in _spreads(len(pieces)):
-        loads = _lpt(_by_topic(pieces, file_bytes_target, spread), tasks)
+    for limit in _group_limits(bound, file_bytes_target, min(weight(piece) for piece in pieces)):
+        loads = _lpt(_by_topic(pieces, limit), tasks)
         heaviest = max(sum(weight(piece) for piece in load) for load in loads)
         if not best or heaviest < 0.95 * best_load:
             best, best_load = loads, heaviest
@@ -182,23 +183,25 @@ def split(offsets: OffsetRange, bytes_max: int) -> list[OffsetRange]:
     ]
 
 
-def _spreads(pieces: int) -> Iterable[int]:
-    """1, 2, 4 … up to where every piece stands alone."""
-    spread = 1
-    while spread < 2 * pieces:
-        yield spread
-        spread *= 2
+def _group_limits(bound: float, file_bytes_target: int, lightest: int) -> Iterable[float]:
+    """What a group may weigh: as much as fills a file, then no more than a task's share, a half of it, a quarter …
+    down to where every piece stands alone."""
+    yield float(file_bytes_target)
+    limit = min(bound, float(file_bytes_target))
+    while limit > lightest / 2:
+        yield limit
+        limit /= 2
 
 
-def _by_topic(pieces: Sequence[OffsetRange], file_bytes_target: int, spread: int) -> list[list[OffsetRange]]:
-    """Groups that stay together: of each topic as many as its bytes fill files, times `spread`."""
+def _by_topic(pieces: Sequence[OffsetRange], limit: float) -> list[list[OffsetRange]]:
+    """Groups that stay together: of each topic as few as `limit` allows, so that only heavy topics are spread."""
     topics: dict[str, list[OffsetRange]] = defaultdict(list)
     for piece in pieces:
         topics[piece.topic_partition.topic].append(piece)
     groups: list[list[OffsetRange]] = []
     for members in topics.values():
         total = sum(weight(piece) for piece in members)
-        count = min(len(members), spread * -(-total // file_bytes_target))
+        count = min(len(members), math.ceil(total / limit))
         groups += [group for group in _lpt([[piece] for piece in members], count) if group]
     return groups
 

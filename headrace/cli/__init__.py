@@ -84,6 +84,8 @@ def _configure_logging() -> None:
     )
     for chatty in ("py4j", "kafka", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    # It warns of each pause of its own event loop beyond 0.1 s, which on a busy machine is all the time.
+    logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

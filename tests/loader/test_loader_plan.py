@@ -193,6 +193,22 @@ def test_a_topic_stays_in_one_task_when_the_balance_allows() -> None:
     assert packing.imbalance == 1.0
 
 
+def test_only_heavy_topics_are_spread() -> None:
+    sizes = {"heavy": 40 * MB, "small": 3 * MB, "tiny": MB}
+    ranges = [
+        OffsetRange(TopicPartition(topic, number), 0, 1000, "", 0, size)
+        for topic, size in sizes.items()
+        for number in range(4)
+    ]
+    packing = pack(ranges, tasks=2, file_bytes_target=256 * MB)
+    where = {
+        topic: sum(any(piece.topic_partition.topic == topic for piece in unit) for unit in packing.tasks)
+        for topic in sizes
+    }
+    assert where == {"heavy": 2, "small": 1, "tiny": 1}
+    assert packing.imbalance < 1.2
+
+
 def _orders(letters: str) -> list[list[str]]:
     return [list(order) for order in itertools.permutations(letters)]
 
