@@ -12,6 +12,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import signal
 import socket
 import struct
 import threading
@@ -81,6 +82,12 @@ def base_url(listener: socket.socket) -> str:
 
 class _Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no annotations
     """Answers what gunicorn itself refuses in the API's way; its own page would be HTML."""
+
+    def init_signals(self) -> None:
+        super().init_signals()
+        # Ctrl-C on a terminal reaches the worker and the process in front of it, which stops the worker anyway. A
+        # worker that is told twice can get stuck in its own end until it is killed.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: Exception) -> None:
         if isinstance(exc, ParseException):

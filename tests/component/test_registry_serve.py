@@ -52,6 +52,24 @@ def test_stops_cleanly_and_keeps_everything(start_service: StartService, tmp_pat
     assert again.get(f"/schemas/ids/{schema_id}").json["schema"] == STRING
 
 
+def test_ctrl_c_reaches_every_process_and_still_ends_cleanly(tmp_path: Path) -> None:
+    for _ in range(4):
+        process = subprocess.Popen(
+            [sys.executable, "-m", *SERVE, str(tmp_path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready registry=")
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert [line for line in errors.splitlines() if " INFO " not in line] == []
+
+
 def test_taken_port(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
