@@ -150,7 +150,8 @@ def _read_json(text: str) -> Any:
         raise BadRequest(400, "The request body is not read: it has a lone surrogate") from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise BadRequest(400, f"The request body is not JSON: {error.msg} at {place}") from None
+        what = error.msg.removesuffix(" at")
+        raise BadRequest(400, f"The request body is not JSON: {what} at {place}") from None
     except ValueError as error:
         raise BadRequest(400, f"The request body is not JSON: {error}") from None
     return value
