@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from audit.row import AuditRow
-from audit.store import AuditStore
+from audit.store import DATABASE_NAME, AuditStore
 from headrace.addresses import resolve_bootstrap_servers, resolve_metastore, resolve_registry_url, warehouse_dir
 from headrace.java import ensure_java
 from headrace.settings import Settings
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KAFKA_TIMEOUT_S = 30.0
-AUDIT_DATABASE = "audit.db"
 PRINT = "print"
 """The executor that only shows the statements."""
 
@@ -180,7 +179,7 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
         )
 
         def add_rows(rows: Iterable[AuditRow]) -> None:
-            with AuditStore(settings.data_dir / AUDIT_DATABASE) as store:
+            with AuditStore(settings.data_dir / DATABASE_NAME) as store:
                 store.add_rows(rows)
 
         engine = FollowerEngine(
