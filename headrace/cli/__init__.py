@@ -44,6 +44,11 @@ EXTRAS = {
 """Which extra brings a library that a subcommand needs."""
 
 
+CHATTY = {"py4j": logging.WARNING, "alembic": logging.WARNING, "kafka": logging.CRITICAL}
+"""Libraries that log what they also raise or mend: kafka-python logs each attempt to reach a broker as an error,
+and warns of each pause of its own event loop beyond 0.1 s, which on a busy machine is all the time."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code: 0 fine, 1 findings, 2 could not tell."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -69,6 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (`headrace … | head`); say nothing, also not at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
+    except OSError as error:
+        # Each command names what it expects to fail; what is left is mostly a full disk under standard output.
+        print(f"headrace: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
+        return EXIT_FAILED
     except KeyboardInterrupt:
         print("headrace: interrupted", file=sys.stderr)
         return 130
@@ -82,10 +91,8 @@ def _configure_logging() -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    for chatty in ("py4j", "kafka", "alembic"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    # It warns of each pause of its own event loop beyond 0.1 s, which on a busy machine is all the time.
-    logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
+    for chatty, level in CHATTY.items():
+        logging.getLogger(chatty).setLevel(level)
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import sys
 import time
@@ -18,6 +19,7 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
+from headrace.cli.terminal import steps_shown
 from headrace.java import JavaNotFoundError
 from headrace.settings import Settings
 
@@ -76,12 +78,14 @@ def run(args: argparse.Namespace) -> int:
     """Runs the verb and returns its exit code; what keeps it from running becomes one line."""
     from audit.errors import AuditError
     from hive_ddl.errors import HiveDdlError
-    from loader.errors import LoaderError
+    from loader.errors import KafkaUnavailable, LoaderError
     from registry.errors import RegistryError
 
     settings = settings_from(args)
     try:
         return int(args.run_verb(args, settings))
+    except KafkaUnavailable as error:
+        raise CommandError(f"{error}; start it, with `headrace up` here, or set kafka.bootstrap_servers") from error
     except (LoaderError, HiveDdlError, AuditError, RegistryError, JavaNotFoundError) as error:
         raise CommandError(str(error)) from error
     except OSError as error:
@@ -106,7 +110,10 @@ def run_once(args: argparse.Namespace, settings: Settings) -> int:
         return EXIT_OK
     try:
         # Statements that are only printed are the result; with json they go beside it.
-        with open_load(settings, log, sys.stderr if args.format == "json" else sys.stdout) as load:
+        output = sys.stderr if args.format == "json" else sys.stdout
+        # Statements go to the same screen, where a line that comes and goes would cut them up.
+        shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
+        with shown, open_load(settings, log, output) as load:
             report = run_load(load.ports, load.settings)
     finally:
         lease.release()
@@ -123,7 +130,7 @@ def show_plan(args: argparse.Namespace, settings: Settings) -> int:
 
     log = decision_log(settings)
     log.check_format(writing=False)
-    with open_load(settings, log, sys.stdout, is_dry=True) as load:
+    with steps_shown(), open_load(settings, log, sys.stdout, is_dry=True) as load:
         plan = plan_load(load.ports, load.settings)
     if args.format == "json":
         print_json(plan_json(plan))
@@ -192,18 +199,23 @@ def _summary(report: RunReport) -> str:
     if report.conflict:
         return f"another load was faster: this one's work is thrown away ({report.conflict}; {seconds:.1f} s)"
     if not report.slot:
-        held = f", {len(report.problems)} topics need attention" if report.problems else ""
-        caught_up = f", caught up {len(report.followed)} topics" if report.followed else ""
+        held = f"; in need of attention: {_counted(len(report.problems), 'topic')}" if report.problems else ""
+        caught_up = f"; caught up: {_counted(len(report.followed), 'topic')}" if report.followed else ""
         return f"nothing new{caught_up}{held} ({seconds:.1f} s)"
     rows = sum(one.rows for one in report.loaded)
+    files = sum(one.files for one in report.loaded)
     size = sum(one.bytes_written for one in report.loaded)
     rate = rows * 1000 // max(1, report.read_ms)
     return (
-        f"decision {report.slot}: {rows:,} rows in {sum(one.files for one in report.loaded):,} files "
-        f"({size / 1e6:,.1f} MB) of {len(report.loaded)} topics in {seconds:.1f} s; read at {rate:,} rows/s by "
-        f"{report.tasks} tasks, imbalance {report.imbalance_planned:.2f} planned, "
+        f"decision {report.slot}: {_counted(rows, 'row')} in {_counted(files, 'file')} ({size / 1e6:,.1f} MB) "
+        f"of {_counted(len(report.loaded), 'topic')} in {seconds:.1f} s; read at {rate:,} rows/s "
+        f"by {_counted(report.tasks, 'task')}, imbalance {report.imbalance_planned:.2f} planned, "
         f"{report.imbalance_measured:.2f} measured"
     )
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def print_plan(plan: LoadPlan) -> None:

@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
         state = log.read_state()
     except LoaderError as error:
         raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(f"cannot read the decisions at {error.filename}: {error.strerror}") from error
     if args.topic is not None and args.topic not in state.topics:
         known = ", ".join(sorted(state.topics)) or "none yet"
         raise CommandError(f"nothing of topic {args.topic} has been loaded; loaded topics: {known}")

@@ -19,9 +19,12 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
+from headrace.cli.terminal import steps_shown
 from headrace.java import JavaNotFoundError, ensure_java
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.settings import Settings
     from pipeline.sql import QueryResult
 
@@ -47,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         statement = check_statement(args.query)
         ensure_java(settings.data_dir)
-        result = _answer(settings, statement, with_values=args.format == "json")
+        with steps_shown() as show:
+            result = _answer(settings, statement, show, with_values=args.format == "json")
     except (QueryFailed, HiveDdlError, JavaNotFoundError) as error:
         raise CommandError(str(error)) from error
     _print(result, args.format)
@@ -56,11 +60,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _answer(settings: Settings, statement: str, with_values: bool) -> QueryResult:
+def _answer(settings: Settings, statement: str, show: Callable[[str], None], with_values: bool) -> QueryResult:
     from hive_ddl.executors.session import close_session, open_session
     from hive_ddl.table import local_location
     from pipeline.sql import run_query
 
+    show("spark")
     session = open_session(
         app_name="headrace sql",
         master=settings.spark.get("master", "local[*]"),
@@ -71,6 +76,7 @@ def _answer(settings: Settings, statement: str, with_values: bool) -> QueryResul
         short_lived=True,
     )
     try:
+        show("query")
         return run_query(session, statement, settings.hive.database, with_values=with_values)
     finally:
         close_session(session)

@@ -1,0 +1,59 @@
+"""Steps on a terminal, log lines everywhere else."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+
+from headrace.cli.terminal import steps_shown
+
+logger = logging.getLogger("tests.terminal")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def left_on_screen(self) -> list[str]:
+        """The lines as they stand, each after its last clearing."""
+        return [line.rpartition("\r\x1b[K")[2] for line in self.getvalue().split("\n")]
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADRACE_LOG_LEVEL", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_a_terminal_shows_steps_and_keeps_only_warnings() -> None:
+    terminal = Terminal()
+    before = logging.getLogger().handlers[:]
+    with steps_shown(terminal) as show:
+        show("spark")
+        assert terminal.left_on_screen() == ["starting Spark …"]
+        logger.warning("phase_started phase=plan")
+        assert terminal.left_on_screen() == ["looking for new messages …"]
+        logger.warning("registry_unavailable error=refused")
+        logger.warning("phase_started phase=follow:schema slot=1 topics=2")
+        logger.warning("phase_started phase=unheard_of")
+        assert terminal.left_on_screen() == ["headrace: registry_unavailable error=refused", "unheard_of …"]
+    assert terminal.left_on_screen() == ["headrace: registry_unavailable error=refused", ""]
+    assert logging.getLogger().handlers == before
+
+
+@pytest.mark.parametrize(("variable", "value"), [("HEADRACE_LOG_LEVEL", "DEBUG"), ("TERM", "dumb")])
+def test_log_lines_for_who_asks_for_them(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+    terminal = Terminal()
+    with steps_shown(terminal):
+        logger.warning("phase_started phase=plan")
+    assert terminal.getvalue() == ""
+
+
+def test_log_lines_where_there_is_no_terminal() -> None:
+    pipe = io.StringIO()
+    with steps_shown(pipe):
+        logger.warning("phase_started phase=plan")
+    assert pipe.getvalue() == ""
