@@ -88,6 +88,9 @@ class Part:
                         return dict(re.findall(r"(\w+)=(\S+)", line))
                 if not chunk:
                     self.process.wait()
+                    if should_stop():
+                        # The signal went to the whole group, as a terminal and systemd send it.
+                        break
                     raise UpError(f"the {self.command.name} did not start: {self.last_words()}")
             if time.monotonic() > deadline:
                 raise UpError(

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from headrace.settings import load_settings
-from pipeline.up import child_environment, next_aligned_ms, part_commands
+from pipeline.up import Part, PartCommand, UpError, child_environment, next_aligned_ms, part_commands
 
 
 @pytest.mark.parametrize(("now_ms", "due_ms"), [(0, 600_000), (599_999, 600_000), (600_000, 1_200_000)])
@@ -30,3 +32,14 @@ def test_sql_is_served_only_when_asked_for() -> None:
     assert [part.name for part in silent] == ["registry", "broker", "metastore"]
     assert "--sql-listen" not in silent[2].arguments
     assert asked[2].arguments[-2:] == ("--sql-listen", "127.0.0.1:10000")
+
+
+@pytest.mark.parametrize("is_stopping", [True, False])
+def test_a_part_that_a_stop_ended_before_it_was_ready_has_not_failed(tmp_path: Path, is_stopping: bool) -> None:
+    part = Part(PartCommand("registry", ("headrace", "registry", "serve", "--help-me")), tmp_path, os.environ)
+    part.process.wait(60)
+    asked = iter([False, *[is_stopping] * 100])
+    expected = KeyboardInterrupt if is_stopping else UpError
+    with pytest.raises(expected):
+        part.wait_until_ready(time.monotonic() + 60, lambda: next(asked))
+    part.stop(time.monotonic())
