@@ -38,6 +38,7 @@ from loader.load_types import (
     rejoin,
     safe_default,
     sources,
+    spelled_default,
     split,
     type_word,
     with_prop,
@@ -123,8 +124,10 @@ class Folding(TypeFolding):
     def retyped(self, column: Field, node: Type, path: str) -> Field:
         """The column with another type, and without its default where that cannot be the default of a nullable type."""
         inner, is_nullable = split(node)
-        if not is_nullable or column.default is None or not column.has_default or may_default_when_nullable(inner):
+        if column.default is None or not column.has_default:
             return replace(column, type=node)
+        if not is_nullable or may_default_when_nullable(inner):
+            return replace(column, type=node, default=spelled_default(inner, column.default))
         self.note(joined(path, column.name), "default-dropped")
         return replace(column, type=nullable(inner), default=None)
 
@@ -223,7 +226,9 @@ class Folding(TypeFolding):
         if field.default is None:
             return None if is_nullable or inner == NULL else NO_DEFAULT
         is_safe = field.has_default and safe_default(inner, field.default)
-        return field.default if is_safe and (not is_nullable or may_default_when_nullable(inner)) else NO_DEFAULT
+        if not is_safe or (is_nullable and not may_default_when_nullable(inner)):
+            return NO_DEFAULT
+        return spelled_default(inner, field.default)
 
     def shape_or_text(self, node: Type, path: str, within: frozenset[Name]) -> Type:
         """A load type, or text where no column can hold the writer's type."""

@@ -7,6 +7,7 @@ can live with. `loader.load_schema` says what the properties mean.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -44,6 +45,10 @@ JSON = "json"
 UNSCALED = "unscaled"
 
 HIVE_PRECISION_MAX = 38
+
+TIMESTAMP_MS_MAX = 9_223_372_036_854_775
+"""The last `timestamp-millis`, and negated the first, that Spark can count in microseconds; a query of a column that
+holds another fails ("long overflow")."""
 
 COLUMN_NODES_MAX = 2_000
 """Most types inside one column. Load types hold no references, so types that use types twice double at each level;
@@ -173,9 +178,43 @@ def safe_default(inner: Type, value: JsonValue) -> bool:
         return value in inner.symbols
     if isinstance(inner, Fixed):
         return len(value) == inner.size and _is_latin(value)
-    if isinstance(inner, Primitive) and inner.type is PrimitiveType.BYTES:
-        return _is_latin(value)
+    if isinstance(inner, Primitive):
+        return _safe_scalar(inner, value)
     return True
+
+
+def _safe_scalar(inner: Primitive, value: JsonValue) -> bool:
+    if inner.type is PrimitiveType.BYTES:
+        return _is_latin(value)
+    if inner.type in FRACTIONS:
+        return _fits(FRACTIONS[inner.type], value)
+    if inner.logical is not None and inner.logical.name == "timestamp-millis":
+        return -TIMESTAMP_MS_MAX <= int(value) <= TIMESTAMP_MS_MAX
+    return True
+
+
+FRACTIONS: Final = {PrimitiveType.FLOAT: "<f", PrimitiveType.DOUBLE: "<d"}
+"""How the binary numbers are packed."""
+
+
+def _fits(packing: str, number: float) -> bool:
+    try:
+        struct.pack(packing, float(number))
+    except OverflowError:
+        return False
+    return True
+
+
+def spelled_default(inner: Type, value: JsonValue) -> JsonValue:
+    """A safe default as the type spells it: floats and doubles with a fraction, since fastavro takes 0 for an int and
+    refuses the whole schema."""
+    if isinstance(inner, Primitive) and inner.type in FRACTIONS:
+        return float(value)
+    if isinstance(inner, Array) and isinstance(value, list):
+        return [spelled_default(inner.items, item) for item in value]
+    if isinstance(inner, Map) and isinstance(value, dict):
+        return {key: spelled_default(inner.values, item) for key, item in value.items()}
+    return value
 
 
 def may_default_when_nullable(inner: Type) -> bool:

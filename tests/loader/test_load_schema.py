@@ -144,6 +144,45 @@ def test_promotions_widen_the_column_and_old_messages_still_go_to_it(old, new):
     assert fed(state, first) == fed(state, second) == {"a": "a"}
 
 
+WIDENED_DEFAULTS = [
+    ("int", "double", 0, "0.0"),
+    ("long", "float", -5, "-5.0"),
+    ({"type": "array", "items": "int"}, {"type": "array", "items": "double"}, [1, 2], "[1.0,2.0]"),
+    ({"type": "map", "values": "int"}, {"type": "map", "values": "float"}, {"a": 1}, '{"a":1.0}'),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "default", "spelled"), WIDENED_DEFAULTS)
+def test_the_default_of_a_widened_column_has_a_fraction_without_which_fastavro_refuses_it(old, new, default, spelled):
+    first, second = record(field("a", old, default=default)), record(field("a", new, default=default))
+    inner = [nested("In", field("a", kind, default=default)) for kind in (old, new)]
+    histories = [(first, second), (second,), (first, second, record())]
+    histories += [(record(field("r", inner[0])), record(field("r", inner[1])))]
+    for versions in histories:
+        text = folded(*versions).text
+        fastavro.parse_schema(json.loads(text))
+        if "null" not in text:
+            assert f'"default":{spelled}' in text
+
+
+def nested(name, *fields):
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ({"type": "long", "logicalType": "timestamp-millis"}, 2**63 - 1),
+        ("float", 1e300),
+        ({"type": "array", "items": "float"}, [1e39]),
+    ],
+)
+def test_a_default_that_queries_or_files_cannot_hold_is_dropped(kind, default):
+    state = folded(record(), record(field("b", kind, default=default)))
+    assert ("b", "default-dropped") in rules(state)
+    assert json.loads(folded(record(field("b", kind, default=default))).text)["fields"] == [field("b", kind)]
+
+
 @pytest.mark.parametrize(("old", "new"), [("long", "int"), ("double", "int"), ("double", "float"), ("bytes", "string")])
 def test_a_narrower_writer_is_held_by_the_old_column(old, new):
     state = folded(record(field("a", old)), record(field("a", new)))
