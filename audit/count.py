@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final
 
-from audit.window import WINDOW_MS
+from audit.window import window_start
 
 FINGERPRINT_MASK: Final = (1 << 64) - 1
 _KEY_LENGTH: Final = struct.Struct(">i")
@@ -70,7 +70,7 @@ class WindowCounter:
 
     def add(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> None:
         """Counts one message in the window of its message time."""
-        place = (topic, time_ms - time_ms % WINDOW_MS)
+        place = (topic, window_start(time_ms))
         tally = self._tallies.get(place)
         if tally is None:
             tally = self._tallies[place] = Tally()

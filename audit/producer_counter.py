@@ -26,7 +26,7 @@ from typing import Any, Final
 from audit.count import FINGERPRINT_MASK, message_hash
 from audit.row import AuditRow, Outcome, Tier, counted_row_id
 from audit.spool import SLOTS, Spool
-from audit.window import WINDOW_MS
+from audit.window import WINDOW_MS, window_start
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class ProducerCounter:
         """Counts a message that is about to be handed to the Kafka client; call it before."""
         ticket = (
             topic,
-            time_ms - time_ms % WINDOW_MS,
+            window_start(time_ms),
             len(value) if key is None else len(key) + len(value),
             message_hash(key, value),
         )
@@ -129,7 +129,7 @@ class ProducerCounter:
     def acknowledged(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> None:
         """Counts one message that the brokers acknowledged, for callers that keep no ticket."""
         size = len(value) if key is None else len(key) + len(value)
-        self.acknowledge([(topic, time_ms - time_ms % WINDOW_MS, size, message_hash(key, value))])
+        self.acknowledge([(topic, window_start(time_ms), size, message_hash(key, value))])
 
     def on_delivery(self, time_ms: int) -> Callable[[Any, Any], None]:
         """The delivery callback `(error, message)` of confluent-kafka for a message of this time."""

@@ -7,12 +7,17 @@ from typing import Final
 
 WINDOW_MS: Final = 600_000
 
+FIRST_WINDOW_MS: Final = -(2**63 // WINDOW_MS) * WINDOW_MS
+"""The first start that a long holds. Earlier times, which only a broken clock says, are counted there too, since no
+store or message could name their window."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def window_start(time_ms: int) -> int:
     """The start of the window that a message time falls in; times before 1970 are negative and round down too."""
-    return time_ms - time_ms % WINDOW_MS
+    start_ms = time_ms - time_ms % WINDOW_MS
+    return start_ms if start_ms >= FIRST_WINDOW_MS else FIRST_WINDOW_MS
 
 
 def time_text(time_ms: int) -> str:

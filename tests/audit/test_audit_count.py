@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.count import FINGERPRINT_MASK, Tally, WindowCounter, message_hash
-from audit.window import WINDOW_MS, duration_text, time_text, window_start
+from audit.window import FIRST_WINDOW_MS, WINDOW_MS, duration_text, time_text, window_start
 
 messages = st.lists(st.tuples(st.none() | st.binary(max_size=8), st.binary(max_size=16)), max_size=20)
 
@@ -20,6 +20,16 @@ messages = st.lists(st.tuples(st.none() | st.binary(max_size=8), st.binary(max_s
 )
 def test_windows_are_aligned_and_half_open(time_ms: int, start_ms: int) -> None:
     assert window_start(time_ms) == start_ms
+
+
+@pytest.mark.parametrize("time_ms", [-(2**63), FIRST_WINDOW_MS - 1, FIRST_WINDOW_MS, FIRST_WINDOW_MS + WINDOW_MS - 1])
+def test_every_long_has_a_window_whose_start_is_a_long(time_ms: int) -> None:
+    start_ms = window_start(time_ms)
+    assert start_ms == FIRST_WINDOW_MS == window_start(start_ms)
+    assert start_ms >= -(2**63) and start_ms % WINDOW_MS == 0
+    counter = WindowCounter()
+    counter.add("t", time_ms, None, b"v")
+    assert [(topic, start) for topic, start, _ in counter] == [("t", start_ms)]
 
 
 def test_times_read_well() -> None:

@@ -12,6 +12,7 @@ import pytest
 from audit.errors import StoreUnavailable
 from audit.row import AuditRow, Outcome, Tier
 from audit.store import AuditStore
+from audit.window import window_start
 
 
 def row(identity: str, topic: str = "t", **values: object) -> AuditRow:
@@ -43,6 +44,13 @@ def test_each_id_counts_once(tmp_path: Path) -> None:
         assert store.topics() == ["t", "u"]
         (facts,) = store.facts("t")
         assert facts.stored is not None and (facts.stored.count, facts.stored.fingerprint) == (2, 2**64 - 2)
+
+
+def test_windows_of_absurd_times_are_kept(tmp_path: Path) -> None:
+    rows = [row(str(time_ms), window_start_ms=window_start(time_ms)) for time_ms in (-(2**63), 2**63 - 1)]
+    with AuditStore(tmp_path / "audit.db") as store:
+        assert store.add_rows(rows) == 2
+        assert sorted(store.rows("t"), key=lambda one: one.window_start_ms) == rows
 
 
 def test_rows_and_offsets_change_together(tmp_path: Path) -> None:
