@@ -27,6 +27,7 @@ class QuarantineCode(StrEnum):
     ABSENT_SCHEMA = "absent_schema"  # the registry has no schema of that id
     UNREADABLE_SCHEMA = "unreadable_schema"  # it has one that is no Avro schema
     MALFORMED = "malformed"  # the bytes are no value of their schema
+    UNREADABLE = "unreadable"  # a row of the value would make queries of the table fail
     UNCONVERTIBLE = "unconvertible"  # the load schema has no place for the value
 
 

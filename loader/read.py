@@ -42,6 +42,9 @@ Record = tuple[int, int, bytes | None, bytes | None, bytes]
 
 NO_HEADERS = b"\x00"
 
+SAFE_MS = 1 << 62
+"""Two numbers below this add up to one of 64 bits."""
+
 GAPS_LISTED_MAX = 1_000  # of one range: enough to see where, and small enough for a decision
 
 
@@ -249,6 +252,7 @@ def records_of(payload: bytes, count: int, base_offset: int, base_time: int, fix
     b = payload
     p = 0
     last_delta = -1
+    may_overflow = not -SAFE_MS < base_time < SAFE_MS
     for _ in range(count):
         n = b[p]
         p += 1
@@ -260,6 +264,8 @@ def records_of(payload: bytes, count: int, base_offset: int, base_time: int, fix
         p += 1
         if delta > 127:
             delta, p = varint(b, p - 1)
+            if delta >= SAFE_MS:
+                may_overflow = True
         time_ms = base_time + ((delta >> 1) ^ -(delta & 1)) if fixed_time is None else fixed_time
         n = b[p]
         p += 1
@@ -297,7 +303,13 @@ def records_of(payload: bytes, count: int, base_offset: int, base_time: int, fix
         p = end
     if p != len(b):
         raise ValueError(f"{len(b) - p} bytes differ from what the records take")
-    return records
+    return [_wrapped(record) for record in records] if may_overflow else records
+
+
+def _wrapped(record: Record) -> Record:
+    """A record whose time went round where it left 64 bits, as it does in Kafka's own clients."""
+    offset, time_ms, key, value, headers = record
+    return offset, (time_ms + 2**63) % 2**64 - 2**63, key, value, headers
 
 
 def headers_of(raw: bytes) -> list[tuple[str, bytes | None]]:

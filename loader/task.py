@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from audit.count import FINGERPRINT_MASK, message_hash
-from audit.window import WINDOW_MS
+from audit.window import WINDOW_MS, window_start
 from avro_schema import AvroSchemaError
 from avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
 from loader.build import current_build
@@ -28,7 +28,7 @@ from loader.errors import KafkaError, LogChanged
 from loader.kafka_client import FetchSlice, KafkaCluster
 from loader.kafka_column import TIME_MS_MAX, compile_suffix
 from loader.load_schema import load_schema_with_kafka
-from loader.native import BadBody
+from loader.native import BadBody, UnreadableValue
 from loader.project import (
     ABSURD_TIME,
     NULL_TIME,
@@ -295,7 +295,9 @@ class _RangeWork:
                 try:
                     row = writer.project(body)
                 except BadBody as error:
-                    bad = BadMessage(QuarantineCode.MALFORMED, str(error), writer.schema_id)
+                    is_readable = not isinstance(error, UnreadableValue)
+                    code = QuarantineCode.MALFORMED if is_readable else QuarantineCode.UNREADABLE
+                    bad = BadMessage(code, str(error), writer.schema_id)
             source = writer.time_source
             if seen.value is None:
                 time_ms = timestamp
@@ -306,7 +308,7 @@ class _RangeWork:
             window = time_ms - time_ms % WINDOW_MS
             counted = windows.get(window)
             if counted is None:
-                counted = windows[window] = [0] * 9
+                counted = windows.setdefault(window_start(window), [0] * 9)
             size = len(value) if key is None else len(key) + len(value)
             fingerprint = message_hash(key, value)
             counted[0] += 1

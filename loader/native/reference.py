@@ -31,6 +31,7 @@ from avro_schema import (
 from loader.load_schema import JSON, MEMBERS, Routed, kind_of, root_record, route_branch, route_fields, split
 from loader.native.encode import encode_default, encode_long
 from loader.native.json_text import compile_json_text
+from loader.native.readable import UnreadableValue, skip_readable
 from loader.native.rewrite import (
     PROMOTIONS,
     SAME_BYTES,
@@ -53,9 +54,13 @@ from loader.native.walk import (
     WalkCompiler,
     is_zero_width,
     read_index,
+    skip_array,
+    skip_map,
     skip_nothing,
     skip_noting,
     skip_record,
+    skip_union,
+    skip_zero_width_array,
 )
 
 BUILD = "python"
@@ -88,7 +93,7 @@ def compile_projection(
     """Returns the function from bodies to rows.
 
     The function raises `BadBody` for a body that is not one value of the writer schema, or whose value the load
-    schema cannot hold.
+    schema cannot hold, and its kind `UnreadableValue` for a body that is, and that queries of the table would fail on.
 
     Args:
         time_path: fields of nested records to an int or long of the writer, or None.
@@ -99,12 +104,18 @@ def compile_projection(
         Unconvertible: no value of the writer schema could be loaded.
     """
     compiler = _Compiler(writer, load, tuple(time_path or ()), seen)
-    plan = compiler.message()
+    plan, whole = compiler.message(), compiler.whole()
     limits, skip, convert = compiler.limits, plan.skip, plan.convert
 
     def copied(body: bytes) -> bytes:
         limits.level = limits.zero_width_items = 0
-        end = _checked(skip, body)
+        try:
+            end = skip(body, 0)
+        except UnreadableValue:
+            check(body)
+            raise
+        except _MALFORMED as error:
+            raise BadBody(_reason(error)) from error
         if end != len(body):
             raise BadBody(_misfit(end, len(body)))
         return body
@@ -113,23 +124,29 @@ def compile_projection(
         limits.level = limits.zero_width_items = 0
         try:
             row, end = convert(body, 0)
+        except UnreadableValue:
+            check(body)
+            raise
         except _MALFORMED as error:
             raise BadBody(_reason(error)) from error
         if end != len(body):
             raise BadBody(_misfit(end, len(body)))
         return row
 
+    def check(body: bytes) -> None:
+        """Walks all of a body that turned out unreadable before its end: it may be malformed too, and has a time."""
+        limits.level = limits.zero_width_items = 0
+        try:
+            end = whole(body, 0)
+        except _MALFORMED as error:
+            raise BadBody(_reason(error)) from error
+        if end != len(body):
+            raise BadBody(_misfit(end, len(body)))
+
     return copied if plan.copies else converted
 
 
 _MALFORMED = (IndexError, UnicodeDecodeError, RecursionError, struct.error)
-
-
-def _checked(skip: Skip, body: bytes) -> int:
-    try:
-        return skip(body, 0)
-    except _MALFORMED as error:
-        raise BadBody(_reason(error)) from error
 
 
 def _reason(error: Exception) -> str:
@@ -160,6 +177,10 @@ class _Compiler:
         assert isinstance(self.load.root, Record)
         return self.record(root_record(self.writer), self.load.root, "", frozenset())
 
+    def whole(self) -> Skip:
+        """The walk over whole messages that asks only whether they are well-formed, and notes the time."""
+        return self._walk(self.writer.resolve(self.writer.root), "")
+
     def plan(self, writer: Type, load: Type, where: str, within: frozenset[Name]) -> Plan:
         """The plan from one node to a column, an item or a value, any of which may be nullable.
 
@@ -179,7 +200,7 @@ class _Compiler:
         if kind_of(inner) == JSON and len(values) > 1:
             return self._union_text(writer, load, where)
         plans = [self._union_branch(branch, load, where, within) for branch in branches]
-        skip = self._walk(writer, where)
+        skip = skip_union([plan.skip for plan in plans])
         same = isinstance(load, Union) and all(
             plan.copies and index < len(load.branches) and is_null == _is_null(load.branches[index])
             for index, (plan, is_null) in enumerate(zip(plans, map(_is_null, branches), strict=True))
@@ -212,13 +233,20 @@ class _Compiler:
             case Enum(), Enum():
                 return _enum_plan(writer, load, skip)
             case Array(), Array():
-                item = self.plan(writer.items, load.items, f"{where}[]", within)
-                convert = array_of(item.convert, self.limits if is_zero_width(self.writer, writer.items) else None)
-                return Plan.copy(skip) if item.copies else Plan(skip, convert, False)
+                return self._array(writer, load, where, within)
             case Map(), Map():
                 value = self.plan(writer.values, load.values, f"{where}{{}}", within)
+                skip = skip_map(value.skip)
                 return Plan.copy(skip) if value.copies else Plan(skip, map_of(value.convert), False)
         raise Unconvertible(f"{where or 'the message'} is {_kind(writer)}, and its column is {_kind(load)}")
+
+    def _array(self, writer: Array, load: Array, where: str, within: frozenset[Name]) -> Plan:
+        item = self.plan(writer.items, load.items, f"{where}[]", within)
+        if is_zero_width(self.writer, writer.items):
+            skip, zero_width = skip_zero_width_array(self.limits), self.limits
+        else:
+            skip, zero_width = skip_array(item.skip), None
+        return Plan.copy(skip) if item.copies else Plan(skip, array_of(item.convert, zero_width), False)
 
     def record(self, writer: Record, load: Record, where: str, within: frozenset[Name]) -> Plan:
         route = route_fields(load, self.writer, writer, within=within)
@@ -288,6 +316,7 @@ class _Compiler:
         return Plan(plan.skip, between(before, plan.convert, after), False)
 
     def _primitive(self, writer: Primitive, load: Primitive, skip: Skip, where: str) -> Plan:
+        skip = skip_readable(load, skip, where or "the message")
         if writer.type is load.type or (writer.type, load.type) in SAME_BYTES:
             return Plan.copy(skip)
         promote = PROMOTIONS.get((writer.type, load.type))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from loader.errors import CorruptBatch, KafkaUnavailable, OffsetOutOfRange
 from loader.kafka_client import AbortedTransaction, FetchSlice
-from loader.read import NO_HEADERS, Record, Tally, batches, headers_of, read_range
+from loader.native.encode import encode_long
+from loader.read import NO_HEADERS, Record, Tally, batches, headers_of, read_range, records_of
 from loader.work_unit import OffsetRange, TopicPartition
 from tests.loader.record_batches import make_batch, reseal
 
@@ -54,6 +55,25 @@ def test_every_codec(codec: int) -> None:
     records, _ = read(serve(log), 0, 40)
     assert records[7][:4] == (7, 1007, b"k7", b"value 7")
     assert headers_of(records[7][4]) == [("a", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("base_time", "delta", "time_ms"),
+    [
+        (2**63 - 1, 1, -(2**63)),
+        (-(2**63), -1, 2**63 - 1),
+        (2**63 - 1, -(2**63), -1),
+        (5, 2**63 - 1, -(2**63) + 4),
+        (2**62, 2**62 - 1, 2**63 - 1),
+    ],
+)
+def test_absurd_record_times_go_round_as_in_kafka_and_stay_within_64_bits(
+    base_time: int, delta: int, time_ms: int
+) -> None:
+    body = b"\x00" + encode_long(delta) + b"\x00\x01\x02v\x00"
+    payload = encode_long(len(body)) + body
+    (record,) = records_of(payload, 1, 7, base_time, None)
+    assert record == (7, time_ms, None, b"v", NO_HEADERS)
 
 
 def test_records_without_headers_share_one_object() -> None:

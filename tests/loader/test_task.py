@@ -12,6 +12,7 @@ import fastavro
 import pytest
 
 from audit.count import message_hash
+from audit.window import FIRST_WINDOW_MS
 from avro_schema import frame, parse_schema
 from loader import task as task_module
 from loader import write
@@ -179,6 +180,33 @@ def test_an_absurd_time_is_filed_by_record_time_and_audited_as_it_is(run: Run, c
     assert result.files[0].bucket == "dt=1970-01-01/hr=00"
     assert result.ranges[0].time_sources == {"record (absurd field)": 1}
     assert {row.window_start_ms for row in result.ranges[0].audit} == {absurd - absurd % 600_000}
+
+
+def test_a_time_before_all_windows_is_counted_in_the_first(run: Run, cluster: Cluster) -> None:
+    cluster.put(0, {0: message(0, -(2**63)), 1: message(1, FIRST_WINDOW_MS), 2: message(2, -(2**63) + 1)})
+    (found,) = run(offsets(0, 3)).ranges
+    assert {(row.window_start_ms, row.count) for row in found.audit} == {(FIRST_WINDOW_MS, 3)}
+
+
+def test_a_value_on_which_queries_fail_is_quarantined_and_audited_at_its_time(
+    run: Run, cluster: Cluster, tmp_path: Path
+) -> None:
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    fields = [{"name": "price", "type": price}, {"name": "timestamp", "type": "long"}]
+    text = json.dumps({"type": "record", "name": "Event", "fields": fields})
+    schema = parse_schema(text)
+    plan = TopicPlan("orders", fold(EMPTY, 1, schema).text, {1: text})
+    bodies = [encode(schema, {"price": price, "timestamp": T0}) for price in (b"\x01", b"", b"\x02")]
+    cluster.put(0, {n: frame(1, body) for n, body in enumerate(bodies)})
+    result = run(offsets(0, 3), plan=plan)
+    (found,) = result.ranges
+    assert (found.counts.records, found.counts.quarantined) == (2, 1)
+    bad = next(file for file in result.files if file.kind is FileKind.QUARANTINE)
+    (row,) = read_rows(tmp_path / "staging" / "w" / bad.path)
+    assert (row.code, row.schema_id, row.offset) == ("unreadable", 1, 1)
+    assert row.reason == "price: a decimal of no bytes, on which every query of the table would fail"
+    counted = {(row.tier, row.outcome): (row.window_start_ms, row.count) for row in found.audit}
+    assert counted == {("broker", ""): (T0, 3), ("loader", "written"): (T0, 2), ("loader", "quarantined"): (T0, 1)}
 
 
 def test_an_unknown_schema_id_stops_the_range_before_it(run: Run, cluster: Cluster, tmp_path: Path) -> None:

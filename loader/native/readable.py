@@ -1,0 +1,78 @@
+"""Values that are fine Avro and make queries fail: which they are, and walks that refuse them.
+
+One row with such a value fails every query that reads it, so a single message would make a whole table unreadable.
+Found by experiment with Spark 4.3 and the Avro SerDe of Hive 2.3 that it carries; whatever is not refused here was
+read in the same experiment, if only as null: dates of any year, decimals of more digits than declared, NaN, texts of
+any UTF-8, and every logical type that Hive shows as its plain type.
+
+    decimal           no bytes at all: "Zero length BigInteger" fails every query, also of other columns alone.
+                      Very many bytes: the time to read one grows with the square of them, to minutes at a megabyte.
+    timestamp-millis  beyond what microseconds can count: "long overflow" fails every query of the column.
+
+What counts is the column's type: a value that is loaded as text or as plain bytes harms nobody.
+"""
+
+from __future__ import annotations
+
+from avro_schema import Primitive
+from loader.load_types import TIMESTAMP_MS_MAX
+from loader.native.walk import BadBody, Skip, read_varint
+
+DECIMAL_BYTES_MAX = 1_024
+"""The widest column needs 16; the rest is room for writers that pad. This many still read in microseconds."""
+
+SAFE_TIMESTAMP_BYTES = 7
+"""A varint of so many bytes is within 2^48, so that ordinary times need not be read to be checked."""
+
+
+class UnreadableValue(BadBody):
+    """The body is a value of its schema, and a row of it would make queries of the table fail."""
+
+
+def skip_readable(load: Primitive, skip: Skip, where: str) -> Skip:
+    """`skip`, the walk over the values of a column of this type, or one that refuses what queries fail on.
+
+    Args:
+        where: the path of the writer's field, for the reason.
+    """
+    match load.logical.name if load.logical is not None else "":
+        case "decimal":
+            return _decimal(where)
+        case "timestamp-millis":
+            return _timestamp(skip, where)
+    return skip
+
+
+def _decimal(where: str) -> Skip:
+    def skip(b: bytes, p: int) -> int:
+        n = b[p]
+        if n & 129 == 0 and n:
+            return p + 1 + (n >> 1)
+        n, p = read_varint(b, p)
+        if n < 0:
+            raise BadBody("bytes have a negative length")
+        if n == 0:
+            raise UnreadableValue(f"{where}: a decimal of no bytes, on which every query of the table would fail")
+        if n > DECIMAL_BYTES_MAX:
+            raise UnreadableValue(
+                f"{where}: a decimal of {n} bytes, which queries would take too long to read; "
+                f"at most {DECIMAL_BYTES_MAX} are loaded"
+            )
+        return p + n
+
+    return skip
+
+
+def _timestamp(inner: Skip, where: str) -> Skip:
+    def skip(b: bytes, p: int) -> int:
+        q = inner(b, p)
+        if q - p > SAFE_TIMESTAMP_BYTES:
+            n, _ = read_varint(b, p)
+            if abs(n) > TIMESTAMP_MS_MAX:
+                raise UnreadableValue(
+                    f"{where}: the timestamp-millis {n} is beyond what queries can count in microseconds, "
+                    f"{TIMESTAMP_MS_MAX}"
+                )
+        return q
+
+    return skip
