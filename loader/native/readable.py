@@ -6,7 +6,7 @@ read in the same experiment, if only as null: dates of any year, decimals of mor
 any UTF-8, and every logical type that Hive shows as its plain type.
 
     decimal           no bytes at all: "Zero length BigInteger" fails every query, also of other columns alone.
-                      Very many bytes: the time to read one grows with the square of them, to minutes at a megabyte.
+                      Very many bytes: a megabyte took six seconds to read, eight of them more than five minutes.
     timestamp-millis  beyond what microseconds can count: "long overflow" fails every query of the column.
 
 What counts is the column's type: a value that is loaded as text or as plain bytes harms nobody.
@@ -19,7 +19,7 @@ from loader.load_types import TIMESTAMP_MS_MAX
 from loader.native.walk import BadBody, Skip, read_varint
 
 DECIMAL_BYTES_MAX = 1_024
-"""The widest column needs 16; the rest is room for writers that pad. This many still read in microseconds."""
+"""The widest column needs 16; the rest is room for writers that pad. This many still read in a fifth of a millisecond."""
 
 SAFE_TIMESTAMP_BYTES = 7
 """A varint of so many bytes is within 2^48, so that ordinary times need not be read to be checked."""
