@@ -36,6 +36,7 @@ READY_TIMEOUT_S = 120.0  # a cold Spark with a new Derby takes some 15 s on two 
 STOP_TIMEOUT_S = 20.0  # a part that has not ended by then is killed; all parts survive that
 POLL_S = 0.2
 LOG_BYTES_MAX = 64 * 1024 * 1024  # a part's log beyond this is set aside when the part starts
+PROBLEM_PREFIX = "PROBLEM: "  # of the lines of a load's report that a person must act on; it limits how many there are
 PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
 
 
@@ -52,9 +53,11 @@ class PartCommand:
 
 
 class Part:
-    """A running child process and its ready line."""
+    """A running child process and its ready line, or its log alone."""
 
-    def __init__(self, command: PartCommand, log_dir: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: PartCommand, log_dir: Path, environment: Mapping[str, str], *, is_server: bool = True
+    ) -> None:
         self.command = command
         self.log_path = log_dir / f"{command.name}.log"
         self._set_aside_large_log()
@@ -63,7 +66,8 @@ class Part:
         self.process = subprocess.Popen(
             [sys.executable, "-m", *command.arguments],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            # Nobody reads on after the ready line, so what has a report to print writes it to its log.
+            stdout=subprocess.PIPE if is_server else self._log,
             stderr=self._log,
             env=dict(environment),
             preexec_fn=_end_with_parent(os.getpid()),
@@ -100,14 +104,17 @@ class Part:
 
     def last_words(self) -> str:
         """The last line that the part wrote to its log, or how it ended."""
-        self._log.flush()
-        with self.log_path.open("rb") as log:
-            log.seek(self._log_start)
-            lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        lines = self.log_lines()
         said = [line for line in lines if line.startswith("headrace: ")]
         if said or lines:
             return (said or lines)[-1].removeprefix("headrace: ")
         return f"it ended with code {self.process.returncode} and said nothing"
+
+    def log_lines(self) -> Sequence[str]:
+        """What the part wrote to its log since it was started."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
 
     def stop(self, deadline: float) -> None:
         if self.process.poll() is None:
@@ -243,7 +250,7 @@ class _Schedule:
             self._due_ms = next_aligned_ms(now_ms, self._interval_ms)
             if self._running is None:
                 logger.info("load_started reason=schedule")
-                self._running = Part(self._command, self._log_dir, self._environment)
+                self._running = Part(self._command, self._log_dir, self._environment, is_server=False)
             else:
                 logger.warning("load_still_running reason=interval_too_short interval_ms=%d", self._interval_ms)
 
@@ -253,12 +260,13 @@ class _Schedule:
 
     def _report(self, load: Part) -> None:
         code = load.process.returncode
-        if load.process.stdout is not None:
-            load.process.stdout.close()
         if code == 0:
-            logger.info("load_ended code=0")
+            logger.info("load_ended code=0 said=%s", load.last_words())
         else:
             logger.warning("load_ended code=%d log=%s said=%s", code, load.log_path, load.last_words())
+            for line in load.log_lines():
+                if line.startswith(PROBLEM_PREFIX):
+                    logger.warning("load_problem %s", line.removeprefix(PROBLEM_PREFIX))
         load.stop(time.monotonic())
 
 

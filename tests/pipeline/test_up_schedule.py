@@ -43,3 +43,13 @@ def test_a_part_that_a_stop_ended_before_it_was_ready_has_not_failed(tmp_path: P
     with pytest.raises(expected):
         part.wait_until_ready(time.monotonic() + 60, lambda: next(asked))
     part.stop(time.monotonic())
+
+
+def test_a_loads_report_goes_to_its_log_however_long_it_is(tmp_path: Path) -> None:
+    words = PartCommand("load", ("this",))  # prints the Zen of Python
+    load = Part(words, tmp_path, os.environ, is_server=False)
+    assert load.process.wait(60) == 0
+    assert load.process.stdout is None
+    assert load.last_words().startswith("Namespaces are one honking great idea")
+    assert len(load.log_lines()) > 10
+    load.stop(time.monotonic())
