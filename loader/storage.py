@@ -10,6 +10,7 @@ Paths are relative to the folder the storage was opened on.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
@@ -46,7 +47,9 @@ class LocalStorage:
         except OSError as error:
             raise UnwritableWarehouse(str(self.root), error.strerror or str(error)) from error
         finally:
-            (self.root / probe).unlink(missing_ok=True) if self.root.is_dir() else None
+            # On a read-only file system even a name that is not there cannot be removed.
+            with contextlib.suppress(OSError):
+                (self.root / probe).unlink(missing_ok=True)
 
     def put_if_absent(self, path: str, content: bytes) -> bool:
         """Makes the file with this content unless the name is taken; True when it was made by this call.

@@ -93,6 +93,16 @@ def test_an_unwritable_warehouse_is_named(tmp_path: Path) -> None:
         LocalStorage(tmp_path / "file" / "warehouse").prepare()
 
 
+def test_a_read_only_warehouse_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(LocalStorage, "put_if_absent", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(UnwritableWarehouse, match=r"cannot write to the warehouse .*: Read-only file system"):
+        LocalStorage(tmp_path).prepare()
+
+
 def test_preparing_leaves_nothing_behind(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "new")
     storage.prepare()
