@@ -19,7 +19,7 @@ from loader.load_types import TIMESTAMP_MS_MAX
 from loader.native.walk import BadBody, Skip, read_varint
 
 DECIMAL_BYTES_MAX = 1_024
-"""The widest column needs 16; the rest is room for writers that pad. This many still read in a fifth of a millisecond."""
+"""The widest column needs 16, the rest is room for writers that pad; reading so many takes a fifth of a millisecond."""
 
 SAFE_TIMESTAMP_BYTES = 7
 """A varint of so many bytes is within 2^48, so that ordinary times need not be read to be checked."""
