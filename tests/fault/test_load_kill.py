@@ -45,6 +45,7 @@ KILLS: tuple[tuple[str, int, bool], ...] = (
 )
 KILLS_PER_PHASE = 2  # drawn anew each time; over several runs every point has its turn
 TIMED_KILLS = 3
+RANDOM_KILL_LATEST_S = 9.0  # after the start of a load; one that has ended by then is tried again
 PHASES = ("plan", "read", "write", "decide", "schema", "files", "partitions", "audit", "group_offsets")
 
 
@@ -73,24 +74,28 @@ def test_killed_at_every_step_every_message_is_in_one_place(world: LoadWorld, tm
     chance.shuffle(kills)
     for number, (point, nth, new_table) in enumerate(kills):
         fields = FIELDS if number < len(kills) // 2 else [*FIELDS, NOTE]
-        world.produce("orders", 40, fields=fields)
-        world.produce("clicks", 20)
-        if new_table:
-            world.produce(f"late{next(numbers)}", 10)
-        load = world.start_load(tmp_path / f"{number}.log", point=point, nth=nth)
-        if point:
-            victim = load.wait_until_stopped()
-            who = "driver" if victim == load.process.pid else "worker"
-        else:
-            time.sleep(chance.uniform(0.3, 9.0))
-            workers = load.workers()
-            victim = chance.choice(workers) if workers and chance.random() < 0.5 else load.process.pid
-            who = "driver" if victim == load.process.pid else "worker"
-        ended = load.process.poll() is not None
-        if not ended:
-            load.kill(victim)
-        where = point or f"at random{' (it had ended)' if ended else ''}, last phase {load.last_phase()}"
-        print(f"kill {number + 1:2}: {who} {where} (passage {nth})", flush=True)
+        killed = False
+        latest_s = RANDOM_KILL_LATEST_S
+        while not killed:
+            world.produce("orders", 40, fields=fields)
+            world.produce("clicks", 20)
+            if new_table:
+                world.produce(f"late{next(numbers)}", 10)
+            load = world.start_load(tmp_path / f"{number}.log", point=point, nth=nth)
+            if point:
+                victim = load.wait_until_stopped()
+            else:
+                time.sleep(chance.uniform(0.3, latest_s))
+                workers = load.workers()
+                victim = chance.choice(workers) if workers and chance.random() < 0.5 else load.process.pid
+            killed = load.process.poll() is None
+            if killed:
+                load.kill(victim)
+            else:  # The load was faster than the random moment: it does not count, another one is tried earlier.
+                latest_s = max(1.0, latest_s * 0.7)
+        who = "driver" if victim == load.process.pid else "worker"
+        where = f"{point} (passage {nth})" if point else f"at a random moment, last phase {load.last_phase()}"
+        print(f"kill {number + 1:2}: {who} {where}", flush=True)
         if point:
             fell[phase_of(point)] += 1
         world.check(whole=False)
