@@ -141,8 +141,11 @@ def _items_reader(kind: Any, made: Callable[[Any], Any]) -> Reader:
 
 def _fixed_reader(kinds: Sequence[Any], made: Callable[[Any], Any]) -> Reader:
     reads = tuple(_reader(kind) for kind in kinds)
+    plain_kinds = tuple(kinds) if all(kind in (int, str, bool) for kind in kinds) else None
 
     def fixed(value: Any) -> Any:
+        if plain_kinds is not None and type(value) is list and tuple(map(type, value)) == plain_kinds:
+            return made(value)
         items = _plain(value, list)
         if len(items) != len(reads):
             raise _Misfit(f"expected {len(reads)} items, found {len(items)}")

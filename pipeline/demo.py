@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -25,7 +26,7 @@ from headrace.cli.command import table_lines
 from headrace.settings import Settings, load_settings
 from hive_ddl.executors.session import close_session, open_session
 from hive_ddl.table import local_location
-from pipeline.demo_answers import QUESTIONS, differences, numeric_columns, shown
+from pipeline.demo_answers import QUESTIONS, Question, Table, differences, numeric_columns, shown
 from pipeline.demo_data import TOPICS, Event, Topic, find_data, flight_event_v2, is_second_half, read_rows
 from pipeline.producer import Producer
 from pipeline.progress import Progress
@@ -182,47 +183,56 @@ class _Demo:
     def ask(self) -> list[str]:
         """Asks every question through Spark SQL and returns the titles of those answered wrongly."""
         self._say("Asking the Hive tables through Spark SQL, and the data set itself")
-        wrong = []
-        session = open_session(
-            app_name="headrace demo",
-            master=self._settings.spark["master"],
-            metastore_uri=self._addresses.metastore,
-            data_dir=self._data_dir,
-            warehouse_uri=local_location(Path(self._addresses.warehouse)),
-            extra={},
-        )
-        try:
-            self._read_tables(session)
-            for question in QUESTIONS:
-                started = time.monotonic()
-                found = [tuple(row) for row in session.sql(question.sql).collect()]
-                seconds = time.monotonic() - started
-                expected = question.expected(self._data)
-                different = differences(found, expected)
-                self._detail("")
-                self._detail(f"{question.title}  ({seconds:.1f} s)")
-                self._table(question.columns, shown(found), numeric_columns(expected))
-                if different:
-                    wrong.append(question.title)
-                    for line in different[:5]:
-                        self._detail(f"  WRONG: {line}")
-                else:
-                    self._detail("  the data set says the same")
-        finally:
-            close_session(session)
-        return wrong
+        with ThreadPoolExecutor(max_workers=1) as aside:
+            # The data set is asked while Spark starts and reads.
+            expected = [aside.submit(question.expected, self._data) for question in QUESTIONS]
+            session = open_session(
+                app_name="headrace demo",
+                master=self._settings.spark["master"],
+                metastore_uri=self._addresses.metastore,
+                data_dir=self._data_dir,
+                warehouse_uri=local_location(Path(self._addresses.warehouse)),
+                extra={},
+            )
+            try:
+                self._read_tables(session)
+                return [
+                    question.title
+                    for question, answer in zip(QUESTIONS, expected, strict=True)
+                    if not self._is_answered_right(session, question, answer.result())
+                ]
+            finally:
+                close_session(session)
+
+    def _is_answered_right(self, session: SparkSession, question: Question, expected: Table) -> bool:
+        started = time.monotonic()
+        found = [tuple(row) for row in session.sql(question.sql).collect()]
+        self._detail("")
+        self._detail(f"{question.title}  ({time.monotonic() - started:.1f} s)")
+        self._table(question.columns, shown(found), numeric_columns(expected))
+        different = differences(found, expected)
+        for line in different[:5]:
+            self._detail(f"  WRONG: {line}")
+        if not different:
+            self._detail("  the data set says the same")
+        return not different
 
     def _read_tables(self, session: SparkSession) -> None:
         """Reads every Hive table once into memory, for all questions.
 
-        Spark plans at least one task per partition of a Hive table, so a year of days is some 700 tasks per scan and
-        table, most of their time overhead. Coalesced, one task per core walks through them.
+        Spark plans at least one task per partition of a Hive table, so a year of days is some hundred tasks per scan
+        and table, most of their time overhead. Coalesced, one task per core walks through them; and one table's files
+        are listed while another one is read.
         """
         started = time.monotonic()
-        for name in TOPICS:
+
+        def read(name: str) -> None:
             table = session.table(f"{self._settings.hive.database}.{name}")
             table.coalesce(os.cpu_count() or 1).cache().createOrReplaceTempView(name)
             session.table(name).count()
+
+        with ThreadPoolExecutor(max_workers=len(TOPICS)) as pool:
+            list(pool.map(read, TOPICS))
         self._detail(f"read the {len(TOPICS)} tables in {time.monotonic() - started:.1f} s")
 
     def audit(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import gc
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,9 @@ KEYS = (
     "hive.metastore",
     "hive.executor",
 )
+GC_THRESHOLD = 1_000_000
+"""Objects made between two looks for cycles. Decisions are hundreds of thousands of small values without any, and at
+Python's own 700 the looking takes as long as reading them."""
 REASONS_SHOWN_MAX = 20  # of a kind, so that a thousand waiting topics do not hide the rest; json has them all
 
 
@@ -97,6 +101,7 @@ def run_once(args: argparse.Namespace, settings: Settings) -> int:
     from loader.run import run_load
     from pipeline.load import decision_log, now_ms, open_load
 
+    gc.set_threshold(GC_THRESHOLD)
     log = decision_log(settings)
     log.open()
     lease = Lease(log.storage.path("lease.json"))
