@@ -30,18 +30,40 @@ SUBCOMMANDS = {
 }
 
 EXTRAS = {
-    "fastavro": "loader",
-    "flask": "registry",
-    "sqlalchemy": "registry",
-    "alembic": "registry",
-    "marshmallow": "registry",
-    "kafka": "producer",
-    "crc32c": "broker",
-    "pyspark": "loader",
-    "cramjam": "loader",
-    "pyhive": "loader",
+    "registry": "registry",
+    "broker": "broker",
+    "load": "loader",
+    "quarantine": "loader",
+    "audit": "producer",
+    "sql": "loader",
+    "up": "all",
+    "demo": "all",
 }
-"""Which extra brings a library that a subcommand needs."""
+"""Which extra brings the libraries of a subcommand."""
+
+LIBRARIES = frozenset(
+    [
+        "alembic",
+        "cramjam",
+        "crc32c",
+        "fastavro",
+        "flask",
+        "gunicorn",
+        "kafka",
+        "lz4",
+        "marshmallow",
+        "puresasl",
+        "py4j",
+        "pyhive",
+        "pyspark",
+        "snappy",
+        "sqlalchemy",
+        "thrift",
+        "thrift_sasl",
+        "zstandard",
+    ]
+)
+"""What the extras bring; a module missing beyond these is a fault of ours."""
 
 
 CHATTY = {"py4j": logging.WARNING, "alembic": logging.WARNING, "kafka": logging.CRITICAL}
@@ -61,12 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"headrace: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, CommandError) else EXIT_FAILED
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
+        library = (error.name or "").partition(".")[0]
+        extra = EXTRAS.get(_command_word(arguments))
+        if library not in LIBRARIES or extra is None:
             raise
         print(
-            f"headrace: this command needs the library {error.name!r}; install it with: "
-            f"pip install 'headrace[{extra}]'",
+            f"headrace: this command needs the library {library!r}; install it with: pip install 'headrace[{extra}]'",
             file=sys.stderr,
         )
         return EXIT_FAILED
@@ -103,7 +125,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"headrace {VERSION}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    wanted = next((word for word in arguments if not word.startswith("-")), None)
+    wanted = _command_word(arguments)
     for name, summary in SUBCOMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == wanted:
@@ -112,3 +134,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             if subparser.get_default("run") is None:
                 subparser.set_defaults(run=module.run)
     return parser
+
+
+def _command_word(arguments: Sequence[str]) -> str:
+    return next((word for word in arguments if not word.startswith("-")), "")

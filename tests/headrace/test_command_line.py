@@ -73,3 +73,20 @@ def test_a_full_disk_is_one_line_and_code_2(tmp_path: Path) -> None:
     assert run.returncode == 2
     assert "No space left on device" in run.stderr
     assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("library", "command", "extra"),
+    [("py4j", "sql X", "loader"), ("marshmallow", "registry serve", "registry"), ("kafka", "broker serve", "broker")],
+)
+def test_a_missing_library_names_the_extra_that_brings_it(
+    library: str, command: str, extra: str, tmp_path: Path
+) -> None:
+    code = (
+        f"import sys; sys.modules[{library!r}] = None; from headrace.cli import main; "
+        f"sys.exit(main([*{command.split()!r}, '--data-dir', {str(tmp_path)!r}]))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 2, run.stderr
+    assert "Traceback" not in run.stderr
+    assert f"pip install 'headrace[{extra}]'" in run.stderr
