@@ -54,7 +54,8 @@ class TopicWork:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """`slot` is the newest decision that the plan knows of. `waiting`, `problems` and `notes` are as in the report."""
+    """`slot` is the newest decision that the plan knows of. `waiting`, `problems`, `notes` and `registry_outage` are as
+    in the report."""
 
     work_id: str
     slot: int
@@ -64,6 +65,7 @@ class LoadPlan:
     waiting: Mapping[str, str]
     problems: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
+    registry_outage: str
 
     @property
     def has_news(self) -> bool:
@@ -105,14 +107,15 @@ def make_plan(
                 problems[topic] = work.ranges.problems
     gone = sorted(topic for topic in state.topics if topic not in discovery.topics and topic not in discovery.unusable)
     notes += [f"{topic}: not on the brokers now (or excluded); its table stays" for topic in gone]
-    notes += schemas.notes
     packing = pack(
         [offsets for work in works.values() for offsets in offset_ranges(work.topic, work.ranges)],
         tasks=settings.tasks,
         file_bytes_target=settings.file_bytes_target,
     )
     units = _work_units(packing.tasks, works, work_id, settings.build, task_settings)
-    return LoadPlan(work_id, state.slot, works, units, packing.imbalance, waiting, problems, tuple(notes))
+    return LoadPlan(
+        work_id, state.slot, works, units, packing.imbalance, waiting, problems, tuple(notes), schemas.outage
+    )
 
 
 def _topic_work(

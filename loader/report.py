@@ -31,8 +31,9 @@ class RunReport:
 
     `slot` is the decision it made, 0 for none; `conflict` says why its work was thrown away, if it was. `waiting`
     topics are fine and not loaded yet, with the reason; `problems` are sentences by topic that somebody must act on;
-    `notes` need no action. `imbalance` is the heaviest task's share over the mean, as planned (bytes) and as measured
-    (time). `read_ms` is the time of the slowest task.
+    `notes` need no action. `registry_outage` says why the registry could not be asked; what the schemas known before
+    allow was loaded all the same. `imbalance` is the heaviest task's share over the mean, as planned (bytes) and as
+    measured (time). `read_ms` is the time of the slowest task.
     """
 
     slot: int = 0
@@ -42,6 +43,7 @@ class RunReport:
     waiting: Mapping[str, str] = field(default_factory=dict)
     problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    registry_outage: str = ""
     followed: tuple[str, ...] = ()
     tasks: int = 0
     imbalance_planned: float = 1.0

@@ -97,6 +97,7 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
         waiting=plan.waiting,
         problems=plan.problems,
         notes=plan.notes,
+        registry_outage=plan.registry_outage,
         tasks=len(plan.units),
         imbalance_planned=plan.imbalance,
     )

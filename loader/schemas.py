@@ -83,8 +83,9 @@ class WriterSchemas:
         self._outage: RegistryUnavailable | None = None
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        return (f"{self._outage}; going on with the schemas known so far",) if self._outage else ()
+    def outage(self) -> str:
+        """Why the registry could not be asked, "" while it answers."""
+        return str(self._outage) if self._outage else ""
 
     def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas | Waiting | SchemaProblem:
         """The schemas to load a topic with. `known` is what has been decided of it."""

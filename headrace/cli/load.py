@@ -126,7 +126,17 @@ def run_once(args: argparse.Namespace, settings: Settings) -> int:
         print_json({**dataclasses.asdict(report), "has_findings": report.has_findings})
     else:
         print_report(report)
+    _refuse_outage(report.registry_outage)
     return EXIT_FINDINGS if report.has_findings else EXIT_OK
+
+
+def _refuse_outage(registry_outage: str) -> None:
+    """Whether all was loaded cannot be told while the registry is silent: a newer schema may be waiting there."""
+    if registry_outage:
+        raise CommandError(
+            f"{registry_outage}; loads go on with the schemas known so far, "
+            "and the first one after the registry is back catches up"
+        )
 
 
 def show_plan(args: argparse.Namespace, settings: Settings) -> int:
@@ -141,6 +151,7 @@ def show_plan(args: argparse.Namespace, settings: Settings) -> int:
         print_json(plan_json(plan))
     else:
         print_plan(plan)
+    _refuse_outage(plan.registry_outage)
     return EXIT_FINDINGS if plan.problems else EXIT_OK
 
 

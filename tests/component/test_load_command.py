@@ -113,7 +113,9 @@ def test_with_the_registry_down_new_topics_wait_and_the_run_goes_on(world: LoadW
         "--registry-url",
         f"http://{NOBODY}",
     )
-    assert run.returncode == 0, run.stderr
+    assert run.returncode == 2, run.stderr
+    assert run.stderr.splitlines()[-1].startswith("headrace: ")
+    assert NOBODY in run.stderr.splitlines()[-1]
     assert "waiting: orders: the registry does not answer" in run.stdout
     assert "nothing new" in run.stdout
 
