@@ -10,14 +10,17 @@ its file is looked at, and the error names the owner; an owner that has just bee
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
+import signal
 import socket
 import struct
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -344,12 +347,32 @@ def _start(properties: Mapping[str, str], log_path: Path) -> SparkSession:
         conf.set(key, value)
     log_start = log_path.stat().st_size
     try:
-        with log_path.open("ab") as log:
+        with log_path.open("ab") as log, _interrupts_wait():
             gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
         context = SparkContext(conf=conf, gateway=gateway)
         return SparkSession(context)
     except (PySparkException, OSError) as error:
         raise SessionFailed(f"Spark did not start: {_last_words(log_path, log_start, str(error))}") from error
+
+
+@contextlib.contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Puts a Ctrl-C off until the context ends.
+
+    One that meets `launch_gateway` makes it remove the file that the starting JVM is to write its port to; that JVM
+    then neither serves nor ends, and nobody is left who knows of it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    met: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: met.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if met:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _last_words(log_path: Path, start: int, otherwise: str) -> str:
