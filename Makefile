@@ -9,12 +9,12 @@ BIN := .venv/bin
 DATA_DIR ?= headrace-data/demo
 PYTEST_ARGUMENTS ?=
 
-# What `make test` leaves out: tests that need more than Python and Java. `make test-full` runs them all.
+# What `make test` leaves out: tests that need more than Python and Java, and the long ones that kill real processes
+# again and again. `make test-full` runs all.
 SERVICE_MARKERS := postgres or node or kafka or hdfs or hive or pig or s3
-# The long fault tests, which kill real processes again and again; `make test-fault` runs them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fault test-full check format bench setup setup-dev clean
+.PHONY: help demo test test-fault test-kafka test-full check format bench setup setup-dev clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: setup-dev ## the tests that need Python and Java only
 
 test-fault: setup-dev ## kill -9 at every step of a load, twenty times and more
 	@$(BIN)/python -m pytest -m "fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
+
+test-kafka: setup-dev ## the loader against an Apache Kafka broker, which Maven fetches
+	@$(BIN)/python -m pytest -m kafka $(PYTEST_ARGUMENTS)
 
 test-full: setup-dev ## every test, with the servers that they fetch and start themselves
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)

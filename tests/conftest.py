@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import Empty, Queue
 
@@ -17,6 +18,24 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's rooms, also for `pytest` started as a program
 READY_TIMEOUT_S = 120
+
+
+LEFT_OUT = {"fault": "make test-fault", "kafka": "make test-kafka"}
+"""Markers of tests that `make test` leaves out, and the command that runs them; the others: make test-full."""
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        _deselected.update(mark.name for mark in item.iter_markers() if mark.name in LEFT_OUT)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says what did not run and how to run it."""
+    for name, count in sorted(_deselected.items()):
+        terminalreporter.write_line(f"left out by -m: {count} tests marked {name}; run them with: {LEFT_OUT[name]}")
+
+
+_deselected: Counter[str] = Counter()
 
 
 class Service:

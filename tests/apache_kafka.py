@@ -1,0 +1,105 @@
+"""A real Apache Kafka broker (KRaft, one node) from Maven Central, on loopback and free ports."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+import pytest
+
+POM = Path(__file__).resolve().parent / "servers" / "kafka.pom.xml"
+READY_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 30.0
+READY_LINE = "Kafka Server started"
+
+
+class ApacheKafka:
+    """A running broker; `address` is host:port."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        classpath = _classpath(folder)
+        port, controller_port = _free_port(), _free_port()
+        self.address = f"127.0.0.1:{port}"
+        settings = folder / "server.properties"
+        settings.write_text(_settings(folder, port, controller_port), encoding="utf-8")
+        logging = folder / "log4j2.properties"
+        logging.write_text(
+            "rootLogger.level = INFO\nrootLogger.appenderRef.o.ref = O\nappender.o.type = Console\n"
+            "appender.o.name = O\nappender.o.layout.type = PatternLayout\nappender.o.layout.pattern = %d %p %m%n\n",
+            encoding="utf-8",
+        )
+        java = ["java", "-Xmx512m", f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        subprocess.run(
+            [*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)],
+            check=True,
+            capture_output=True,
+            timeout=READY_TIMEOUT_S,
+        )
+        self._log = folder / "kafka.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*java, "kafka.Kafka", str(settings)], stdout=log, stderr=subprocess.STDOUT, cwd=folder
+            )
+        self._wait_until_ready()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while READY_LINE not in self._log.read_text(encoding="utf-8", errors="replace"):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"Apache Kafka did not start:\n{self._log.read_text(errors='replace')[-3000:]}")
+            time.sleep(0.2)
+
+
+def _classpath(folder: Path) -> str:
+    """The jars in Maven's own cache, fetched where they are missing."""
+    if shutil.which("mvn") is None:
+        pytest.skip("no Maven on the PATH to fetch Apache Kafka with")
+    output = folder / "classpath"
+    command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={output}"]
+    subprocess.run([*command, "-DincludeScope=runtime"], check=True, capture_output=True, timeout=600)
+    return output.read_text(encoding="utf-8").strip()
+
+
+def _free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])
+
+
+def _settings(folder: Path, port: int, controller_port: int) -> str:
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "log.dirs": folder / "data",
+        "num.partitions": 3,
+        "offsets.topic.num.partitions": 1,
+        "offsets.topic.replication.factor": 1,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "transaction.state.log.num.partitions": 1,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "group.initial.rebalance.delay.ms": 0,
+    }
+    return "".join(f"{key}={value}\n" for key, value in properties.items())
