@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import socket
 from collections import deque
 from collections.abc import Awaitable
@@ -269,7 +270,9 @@ class BrokerServer:
             )
         except (OSError, OverflowError) as error:
             await self.node.close()
-            reason = getattr(error, "strerror", None) or str(error)
+            # asyncio wraps the system's words in its own; a number below 1 is not the system's but a resolver's.
+            number = getattr(error, "errno", None) or 0
+            reason = os.strerror(number) if number > 0 else str(error)
             raise AddressUnusable(f"{self.config.host}:{self.config.port}", reason) from error
         port = self._server.sockets[0].getsockname()[1]
         self.node.address = (self.config.host, port)
