@@ -82,9 +82,10 @@ class Part:
         """
         assert self.process.stdout is not None
         descriptor = self.process.stdout.fileno()
+        output = select.poll()  # select(2) has no descriptors above 1023
+        output.register(descriptor, select.POLLIN)
         while not should_stop():
-            readable, _, _ = select.select([descriptor], [], [], POLL_S)
-            if readable:
+            if output.poll(POLL_S * 1000):
                 chunk = os.read(descriptor, 65536)
                 self._output += chunk
                 for line in self._output.decode("utf-8", "replace").splitlines(keepends=True):

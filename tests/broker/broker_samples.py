@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from pathlib import Path
 
 from crc32c import crc32c
@@ -43,6 +44,10 @@ def header_of(raw: bytes) -> BatchHeader:
     return read_batch_header(raw)
 
 
+LOGS_OPEN_MAX = 4  # at once in one test; older ones are closed, since a property test opens hundreds
+_open: deque[OpenFiles] = deque()
+
+
 def opened(
     folder: Path,
     *,
@@ -52,9 +57,13 @@ def opened(
     log_start_offset: int = 0,
 ) -> OpenLog:
     folder.mkdir(parents=True, exist_ok=True)
+    files = OpenFiles(64)
+    _open.append(files)
+    if len(_open) > LOGS_OPEN_MAX:
+        _open.popleft().close()
     return open_log(
         folder,
-        OpenFiles(64),
+        files,
         limits or LogLimits(),
         is_clean=is_clean,
         recovery_point=recovery_point,
