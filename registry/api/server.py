@@ -17,6 +17,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from flask import Flask
@@ -88,6 +89,11 @@ class _Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no annotation
         # Ctrl-C on a terminal reaches the worker and the process in front of it, which stops the worker anyway. A
         # worker that is told twice can get stuck in its own end until it is killed.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def handle_quit(self, sig: int, frame: FrameType | None) -> None:
+        # gunicorn's own shuts the thread pool down inside the signal handler. When the signal meets this thread while
+        # it hands a request to the pool, it waits for a lock that it holds itself, until it is killed.
+        self.handle_exit(sig, frame)
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: Exception) -> None:
         if isinstance(exc, ParseException):
