@@ -14,6 +14,7 @@ RegistryError
 ├── InvalidSchema
 ├── InvalidVersion
 ├── InvalidCompatibilityLevel
+├── InvalidRuleSet
 ├── InvalidSubject
 ├── OperationNotPermitted              an id was sent although the subject takes none
 ├── ReferenceExists                    another schema refers to what was to be deleted
@@ -128,6 +129,10 @@ class InvalidCompatibilityLevel(RegistryError):
         "Invalid compatibility level. Valid values are none, backward, forward, full, "
         "backward_transitive, forward_transitive, and full_transitive"
     )
+
+
+class InvalidRuleSet(RegistryError):
+    pass
 
 
 class InvalidSubject(RegistryError):

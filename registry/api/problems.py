@@ -32,6 +32,7 @@ ERROR_CODES: dict[type[errors.RegistryError], tuple[int, int]] = {
     errors.ReferenceExists: (422, 42206),
     errors.InvalidSubject: (422, 42208),
     errors.SchemaTooLarge: (422, 42209),
+    errors.InvalidRuleSet: (422, 42210),
     errors.StoreError: (500, 50001),
 }
 """HTTP status and error code of each error; `registry/client.py` reads it backwards by code."""

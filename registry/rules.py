@@ -1,0 +1,195 @@
+"""Rule sets: what a client does to records of a schema when it writes, reads or migrates them.
+
+The registry carries rules out to clients and runs none itself. They are part of a schema's content, as its metadata
+is: schemas that differ in their rules have different ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from registry.errors import InvalidRuleSet
+
+
+class RuleKind(StrEnum):
+    TRANSFORM = "TRANSFORM"
+    CONDITION = "CONDITION"
+
+
+class RuleMode(StrEnum):
+    UPGRADE = "UPGRADE"
+    DOWNGRADE = "DOWNGRADE"
+    UPDOWN = "UPDOWN"
+    WRITE = "WRITE"
+    READ = "READ"
+    WRITEREAD = "WRITEREAD"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`tags` and the names of `params` are sorted; texts that the client left out are None."""
+
+    name: str | None
+    doc: str | None = None
+    kind: RuleKind = RuleKind.TRANSFORM
+    mode: RuleMode = RuleMode.WRITEREAD
+    type: str | None = None
+    tags: tuple[str, ...] = ()
+    params: tuple[tuple[str, str], ...] = ()
+    expr: str | None = None
+    on_success: str | None = None
+    on_failure: str | None = None
+    disabled: bool = False
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Rule:
+        """The rule that JSON in the API's spelling means, whose values have the right types."""
+        return cls(
+            values.get("name"),
+            values.get("doc"),
+            RuleKind(values.get("kind") or RuleKind.TRANSFORM),
+            RuleMode(values.get("mode") or RuleMode.WRITEREAD),
+            values.get("type"),
+            tuple(sorted(set(values.get("tags") or ()))),
+            tuple(sorted((values.get("params") or {}).items())),
+            values.get("expr"),
+            values.get("onSuccess"),
+            values.get("onFailure"),
+            bool(values.get("disabled")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys that have something to say, in the API's order; `disabled` is always one of them."""
+        values: dict[str, Any] = {
+            "name": self.name,
+            "doc": self.doc,
+            "kind": self.kind.value,
+            "mode": self.mode.value,
+            "type": self.type,
+            "tags": list(self.tags),
+            "params": dict(self.params),
+            "expr": self.expr,
+            "onSuccess": self.on_success,
+            "onFailure": self.on_failure,
+        }
+        return {**{key: value for key, value in values.items() if value}, "disabled": self.disabled}
+
+    def hashed_bytes(self) -> bytes:
+        """What the rule adds to the bytes that a schema's fingerprint is made of."""
+        texts = [self.name, self.doc, self.kind.value, self.mode.value, self.type, *self.tags]
+        texts += [text for pair in self.params for text in pair]
+        texts += [self.expr, self.on_success, self.on_failure]
+        return "".join(text for text in texts if text is not None).encode() + (b"\x01" if self.disabled else b"")
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """Rules in the order in which clients run them. `enable_at` is the moment from which they hold, as clients wrote it."""
+
+    migration: tuple[Rule, ...] = ()
+    domain: tuple[Rule, ...] = ()
+    encoding: tuple[Rule, ...] = ()
+    enable_at: str | None = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> RuleSet:
+        """The rule set that JSON in the API's spelling means, whose values have the right types."""
+        migration, domain, encoding = (tuple(Rule.of(rule) for rule in values.get(part.key) or ()) for part in PARTS)
+        return cls(migration, domain, encoding, values.get("enableAt"))
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys that have something to say, in the API's order."""
+        lists = {part.key: [rule.to_json() for rule in part.rules(self)] for part in PARTS}
+        return {key: value for key, value in {**lists, "enableAt": self.enable_at}.items() if value}
+
+    def hashed_bytes(self) -> bytes:
+        """What the rules add to the bytes that a schema's fingerprint is made of."""
+        rules = b"".join(rule.hashed_bytes() for part in PARTS for rule in part.rules(self))
+        return rules + (self.enable_at or "").encode()
+
+    def has_type(self, type_name: str) -> bool:
+        return any(rule.type == type_name for part in PARTS for rule in part.rules(self))
+
+
+class _Part(NamedTuple):
+    """One of the lists of a rule set: its key in JSON, its name in messages, and the modes that its rules may have."""
+
+    key: str
+    title: str
+    modes: tuple[RuleMode, ...]
+
+    def rules(self, rule_set: RuleSet) -> tuple[Rule, ...]:
+        found: tuple[Rule, ...] = getattr(rule_set, self.title.lower())
+        return found
+
+
+_MIGRATION_MODES = (RuleMode.UPGRADE, RuleMode.DOWNGRADE, RuleMode.UPDOWN)
+_RECORD_MODES = (RuleMode.WRITE, RuleMode.READ, RuleMode.WRITEREAD)
+
+PARTS: Final = (
+    _Part("migrationRules", "Migration", _MIGRATION_MODES),
+    _Part("domainRules", "Domain", _RECORD_MODES),
+    _Part("encodingRules", "Encoding", _RECORD_MODES),
+)
+
+
+def check_rule_set(rule_set: RuleSet) -> None:
+    """Makes sure that rules can be told apart and stand in lists whose modes they have.
+
+    Raises:
+        InvalidRuleSet: says which rule is wrong.
+    """
+    names: set[str] = set()
+    for part in PARTS:
+        for rule in part.rules(rule_set):
+            if rule.name is not None and rule.name in names:
+                raise InvalidRuleSet(f"Found rule with duplicate name '{rule.name}'")
+            names.add(_checked_name(rule.name))
+            if rule.type is None:
+                raise InvalidRuleSet("Missing rule type")
+            if rule.mode not in part.modes:
+                raise InvalidRuleSet(f"{part.title} rules can only be {', '.join(part.modes)}")
+
+
+def _checked_name(name: str | None) -> str:
+    if name is None:
+        raise InvalidRuleSet("Missing rule name")
+    if not name:
+        raise InvalidRuleSet("Empty rule name")
+    if not (name[0].isalpha() or name[0] == "_"):
+        raise InvalidRuleSet(f"Illegal initial character in rule name: {name}")
+    # Java's letters and digits; a digit there is only what can be written as a decimal.
+    if not all(character.isalpha() or character.isdecimal() or character == "_" for character in name):
+        raise InvalidRuleSet(f"Illegal character in rule name: {name}")
+    return name
+
+
+def merged_rules(*layers: RuleSet | None) -> RuleSet | None:
+    """Rule sets laid over each other, from the weakest to the strongest; None where no layer has one.
+
+    In each list a rule takes the place of an earlier layer's rule of that name, and comes after the rules that are left.
+    """
+    merged: RuleSet | None = None
+    for layer in layers:
+        if merged is None or layer is None:
+            merged = layer if merged is None else merged
+            continue
+        migration, domain, encoding = (_overlaid(part.rules(merged), part.rules(layer)) for part in PARTS)
+        merged = RuleSet(migration, domain, encoding, layer.enable_at or merged.enable_at)
+    return merged
+
+
+def _overlaid(lower: Iterable[Rule], upper: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    names = {rule.name for rule in upper}
+    return (*(rule for rule in lower if rule.name not in names), *upper)
+
+
+def rules_without(rule_set: RuleSet, names: Collection[str]) -> RuleSet:
+    """A rule set without the rules of these names."""
+    migration, domain, encoding = (
+        tuple(rule for rule in part.rules(rule_set) if rule.name not in names) for part in PARTS
+    )
+    return RuleSet(migration, domain, encoding, rule_set.enable_at)
