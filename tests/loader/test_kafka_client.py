@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -73,7 +74,8 @@ class ScriptedBroker:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection:
+        # A client that gives up on an answer resets the connection; that ends it like any other goodbye.
+        with connection, contextlib.suppress(ConnectionError):
             while len(head := connection.recv(4, socket.MSG_WAITALL)) == 4:
                 frame = connection.recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL)
                 key, version = struct.unpack_from(">hh", frame)
