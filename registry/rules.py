@@ -87,7 +87,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """Rules in the order in which clients run them. `enable_at` is the moment from which they hold, as clients wrote it."""
+    """Rules in the order in which clients run them. `enable_at` is from when they hold, as the client wrote it."""
 
     migration: tuple[Rule, ...] = ()
     domain: tuple[Rule, ...] = ()
@@ -170,7 +170,7 @@ def _checked_name(name: str | None) -> str:
 def merged_rules(*layers: RuleSet | None) -> RuleSet | None:
     """Rule sets laid over each other, from the weakest to the strongest; None where no layer has one.
 
-    In each list a rule takes the place of an earlier layer's rule of that name, and comes after the rules that are left.
+    In each list a rule takes the place of an earlier layer's rule of its name, and comes after the rules that are left.
     """
     merged: RuleSet | None = None
     for layer in layers:

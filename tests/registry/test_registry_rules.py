@@ -1,0 +1,124 @@
+"""Rule sets as values: validation, layers, and their part in a schema's identity."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from registry.errors import InvalidRuleSet
+from registry.rules import Rule, RuleKind, RuleMode, RuleSet, check_rule_set, merged_rules, rules_without
+
+
+def rule(name: str | None, mode: str = "WRITE", **more: object) -> dict[str, object]:
+    return {"name": name, "kind": "CONDITION", "mode": mode, "type": "CEL", **more}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"domainRules": [rule("a"), rule("a")]}, "Found rule with duplicate name 'a'"),
+        ({"migrationRules": [rule("a", "UPDOWN")], "domainRules": [rule("a")]}, "Found rule with duplicate name 'a'"),
+        ({"domainRules": [rule("a")], "encodingRules": [rule("a")]}, "Found rule with duplicate name 'a'"),
+        ({"domainRules": [rule(None)]}, "Missing rule name"),
+        ({"domainRules": [rule("")]}, "Empty rule name"),
+        ({"domainRules": [rule("1a")]}, "Illegal initial character in rule name: 1a"),
+        ({"domainRules": [rule("a-b")]}, "Illegal character in rule name: a-b"),
+        ({"domainRules": [{"name": "a"}]}, "Missing rule type"),
+        ({"migrationRules": [rule("a", "READ")]}, "Migration rules can only be UPGRADE, DOWNGRADE, UPDOWN"),
+        ({"domainRules": [rule("a", "UPGRADE")]}, "Domain rules can only be WRITE, READ, WRITEREAD"),
+        ({"encodingRules": [rule("a", "UPDOWN")]}, "Encoding rules can only be WRITE, READ, WRITEREAD"),
+    ],
+)
+def test_what_is_wrong_with_a_rule_set_is_named(values, message):
+    with pytest.raises(InvalidRuleSet) as raised:
+        check_rule_set(RuleSet.of(values))
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"migrationRules": [rule("a", "UPGRADE"), rule("b", "DOWNGRADE"), rule("c", "UPDOWN")]},
+        {"domainRules": [rule("_a1"), rule("é", "READ"), rule("c", "WRITEREAD")], "encodingRules": [rule("d")]},
+    ],
+)
+def test_valid_rule_sets(values):
+    check_rule_set(RuleSet.of(values))
+
+
+def test_a_rule_is_written_in_the_api_s_order_without_what_it_does_not_say():
+    values = {
+        "disabled": True,
+        "onFailure": "DLQ",
+        "onSuccess": "NONE",
+        "expr": "true",
+        "params": {"b": "2", "a": "1"},
+        "tags": ["PII", "A", "PII"],
+        "type": "CEL",
+        "mode": "READ",
+        "kind": "CONDITION",
+        "doc": "d",
+        "name": "n",
+    }
+    written = Rule.of(values).to_json()
+    assert list(written) == list(reversed(values))
+    assert written == {**values, "tags": ["A", "PII"]}
+    assert list(written["params"]) == ["a", "b"]
+    assert Rule.of({"name": "n", "type": "T", "unknown": 1}).to_json() == {
+        "name": "n",
+        "kind": "TRANSFORM",
+        "mode": "WRITEREAD",
+        "type": "T",
+        "disabled": False,
+    }
+
+
+def test_a_rule_set_comes_back_from_what_it_is_written_as():
+    values = {
+        "migrationRules": [rule("m", "UPDOWN")],
+        "domainRules": [rule("d")],
+        "encodingRules": [rule("e", params={"k": "v"})],
+        "enableAt": "2026-01-01",
+    }
+    rules = RuleSet.of(values)
+    assert RuleSet.of(rules.to_json()) == rules
+    assert list(rules.to_json()) == ["migrationRules", "domainRules", "encodingRules", "enableAt"]
+    assert RuleSet.of({"domainRules": None}).to_json() == {}
+
+
+def test_rules_of_a_stronger_layer_replace_those_of_the_same_name_in_the_same_list():
+    default = RuleSet.of({"domainRules": [rule("a", doc="default"), rule("b", doc="default")], "enableAt": "1"})
+    specific = RuleSet.of({"domainRules": [rule("c", doc="specific"), rule("a", doc="specific")]})
+    override = RuleSet.of({"migrationRules": [rule("b", "UPGRADE")], "enableAt": "2"})
+    merged = merged_rules(default, None, specific, override)
+    assert merged is not None
+    assert [(found.name, found.doc) for found in merged.domain] == [
+        ("b", "default"),
+        ("c", "specific"),
+        ("a", "specific"),
+    ]
+    assert [found.name for found in merged.migration] == ["b"]
+    assert merged.enable_at == "2"
+    assert merged_rules(None, None) is None
+    assert merged_rules(None, specific, None) is specific
+
+
+def test_rules_are_removed_by_name_from_every_list():
+    rules = RuleSet.of({"domainRules": [rule("a"), rule("b")], "encodingRules": [rule("c")]})
+    assert rules_without(rules, ["a", "c", "x"]) == RuleSet.of({"domainRules": [rule("b")]})
+
+
+def test_a_rule_set_is_known_by_the_types_of_its_rules():
+    rules = RuleSet.of({"encodingRules": [rule("c", type="ENCRYPT")]})
+    assert rules.has_type("ENCRYPT")
+    assert not rules.has_type("CEL")
+
+
+def test_the_bytes_that_identify_rules():
+    # Name, doc, kind, mode, type, tags, params, expr, onSuccess, onFailure, then 1 if disabled; list after list.
+    first = Rule("n", "d", RuleKind.CONDITION, RuleMode.READ, "T", ("a", "b"), (("k", "v"),), "x", "s", "f", True)
+    rules = RuleSet((Rule("m", type="U"),), (first,))
+    assert rules.hashed_bytes() == b"mTRANSFORMWRITEREADU" + b"ndCONDITIONREADTabkvxsf\x01"
+    assert hashlib.md5(RuleSet().hashed_bytes()).hexdigest() == "d41d8cd98f00b204e9800998ecf8427e"
