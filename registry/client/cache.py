@@ -1,0 +1,61 @@
+"""What a client keeps of answers that never change, within bounds of number and size."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Cache:
+    """Thread-safe; the least recently used value goes first. Two threads may make the same value once each.
+
+    Args:
+        count_max: of values.
+        weight_max: of all values together, in the unit of `weigh`.
+        weigh: the size of a key and its value.
+    """
+
+    def __init__(self, count_max: int, weight_max: int, weigh: Callable[[Hashable, Any], int]) -> None:
+        self._count_max = count_max
+        self._weight_max = weight_max
+        self._weigh = weigh
+        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._weight = 0
+        self._generation = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                found: T = self._values[key][0]
+                return found
+            generation = self._generation
+        value = make()
+        weight = self._weigh(key, value)
+        with self._lock:
+            # What was asked for before the cache was cleared may be what the clearing was about.
+            if generation == self._generation and weight <= self._weight_max:
+                self._put(key, value, weight)
+        return value
+
+    def clear(self) -> None:
+        with self._lock:
+            self._values.clear()
+            self._weight = 0
+            self._generation += 1
+
+    def _put(self, key: Hashable, value: Any, weight: int) -> None:
+        _, replaced = self._values.pop(key, (None, 0))
+        self._values[key] = (value, weight)
+        self._weight += weight - replaced
+        while len(self._values) > self._count_max or self._weight > self._weight_max:
+            _, (_, dropped) = self._values.popitem(last=False)
+            self._weight -= dropped
