@@ -1,0 +1,144 @@
+"""Tags inside a schema: labels of records and fields, in the schema's own text as the property `confluent:tags`."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from avro_schema import JsonValue, Name, Record, Schema, Type, children
+
+TAGS_PROPERTY: Final = "confluent:tags"
+ANY_TAG: Final = "*"
+
+
+class EntityKind(StrEnum):
+    RECORD = "sr_record"
+    FIELD = "sr_field"
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedEntity:
+    """A record (`namespace.Record`) or a field of one (`namespace.Record.field`) with tags, in the order given."""
+
+    path: str
+    kind: EntityKind
+    tags: tuple[str, ...]
+
+
+class UnknownEntity(Exception):
+    """`path` names no record or field of the schema."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(f"No matching path '{path}' found in the schema")
+
+
+def tagged_entities(schema: Schema) -> list[TaggedEntity]:
+    """What has tags, also in referenced types: each record once, before its fields."""
+    found: list[TaggedEntity] = []
+    seen: set[Name] = set()
+    # Not by recursion, since each schema that is referred to adds its own depth.
+    pending: list[Type | TaggedEntity] = [schema.root]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, TaggedEntity):
+            found.append(item)
+            continue
+        node = schema.resolve(item)
+        if isinstance(node, Record):
+            if node.name not in seen:
+                seen.add(node.name)
+                pending.extend(reversed([*_entities_of(node)]))
+        else:
+            pending.extend(reversed(children(node)))
+    return [entity for entity in found if entity.tags]
+
+
+def entities_with(schema: Schema, tags: Iterable[str]) -> list[TaggedEntity]:
+    """What has one of these tags; `*` is any tag."""
+    wanted = set(tags)
+    return [item for item in tagged_entities(schema) if ANY_TAG in wanted or wanted & set(item.tags)]
+
+
+def _entities_of(record: Record) -> Iterator[Type | TaggedEntity]:
+    """A record and its fields as entities, each field before its type."""
+    full_name = record.name.full
+    yield TaggedEntity(full_name, EntityKind.RECORD, _texts(dict(record.props).get(TAGS_PROPERTY)))
+    for field in record.fields:
+        tags = _texts(dict(field.props).get(TAGS_PROPERTY))
+        yield TaggedEntity(f"{full_name}.{field.name}", EntityKind.FIELD, tags)
+        yield field.type
+
+
+def _texts(value: JsonValue) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        return ()
+    return tuple(dict.fromkeys(tag if isinstance(tag, str) else json.dumps(tag) for tag in value))
+
+
+def with_tags(text: str, add: Iterable[TaggedEntity], remove: Iterable[TaggedEntity]) -> str:
+    """A schema's canonical text with tags added to and then removed from what they name.
+
+    Raises:
+        UnknownEntity: the text itself, without its references, defines no such record or field.
+    """
+    value = json.loads(text)
+    changes: dict[tuple[str, EntityKind], tuple[list[str], list[str]]] = {}
+    for side, entities in enumerate((add, remove)):
+        for entity in entities:
+            changes.setdefault((entity.path, entity.kind), ([], []))[side].extend(entity.tags)
+    for (path, kind), (added, removed) in changes.items():
+        node = _find(value, path, kind)
+        tags = dict.fromkeys([*_texts(node.get(TAGS_PROPERTY)), *added])
+        left = [tag for tag in tags if tag not in removed]
+        if left:
+            node[TAGS_PROPERTY] = left
+        else:
+            node.pop(TAGS_PROPERTY, None)
+    return json.dumps(value)
+
+
+def known_entities(text: str, entities: Iterable[TaggedEntity]) -> list[TaggedEntity]:
+    """Those of the entities that a canonical text defines."""
+    value = json.loads(text)
+
+    def is_known(entity: TaggedEntity) -> bool:
+        try:
+            _find(value, entity.path, entity.kind)
+        except UnknownEntity:
+            return False
+        return True
+
+    return [entity for entity in entities if is_known(entity)]
+
+
+def _find(value: Any, path: str, kind: EntityKind) -> dict[str, Any]:
+    """The JSON object of an entity, the outermost first; a path without a namespace fits every namespace."""
+    record_path, _, field_name = path.rpartition(".") if kind is EntityKind.FIELD else (path, "", "")
+    wanted_namespace, _, wanted_name = record_path.rpartition(".")
+    pending: deque[tuple[Any, str]] = deque([(value, "")])
+    while pending:
+        node, namespace = pending.popleft()
+        if isinstance(node, list):
+            pending.extend((branch, namespace) for branch in node)
+        if not isinstance(node, dict):
+            continue
+        inner = {"array": "items", "map": "values"}.get(node["type"]) if isinstance(node["type"], str) else "type"
+        if inner is not None:
+            pending.append((node[inner], namespace))
+        if node["type"] not in ("record", "error"):
+            continue
+        namespace = node.get("namespace", namespace)
+        if node["name"] == wanted_name and wanted_namespace in ("", namespace):
+            if kind is EntityKind.RECORD:
+                return node
+            for field in node["fields"]:
+                if field["name"] == field_name:
+                    found: dict[str, Any] = field
+                    return found
+        pending.extend((field["type"], namespace) for field in node["fields"])
+    raise UnknownEntity(path)

@@ -1,0 +1,105 @@
+"""Tags in a schema's text: found, added and removed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from avro_schema import canonical_text, parse_schema
+from registry.tags import (
+    EntityKind,
+    TaggedEntity,
+    UnknownEntity,
+    entities_with,
+    known_entities,
+    tagged_entities,
+    with_tags,
+)
+
+RECORD, FIELD = EntityKind.RECORD, EntityKind.FIELD
+ORDER = """
+{"type":"record","name":"Order","namespace":"shop","confluent:tags":["A"],"fields":[
+  {"name":"id","type":"long","confluent:tags":["PII","ID"]},
+  {"name":"lines","type":{"type":"array","items":
+    {"type":"record","name":"Line","fields":[{"name":"sku","type":"string","confluent:tags":["SKU"]},
+                                             {"name":"of","type":["null","Order"]}]}}},
+  {"name":"by","type":["null",{"type":"map","values":{"type":"record","name":"Person","namespace":"hr","fields":[
+    {"name":"name","type":"string"}]}}]},
+  {"name":"first","type":"Line","confluent:tags":"no list"}
+]}
+"""
+TEXT = canonical_text(parse_schema(ORDER))
+FOUND = [
+    TaggedEntity("shop.Order", RECORD, ("A",)),
+    TaggedEntity("shop.Order.id", FIELD, ("PII", "ID")),
+    TaggedEntity("shop.Line.sku", FIELD, ("SKU",)),
+]
+
+
+def test_tagged_entities_stand_in_the_schema_s_order():
+    assert tagged_entities(parse_schema(ORDER)) == FOUND
+    assert tagged_entities(parse_schema('"string"')) == []
+
+
+def test_tags_of_referenced_types_are_found():
+    line = '{"type":"record","name":"n.L","fields":[{"name":"a","type":"int","confluent:tags":["T"]}]}'
+    user = parse_schema('{"type":"array","items":"n.L"}', references=[parse_schema(line)])
+    assert tagged_entities(user) == [TaggedEntity("n.L.a", FIELD, ("T",))]
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [(["*"], FOUND), (["ID"], FOUND[1:2]), (["SKU", "A"], [FOUND[0], FOUND[2]]), (["x"], []), ([], [])],
+)
+def test_entities_are_chosen_by_tag(tags, found):
+    assert entities_with(parse_schema(ORDER), tags) == found
+
+
+@pytest.mark.parametrize(
+    ("add", "remove", "found"),
+    [
+        # New tags come after those that are there; each stands once.
+        ([TaggedEntity("shop.Order.id", FIELD, ("B", "PII"))], [], {"shop.Order.id": ("PII", "ID", "B")}),
+        ([], [TaggedEntity("shop.Order.id", FIELD, ("PII", "x"))], {"shop.Order.id": ("ID",)}),
+        # What is added and removed at once is gone.
+        ([TaggedEntity("shop.Line", RECORD, ("B",))], [TaggedEntity("shop.Line", RECORD, ("B",))], {"shop.Line": None}),
+        # The last tag takes the property with it.
+        ([], [TaggedEntity("shop.Order", RECORD, ("A",))], {"shop.Order": None}),
+        # A path without a namespace fits any; a nested record has the namespace of its parent or its own.
+        ([TaggedEntity("Person.name", FIELD, ("N",))], [], {"hr.Person.name": ("N",)}),
+        ([TaggedEntity("hr.Person", RECORD, ("P",))], [], {"hr.Person": ("P",)}),
+        ([TaggedEntity("shop.Line.of", FIELD, ("O",))], [], {"shop.Line.of": ("O",)}),
+        # A property that is no list of tags is replaced.
+        ([TaggedEntity("shop.Order.first", FIELD, ("F",))], [], {"shop.Order.first": ("F",)}),
+    ],
+)
+def test_changing_tags(add, remove, found):
+    changed = {item.path: item.tags for item in tagged_entities(parse_schema(with_tags(TEXT, add, remove)))}
+    assert {path: changed.get(path) for path in found} == found
+    untouched = {item.path: item.tags for item in FOUND if item.path not in found}
+    assert {path: changed.get(path) for path in untouched} == untouched
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("shop.Order.nothing", FIELD),
+        ("shop.Person", RECORD),
+        ("Order", FIELD),
+        ("", RECORD),
+        ("", FIELD),
+        ("shop.Order.id", RECORD),
+    ],
+)
+def test_an_unknown_path_is_named(path, kind):
+    with pytest.raises(UnknownEntity) as raised:
+        with_tags(TEXT, [TaggedEntity(path, kind, ("T",))], [])
+    assert str(raised.value) == f"No matching path '{path}' found in the schema"
+    assert known_entities(TEXT, [TaggedEntity(path, kind, ("T",)), FOUND[0]]) == FOUND[:1]
+
+
+def test_properties_that_look_like_types_are_not_entered():
+    text = json.dumps({"type": "enum", "name": "E", "symbols": [], "items": {"fields": []}, "fields": [1]})
+    with pytest.raises(UnknownEntity):
+        with_tags(text, [TaggedEntity("R", RECORD, ("T",))], [])
