@@ -1,49 +1,37 @@
-"""The registry's own words: subjects, versions, references, and what a schema is apart from where it is registered."""
+"""The registry's own words: versions, references, modes, configuration, and what a schema is apart from where it is.
+
+Names of subjects and contexts are in `registry.names`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import struct
-import unicodedata
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from functools import cached_property
 from typing import Final, NewType
 
-from registry.errors import InvalidSubject, InvalidVersion
+from registry.errors import InvalidMode, InvalidVersion
+from registry.names import DEFAULT_CONTEXT, is_storable, subject_name
+from registry.rules import RuleSet
+
+__all__ = ["is_storable", "subject_name"]
 
 SchemaId = NewType("SchemaId", int)
-"""Global number of a schema's content, from 1; the same content has the same id under every subject."""
+"""Number of a schema's content within its context, from 1; the same content has the same id under every subject."""
 
 Version = NewType("Version", int)
 """Number of a schema within its subject, from 1."""
 
 VERSION_MAX: Final = 2**31 - 1
+SCHEMA_ID_MAX: Final = 2**31 - 1
 LATEST: Final = -1
 """What clients send for the newest version that is not deleted; the word "latest" says the same."""
 
 SCHEMA_TYPE: Final = "AVRO"
-RESERVED_SUBJECTS: Final = frozenset({"__GLOBAL", "__EMPTY"})
-DEFAULT_CONTEXT_PREFIX: Final = ":.:"
-
-
-def subject_name(text: str) -> str:
-    """The subject that a path segment or a reference names; `:.:orders` is `orders`.
-
-    Raises:
-        InvalidSubject: it has control characters, a reserved name, or names a context other than the default one.
-    """
-    name = text.removeprefix(DEFAULT_CONTEXT_PREFIX)
-    qualified = name.startswith((":.", ":*:"))
-    if name in RESERVED_SUBJECTS or qualified or not is_storable(name):
-        raise InvalidSubject(subject=text)
-    return name
-
-
-def is_storable(text: str) -> bool:
-    """Whether a text is free of ISO control characters and lone surrogates, so that every database can hold it."""
-    return not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 
 
 def parse_version(text: str) -> int:
@@ -102,7 +90,7 @@ class Metadata:
 
 @dataclass(frozen=True)
 class SchemaContent:
-    """What the registry gives an id to: canonical text, references in order, and metadata.
+    """What the registry gives an id to: canonical text, references in order, metadata and rules.
 
     Not slotted, so that the fingerprint is computed once.
     """
@@ -110,10 +98,11 @@ class SchemaContent:
     text: str
     references: tuple[SchemaReference, ...] = ()
     metadata: Metadata | None = None
+    rule_set: RuleSet | None = None
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """MD5 over text, references (name, subject, version as 32 bits) and metadata behind a byte 1.
+        """MD5 over text, references (name, subject, version as 32 bits), metadata and rules, each behind a byte 1.
 
         The same bytes as in the Confluent Schema Registry, so that a schema has the same guid in both.
         """
@@ -127,6 +116,8 @@ class SchemaContent:
             for key, value in self.metadata.properties:
                 digest.update(key.encode() + value.encode())
             digest.update("".join(self.metadata.sensitive).encode())
+        if self.rule_set is not None:
+            digest.update(b"\x01" + self.rule_set.hashed_bytes())
         return digest.digest()
 
     @property
@@ -136,12 +127,17 @@ class SchemaContent:
 
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
-    """A schema with its id. `deleted` is set when every version that uses it is deleted softly."""
+    """A schema with its id. `deleted` is set when every version that uses it is deleted softly.
+
+    `row_key` is the database's own, never used for another content.
+    """
 
     schema_id: SchemaId
     content: SchemaContent
     created_ms: int
     deleted: bool = False
+    context: str = DEFAULT_CONTEXT
+    row_key: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,32 +163,77 @@ class SchemaRequest:
     schema_type: str = SCHEMA_TYPE
     references: tuple[SchemaReference, ...] = ()
     metadata: Metadata | None = None
+    rule_set: RuleSet | None = None
     version: int | None = None
     schema_id: int | None = None
 
 
+class Mode(StrEnum):
+    """What may be done with a subject; reading always may."""
+
+    READWRITE = "READWRITE"
+    READONLY = "READONLY"
+    READONLY_OVERRIDE = "READONLY_OVERRIDE"
+    """Of everything: hides the modes of subjects. Other implementations have given it up; it is still accepted."""
+    IMPORT = "IMPORT"
+    """Schemas come with the ids and versions that they have elsewhere, and are not checked against each other."""
+    FORWARD = "FORWARD"
+    """Of everything: schemas come from another registry as in `IMPORT`, into what need not be empty."""
+
+    @property
+    def is_readonly(self) -> bool:
+        return self in (Mode.READONLY, Mode.READONLY_OVERRIDE)
+
+    @property
+    def takes_ids(self) -> bool:
+        """Whether a schema comes with its id."""
+        return self in (Mode.IMPORT, Mode.FORWARD)
+
+
+def parse_mode(text: str) -> Mode:
+    """A mode in any case.
+
+    Raises:
+        InvalidMode: there is no such mode.
+    """
+    try:
+        return Mode(text.upper())
+    except ValueError:
+        raise InvalidMode from None
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """What is configured at one scope; None is inherited."""
+    """What is configured at one scope; None is inherited or not set."""
 
     compatibility: str | None = None
+    compatibility_policy: str | None = None
+    compatibility_group: str | None = None
     normalize: bool | None = None
+    validate_fields: bool | None = None
+    validate_new_schemas: bool | None = None
+    validate_rules: bool | None = None
+    alias: str | None = None
+    alias_for_deks: str | None = None
+    default_metadata: Metadata | None = None
+    override_metadata: Metadata | None = None
+    default_rule_set: RuleSet | None = None
+    override_rule_set: RuleSet | None = None
 
     @property
     def is_empty(self) -> bool:
-        return self.compatibility is None and self.normalize is None
+        return self == ConfigEntry()
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
     """A change of a `ConfigEntry`: only the keys in `given` are written, a None there clears."""
 
-    compatibility: str | None = None
-    normalize: bool | None = None
+    values: ConfigEntry = ConfigEntry()
     given: frozenset[str] = field(default_factory=frozenset)
 
+    def __post_init__(self) -> None:
+        assert self.given <= {key.name for key in fields(ConfigEntry)}
+
     def applied_to(self, entry: ConfigEntry) -> ConfigEntry:
-        return ConfigEntry(
-            self.compatibility if "compatibility" in self.given else entry.compatibility,
-            self.normalize if "normalize" in self.given else entry.normalize,
-        )
+        return replace(entry, **{key: getattr(self.values, key) for key in self.given})

@@ -15,9 +15,12 @@ RegistryError
 ├── InvalidVersion
 ├── InvalidCompatibilityLevel
 ├── InvalidRuleSet
+├── InvalidMode
 ├── InvalidSubject
-├── OperationNotPermitted              an id was sent although the subject takes none
+├── OperationNotPermitted              the mode of the subject forbids it
 ├── ReferenceExists                    another schema refers to what was to be deleted
+├── SchemaIdMismatch                   an imported schema is there under another id
+├── ContextNotEmpty                    deleting a context that still holds subjects
 ├── SchemaTooLarge
 ├── StoreError                         the database failed
 │   └── DatabaseUnusable               it cannot be opened, written or brought to this version's tables
@@ -135,6 +138,10 @@ class InvalidRuleSet(RegistryError):
     pass
 
 
+class InvalidMode(RegistryError):
+    template = "Invalid mode. Valid values are READWRITE, READONLY, IMPORT and FORWARD."
+
+
 class InvalidSubject(RegistryError):
     template = "The specified subject '{subject}' is not a valid."
 
@@ -147,6 +154,18 @@ class ReferenceExists(RegistryError):
     template = (
         "One or more references exist to the schema {{magic=1,keytype=SCHEMA,subject={subject},version={version}}}."
     )
+
+
+class SchemaIdMismatch(RegistryError):
+    """`schema_id` is the one that the content has; `detail` the one that was to be imposed."""
+
+    template = "Schema already registered with id {schema_id} instead of input id {detail}"
+
+
+class ContextNotEmpty(RegistryError):
+    """`detail` is the context."""
+
+    template = "The specified context '{detail}' is not empty."
 
 
 class SchemaTooLarge(RegistryError):

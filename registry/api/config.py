@@ -51,4 +51,5 @@ def _answer(entry: ConfigEntry) -> Response:
 
 
 def _echo(change: ConfigChange) -> Response:
-    return answer(without_empty({"normalize": change.normalize, "compatibility": change.compatibility}))
+    values = change.values
+    return answer(without_empty({"normalize": values.normalize, "compatibility": values.compatibility}))

@@ -16,6 +16,7 @@ from registry.domain import (
     SCHEMA_TYPE,
     VERSION_MAX,
     ConfigChange,
+    ConfigEntry,
     Metadata,
     SchemaReference,
     SchemaRequest,
@@ -88,7 +89,7 @@ class ConfigPayload(_Payload):
 
     @post_load
     def make(self, data: dict[str, Any], **_: Any) -> ConfigChange:
-        return ConfigChange(data.get("compatibility"), data.get("normalize"), frozenset(data))
+        return ConfigChange(ConfigEntry(**data), frozenset(data))
 
 
 T = TypeVar("T")

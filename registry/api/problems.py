@@ -28,10 +28,13 @@ ERROR_CODES: dict[type[errors.RegistryError], tuple[int, int]] = {
     errors.InvalidSchema: (422, 42201),
     errors.InvalidVersion: (422, 42202),
     errors.InvalidCompatibilityLevel: (422, 42203),
+    errors.InvalidMode: (422, 42204),
     errors.OperationNotPermitted: (422, 42205),
     errors.ReferenceExists: (422, 42206),
+    errors.SchemaIdMismatch: (422, 42207),
     errors.InvalidSubject: (422, 42208),
     errors.SchemaTooLarge: (422, 42209),
+    errors.ContextNotEmpty: (422, 42211),
     errors.InvalidRuleSet: (422, 42210),
     errors.StoreError: (500, 50001),
 }

@@ -8,6 +8,7 @@ from registry.api.answers import answer, answer_bytes, page, query_flag, to_json
 from registry.api.payloads import content_entity, metadata_entity, version_entity
 from registry.api.services import services
 from registry.domain import SCHEMA_TYPE
+from registry.names import SubjectFilter
 from registry.service.lookup import FoundSchema
 
 blueprint = Blueprint("schemas", __name__)
@@ -17,9 +18,9 @@ SCHEMAS_LIMIT = 1000  # default and most schemas in one answer of GET /schemas
 
 @blueprint.get("/schemas")
 def list_schemas() -> Response:
-    prefix = request.args.get("subjectPrefix", "").removeprefix(":*:").removeprefix(":.:")
+    wanted = SubjectFilter.of(request.args.get("subjectPrefix", ""))
     found = services().lookup.versions_of_subjects(
-        prefix=prefix, deleted=query_flag("deleted"), latest_only=query_flag("latestOnly")
+        wanted, deleted=query_flag("deleted"), latest_only=query_flag("latestOnly")
     )
     return answer([without_empty(version_entity(item)) for item in page(found, SCHEMAS_LIMIT)])
 

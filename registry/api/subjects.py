@@ -7,20 +7,18 @@ from flask import Blueprint, Response, request
 from registry.api.answers import answer, answer_bytes, page, query_flag, without_empty
 from registry.api.payloads import SchemaPayload, content_entity, read_body, version_entity
 from registry.api.services import services
-from registry.domain import SchemaRequest, parse_version, subject_name
+from registry.domain import SchemaRequest, parse_version
+from registry.names import EVERY_CONTEXT_PREFIX, SubjectFilter, subject_name
 
 blueprint = Blueprint("subjects", __name__)
-
-ALL_CONTEXTS = ":*:"
-"""Prefix of a subject prefix that means every context; the default context is the only one."""
 
 
 @blueprint.get("/subjects")
 def list_subjects() -> Response:
     # confluent-kafka's Python client calls the parameters `subject` and `deleted_only`.
-    prefix = request.args.get("subjectPrefix", ALL_CONTEXTS).removeprefix(ALL_CONTEXTS).removeprefix(":.:")
+    wanted = SubjectFilter.of(request.args.get("subjectPrefix", EVERY_CONTEXT_PREFIX))
     deleted_only = query_flag("deletedOnly", "deleted_only")
-    found = services().lookup.subjects(prefix=prefix, deleted=query_flag("deleted"), deleted_only=deleted_only)
+    found = services().lookup.subjects(wanted, deleted=query_flag("deleted"), deleted_only=deleted_only)
     return answer(page(found))
 
 

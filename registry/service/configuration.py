@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from compat.errors import InvalidLevel
 from compat.levels import CompatibilityLevel, parse_level
@@ -35,7 +36,7 @@ class Configuration:
 
     def of_all(self) -> ConfigEntry:
         entry = self._database.read(lambda repository: repository.config(None)) or ConfigEntry()
-        return ConfigEntry(entry.compatibility or self._default_level.value, entry.normalize)
+        return replace(entry, compatibility=entry.compatibility or self._default_level.value)
 
     def of_subject(self, subject: str, *, or_global: bool) -> ConfigEntry:
         """A subject's own entry, or with `or_global` what holds for it.
@@ -48,7 +49,7 @@ class Configuration:
             entry = repository.config(subject)
             if or_global:
                 level, normalize = self.level(repository, subject), self.normalize(repository, subject)
-                return ConfigEntry(level.value, normalize or None)
+                return ConfigEntry(compatibility=level.value, normalize=normalize or None)
             if entry is None:
                 raise SubjectLevelNotConfigured(subject=subject)
             return entry
@@ -61,13 +62,15 @@ class Configuration:
         Raises:
             InvalidCompatibilityLevel: there is no such level.
         """
-        level = None if change.compatibility is None else _level(change.compatibility).value
-        change = ConfigChange(level, change.normalize, change.given)
-        self._database.write(
-            lambda repository: repository.put_config(
-                subject, change.applied_to(repository.config(subject) or ConfigEntry())
-            )
-        )
+        level = change.values.compatibility
+        if level is not None:
+            change = replace(change, values=replace(change.values, compatibility=_level(level).value))
+
+        def write(repository: Repository) -> None:
+            repository.bump_revision()
+            repository.put_config(subject, change.applied_to(repository.config(subject) or ConfigEntry()))
+
+        self._database.write(write)
         logger.info("configuration changed: subject=%s keys=%s", subject, ",".join(sorted(change.given)))
         return change
 
@@ -79,11 +82,12 @@ class Configuration:
         """
 
         def remove(repository: Repository) -> ConfigEntry:
+            repository.bump_revision()
             entry = repository.config(subject)
             if entry is None and subject is not None:
                 raise SubjectNotFound(subject=subject)
             repository.remove_config(subject)
-            return entry or ConfigEntry(self._default_level.value)
+            return entry or ConfigEntry(compatibility=self._default_level.value)
 
         removed = self._database.write(remove)
         logger.info("configuration removed: subject=%s", subject)

@@ -38,6 +38,7 @@ class Deletion:
         """
 
         def delete(repository: Repository) -> int:
+            repository.bump_revision()
             state = repository.subject_state(subject)
             if state is None:
                 raise SubjectNotFound(subject=subject)
@@ -46,9 +47,10 @@ class Deletion:
                 raise VersionNotSoftDeleted(subject=subject, version=number)
             if is_deleted and not permanent:
                 raise VersionSoftDeleted(subject=subject, version=number)
+            subject_id = repository.claim_subject(subject, state)
+            repository.lock_versions(subject_id, [number])
             if repository.referencing(subject, number, deleted=permanent):
                 raise ReferenceExists(subject=subject, version=number)
-            subject_id = repository.claim_subject(subject, state)
             (repository.remove_versions if permanent else repository.mark_deleted)(subject_id, [number])
             return number
 
@@ -67,6 +69,7 @@ class Deletion:
         """
 
         def delete(repository: Repository) -> list[int]:
+            repository.bump_revision()
             state = repository.subject_state(subject)
             stored = repository.version_numbers(subject)
             if state is None or not stored:
@@ -77,9 +80,10 @@ class Deletion:
             if not permanent and not live:
                 raise SubjectSoftDeleted(subject=subject)
             chosen = [number for number, _ in stored] if permanent else live
+            subject_id = repository.claim_subject(subject, state)
+            repository.lock_versions(subject_id, chosen)
             for number in chosen:
                 _refuse_foreign_references(repository, subject, number, deleted=permanent)
-            subject_id = repository.claim_subject(subject, state)
             (repository.remove_versions if permanent else repository.mark_deleted)(subject_id, chosen)
             return chosen
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from avro_schema import self_contained_text
 from registry.domain import SchemaRequest, StoredSchema, StoredVersion, SubjectVersion
 from registry.errors import SchemaNotFound, SubjectNotFound, VersionNotFound
+from registry.names import DEFAULT_CONTEXT, SubjectFilter
 from registry.service.registration import matching
 from registry.service.texts import SchemaTexts
 from registry.storage.database import Database
@@ -32,9 +33,9 @@ class Lookup:
         self._database = database
         self._texts = texts
 
-    def subjects(self, *, prefix: str, deleted: bool, deleted_only: bool) -> list[str]:
+    def subjects(self, wanted: SubjectFilter, *, deleted: bool, deleted_only: bool) -> list[str]:
         return self._database.read(
-            lambda repository: repository.subjects(prefix=prefix, deleted=deleted, deleted_only=deleted_only)
+            lambda repository: repository.subjects(wanted, deleted=deleted, deleted_only=deleted_only)
         )
 
     def versions(self, subject: str, *, deleted: bool, deleted_only: bool) -> list[int]:
@@ -66,9 +67,9 @@ class Lookup:
 
         return self._database.read(read)
 
-    def versions_of_subjects(self, *, prefix: str, deleted: bool, latest_only: bool) -> list[StoredVersion]:
-        """All versions of the subjects that begin with `prefix`, ordered by subject and version."""
-        found = self._database.read(lambda repository: repository.versions(prefix=prefix, deleted=deleted))
+    def versions_of_subjects(self, wanted: SubjectFilter, *, deleted: bool, latest_only: bool) -> list[StoredVersion]:
+        """All versions of the subjects that are wanted, ordered by subject and version."""
+        found = self._database.read(lambda repository: repository.versions(wanted=wanted, deleted=deleted))
         if not latest_only:
             return found
         return list({item.subject: item for item in found}.values())
@@ -105,7 +106,7 @@ class Lookup:
             if found is None:
                 _require_subject(repository, subject, deleted=False)
                 raise VersionNotFound(subject=subject, version=version)
-            return repository.referencing(subject, found.version, deleted=False)
+            return [schema.schema_id for schema in repository.referencing(subject, found.version, deleted=False)]
 
         return self._database.read(read)
 
@@ -119,7 +120,7 @@ class Lookup:
         """
 
         def read(repository: Repository) -> FoundSchema:
-            stored = _require_schema(repository, schema_id, shows_id=True)
+            stored = _require_schema(repository, DEFAULT_CONTEXT, schema_id, shows_id=True)
             used = None
             if subject is not None:
                 versions = repository.versions(subject=subject, schema_id=schema_id, deleted=True)
@@ -127,7 +128,7 @@ class Lookup:
             return FoundSchema(
                 stored,
                 used,
-                repository.schema_id_max() if with_id_max else None,
+                repository.schema_id_max(stored.context) if with_id_max else None,
                 self_contained_text(self._texts.parsed(repository, stored)) if resolved else None,
             )
 
@@ -141,8 +142,8 @@ class Lookup:
         """
 
         def read(repository: Repository) -> list[SubjectVersion]:
-            _require_schema(repository, schema_id, shows_id=False)
-            users = repository.users([schema_id], deleted=deleted)
+            stored = _require_schema(repository, DEFAULT_CONTEXT, schema_id, shows_id=False)
+            users = repository.users([stored], deleted=deleted)
             return [user for user in users if subject is None or user.subject == subject]
 
         return self._database.read(read)
@@ -153,9 +154,8 @@ def _require_subject(repository: Repository, subject: str, *, deleted: bool) -> 
         raise SubjectNotFound(subject=subject)
 
 
-def _require_schema(repository: Repository, schema_id: int, *, shows_id: bool) -> StoredSchema:
-    # Ids are 32 bits; a database driver would refuse a larger number in its own way.
-    stored = repository.schema(schema_id) if 0 < schema_id < 2**31 else None
+def _require_schema(repository: Repository, context: str, schema_id: int, *, shows_id: bool) -> StoredSchema:
+    stored = repository.schema(context, schema_id)
     if stored is None:
         raise SchemaNotFound(schema_id=schema_id) if shows_id else SchemaNotFound()
     return stored

@@ -16,10 +16,10 @@ from registry.domain import (
     LATEST,
     Metadata,
     SchemaRequest,
-    StoredSchema,
     StoredVersion,
 )
 from registry.errors import IncompatibleSchema, InvalidSchema, OperationNotPermitted, StoreError
+from registry.names import context_of, in_context_of
 from registry.service.compatibility import Compatibility
 from registry.service.configuration import Configuration
 from registry.service.texts import Candidate, SchemaTexts
@@ -120,14 +120,19 @@ class Registration:
         content = plan.candidate.content
         subject_id = repository.claim_subject(plan.subject, plan.seen)
         for reference in content.references:
-            if repository.version(reference.subject, reference.version) is None:
+            if not repository.hold_reference(in_context_of(plan.subject, reference.subject), reference.version):
                 raise Conflict(f"{reference} has been deleted")
-        schema_id = repository.schema_id_of(content)
-        if schema_id is None:
-            schema_id = repository.add_schema(content, plan.candidate.lookup_key, now_ms)
-        repository.add_version(subject_id, plan.version, schema_id, now_ms)
-        _drop_replaced(repository, subject_id, plan.subject, schema_id)
-        return StoredVersion(plan.subject, plan.version, StoredSchema(schema_id, content, now_ms), now_ms)
+        context = context_of(plan.subject)
+        repository.list_context(context)
+        if repository.schema_of(context, content) is None:
+            schema_id = repository.take_schema_id(context)
+            repository.add_schema(context, schema_id, content, plan.candidate.lookup_key, now_ms)
+        schema = repository.schema_of(context, content)
+        if schema is None or not repository.hold_schema(schema.row_key):
+            raise Conflict("the schema has gone")
+        repository.add_version(subject_id, plan.version, schema.row_key, now_ms)
+        _drop_replaced(repository, subject_id, plan.subject, schema.schema_id)
+        return StoredVersion(plan.subject, plan.version, replace(schema, deleted=False), now_ms)
 
 
 def matching(

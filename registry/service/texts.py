@@ -15,9 +15,9 @@ from registry.domain import (
     SchemaReference,
     SchemaRequest,
     StoredSchema,
-    subject_name,
 )
 from registry.errors import InvalidSchema
+from registry.names import in_context_of, qualified
 from registry.storage.repository import Repository
 
 PARSED_MAX = 1000  # parsed schemas kept; the Confluent registry's own cache size
@@ -37,7 +37,7 @@ class SchemaTexts:
     """Parses schemas, keeping those that are stored. Thread-safe."""
 
     def __init__(self) -> None:
-        # Keyed by id, which is never used for another content, so that nothing here can become wrong.
+        # By row key, which is never used for another content, so that nothing here can become wrong.
         self._parsed: OrderedDict[int, Schema] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -54,9 +54,9 @@ class SchemaTexts:
         if not request.text:
             raise InvalidSchema("Empty schema")
         try:
-            references = tuple(_definite(repository, reference) for reference in request.references)
+            references = tuple(_definite(repository, subject, reference) for reference in request.references)
             schema = parse_schema(
-                request.text, references=self._referenced(repository, references), source="", strict=strict
+                request.text, references=self._referenced(repository, subject, references), source="", strict=strict
             )
         except SchemaParseError as error:
             raise _invalid(subject, request, _described(error)) from error
@@ -72,23 +72,24 @@ class SchemaTexts:
     def parsed(self, repository: Repository, stored: StoredSchema) -> Schema:
         """A stored schema; leniently, because it may be older than today's rules."""
         with self._lock:
-            found = self._parsed.get(stored.schema_id)
+            found = self._parsed.get(stored.row_key)
             if found is not None:
-                self._parsed.move_to_end(stored.schema_id)
+                self._parsed.move_to_end(stored.row_key)
                 return found
-        references = self._referenced(repository, stored.content.references)
+        references = self._referenced(repository, qualified(stored.context, ""), stored.content.references)
         schema = parse_schema(stored.content.text, references=references, strict=False)
         with self._lock:
-            self._parsed[stored.schema_id] = schema
+            self._parsed[stored.row_key] = schema
             while len(self._parsed) > PARSED_MAX:
                 self._parsed.popitem(last=False)
         return schema
 
-    def _referenced(self, repository: Repository, references: tuple[SchemaReference, ...]) -> list[Schema]:
+    def _referenced(self, repository: Repository, parent: str, references: tuple[SchemaReference, ...]) -> list[Schema]:
         schemas = []
         for reference in references:
             # Also softly deleted: what a stored schema refers to stays part of it.
-            found = repository.version(reference.subject, reference.version, deleted=True)
+            target = in_context_of(parent, reference.subject)
+            found = repository.version(target, reference.version, deleted=True)
             if found is None:
                 raise _ReferenceMissing(reference)
             schemas.append(self.parsed(repository, found.schema))
@@ -100,12 +101,11 @@ class _ReferenceMissing(Exception):
         super().__init__(f'No schema reference found for subject "{reference.subject}" and version {reference.version}')
 
 
-def _definite(repository: Repository, reference: SchemaReference) -> SchemaReference:
-    subject = subject_name(reference.subject)
-    found = repository.version(subject, reference.version)
+def _definite(repository: Repository, subject: str, reference: SchemaReference) -> SchemaReference:
+    found = repository.version(in_context_of(subject, reference.subject), reference.version)
     if found is None or reference.version < LATEST:
         raise _ReferenceMissing(reference)
-    return replace(reference, subject=subject, version=found.version)
+    return replace(reference, version=found.version)
 
 
 def _lookup_key(schema: Schema, has_references: bool) -> bytes:

@@ -1,23 +1,39 @@
 """The registry's tables.
 
 Invariants, each held by a constraint and not by code alone:
-- one row of `schemas` per content (`fingerprint` is unique), so that fifty clients that register the same schema at
-  once get one id;
+- one row of `schemas` per content (`fingerprint`) and context, so that fifty clients that register the same schema at
+  once get one id, and one per id and context;
 - one row of `versions` per (subject, version), so that two registrations cannot take the same number;
 - `subjects.revision` grows with every change of the subject's versions: whoever decided on an older revision (which
-  version is next, which versions to be compatible with) finds that it has moved on and decides again.
+  version is next, which versions to be compatible with) finds that it has moved on and decides again;
+- `registry_state.revision` grows in the transaction of everything that may change an answer other than by adding a
+  version: deletions, versions that bring back a deleted schema, configuration, modes, aliases, imports.
 
-Ids are never used again after a permanent delete, because clients keep schemas by id for ever. Only types that SQLite
-and PostgreSQL share are used.
+Ids count up per context (`contexts.next_id`) and are never used again after a permanent delete, because clients keep
+schemas by id for ever. Only types that SQLite and PostgreSQL share are used.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 GLOBAL_SCOPE = "__GLOBAL"
-"""Scope of the configuration that holds for all subjects; it is no legal subject name."""
+"""Scope of what holds for all subjects of the default context; it is no legal subject name."""
+
+STATE_ID = 1
+"""The one row of `registry_state`."""
 
 
 class Base(DeclarativeBase):
@@ -32,39 +48,80 @@ class Base(DeclarativeBase):
     )
 
 
+class StateRow(Base):
+    """The registry's revision, which answers kept by any process rest on."""
+
+    __tablename__ = "registry_state"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    revision: Mapped[int] = mapped_column(BigInteger)
+
+
+class ContextRow(Base):
+    """`next_id` is the next schema's. A deleted context is only not `listed`, so that its ids stay used up.
+
+    Other tables name contexts without a foreign key: each registration would lock this row in a shared way, and it is
+    written all the time.
+    """
+
+    __tablename__ = "contexts"
+
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    next_id: Mapped[int] = mapped_column(BigInteger)
+    listed: Mapped[bool] = mapped_column(Boolean)
+
+
 class SchemaRow(Base):
-    """A schema's content. `lookup_key` is the MD5 by which equal schemas written differently find each other."""
+    """A schema's content in a context. `row_key` is known only in here, `id` is what clients know.
+
+    `lookup_key` is the MD5 by which equal schemas written differently find each other.
+    """
 
     __tablename__ = "schemas"
-    __table_args__ = ({"sqlite_autoincrement": True},)
+    __table_args__ = (
+        UniqueConstraint("context", "id"),
+        UniqueConstraint("context", "fingerprint"),
+        # What a process keeps of a schema in its memory goes by row_key, so that must not come back either.
+        {"sqlite_autoincrement": True},
+    )
 
-    id: Mapped[int] = mapped_column(Integer, primary_key=True)
-    fingerprint: Mapped[bytes] = mapped_column(LargeBinary(16), unique=True)
+    row_key: Mapped[int] = mapped_column(Integer, primary_key=True)
+    context: Mapped[str] = mapped_column(Text)
+    id: Mapped[int] = mapped_column(Integer)
+    fingerprint: Mapped[bytes] = mapped_column(LargeBinary(16), index=True)
     lookup_key: Mapped[bytes] = mapped_column(LargeBinary(16))
     text: Mapped[str] = mapped_column(Text)
     metadata_json: Mapped[str | None] = mapped_column(Text)
+    rule_set_json: Mapped[str | None] = mapped_column(Text)
     created_ms: Mapped[int] = mapped_column(BigInteger)
 
 
 class ReferenceRow(Base):
-    """Reference number `position` of a schema, by names: imports may bring the two schemas in any order."""
+    """Reference number `position` of a schema, by names: imports may bring the two schemas in any order.
+
+    `subject` is as the client wrote it, which is part of the schema's identity; `target` the subject that it means.
+    """
 
     __tablename__ = "schema_references"
-    __table_args__ = (Index("ix_schema_references_subject_version", "subject", "version"),)
+    __table_args__ = (Index("ix_schema_references_target_version", "target", "version"),)
 
-    schema_id: Mapped[int] = mapped_column(ForeignKey("schemas.id", ondelete="CASCADE"), primary_key=True)
-    position: Mapped[int] = mapped_column(Integer, primary_key=True)
+    schema_key: Mapped[int] = mapped_column(ForeignKey("schemas.row_key", ondelete="CASCADE"), primary_key=True)
+    position: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     name: Mapped[str] = mapped_column(Text)
     subject: Mapped[str] = mapped_column(Text)
     version: Mapped[int] = mapped_column(Integer)
+    target: Mapped[str] = mapped_column(Text)
 
 
 class SubjectRow(Base):
+    """A subject by its qualified name."""
+
     __tablename__ = "subjects"
     __table_args__ = ({"sqlite_autoincrement": True},)
 
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
     name: Mapped[str] = mapped_column(Text, unique=True)
+    context: Mapped[str] = mapped_column(Text)
     revision: Mapped[int] = mapped_column(BigInteger)
 
 
@@ -73,16 +130,39 @@ class VersionRow(Base):
 
     subject_id: Mapped[int] = mapped_column(ForeignKey("subjects.id"), primary_key=True)
     version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    schema_id: Mapped[int] = mapped_column(ForeignKey("schemas.id"), index=True)
+    schema_key: Mapped[int] = mapped_column(ForeignKey("schemas.row_key"), index=True)
     deleted: Mapped[bool] = mapped_column(Boolean)
     created_ms: Mapped[int] = mapped_column(BigInteger)
 
 
 class ConfigRow(Base):
-    """Configuration of a subject, which need not exist yet, or of `GLOBAL_SCOPE`. Null columns are inherited."""
+    """Configuration of a subject, which need not exist yet, a context (`:.context:`) or `GLOBAL_SCOPE`.
+
+    Null columns are inherited or not set.
+    """
 
     __tablename__ = "configs"
 
     scope: Mapped[str] = mapped_column(Text, primary_key=True)
     compatibility: Mapped[str | None] = mapped_column(String(32))
+    compatibility_policy: Mapped[str | None] = mapped_column(String(32))
+    compatibility_group: Mapped[str | None] = mapped_column(Text)
     normalize: Mapped[bool | None] = mapped_column(Boolean)
+    validate_fields: Mapped[bool | None] = mapped_column(Boolean)
+    validate_new_schemas: Mapped[bool | None] = mapped_column(Boolean)
+    validate_rules: Mapped[bool | None] = mapped_column(Boolean)
+    alias: Mapped[str | None] = mapped_column(Text)
+    alias_for_deks: Mapped[str | None] = mapped_column(Text)
+    default_metadata_json: Mapped[str | None] = mapped_column(Text)
+    override_metadata_json: Mapped[str | None] = mapped_column(Text)
+    default_rule_set_json: Mapped[str | None] = mapped_column(Text)
+    override_rule_set_json: Mapped[str | None] = mapped_column(Text)
+
+
+class ModeRow(Base):
+    """Mode of a subject, a context or `GLOBAL_SCOPE`, like `ConfigRow`."""
+
+    __tablename__ = "modes"
+
+    scope: Mapped[str] = mapped_column(Text, primary_key=True)
+    mode: Mapped[str] = mapped_column(String(32))

@@ -5,27 +5,26 @@ Rows come in and go out as the values of `registry.domain`. Nothing here decides
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from registry.domain import (
     LATEST,
-    ConfigEntry,
-    Metadata,
+    SCHEMA_ID_MAX,
     SchemaContent,
     SchemaId,
     SchemaReference,
     StoredSchema,
     StoredVersion,
     SubjectVersion,
-    is_storable,
 )
-from registry.storage.models import GLOBAL_SCOPE, ConfigRow, ReferenceRow, SchemaRow, SubjectRow, VersionRow
+from registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, context_of, in_context_of, is_storable, qualified
+from registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
+from registry.storage.models import ConfigRow, ModeRow, ReferenceRow, SchemaRow, SubjectRow, VersionRow
+from registry.storage.scopes import ScopeTables
 
 
 class Conflict(Exception):
@@ -40,33 +39,31 @@ class SubjectState:
     revision: int
 
 
-_VERSION_COLUMNS = (
-    SubjectRow.name,
-    VersionRow.version,
-    VersionRow.deleted,
-    VersionRow.created_ms,
+_SCHEMA_COLUMNS = (
+    SchemaRow.row_key,
+    SchemaRow.context,
     SchemaRow.id,
     SchemaRow.text,
     SchemaRow.metadata_json,
+    SchemaRow.rule_set_json,
     SchemaRow.created_ms.label("schema_created_ms"),
 )
+_VERSION_COLUMNS = (SubjectRow.name, VersionRow.version, VersionRow.deleted, VersionRow.created_ms, *_SCHEMA_COLUMNS)
 
 
-class Repository:
+class Repository(ScopeTables):
     """The database within one transaction."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def subjects(self, *, prefix: str = "", deleted: bool = False, deleted_only: bool = False) -> list[str]:
+    def subjects(
+        self, wanted: SubjectFilter = EVERYTHING, *, deleted: bool = False, deleted_only: bool = False
+    ) -> list[str]:
         """Names of subjects with a version that is not deleted (or any, or only deleted ones), sorted."""
-        if not is_storable(prefix):
+        if not is_storable(wanted.prefix):
             return []
         query = (
             sa.select(SubjectRow.name)
             .join(VersionRow, VersionRow.subject_id == SubjectRow.id)
-            # Not LIKE, which ignores case on SQLite.
-            .where(sa.func.substr(SubjectRow.name, 1, len(prefix)) == prefix)
+            .where(*_matching(wanted))
             .group_by(SubjectRow.name)
         )
         live = sa.func.sum(sa.case((VersionRow.deleted, 0), else_=1))
@@ -76,6 +73,10 @@ class Repository:
             query = query.having(live > 0)
         # Sorted here and not by the database, whose order depends on its locale.
         return sorted(self._connection.scalars(query))
+
+    def has_subjects(self, context: str) -> bool:
+        """Whether anything is stored in a context, if only softly deleted."""
+        return bool(self._connection.scalar(sa.select(sa.exists().where(SubjectRow.context == context))))
 
     def subject_state(self, subject: str) -> SubjectState | None:
         if not is_storable(subject):
@@ -100,19 +101,17 @@ class Repository:
         self,
         *,
         subject: str | None = None,
-        prefix: str = "",
+        wanted: SubjectFilter = EVERYTHING,
         lookup_key: bytes | None = None,
         schema_id: int | None = None,
         deleted: bool = False,
     ) -> list[StoredVersion]:
         """Versions that match all that is given, ordered by subject and version."""
-        if not (is_storable(subject or "") and is_storable(prefix)):
+        if not (is_storable(subject or "") and is_storable(wanted.prefix)):
             return []
-        query = _version_query()
+        query = _version_query().where(*_matching(wanted))
         if subject is not None:
             query = query.where(SubjectRow.name == subject)
-        if prefix:
-            query = query.where(sa.func.substr(SubjectRow.name, 1, len(prefix)) == prefix)
         if lookup_key is not None:
             query = query.where(SchemaRow.lookup_key == lookup_key)
         if schema_id is not None:
@@ -141,7 +140,8 @@ class Repository:
             Conflict: the subject is no longer as `seen` says (None: it did not exist).
         """
         if seen is None:
-            result = self._connection.execute(sa.insert(SubjectRow).values(name=subject, revision=1))
+            row = {"name": subject, "context": context_of(subject), "revision": 1}
+            result = self._connection.execute(sa.insert(SubjectRow).values(row))
             return int(_inserted_id(result))
         moved = self._connection.execute(
             sa.update(SubjectRow)
@@ -152,12 +152,41 @@ class Repository:
             raise Conflict(f"subject {subject!r} has moved on")
         return seen.subject_id
 
-    def add_version(self, subject_id: int, version: int, schema_id: SchemaId, now_ms: int) -> None:
+    def add_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> None:
         self._connection.execute(
             sa.insert(VersionRow).values(
-                subject_id=subject_id, version=version, schema_id=schema_id, deleted=False, created_ms=now_ms
+                subject_id=subject_id, version=version, schema_key=schema_key, deleted=False, created_ms=now_ms
             )
         )
+
+    def put_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> None:
+        """Adds a version, or replaces the one of that number."""
+        self.remove_versions(subject_id, [version], keep_subject=True)
+        self.add_version(subject_id, version, schema_key, now_ms)
+
+    def lock_versions(self, subject_id: int, versions: Iterable[int]) -> None:
+        """Waits for those who are making schemas that refer to these versions; nobody begins to before the end."""
+        chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(list(versions)))
+        # Always in the same order, and the schemas after the versions, as everywhere.
+        keys = self._connection.scalars(
+            sa.select(VersionRow.schema_key).where(*chosen).order_by(VersionRow.version).with_for_update()
+        ).all()
+        self._connection.execute(
+            sa.select(SchemaRow.row_key)
+            .where(SchemaRow.row_key.in_(keys))
+            .order_by(SchemaRow.row_key)
+            .with_for_update()
+        )
+
+    def hold_reference(self, target: str, version: int) -> bool:
+        """Whether a version is there and not deleted, and nobody deletes it before the end of this transaction."""
+        query = (
+            sa.select(VersionRow.version)
+            .join(SubjectRow, SubjectRow.id == VersionRow.subject_id)
+            .where(SubjectRow.name == target, VersionRow.version == version, VersionRow.deleted.is_(False))
+            .with_for_update(read=True, of=VersionRow)
+        )
+        return self._connection.scalar(query) is not None
 
     def mark_deleted(self, subject_id: int, versions: Iterable[int]) -> None:
         self._connection.execute(
@@ -166,141 +195,161 @@ class Repository:
             .values(deleted=True)
         )
 
-    def remove_versions(self, subject_id: int, versions: Iterable[int]) -> None:
-        """Removes versions for good, and what nothing uses any more: schemas, the subject and its configuration."""
+    def remove_versions(self, subject_id: int, versions: Iterable[int], *, keep_subject: bool = False) -> None:
+        """Removes versions for good, and what nothing uses any more: schemas, the subject, its configuration and mode.
+
+        `keep_subject` is for when a version is about to be added.
+        """
         chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(list(versions)))
-        schema_ids = list(self._connection.scalars(sa.select(VersionRow.schema_id).where(*chosen)))
+        schema_keys = list(self._connection.scalars(sa.select(VersionRow.schema_key).where(*chosen)))
         self._connection.execute(sa.delete(VersionRow).where(*chosen))
-        unused = ~sa.exists().where(VersionRow.schema_id == SchemaRow.id)
-        self._connection.execute(sa.delete(SchemaRow).where(SchemaRow.id.in_(schema_ids), unused))
-        if self._connection.scalar(sa.select(sa.exists().where(VersionRow.subject_id == subject_id))):
+        unused = ~sa.exists().where(VersionRow.schema_key == SchemaRow.row_key)
+        self._connection.execute(sa.delete(SchemaRow).where(SchemaRow.row_key.in_(schema_keys), unused))
+        if keep_subject or self._connection.scalar(sa.select(sa.exists().where(VersionRow.subject_id == subject_id))):
             return
         name = sa.select(SubjectRow.name).where(SubjectRow.id == subject_id).scalar_subquery()
         self._connection.execute(sa.delete(ConfigRow).where(ConfigRow.scope == name))
+        self._connection.execute(sa.delete(ModeRow).where(ModeRow.scope == name))
         self._connection.execute(sa.delete(SubjectRow).where(SubjectRow.id == subject_id))
 
-    def schema(self, schema_id: int) -> StoredSchema | None:
-        live = sa.exists().where(VersionRow.schema_id == SchemaRow.id, VersionRow.deleted.is_(False))
-        query = sa.select(
-            SchemaRow.id, SchemaRow.text, SchemaRow.metadata_json, SchemaRow.created_ms, live.label("live")
-        ).where(SchemaRow.id == schema_id)
-        row = self._connection.execute(query).first()
-        if row is None:
+    def schema(self, context: str, schema_id: int) -> StoredSchema | None:
+        # A database driver would refuse a larger number in its own way.
+        if not 0 < schema_id <= SCHEMA_ID_MAX:
             return None
-        references = self._references([row.id]).get(row.id, ())
-        return StoredSchema(row.id, _content(row, references), row.created_ms, deleted=not row.live)
+        return next(iter(self._schemas(SchemaRow.context == context, SchemaRow.id == schema_id)), None)
 
-    def schema_id_max(self) -> int:
-        return self._connection.scalar(sa.select(sa.func.max(SchemaRow.id))) or 0
+    def schema_of(self, context: str, content: SchemaContent) -> StoredSchema | None:
+        """The schema with that content, held until the end of the transaction when that one writes."""
+        chosen = (SchemaRow.context == context, SchemaRow.fingerprint == content.fingerprint)
+        return next(iter(self._schemas(*chosen)), None)
 
-    def schema_id_of(self, content: SchemaContent) -> SchemaId | None:
-        query = sa.select(SchemaRow.id).where(SchemaRow.fingerprint == content.fingerprint)
-        found = self._connection.scalar(query)
-        return None if found is None else SchemaId(found)
+    def hold_schema(self, row_key: int) -> bool:
+        """Whether a schema is there, and nobody deletes it or its versions before the end of this transaction."""
+        query = sa.select(SchemaRow.row_key).where(SchemaRow.row_key == row_key).with_for_update(read=True)
+        return self._connection.scalar(query) is not None
 
-    def add_schema(self, content: SchemaContent, lookup_key: bytes, now_ms: int) -> SchemaId:
-        """Stores a content that is not there yet; the database raises when another transaction just did."""
+    def schemas_by_fingerprint(self, fingerprint: bytes) -> list[StoredSchema]:
+        """The same content in each context that has it, the default context first."""
+        found = self._schemas(SchemaRow.fingerprint == fingerprint)
+        return sorted(found, key=lambda schema: (schema.context != DEFAULT_CONTEXT, schema.context))
+
+    def _schemas(self, *chosen: Any) -> list[StoredSchema]:
+        live = sa.exists().where(VersionRow.schema_key == SchemaRow.row_key, VersionRow.deleted.is_(False))
+        columns: tuple[Any, ...] = _SCHEMA_COLUMNS
+        rows = self._connection.execute(sa.select(*columns, live.label("live")).where(*chosen)).all()
+        references = self._references([row.row_key for row in rows])
+        return [_stored_schema(row, references, deleted=not row.live) for row in rows]
+
+    def schema_id_max(self, context: str) -> int:
+        query = sa.select(sa.func.max(SchemaRow.id)).where(SchemaRow.context == context)
+        return self._connection.scalar(query) or 0
+
+    def add_schema(
+        self, context: str, schema_id: SchemaId, content: SchemaContent, lookup_key: bytes, now_ms: int
+    ) -> int | None:
+        """Stores a content and returns its row key; None when another transaction has just stored it."""
         result = self._connection.execute(
-            sa.insert(SchemaRow).values(
+            self._insert(SchemaRow)
+            .values(
+                context=context,
+                id=schema_id,
                 fingerprint=content.fingerprint,
                 lookup_key=lookup_key,
                 text=content.text,
-                metadata_json=_metadata_json(content.metadata),
+                metadata_json=metadata_json(content.metadata),
+                rule_set_json=rule_set_json(content.rule_set),
                 created_ms=now_ms,
             )
+            .on_conflict_do_nothing(index_elements=["context", "fingerprint"])
+            .returning(SchemaRow.row_key)
         )
-        schema_id = SchemaId(int(_inserted_id(result)))
-        for position, reference in enumerate(content.references):
-            self._connection.execute(
-                sa.insert(ReferenceRow).values(
-                    schema_id=schema_id,
-                    position=position,
-                    name=reference.name,
-                    subject=reference.subject,
-                    version=reference.version,
-                )
-            )
-        return schema_id
+        row_key = result.scalar()
+        if row_key is not None:
+            self._add_references(int(row_key), qualified(context, ""), content.references)
+        return None if row_key is None else int(row_key)
 
-    def referencing(self, subject: str, version: int, *, deleted: bool) -> list[int]:
-        """Ids of schemas that refer to a version, sorted; unless `deleted`, only those with a live version."""
+    def _add_references(self, row_key: int, parent: str, references: Sequence[SchemaReference]) -> None:
+        rows = [
+            {
+                "schema_key": row_key,
+                "position": position,
+                "name": reference.name,
+                "subject": reference.subject,
+                "version": reference.version,
+                "target": in_context_of(parent, reference.subject),
+            }
+            for position, reference in enumerate(references)
+        ]
+        if rows:
+            self._connection.execute(sa.insert(ReferenceRow), rows)
+
+    def referencing(self, subject: str, version: int, *, deleted: bool) -> list[StoredSchema]:
+        """Schemas that refer to a version, by id; unless `deleted`, only those with a live version."""
         if not is_storable(subject):
             return []
-        query = sa.select(ReferenceRow.schema_id).where(
-            ReferenceRow.subject == subject, ReferenceRow.version == version
+        refers = sa.exists().where(
+            ReferenceRow.schema_key == SchemaRow.row_key,
+            ReferenceRow.target == subject,
+            ReferenceRow.version == version,
         )
-        if not deleted:
-            query = query.where(
-                sa.exists().where(VersionRow.schema_id == ReferenceRow.schema_id, VersionRow.deleted.is_(False))
-            )
-        return sorted(set(self._connection.scalars(query)))
+        found = self._schemas(refers)
+        return sorted((item for item in found if deleted or not item.deleted), key=lambda item: item.schema_id)
 
-    def users(self, schema_ids: Sequence[int], *, deleted: bool) -> list[SubjectVersion]:
+    def users(self, schemas: Sequence[StoredSchema], *, deleted: bool) -> list[SubjectVersion]:
         """The versions that use one of these schemas, sorted."""
         query = (
             sa.select(SubjectRow.name, VersionRow.version)
             .join(VersionRow, VersionRow.subject_id == SubjectRow.id)
-            .where(VersionRow.schema_id.in_(schema_ids))
+            .where(VersionRow.schema_key.in_([schema.row_key for schema in schemas]))
         )
         if not deleted:
             query = query.where(VersionRow.deleted.is_(False))
         return sorted(SubjectVersion(row.name, row.version) for row in self._connection.execute(query))
 
-    def config(self, subject: str | None) -> ConfigEntry | None:
-        """What is configured for a subject, or for all when None."""
-        scope = GLOBAL_SCOPE if subject is None else subject
-        if not is_storable(scope):
-            return None
-        query = sa.select(ConfigRow.compatibility, ConfigRow.normalize).where(ConfigRow.scope == scope)
+    def version_mark(self, subject: str, version: int) -> tuple[int, bool] | None:
+        """(id, is deleted softly) of a version, if it is stored."""
+        query = (
+            sa.select(SchemaRow.id, VersionRow.deleted)
+            .join(VersionRow, VersionRow.schema_key == SchemaRow.row_key)
+            .join(SubjectRow, SubjectRow.id == VersionRow.subject_id)
+            .where(SubjectRow.name == subject, VersionRow.version == version)
+        )
         row = self._connection.execute(query).first()
-        return None if row is None else ConfigEntry(row.compatibility, row.normalize)
-
-    def put_config(self, subject: str | None, entry: ConfigEntry) -> None:
-        self.remove_config(subject)
-        if not entry.is_empty:
-            self._connection.execute(
-                sa.insert(ConfigRow).values(
-                    scope=GLOBAL_SCOPE if subject is None else subject,
-                    compatibility=entry.compatibility,
-                    normalize=entry.normalize,
-                )
-            )
-
-    def remove_config(self, subject: str | None) -> None:
-        scope = GLOBAL_SCOPE if subject is None else subject
-        self._connection.execute(sa.delete(ConfigRow).where(ConfigRow.scope == scope))
+        return None if row is None else (row.id, row.deleted)
 
     def _stored_versions(self, query: sa.Select[Any]) -> list[StoredVersion]:
         rows = self._connection.execute(query).all()
-        references = self._references([row.id for row in rows])
+        references = self._references([row.row_key for row in rows])
         return [
-            StoredVersion(
-                row.name,
-                row.version,
-                StoredSchema(row.id, _content(row, references.get(row.id, ())), row.schema_created_ms),
-                row.created_ms,
-                row.deleted,
-            )
+            StoredVersion(row.name, row.version, _stored_schema(row, references), row.created_ms, row.deleted)
             for row in rows
         ]
 
-    def _references(self, schema_ids: Sequence[int]) -> dict[int, tuple[SchemaReference, ...]]:
+    def _references(self, schema_keys: Sequence[int]) -> dict[int, tuple[SchemaReference, ...]]:
         found: dict[int, tuple[SchemaReference, ...]] = {}
-        chosen = sorted(set(schema_ids))
+        chosen = sorted(set(schema_keys))
         # In portions, because databases bound the number of parameters of one statement.
         for start in range(0, len(chosen), 500):
             query = (
-                sa.select(ReferenceRow)
-                .with_only_columns(
-                    ReferenceRow.schema_id, ReferenceRow.name, ReferenceRow.subject, ReferenceRow.version
-                )
-                .where(ReferenceRow.schema_id.in_(chosen[start : start + 500]))
-                .order_by(ReferenceRow.schema_id, ReferenceRow.position)
+                sa.select(ReferenceRow.schema_key, ReferenceRow.name, ReferenceRow.subject, ReferenceRow.version)
+                .where(ReferenceRow.schema_key.in_(chosen[start : start + 500]))
+                .order_by(ReferenceRow.schema_key, ReferenceRow.position)
             )
             for row in self._connection.execute(query):
                 reference = SchemaReference(row.name, row.subject, row.version)
-                found[row.schema_id] = (*found.get(row.schema_id, ()), reference)
+                found[row.schema_key] = (*found.get(row.schema_key, ()), reference)
         return found
+
+
+def _matching(wanted: SubjectFilter) -> list[Any]:
+    chosen: list[Any] = []
+    if wanted.context is not None:
+        chosen.append(SubjectRow.context == wanted.context)
+    if wanted.prefix:
+        # Names in other contexts have them in front, between two colons. Not LIKE, which ignores case on SQLite.
+        start = sa.case((SubjectRow.context == DEFAULT_CONTEXT, 1), else_=sa.func.length(SubjectRow.context) + 3)
+        chosen.append(sa.func.substr(SubjectRow.name, start, len(wanted.prefix)) == wanted.prefix)
+    return chosen
 
 
 def _version_query() -> sa.Select[Any]:
@@ -308,7 +357,7 @@ def _version_query() -> sa.Select[Any]:
     return (
         sa.select(*columns)
         .join(VersionRow, VersionRow.subject_id == SubjectRow.id)
-        .join(SchemaRow, SchemaRow.id == VersionRow.schema_id)
+        .join(SchemaRow, SchemaRow.row_key == VersionRow.schema_key)
     )
 
 
@@ -316,21 +365,10 @@ def _inserted_id(result: Any) -> Any:
     return result.inserted_primary_key[0]
 
 
-def _content(row: Any, references: tuple[SchemaReference, ...]) -> SchemaContent:
-    return SchemaContent(row.text, references, _metadata(row.metadata_json))
-
-
-def _metadata_json(metadata: Metadata | None) -> str | None:
-    if metadata is None:
-        return None
-    return json.dumps(
-        {
-            "properties": dict(metadata.properties),
-            "tags": {path: list(names) for path, names in metadata.tags},
-            "sensitive": list(metadata.sensitive),
-        }
+def _stored_schema(
+    row: Any, references: Mapping[int, tuple[SchemaReference, ...]], *, deleted: bool = False
+) -> StoredSchema:
+    content = SchemaContent(
+        row.text, references.get(row.row_key, ()), read_metadata(row.metadata_json), read_rule_set(row.rule_set_json)
     )
-
-
-def _metadata(text: str | None) -> Metadata | None:
-    return None if text is None else Metadata.of(**json.loads(text))
+    return StoredSchema(row.id, content, row.schema_created_ms, deleted, row.context, row.row_key)

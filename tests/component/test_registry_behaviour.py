@@ -126,7 +126,7 @@ def test_lookup_tells_unknown_subject_from_unknown_schema(registry: Registry, su
         ("GET", "/nothing/here", (404, 404, "HTTP 404 Not Found")),
         ("PUT", "/mode", (405, 405, "HTTP 405 Method Not Allowed")),
         ("GET", "/subjects/%00/versions", (422, 42208, "The specified subject '\x00' is not a valid.")),
-        ("GET", "/subjects/:.other:s/versions", (422, 42208, "The specified subject ':.other:s' is not a valid.")),
+        ("GET", "/subjects/:.other:s/versions", (404, 40401, "Subject ':.other:s' not found.")),
     ],
 )
 def test_problems(registry: Registry, method: str, path: str, expected: tuple[int, int, str]) -> None:

@@ -46,7 +46,9 @@ def test_subjects(name: str) -> None:
     assert subject_name(name) == subject_name(f":.:{name}") == name
 
 
-@pytest.mark.parametrize("name", ["a\0b", "a\nb", "\x85", "\ud800", "__GLOBAL", "__EMPTY", ":.other:a", ":*:a"])
+@pytest.mark.parametrize(
+    "name", ["a\0b", "a\nb", "\x85", "\ud800", "__GLOBAL", "__EMPTY", ":*:a", ":.__GLOBAL:a", ":.::.c:a", ":.:__GLOBAL"]
+)
 def test_texts_that_are_no_subjects(name: str) -> None:
     with pytest.raises(InvalidSubject):
         subject_name(name)
@@ -58,10 +60,11 @@ def test_metadata_does_not_depend_on_order() -> None:
 
 
 def test_a_change_of_configuration_writes_what_is_given() -> None:
-    entry = ConfigEntry("FULL", True)
+    entry = ConfigEntry("FULL", normalize=True)
     assert ConfigChange().applied_to(entry) == entry
-    assert ConfigChange(None, None, frozenset({"normalize"})).applied_to(entry) == ConfigEntry("FULL")
-    assert ConfigChange("NONE", None, frozenset({"compatibility"})).applied_to(entry) == ConfigEntry("NONE", True)
+    assert ConfigChange(ConfigEntry(), frozenset({"normalize"})).applied_to(entry) == ConfigEntry("FULL")
+    changed = ConfigChange(ConfigEntry("NONE"), frozenset({"compatibility"})).applied_to(entry)
+    assert changed == ConfigEntry("NONE", normalize=True)
 
 
 def test_messages() -> None:

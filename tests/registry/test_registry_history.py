@@ -16,6 +16,7 @@ from compat.levels import CompatibilityLevel
 from registry import errors
 from registry.api.services import Services
 from registry.domain import LATEST, SchemaRequest
+from registry.names import EVERYTHING
 from registry.storage.database import Database, sqlite_url
 
 SUBJECT = "s"
@@ -147,4 +148,4 @@ def test_histories(steps: list[Operation]) -> None:
                     newest_id = max(newest_id, schema_id)
             assert len(set(ids.values())) == len(ids)
             live = [version for version, (_, is_deleted) in model.versions.items() if not is_deleted]
-            assert services.lookup.subjects(prefix="", deleted=False, deleted_only=False) == [SUBJECT] * bool(live)
+            assert services.lookup.subjects(EVERYTHING, deleted=False, deleted_only=False) == [SUBJECT] * bool(live)

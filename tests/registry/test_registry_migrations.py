@@ -7,11 +7,17 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
 
+from registry.domain import ConfigEntry, Metadata, SchemaContent, SchemaReference
 from registry.errors import DatabaseUnusable
 from registry.storage.database import Database, sqlite_url
 from registry.storage.models import Base
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _tables(engine: sa.Engine) -> dict[str, object]:
@@ -47,7 +53,7 @@ def test_migrations_reach_the_models(tmp_path: Path) -> None:
 
 def test_upgrading_again_changes_nothing_and_check_agrees(tmp_path: Path) -> None:
     database = Database(sqlite_url(tmp_path / "registry.db"))
-    with pytest.raises(DatabaseUnusable, match=r"is at migration none, expected 0001: run .*db upgrade"):
+    with pytest.raises(DatabaseUnusable, match=r"is at migration none, expected 0002: run .*db upgrade"):
         database.check()
     database.upgrade()
     database.upgrade()
@@ -64,3 +70,66 @@ def test_a_failed_migration_leaves_nothing_behind(tmp_path: Path) -> None:
         Database(sqlite_url(path)).upgrade()
     assert sa.inspect(engine).get_table_names() == ["versions"]
     engine.dispose()
+
+
+def upgrade_to(engine: sa.Engine, revision: str) -> None:
+    """Brings a database to an older version's tables, as that version did."""
+    script = ScriptDirectory(str(ROOT / "alembic"))
+    config = Config()
+    config.set_main_option("script_location", script.dir)
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        with EnvironmentContext(config, script, fn=lambda rev, _: script._upgrade_revs(revision, rev)):
+            script.run_env()
+
+
+OLD_CONTENTS = (
+    SchemaContent('"string"', (), Metadata.of({"owner": "x"})),
+    SchemaContent('"bytes"', (SchemaReference("n.N", "a", 1), SchemaReference("n.M", "a", 2))),
+)
+OLD_ROWS: dict[str, list[tuple[object, ...]]] = {
+    "schemas": [
+        (2, OLD_CONTENTS[0].fingerprint, b"k" * 16, '"string"', '{"properties": {"owner": "x"}}', 11),
+        (5, OLD_CONTENTS[1].fingerprint, b"l" * 16, '"bytes"', None, 12),
+    ],
+    "schema_references": [(5, 1, "n.M", "a", 2), (5, 0, "n.N", "a", 1)],
+    "subjects": [(3, "a", 7), (4, "b/c", 1)],
+    "versions": [(3, 1, 2, True, 21), (3, 2, 5, False, 22), (4, 1, 2, False, 23)],
+    "configs": [("__GLOBAL", "FULL", None), ("a", None, True)],
+}
+
+
+def test_a_database_of_the_first_tables_keeps_what_it_holds(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path / "registry.db")
+    engine = sa.create_engine(url)
+    upgrade_to(engine, "0001")
+    tables = sa.MetaData()
+    tables.reflect(engine)
+    with engine.begin() as connection:
+        for name, rows in OLD_ROWS.items():
+            columns = tables.tables[name].columns.keys()
+            connection.execute(sa.insert(tables.tables[name]), [dict(zip(columns, row, strict=True)) for row in rows])
+        # The newest id was given to a schema that has gone since.
+        connection.execute(sa.text("UPDATE sqlite_sequence SET seq = 9 WHERE name = 'schemas'"))
+    engine.dispose()
+    database = Database(url)
+    database.upgrade()
+    database.check()
+
+    found = database.read(lambda repository: repository.versions(deleted=True))
+    assert [(item.subject, item.version, item.schema.schema_id, item.deleted, item.created_ms) for item in found] == [
+        ("a", 1, 2, True, 21),
+        ("a", 2, 5, False, 22),
+        ("b/c", 1, 2, False, 23),
+    ]
+    assert [item.schema.content for item in found] == [OLD_CONTENTS[0], OLD_CONTENTS[1], OLD_CONTENTS[0]]
+    assert {item.schema.context for item in found} == {"."}
+    assert [item.schema_id for item in database.read(lambda r: r.referencing("a", 1, deleted=False))] == [5]
+    configs = database.read(lambda repository: repository.configs([None, "a", "b/c"]))
+    assert configs == {None: ConfigEntry("FULL"), "a": ConfigEntry(normalize=True)}
+    state = database.read(lambda repository: repository.subject_state("a"))
+    assert state is not None
+    assert (state.subject_id, state.revision) == (3, 7)
+    assert database.read(lambda repository: (repository.contexts(), repository.revision())) == (["."], 1)
+    assert database.write(lambda repository: repository.take_schema_id(".")) == 10
+    database.close()

@@ -1,0 +1,127 @@
+"""Names of subjects and contexts.
+
+A context is a registry within the registry, with subjects and ids of its own. Its name begins with a dot; `.` is the
+default one. A subject is named by one text everywhere: `:.context:name`, or plain `name` in the default context.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from typing import Final
+
+from registry.errors import InvalidSubject
+
+DEFAULT_CONTEXT: Final = "."
+GLOBAL_CONTEXT: Final = ".__GLOBAL"
+"""Not a context that could hold subjects: what is configured for it holds for every context."""
+
+EVERYWHERE: Final = ":.__GLOBAL:"
+"""Scope of the configuration and the mode of every context."""
+
+EVERY_CONTEXT_PREFIX: Final = ":*:"
+RESERVED_NAMES: Final = frozenset({"__GLOBAL", "__EMPTY"})
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectFilter:
+    """Subjects whose name begins with `prefix`, in one context or (None) in all."""
+
+    prefix: str = ""
+    context: str | None = None
+
+    @classmethod
+    def of(cls, text: str) -> SubjectFilter:
+        """What a `subjectPrefix` asks for: `:*:a` in every context, `:.c:a` in that one, `a` in the default one."""
+        if text.startswith(EVERY_CONTEXT_PREFIX):
+            return cls(text.removeprefix(EVERY_CONTEXT_PREFIX))
+        context, prefix = split_subject(text)
+        return cls(prefix, context)
+
+
+EVERYTHING: Final = SubjectFilter()
+
+
+def split_subject(text: str) -> tuple[str, str]:
+    """(context, name) of a subject as clients write it; `:.:a` and `a` are the same, `:.c` is `:.c:`."""
+    if not text.startswith(":."):
+        return DEFAULT_CONTEXT, text
+    context, _, name = text[1:].partition(":")
+    return context, name
+
+
+def qualified(context: str, name: str) -> str:
+    """The one text for a name in a context."""
+    return name if context == DEFAULT_CONTEXT else f":{context}:{name}"
+
+
+def context_of(subject: str) -> str:
+    return split_subject(subject)[0]
+
+
+def is_qualified(text: str) -> bool:
+    """Whether a text names a context other than the default one."""
+    return context_of(text) != DEFAULT_CONTEXT
+
+
+def subject_name(text: str) -> str:
+    """The subject that a path segment or a reference names; `:.:orders` is `orders`.
+
+    Raises:
+        InvalidSubject: it has control characters, a reserved name or context, or cannot be told from another one.
+    """
+    context, name = _split_valid(text)
+    if context == GLOBAL_CONTEXT:
+        raise InvalidSubject(subject=text)
+    return qualified(context, name)
+
+
+def scope_name(text: str) -> str | None:
+    """The subject or context that a path segment of /config and /mode names; None is all of the default context.
+
+    Raises:
+        InvalidSubject: as in `subject_name`, except that the context of all contexts has a scope (`EVERYWHERE`).
+    """
+    context, name = _split_valid(text)
+    if context == GLOBAL_CONTEXT and name:
+        raise InvalidSubject(subject=text)
+    # An empty text is the subject of that name, but a context without a subject is the context.
+    if text.startswith(":.") and context == DEFAULT_CONTEXT and not name:
+        return None
+    return qualified(context, name)
+
+
+def in_context_of(subject: str, text: str) -> str:
+    """The subject that a reference of `subject` names: in the same context unless it says another.
+
+    Raises:
+        InvalidSubject: as in `subject_name`.
+    """
+    name = subject_name(text)
+    return name if text.startswith(":.") else qualified(context_of(subject), name)
+
+
+def context_name(text: str) -> str:
+    """The context that a path segment names, with or without its dot.
+
+    Raises:
+        InvalidSubject: it holds what no name of a context can.
+    """
+    name = text if text.startswith(".") else f".{text}"
+    if ":" in name or not is_storable(name):
+        raise InvalidSubject(subject=text)
+    return name
+
+
+def is_storable(text: str) -> bool:
+    """Whether a text is free of ISO control characters and lone surrogates, so that every database can hold it."""
+    return not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
+
+
+def _split_valid(text: str) -> tuple[str, str]:
+    context, name = split_subject(text)
+    # `:.::.c:a` would be the name `:.c:a` in the default context, which is already the text for another subject.
+    ambiguous = context == DEFAULT_CONTEXT and name.startswith((":.", EVERY_CONTEXT_PREFIX))
+    if name in RESERVED_NAMES or ambiguous or not is_storable(text):
+        raise InvalidSubject(subject=text)
+    return context, name

@@ -1,0 +1,152 @@
+"""Contexts, configuration, modes and the registry's revision: what holds for more than one version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from registry.domain import ConfigEntry, Mode, SchemaId
+from registry.names import DEFAULT_CONTEXT, is_storable
+from registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
+from registry.storage.models import GLOBAL_SCOPE, STATE_ID, ConfigRow, ContextRow, ModeRow, StateRow
+
+_CONFIG_KEYS = tuple(key.name for key in fields(ConfigEntry))
+_JSON_KEYS: Mapping[str, tuple[Callable[[Any], str | None], Callable[[str | None], Any]]] = {
+    "default_metadata": (metadata_json, read_metadata),
+    "override_metadata": (metadata_json, read_metadata),
+    "default_rule_set": (rule_set_json, read_rule_set),
+    "override_rule_set": (rule_set_json, read_rule_set),
+}
+"""Keys of a configuration that are kept as JSON, in a column of that name with `_json` behind it."""
+
+
+class ScopeTables:
+    """The part of the repository that knows scopes: a subject, a context, or (None) all of the default context."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.has_bumped_revision = False
+
+    def bump_revision(self) -> None:
+        """Makes the registry's revision greater, before anything else in the transaction is locked.
+
+        So those who do this queue here and cannot wait for each other in a circle.
+        """
+        self._connection.execute(
+            sa.update(StateRow).where(StateRow.id == STATE_ID).values(revision=StateRow.revision + 1)
+        )
+        self.has_bumped_revision = True
+
+    def revision(self) -> int:
+        """The registry's: greater after every deletion, revival, import and change of configuration or mode."""
+        return self._connection.scalar(sa.select(StateRow.revision).where(StateRow.id == STATE_ID)) or 0
+
+    def contexts(self) -> list[str]:
+        """The default context, then the others that have ever held a subject and were not deleted, sorted."""
+        query = sa.select(ContextRow.name).where(ContextRow.listed, ContextRow.name != DEFAULT_CONTEXT)
+        return [DEFAULT_CONTEXT, *sorted(self._connection.scalars(query))]
+
+    def list_context(self, context: str) -> None:
+        self._make_context(context)
+        # Only when it has to be: the row of a busy context is not to be locked for as long as a registration.
+        changed = sa.update(ContextRow).where(ContextRow.name == context, ContextRow.listed.is_(False))
+        self._connection.execute(changed.values(listed=True))
+
+    def unlist_context(self, context: str) -> None:
+        self._connection.execute(sa.update(ContextRow).where(ContextRow.name == context).values(listed=False))
+
+    def take_schema_id(self, context: str) -> SchemaId:
+        """The next id of a context, which nobody else gets."""
+        taken = (
+            sa.update(ContextRow)
+            .where(ContextRow.name == context)
+            .values(next_id=ContextRow.next_id + 1)
+            .returning(ContextRow.next_id)
+        )
+        following = self._connection.scalar(taken)
+        if following is None:
+            self._make_context(context)
+            following = self._connection.scalar(taken)
+        assert following is not None
+        return SchemaId(following - 1)
+
+    def keep_schema_id(self, context: str, schema_id: int) -> None:
+        """Makes sure that an id that was imposed is not given to another schema later on."""
+        self._make_context(context)
+        self._connection.execute(
+            sa.update(ContextRow)
+            .where(ContextRow.name == context, ContextRow.next_id <= schema_id)
+            .values(next_id=schema_id + 1)
+        )
+
+    def _make_context(self, context: str) -> None:
+        self._connection.execute(
+            self._insert(ContextRow).values(name=context, next_id=1, listed=False).on_conflict_do_nothing()
+        )
+
+    def _insert(self, table: Any) -> Any:
+        """An INSERT that can leave out what is there already."""
+        return (postgresql if self._connection.dialect.name == "postgresql" else sqlite).insert(table)
+
+    def config(self, scope: str | None) -> ConfigEntry | None:
+        """What is configured for a subject or a context, or for all of the default context when None."""
+        return self.configs([scope]).get(scope)
+
+    def configs(self, scopes: Sequence[str | None]) -> dict[str | None, ConfigEntry]:
+        """What is configured, for those of the scopes that have an entry."""
+        rows = self._connection.execute(sa.select(ConfigRow.__table__).where(ConfigRow.scope.in_(_scopes(scopes))))
+        return {_unscoped(row.scope): _config_entry(row._asdict()) for row in rows}
+
+    def aliases(self) -> dict[str | None, str]:
+        """The alias of each scope that has one."""
+        query = sa.select(ConfigRow.scope, ConfigRow.alias).where(ConfigRow.alias.is_not(None))
+        return {_unscoped(row.scope): row.alias for row in self._connection.execute(query)}
+
+    def put_config(self, scope: str | None, entry: ConfigEntry) -> None:
+        self.remove_config(scope)
+        row: dict[str, Any] = {"scope": _scope(scope)}
+        for key in _CONFIG_KEYS:
+            value = getattr(entry, key)
+            row.update({f"{key}_json": _JSON_KEYS[key][0](value)} if key in _JSON_KEYS else {key: value})
+        self._connection.execute(sa.insert(ConfigRow).values(row))
+
+    def remove_config(self, scope: str | None) -> None:
+        self._connection.execute(sa.delete(ConfigRow).where(ConfigRow.scope == _scope(scope)))
+
+    def modes(self, scopes: Sequence[str | None]) -> dict[str | None, Mode]:
+        """The modes that are set, for those of the scopes that have one."""
+        query = sa.select(ModeRow.scope, ModeRow.mode).where(ModeRow.scope.in_(_scopes(scopes)))
+        return {_unscoped(row.scope): Mode(row.mode) for row in self._connection.execute(query)}
+
+    def put_mode(self, scope: str | None, mode: Mode) -> None:
+        self.remove_modes([scope])
+        self._connection.execute(sa.insert(ModeRow).values(scope=_scope(scope), mode=mode.value))
+
+    def remove_modes(self, scopes: Sequence[str | None]) -> None:
+        self._connection.execute(sa.delete(ModeRow).where(ModeRow.scope.in_(_scopes(scopes))))
+
+    def mode_scopes(self) -> list[str | None]:
+        """Every scope with a mode of its own."""
+        return [_unscoped(scope) for scope in self._connection.scalars(sa.select(ModeRow.scope))]
+
+
+def _scope(scope: str | None) -> str:
+    return GLOBAL_SCOPE if scope is None else scope
+
+
+def _unscoped(scope: str) -> str | None:
+    return None if scope == GLOBAL_SCOPE else scope
+
+
+def _scopes(scopes: Iterable[str | None]) -> list[str]:
+    return [_scope(scope) for scope in scopes if is_storable(scope or "")]
+
+
+def _config_entry(row: Mapping[str, Any]) -> ConfigEntry:
+    values = {key: _JSON_KEYS[key][1](row[f"{key}_json"]) if key in _JSON_KEYS else row[key] for key in _CONFIG_KEYS}
+    return ConfigEntry(**values)
