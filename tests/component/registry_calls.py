@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+from flask.testing import FlaskClient
+
+from registry.api.app import create_app
+from registry.storage.database import Database
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -60,6 +68,12 @@ class Registry:
     def delete(self, path: str) -> Answer:
         return self.call("DELETE", path)
 
+    def put(self, path: str, body: Any) -> Answer:
+        return self.call("PUT", path, body)
+
+    def post(self, path: str, body: Any) -> Answer:
+        return self.call("POST", path, body)
+
     def register(self, subject: str, text: str, query: str = "", **more: Any) -> Answer:
         return self.call("POST", f"/subjects/{subject}/versions{query}", {"schema": text, **more})
 
@@ -68,3 +82,31 @@ class Registry:
         answer = self.register(subject, text, **more)
         assert answer.status == 200, answer.text
         return int(answer.json["id"])
+
+
+class RegistryInProcess(Registry):
+    """The same calls, answered by the application without a socket."""
+
+    def __init__(self, client: FlaskClient) -> None:
+        super().__init__("http://localhost")
+        self._client = client
+
+    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
+        payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        response = self._client.open(
+            path, method=method, data=payload, headers={"Content-Type": CONTENT_TYPE, **(headers or {})}
+        )
+        return Answer(response.status_code, dict(response.headers), response.get_data(as_text=True))
+
+
+@contextmanager
+def registry_in_process(database_url: str, **options: Any) -> Iterator[RegistryInProcess]:
+    """A registry on a database, which may be empty. Its clock moves a millisecond with every look."""
+    database = Database(database_url)
+    try:
+        database.upgrade()
+        clock = itertools.count(1_000)
+        app = create_app(database, now_ms=lambda: next(clock), **options)
+        yield RegistryInProcess(app.test_client())
+    finally:
+        database.close()
