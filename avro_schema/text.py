@@ -10,17 +10,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from avro_schema.logical import LOGICAL_TYPES
 from avro_schema.model import (
     Array,
     Enum,
     Field,
     Fixed,
     JsonValue,
+    LogicalType,
     Map,
     Name,
     NamedType,
@@ -108,7 +109,8 @@ class _Writer:
 
     def json(self, node: Type, namespace: str) -> JsonValue:
         if isinstance(node, Primitive):
-            return {"type": node.type.value, **self.props(node.props)} if node.props else node.type.value
+            props = self.props(node.props, node.logical)
+            return {"type": node.type.value, **props} if props else node.type.value
         if isinstance(node, Union):
             return [self.json(branch, namespace) for branch in node.branches]
         if isinstance(node, Array):
@@ -124,11 +126,11 @@ class _Writer:
 
     def named(self, node: NamedType, namespace: str) -> JsonValue:
         kind = "fixed" if isinstance(node, Fixed) else "enum" if isinstance(node, Enum) else "record"
-        out: dict[str, Any] = {"type": "error" if isinstance(node, Record) and node.is_error else kind}
+        out: dict[str, Any] = {"type": "error" if self.is_error(node) else kind}
         out["name"] = node.name.name
         if node.name.namespace != namespace:
             out["namespace"] = node.name.namespace
-        if node.doc is not None:
+        if self.has_doc(node):
             out["doc"] = node.doc
         if isinstance(node, Record):
             out["fields"] = [self.field(field, node.name.namespace) for field in node.fields]
@@ -138,9 +140,9 @@ class _Writer:
                 out["default"] = node.default
         else:
             out["size"] = node.size
-        out.update(self.props(node.props))
+        out.update(self.props(node.props, node.logical if isinstance(node, Fixed) else None))
         if node.aliases:
-            out["aliases"] = self.aliases([qualified(alias, node.name.namespace) for alias in node.aliases])
+            out["aliases"] = [qualified(alias, node.name.namespace) for alias in self.aliases(node)]
         return out
 
     def field(self, field: Field, namespace: str) -> JsonValue:
@@ -152,31 +154,50 @@ class _Writer:
         if field.order is not Order.ASCENDING:
             out["order"] = field.order.value
         if field.aliases:
-            out["aliases"] = self.aliases(list(field.aliases))
+            out["aliases"] = self.field_aliases(field)
         out.update(self.props(field.props))
         return out
+
+    def is_error(self, node: NamedType) -> bool:
+        return isinstance(node, Record) and node.is_error
+
+    def has_doc(self, node: NamedType) -> bool:
+        return node.doc is not None
 
     def default(self, field: Field) -> JsonValue:
         return field.default
 
-    def aliases(self, aliases: list[str]) -> list[str]:
-        return aliases
+    def aliases(self, node: NamedType) -> Sequence[Name]:
+        return node.aliases
 
-    def props(self, props: Props) -> dict[str, JsonValue]:
+    def field_aliases(self, field: Field) -> list[str]:
+        return list(field.aliases)
+
+    def props(self, props: Props, _logical: LogicalType | None = None) -> dict[str, JsonValue]:
         return dict(props)
 
 
 class _NormalWriter(_Writer):
-    def aliases(self, aliases: list[str]) -> list[str]:
-        return sorted(aliases)
+    """Writes what the registry's normalization, through which the text goes first, leaves of it."""
 
-    def props(self, props: Props) -> dict[str, JsonValue]:
-        members = {key: _sorted(value) for key, value in sorted(props)}
-        logical = members.get("logicalType")
-        if not isinstance(logical, str) or logical not in LOGICAL_TYPES:
+    def is_error(self, node: NamedType) -> bool:
+        return False
+
+    def has_doc(self, node: NamedType) -> bool:
+        return bool(node.doc)
+
+    def aliases(self, node: NamedType) -> Sequence[Name]:
+        return sorted(node.aliases, key=lambda alias: alias.full)
+
+    def field_aliases(self, field: Field) -> list[str]:
+        return sorted(field.aliases)
+
+    def props(self, props: Props, logical: LogicalType | None = None) -> dict[str, JsonValue]:
+        members = {key: _sorted(value) for key, value in sorted(props, key=lambda member: member[0])}
+        if logical is None:
             return members
         front = {"logicalType": members.pop("logicalType")}
-        if logical == "decimal":
+        if logical.name == "decimal":
             for key in ("precision", "scale"):
                 value = members.pop(key, None)
                 if value is not None and not (key == "scale" and value == 0):
@@ -184,7 +205,7 @@ class _NormalWriter(_Writer):
         return {**front, **members}
 
     def default(self, field: Field) -> JsonValue:
-        return _retyped(self.schema, field.type, field.default)
+        return _sorted(_retyped(self.schema, field.type, field.default))
 
 
 def _sorted(value: JsonValue) -> JsonValue:
@@ -195,14 +216,28 @@ def _sorted(value: JsonValue) -> JsonValue:
     return value
 
 
+def _as_float(value: float, *, single: bool) -> JsonValue:
+    """A number as one of 64 bits, or as the shortest text of the same number of 32 bits; one out of range stays."""
+    try:
+        if not single:
+            return float(value)
+        bits = struct.pack(">f", value)
+    except OverflowError:
+        return value
+    exact = struct.unpack(">f", bits)[0]
+    texts = (format(exact, f".{digits}g") for digits in range(1, 10))
+    return next(float(text) for text in texts if struct.pack(">f", float(text)) == bits)
+
+
 def _retyped(schema: Schema, node: Type, value: JsonValue) -> JsonValue:
     """A default in the number type of its field, so that `1` and `1.0` on a double are one text."""
     node = schema.resolve(node)
     if isinstance(node, Union) and node.branches:
         return _retyped(schema, node.branches[0], value)
     if isinstance(node, Primitive):
-        floating = node.type in (PrimitiveType.FLOAT, PrimitiveType.DOUBLE)
-        return float(value) if floating and type(value) is int else value
+        if type(value) not in (int, float) or node.type not in (PrimitiveType.FLOAT, PrimitiveType.DOUBLE):
+            return value
+        return _as_float(value, single=node.type is PrimitiveType.FLOAT)
     if isinstance(node, Array) and isinstance(value, list):
         return [_retyped(schema, node.items, item) for item in value]
     if isinstance(node, Map) and isinstance(value, dict):

@@ -73,6 +73,46 @@ def test_the_identity_of_a_plain_text_is_the_md5_of_its_canonical_text():
             '{"type":"bytes","a":1,"scale":0,"precision":4,"logicalType":"decimal"}',
             '{"type":"bytes","logicalType":"decimal","precision":4,"a":1}',
         ),
+        # Only a logical type that is valid where it stands comes first.
+        (
+            '{"type":"bytes","a":1,"precision":1,"scale":2,"logicalType":"decimal"}',
+            '{"type":"bytes","a":1,"logicalType":"decimal","precision":1,"scale":2}',
+        ),
+        (
+            '{"type":"map","values":"int","logicalType":"date","a":1}',
+            '{"type":"map","values":"int","a":1,"logicalType":"date"}',
+        ),
+        # Aliases are sorted by their full names, but written without a namespace that they share with their type.
+        (
+            '{"type":"fixed","name":"m.F","size":1,"aliases":["B","a.C"]}',
+            '{"type":"fixed","name":"F","namespace":"m","size":1,"aliases":["a.C","B"]}',
+        ),
+        # The documentation of a type counts only if it says something, that of a field always.
+        (
+            '{"type":"error","name":"R","doc":"","fields":[{"name":"f","type":"int","doc":""}]}',
+            '{"type":"record","name":"R","fields":[{"name":"f","type":"int","doc":""}]}',
+        ),
+        # Defaults have the precision of their type, and their members are sorted.
+        (
+            '{"type":"record","name":"R","fields":[{"name":"f","type":"float","default":0.123456789},'
+            '{"name":"g","type":"float","default":16777217},{"name":"h","type":"double","default":0.123456789},'
+            '{"name":"m","type":{"type":"map","values":"float"},"default":{"b":1,"a":2}}]}',
+            '{"type":"record","name":"R","fields":[{"name":"f","type":"float","default":0.12345679},'
+            '{"name":"g","type":"float","default":1.6777216E7},{"name":"h","type":"double","default":0.123456789},'
+            '{"name":"m","type":{"type":"map","values":"float"},"default":{"a":2.0,"b":1.0}}]}',
+        ),
+        # Beyond the range of their type they stay as they are.
+        (
+            '{"type":"record","name":"R","fields":[{"name":"f","type":"float","default":1e39},'
+            '{"name":"g","type":"double","default":1' + "0" * 400 + "}]}",
+            '{"type":"record","name":"R","fields":[{"name":"f","type":"float","default":1.0E39},'
+            '{"name":"g","type":"double","default":1' + "0" * 400 + "}]}",
+        ),
+        # Kept, though the Confluent registry drops a default that is not of the union's first branch.
+        (
+            '{"type":"record","name":"R","fields":[{"name":"f","type":["null","double"],"default":1}]}',
+            '{"type":"record","name":"R","fields":[{"name":"f","type":["null","double"],"default":1}]}',
+        ),
     ],
 )
 def test_normalized_text(text, normalized):
