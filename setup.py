@@ -30,10 +30,12 @@ ALL = sorted({*PRODUCER, *REGISTRY, *BROKER, *LOADER})
 DEV = [
     *ALL,
     "confluent-kafka[avro,schemaregistry]>=2.8,<3",
+    "cryptography>=43",
     "hypothesis>=6.115,<7",
     "mypy>=1.13,<3",
     "pytest>=8.3,<10",
     "pytest-timeout>=2.3,<3",
+    "python-schema-registry-client>=2.6,<3",
     "ruff>=0.8,<1",
 ]
 

@@ -29,10 +29,14 @@ ERRORS_BY_CODE: Final[Mapping[int, type[RegistryError]]] = {
     42201: errors.InvalidSchema,
     42202: errors.InvalidVersion,
     42203: errors.InvalidCompatibilityLevel,
+    42204: errors.InvalidMode,
     42205: errors.OperationNotPermitted,
     42206: errors.ReferenceExists,
+    42207: errors.SchemaIdMismatch,
     42208: errors.InvalidSubject,
     42209: errors.SchemaTooLarge,
+    42210: errors.InvalidRuleSet,
+    42211: errors.ContextNotEmpty,
     50001: errors.StoreError,
 }
 """The class of each error code: `registry/api/problems.py` read backwards."""

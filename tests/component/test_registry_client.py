@@ -1,21 +1,16 @@
-"""The client of the other rooms against a real registry, and against servers that fail."""
+"""The client of the other rooms against a real registry."""
 
 from __future__ import annotations
 
-import http.server
-import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE
 
 from avro_schema import Fixed, Reference
 from registry import errors
-from registry.client import ATTEMPTS_MAX, RegistryClient, SchemaReference
+from registry.client import RegistryClient, SchemaReference
 
 
 @pytest.fixture
@@ -114,103 +109,3 @@ def test_threads_share_a_client(client: RegistryClient, subject: str) -> None:
 
     with ThreadPoolExecutor(20) as pool:
         assert len(set(pool.map(work, range(200)))) == 5
-
-
-def test_immutable_answers_are_asked_for_once() -> None:
-    answer = {"id": 3, "version": 1, "schema": STRING, "subject": "s"}
-    with server(lambda _: (200, answer)) as (url, requests):
-        client = RegistryClient(url)
-        for _ in range(3):
-            client.register("s", STRING)
-            client.schema_by_id(3)
-            client.version("s", 1)
-        assert len(requests) == 3
-        client.version("s", "latest")
-        client.version("s", "latest")
-        assert len(requests) == 5
-
-
-def test_older_registries_answer_with_the_id_alone() -> None:
-    def answer(request: str) -> tuple[int, Any]:
-        if request.startswith("POST /subjects/s/versions"):
-            return 200, {"id": 3}
-        return 200, {"subject": "s", "version": 2, "id": 3, "schema": STRING}
-
-    with server(answer) as (url, _):
-        registered = RegistryClient(url).register("s", STRING)
-    assert (registered.schema_id, registered.version) == (3, 2)
-
-
-def test_passing_failures_are_tried_again() -> None:
-    statuses = [503, 429, 200]
-    with server(lambda _: (statuses.pop(0), [])) as (url, requests):
-        assert RegistryClient(url).subjects() == []
-    assert len(requests) == 3
-
-
-def test_lasting_failures_are_reported() -> None:
-    with server(lambda _: (500, {"error_code": 50001, "message": "Error while listing"})) as (url, requests):
-        with pytest.raises(errors.StoreError, match="Error while listing"):
-            RegistryClient(url).subjects()
-        assert len(requests) == ATTEMPTS_MAX
-    with pytest.raises(errors.RegistryUnavailable, match=f"schema registry at {url} cannot be reached: "):
-        RegistryClient(url).subjects()
-    for wrong in ("ftp://x", "127.0.0.1:8081", "http://x:99999", ""):
-        with pytest.raises(errors.RegistryUnavailable):
-            RegistryClient(wrong)
-
-
-def test_other_servers_are_recognized() -> None:
-    with server(lambda _: (404, "<html>")) as (url, _), pytest.raises(errors.ServiceError, match="HTTP 404"):
-        RegistryClient(url).subjects()
-    with server(lambda _: (401, {"error_code": 40101, "message": "Unauthorized"})) as (url, _):
-        with pytest.raises(errors.ServiceError, match="Unauthorized") as refused:
-            RegistryClient(url).subjects()
-        assert (refused.value.status, refused.value.error_code) == (401, 40101)
-
-
-def test_a_connection_that_the_server_closed_while_idle_is_replaced() -> None:
-    with server(lambda _: (200, ["a"]), closes=True) as (url, requests):
-        client = RegistryClient(url)
-        for _ in range(5):
-            assert client.subjects() == ["a"]
-    assert len(requests) == 5
-
-
-@contextmanager
-def server(answer: Callable[[str], tuple[int, Any]], *, closes: bool = False) -> Iterator[tuple[str, list[str]]]:
-    """An HTTP server that gives canned answers; yields its URL and the requests as they come.
-
-    With `closes` it ends each connection after one answer without having said so.
-    """
-    requests: list[str] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            requests.append(f"{self.command} {self.path}")
-            status, value = answer(requests[-1])
-            body = value.encode() if isinstance(value, str) else json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-            self.close_connection = closes
-
-        def do_POST(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
-        serving.daemon_threads = True
-        thread = threading.Thread(target=serving.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{serving.server_address[1]}", requests
-        finally:
-            serving.shutdown()
-            thread.join()

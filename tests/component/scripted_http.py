@@ -1,0 +1,96 @@
+"""HTTP servers that answer as a test says, or break off: what a client does with them is what is tested."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+BREAK_OFF = (0, None)
+"""An answer that is none: the connection ends after the request was read."""
+
+
+@dataclass
+class Asked:
+    """A request as it came."""
+
+    line: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class ScriptedServer:
+    url: str
+    asked: list[Asked] = field(default_factory=list)
+
+    @property
+    def lines(self) -> list[str]:
+        return [request.line for request in self.asked]
+
+
+Script = Callable[[Asked], tuple[Any, ...]]
+"""Gives status, value (JSON, or text as it is), and maybe headers."""
+
+
+@contextmanager
+def scripted_server(
+    script: Script, *, closes: bool = False, tls: ssl.SSLContext | None = None
+) -> Iterator[ScriptedServer]:
+    """
+    Args:
+        closes: ends each connection after one answer without having said so.
+        tls: serves https with it.
+    """
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = 30
+
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            asked = Asked(f"{self.command} {self.path}", {k.lower(): v for k, v in self.headers.items()}, body)
+            serving.asked.append(asked)
+            status, value, *more = script(asked)
+            if not status:
+                self.close_connection = True
+                return
+            content = value.encode() if isinstance(value, str) else json.dumps(value).encode()
+            headers = {"Content-Length": str(len(content)), **(more[0] if more else {})}
+            self.send_response(status)
+            for name, text in headers.items():
+                self.send_header(name, text)
+            self.end_headers()
+            self.wfile.write(content)
+            self.close_connection = closes or headers["Content-Length"] != str(len(content))
+
+        do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815  # the names that the library calls
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Server(http.server.ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: Any) -> None:
+            """A client that distrusts this server ends the handshake."""
+
+    with Server(("127.0.0.1", 0), Handler) as listening:
+        scheme = "http"
+        if tls is not None:
+            # The handshake belongs to the thread of the connection, not to the one that accepts.
+            listening.socket = tls.wrap_socket(listening.socket, server_side=True, do_handshake_on_connect=False)
+            scheme = "https"
+        serving = ScriptedServer(f"{scheme}://127.0.0.1:{listening.server_address[1]}")
+        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield serving
+        finally:
+            listening.shutdown()
+            thread.join()

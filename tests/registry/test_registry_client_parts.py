@@ -1,0 +1,134 @@
+"""The decisions of the registry's client: which servers a text names, how long to wait, what to keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry import errors
+from registry.api.problems import ERROR_CODES
+from registry.client.access import SERVERS_MAX, BasicAuth, BearerAuth, parse_servers
+from registry.client.answers import ERRORS_BY_CODE, value_of
+from registry.client.cache import Cache
+from registry.client.client import _context_prefix
+from registry.client.connections import Answer
+from registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, Call, is_passing, pause_s
+
+
+def test_servers_of_a_list() -> None:
+    first, second, third = parse_servers(
+        " https://a:8443/registry/ ,http://shop:se%2Cs%40me@b.example,http://[::1]:8081,", BearerAuth("t")
+    )
+    assert (first.url, first.host, first.port, first.is_secure, first.base_path) == (
+        "https://a:8443/registry",
+        "a",
+        8443,
+        True,
+        "/registry",
+    )
+    assert (second.url, second.port, second.auth) == ("http://b.example", None, BasicAuth("shop", "se,s@me"))
+    assert (third.host, third.is_loopback, third.auth) == ("::1", True, BearerAuth("t"))
+
+
+def test_a_server_named_twice_is_one() -> None:
+    assert len(parse_servers("http://a:1,http://a:1/")) == 1
+    with pytest.raises(errors.RegistryUnavailable, match=f"at most {SERVERS_MAX}"):
+        parse_servers([f"http://a:{port}" for port in range(1, 100)])
+
+
+@given(st.integers(1, 100), st.none() | st.floats(0, 1e9), st.floats(0, 1, exclude_max=True))
+def test_pauses_are_bounded(failures: int, asked_s: float | None, chance: float) -> None:
+    pause = pause_s(failures, asked_s, chance)
+    assert 0 <= pause <= PAUSE_MAX_S
+    assert pause >= min(PAUSE_MAX_S, asked_s or 0)
+    assert pause_s(failures, None, chance) <= PAUSE_FIRST_S * 2 ** (failures - 1)
+
+
+def test_only_deletions_are_not_repeatable() -> None:
+    assert [method for method in ("GET", "POST", "PUT", "DELETE") if Call.of(method, "/x").is_repeatable] == [
+        "GET",
+        "POST",
+        "PUT",
+    ]
+    assert Call.of("DELETE", "/x", is_repeatable=True).is_repeatable
+    assert [status for status in range(100, 600) if is_passing(status)] == [
+        408,
+        429,
+        500,
+        *(status for status in range(502, 600) if status != 505),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "code"), [(kind, code) for kind, (_, code) in ERROR_CODES.items()])
+def test_every_error_comes_back_as_its_class(kind: type[errors.RegistryError], code: int) -> None:
+    assert ERRORS_BY_CODE[code] is kind
+    with pytest.raises(kind, match=r"^what the server said$") as caught:
+        value_of(
+            Answer(400, b'{"error_code":%d,"message":"what the server said"}' % code),
+            subject="s",
+            version=2,
+            schema_id=3,
+        )
+    assert (caught.value.subject, caught.value.version, caught.value.schema_id) == ("s", 2, 3)
+
+
+def test_an_answer_without_content() -> None:
+    assert value_of(Answer(204, b"")) is None
+
+
+@pytest.mark.parametrize(
+    "location", ["", "/elsewhere", "//host", "http://[", "http://u:sesame@h\x00/x", "mailto:sesame@x"], ids=repr
+)
+def test_odd_redirects_show_nothing(location: str) -> None:
+    with pytest.raises(errors.ServiceError, match=r"address redirects \(HTTP 302\)") as caught:
+        value_of(Answer(302, b"", location=location))
+    assert "sesame" not in str(caught.value)
+
+
+def kept(count_max: int, weight_max: int) -> Cache:
+    return Cache(count_max, weight_max, lambda key, value: len(value))
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    cache = kept(2, 100)
+    for key in "aba" + "c":
+        cache.get(key, lambda: "x")
+    made: list[str] = []
+    for key in "acb":
+        cache.get(key, lambda key=key: made.append(key) or "x")  # type: ignore[misc]
+    assert made == ["b"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 20)), max_size=60))
+def test_bounds_hold(steps: list[tuple[int, int]]) -> None:
+    cache = kept(4, 30)
+    for key, size in steps:
+        assert isinstance(cache.get(key, lambda size=size: "x" * size), str)  # type: ignore[misc]
+        values = [value for value, _ in cache._values.values()]
+        assert len(cache) <= 4
+        assert sum(map(len, values)) == cache._weight <= 30
+
+
+def test_what_was_asked_for_before_the_clearing_is_not_kept() -> None:
+    cache = kept(2, 100)
+
+    def make() -> Any:
+        cache.clear()
+        return "old"
+
+    assert cache.get("a", make) == "old"
+    assert cache.get("a", lambda: "new") == "new"
+
+
+def test_contexts_of_subjects() -> None:
+    assert [_context_prefix(text) for text in (":.eu:orders", ":.:orders", "orders", ":.eu", ":x:y", "")] == [
+        ":.eu:",
+        ":.:",
+        "",
+        "",
+        "",
+        "",
+    ]
