@@ -354,6 +354,16 @@ class RegistryClient:
         self._cache.clear()
         return int(deleted)
 
+    def call(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Any call of the API, for what has no method here; the JSON of the answer, which is kept nowhere.
+
+        Args:
+            path: percent-encoded, such as `/subjects/a%2Fb/versions`.
+        """
+        return self._call(method, path, query=query, body=body)
+
     def _call(
         self,
         method: str,
