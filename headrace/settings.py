@@ -23,8 +23,8 @@ from typing import Any
 ENVIRONMENT_PREFIX = "HEADRACE__"
 CONFIG_FILE_NAME = "headrace.toml"
 CONFIG_PATH_VARIABLE = "HEADRACE_CONFIG"
-SECRET_KEYS = frozenset({"database_url"})
-"""Keys whose values may hold a password: never printed whole."""
+SECRET_KEYS = frozenset({"database_url", "url", "client_token"})
+"""Keys whose values may hold a password, besides those that say so in their name: never printed whole."""
 
 
 class SettingsError(Exception):
@@ -89,7 +89,16 @@ class Duration:
 class RegistrySettings:
     listen: Address = Address("127.0.0.1", 8081)
     database_url: str = ""  # SQLAlchemy URL; "" is SQLite in data_dir/registry.db
-    url: str = ""  # where clients find the registry; "" is a live `headrace up` on the same data_dir, else `listen`
+    url: str = ""  # for clients; several by comma, first preferred; "": a live `headrace up` on data_dir, else `listen`
+    client_user: str = ""  # with which producers, consumers, load and audit go to the registry; "": with none
+    client_password: str = ""  # of that user
+    client_token: str = ""  # bearer token, instead of a user
+    client_token_file: str = ""  # file that holds the bearer token and is read before every request
+    client_ca: str = ""  # PEM file of the authorities to trust on https; "": those of the system
+    client_certificate: str = ""  # PEM file of the certificate to show on https
+    client_key: str = ""  # PEM file of its key; "": the key is in `client_certificate`
+    client_key_password: str = ""  # of an encrypted key
+    client_timeout: Duration = Duration(10_000)  # of a connection attempt and of each wait for an answer
     compatibility: str = "BACKWARD"  # level of subjects that have none of their own
     request_bytes_max: int = 4 * 1024 * 1024  # body of one request; a schema of 1 MB escaped as JSON fits
 
@@ -257,11 +266,20 @@ def load_settings(
 
 
 def _masked(key: str, value: Any) -> str:
-    if key in SECRET_KEYS or "password" in key or "secret" in key:
-        return (
-            re.sub(r"//([^:/@]*):[^@]*@", r"//\1:***@", str(value)) if "://" in str(value) else "***" if value else ""
-        )
+    if is_secret(key):
+        return _without_passwords(str(value)) if "://" in str(value) else "***" if value else ""
     return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def is_secret(key: str) -> bool:
+    name = key.rpartition(".")[2]
+    return name in SECRET_KEYS or "password" in key or "secret" in key
+
+
+def _without_passwords(urls: str) -> str:
+    """URLs with what stands between user and host hidden, also where a password has an unescaped `@` or `/`."""
+    parts = re.split(r",(?=\w+://)", urls)
+    return ",".join(re.sub(r"//([^:/@]*):.*@", r"//\1:***@", part) for part in parts)
 
 
 def _find_config(
@@ -362,7 +380,7 @@ def _convert(key: str, origin: str, value: Any, wanted: Any) -> Any:
     try:
         result = _converted(value, wanted)
     except ValueError as error:
-        shown = "***" if key.rpartition(".")[2] in SECRET_KEYS else repr(value)
+        shown = "***" if is_secret(key) else repr(value)
         raise SettingsError(f"{key} in {origin}: {error}, found {shown}") from error
     if key in CHOICES and result not in CHOICES[key]:
         raise SettingsError(f"{key} in {origin}: expected one of {', '.join(CHOICES[key])}, found {value!r}")

@@ -21,14 +21,14 @@ from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError
 
 from avro_schema import Schema, parse_schema
-from headrace.addresses import resolve_bootstrap_servers, resolve_registry_url
+from headrace.addresses import resolve_bootstrap_servers
+from headrace.registry_client import registry_client
 from headrace.settings import Settings
 from pipeline.consumer_count import ConsumerCount
 from pipeline.decoding import Decoder
 from pipeline.delivery import error_text
 from pipeline.errors import SourceUnavailable, UndecodableMessage
 from pipeline.producer import BOOTSTRAP_TIMEOUT_S, ambient_settings
-from registry.client import RegistryClient
 
 POLL_MS: Final = 500
 POLL_RECORDS_MAX: Final = 2000
@@ -92,7 +92,7 @@ class Consumer:
         self._auto_commit = auto_commit
         self._idle_timeout_s = idle_timeout_s
         self._kafka = self._connect(group, from_end)
-        self._registry = RegistryClient(resolve_registry_url(self._settings))
+        self._registry = registry_client(self._settings)
         self._decoder = Decoder(self._registry, _as_schema(reader_schema), self._settings.loader.time_fields)
         self._count = ConsumerCount(self._settings, self._registry, app) if app is not None else None
         self._ready: deque[Any] = deque()

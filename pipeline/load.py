@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from audit.row import AuditRow
 from audit.store import DATABASE_NAME, AuditStore
-from headrace.addresses import resolve_bootstrap_servers, resolve_metastore, resolve_registry_url, warehouse_dir
+from headrace.addresses import resolve_bootstrap_servers, resolve_metastore, warehouse_dir
 from headrace.java import ensure_java
+from headrace.registry_client import registry_client
 from headrace.settings import Settings
 from hive_ddl.errors import MetastoreUnavailable
 from hive_ddl.executors.base import Executor
@@ -39,7 +40,6 @@ from loader.run import Ports, RunSettings
 from loader.schemas import WriterSchemas
 from loader.storage import LocalStorage
 from loader.work_unit import TaskSettings, UnitResult, WorkUnit
-from registry.client import RegistryClient
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -168,7 +168,7 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
         spark = SparkEdge(settings, output)
         stack.callback(spark.close)
         cluster = stack.enter_context(kafka_cluster(settings))
-        registry = stack.enter_context(RegistryClient(resolve_registry_url(settings)))
+        registry = stack.enter_context(registry_client(settings))
         warehouse = warehouse_dir(settings)
         tables = TableSettings(
             warehouse=warehouse,

@@ -29,7 +29,8 @@ from kafka.errors import KafkaError
 from audit.producer_counter import ProducerCounter, Taking, Ticket, wall_clock_ms
 from audit.spool import SPOOL_FOLDER, Inheritance
 from avro_schema import Schema
-from headrace.addresses import resolve_bootstrap_servers, resolve_registry_url
+from headrace.addresses import resolve_bootstrap_servers
+from headrace.registry_client import registry_client
 from headrace.settings import Settings, load_settings
 from pipeline.audit_publisher import AuditPublisher
 from pipeline.delivery import Delivery, error_text
@@ -43,7 +44,6 @@ from pipeline.errors import (
     ValueRefused,
 )
 from pipeline.schemas import Encodings
-from registry.client import RegistryClient
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Producer:
         self._settings = settings if settings is not None else ambient_settings()
         self._bootstrap_servers = resolve_bootstrap_servers(self._settings)
         self._kafka = self._connect(app, delivery_timeout_s, linger_ms, compression)
-        self._registry = RegistryClient(resolve_registry_url(self._settings))
+        self._registry = registry_client(self._settings)
         self._encodings = Encodings(self._registry, self._settings.loader.time_fields)
         self._delivery_timeout_s = delivery_timeout_s
         spool_dir = self._settings.data_dir / SPOOL_FOLDER

@@ -28,7 +28,7 @@ RegistryError
 └── RegistryUnavailable                the registry cannot be reached (raised by the client only)
 
 The messages are those of the Confluent Schema Registry word for word, because clients and scripts compare them.
-Errors know nothing of HTTP; `registry/api/problems.py` maps them to responses and `registry/client.py` back.
+Errors know nothing of HTTP; `registry/api/problems.py` maps them to responses and `registry/client/answers.py` back.
 """
 
 from __future__ import annotations

@@ -79,10 +79,10 @@ def _bring_up_to_date(store: AuditStore, settings: Settings) -> Ingested:
     """Adds what came on the audit topic, and what producers that died on this machine left in their spools."""
     from audit.ingest import ingest
     from audit.spool import SPOOL_FOLDER, left_spools
-    from headrace.addresses import resolve_bootstrap_servers, resolve_registry_url
-    from registry.client import RegistryClient
+    from headrace.addresses import resolve_bootstrap_servers
+    from headrace.registry_client import registry_client
 
-    registry = RegistryClient(resolve_registry_url(settings))
+    registry = registry_client(settings)
     try:
         ingested = ingest(
             store,

@@ -38,7 +38,7 @@ ERROR_CODES: dict[type[errors.RegistryError], tuple[int, int]] = {
     errors.InvalidRuleSet: (422, 42210),
     errors.StoreError: (500, 50001),
 }
-"""HTTP status and error code of each error; `registry/client.py` reads it backwards by code."""
+"""HTTP status and error code of each error; `registry/client/answers.py` reads it backwards by code."""
 
 
 class BadRequest(Exception):

@@ -71,6 +71,27 @@ def test_passwords_are_masked() -> None:
     assert settings.registry.database_url.endswith("hunter2@db/x")
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://me:hunter2@a:1,https://me:hun,ter2@b:2", "http://me:***@a:1,https://me:***@b:2"),
+        ("http://me:hunt/er@2@a:1", "http://me:***@a:1"),
+        ("http://a:1,http://b:2/me@x", "http://a:1,http://b:***@x"),
+    ],
+)
+def test_passwords_in_urls_are_masked(url: str, shown: str) -> None:
+    """Rather too much is hidden than too little."""
+    assert load_settings(flags={"registry.url": url}).masked()["registry"]["url"] == shown  # type: ignore[index]
+
+
+def test_credentials_of_clients_are_masked() -> None:
+    for key in ("client_password", "client_token", "client_key_password"):
+        assert "hunter2" not in repr(load_settings(flags={f"registry.{key}": "hunter2"}))
+        with pytest.raises(SettingsError) as caught:
+            load_settings(flags={f"registry.{key}": ["hunter2"]})  # type: ignore[dict-item]
+        assert "hunter2" not in str(caught.value)
+
+
 def test_addresses_and_durations_read_and_print() -> None:
     assert Address.parse(":0") == Address("127.0.0.1", 0)
     assert Address.parse("[::1]:9092") == Address("::1", 9092)

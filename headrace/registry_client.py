@@ -1,0 +1,57 @@
+"""The registry's client as the settings describe it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.addresses import resolve_registry_url
+from headrace.settings import RegistrySettings, Settings, SettingsError
+from registry.client import Auth, BasicAuth, BearerAuth, RegistryClient, Tls
+
+TOKEN_BYTES_MAX = 64 * 1024
+
+
+def registry_client(settings: Settings) -> RegistryClient:
+    """A client of the registry in use, with the credentials and certificates of `registry.client_*`.
+
+    Raises:
+        SettingsError: they contradict each other, or cannot be sent.
+        RegistryUnavailable: the URL is none, or a TLS file cannot be used.
+    """
+    registry = settings.registry
+    return RegistryClient(
+        resolve_registry_url(settings),
+        timeout_s=registry.client_timeout.seconds,
+        auth=_auth(registry),
+        tls=Tls(registry.client_ca, registry.client_certificate, registry.client_key, registry.client_key_password),
+    )
+
+
+def _auth(registry: RegistrySettings) -> Auth | None:
+    given = [name for name in ("client_user", "client_token", "client_token_file") if getattr(registry, name)]
+    if len(given) > 1:
+        raise SettingsError(f"{' and '.join(f'registry.{name}' for name in given)}: expected only one of them")
+    if registry.client_password and not registry.client_user:
+        raise SettingsError("registry.client_password: expected registry.client_user beside it")
+    try:
+        if registry.client_user:
+            return BasicAuth(registry.client_user, registry.client_password)
+        if registry.client_token:
+            return BearerAuth(registry.client_token)
+    except ValueError as error:
+        raise SettingsError(f"registry.{given[0]}: {error}") from None
+    if registry.client_token_file:
+        path = Path(registry.client_token_file).expanduser()
+        return BearerAuth(lambda: _token(path))
+    return None
+
+
+def _token(path: Path) -> str:
+    """Read before every request, since whoever writes such files replaces them before they expire."""
+    try:
+        with path.open(encoding="ascii") as file:
+            return file.read(TOKEN_BYTES_MAX).strip()
+    except OSError as error:
+        raise ValueError(f"the token file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"the token file {path} holds no token") from None

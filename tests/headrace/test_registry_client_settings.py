@@ -1,0 +1,74 @@
+"""How the settings become a client of the registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.registry_client import registry_client
+from headrace.settings import Settings, SettingsError, load_settings
+from registry.client import BasicAuth, BearerAuth
+from registry.errors import RegistryUnavailable
+
+URL = "http://127.0.0.1:1/registry,http://localhost:2"
+
+
+def settings(**keys: str) -> Settings:
+    return load_settings(flags={f"registry.{key}": value for key, value in {"url": URL, **keys}.items()})
+
+
+def auths(**keys: str) -> list[Any]:
+    return [server.auth for server in registry_client(settings(**keys))._transport.servers]
+
+
+def test_servers_and_credentials() -> None:
+    assert registry_client(settings()).url == URL
+    assert registry_client(Settings()).url == "http://127.0.0.1:8081"
+    assert auths() == [None, None]
+    assert auths(client_user="shop", client_password="sesame") == [BasicAuth("shop", "sesame")] * 2
+    assert auths(client_user="shop", url="http://me:own@127.0.0.1:1,http://localhost:2") == [
+        BasicAuth("me", "own"),
+        BasicAuth("shop", ""),
+    ]
+    assert auths(client_token="sesame") == [BearerAuth("sesame")] * 2
+
+
+def test_a_token_file_is_read_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    auth = auths(client_token_file=str(path))[0]
+    for token in ("one", "two"):
+        path.write_text(f"{token}\n")
+        assert auth.header() == f"Bearer {token}"
+    for content in (b"", b"t\xc3\xa4st", b"two words"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="token"):
+            auth.header()
+    path.unlink()
+    with pytest.raises(RegistryUnavailable, match=r"token cannot be read: No such file"):
+        registry_client(settings(client_token_file=str(path))).subjects()
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"client_password": "sesame"}, "registry.client_password: expected registry.client_user beside it"),
+        (
+            {"client_user": "a", "client_token": "sesame"},
+            "registry.client_user and registry.client_token: expected only",
+        ),
+        ({"client_user": "a:b", "client_password": "sesame"}, "registry.client_user: a user has no colon"),
+        ({"client_token": "open sesame"}, "registry.client_token: a bearer token is"),
+    ],
+)
+def test_what_cannot_be_sent_is_named(keys: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        registry_client(settings(**keys))
+    assert said in str(caught.value)
+    assert "sesame" not in str(caught.value)
+
+
+def test_tls_files_are_looked_at_first() -> None:
+    with pytest.raises(RegistryUnavailable, match=r"the CA file missing\.pem cannot be used: No such file"):
+        registry_client(settings(url="https://127.0.0.1:1", client_ca="missing.pem"))
