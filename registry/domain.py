@@ -17,6 +17,7 @@ from typing import Final, NewType
 from registry.errors import InvalidMode, InvalidVersion
 from registry.names import DEFAULT_CONTEXT, is_storable, subject_name
 from registry.rules import RuleSet
+from registry.tags import TaggedEntity
 
 __all__ = ["is_storable", "subject_name"]
 
@@ -156,7 +157,8 @@ class SchemaRequest:
     """What a client wants registered, looked up or checked.
 
     `text` is None when only metadata is to change. `version` is the number that the client expects to get, None when
-    it does not care; `schema_id` an id it wants to impose.
+    it does not care; `schema_id` an id it wants to impose. Tags are added, then removed; with `propagates_tags` those
+    of the version before are kept.
     """
 
     text: str | None
@@ -166,6 +168,26 @@ class SchemaRequest:
     rule_set: RuleSet | None = None
     version: int | None = None
     schema_id: int | None = None
+    tags_to_add: tuple[TaggedEntity, ...] = ()
+    tags_to_remove: tuple[TaggedEntity, ...] = ()
+    propagates_tags: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TagChange:
+    """A new version to be made from an old one.
+
+    Metadata that is None is the old version's; rules are `rule_set`, or with `rules_to_merge` and `rules_to_remove`
+    the rules of the version before the new one with these changes.
+    """
+
+    new_version: int | None = None
+    tags_to_add: tuple[TaggedEntity, ...] = ()
+    tags_to_remove: tuple[TaggedEntity, ...] = ()
+    metadata: Metadata | None = None
+    rule_set: RuleSet | None = None
+    rules_to_merge: RuleSet | None = None
+    rules_to_remove: tuple[str, ...] | None = None
 
 
 class Mode(StrEnum):

@@ -17,6 +17,7 @@ from werkzeug.routing import BaseConverter, ValidationError
 from compat.levels import CompatibilityLevel
 from registry.api import compatibility, config, health, mode, problems, schemas, subjects
 from registry.api.answers import content_type
+from registry.api.entities import Profile
 from registry.api.services import Services
 from registry.storage.database import Database
 
@@ -30,6 +31,7 @@ def create_app(
     request_bytes_max: int = REQUEST_BYTES_MAX,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     version: str = "unknown",
+    profile: int = Profile.FULL,
 ) -> Flask:
     """The application on a database whose tables are up to date.
 
@@ -39,6 +41,7 @@ def create_app(
         request_bytes_max: larger request bodies are refused unread.
         now_ms: the clock, in milliseconds since 1970.
         version: what the registry says of its own version.
+        profile: release of the Confluent Schema Registry whose bodies are answered, 7 or 8.
     """
     app = Flask("registry.api", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = request_bytes_max
@@ -49,7 +52,9 @@ def create_app(
     app.url_map.converters["segment"] = SegmentConverter
     app.url_map.converters["subject"] = SubjectConverter
     app.url_map.converters["number"] = NumberConverter
-    app.extensions["registry"] = Services.of(database, CompatibilityLevel(default_level), now_ms, version)
+    app.extensions["registry"] = Services.of(
+        database, CompatibilityLevel(default_level), now_ms, version, Profile(profile)
+    )
     problems.install(app)
     for module in (health, subjects, schemas, compatibility, config, mode):
         app.register_blueprint(module.blueprint)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from registry.api.answers import answer, query_flag, without_empty
+from registry.api.answers import answer, query_flag
+from registry.api.entities import config_echo, config_entity
 from registry.api.payloads import ConfigPayload, read_body
 from registry.api.services import services
 from registry.domain import ConfigChange, ConfigEntry, subject_name
@@ -47,9 +48,8 @@ def delete_subject(subject: str) -> Response:
 
 
 def _answer(entry: ConfigEntry) -> Response:
-    return answer(without_empty({"normalize": entry.normalize, "compatibilityLevel": entry.compatibility}))
+    return answer(config_entity(entry))
 
 
 def _echo(change: ConfigChange) -> Response:
-    values = change.values
-    return answer(without_empty({"normalize": values.normalize, "compatibility": values.compatibility}))
+    return answer(config_echo(change))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from flask import request
@@ -20,10 +21,11 @@ from registry.domain import (
     Metadata,
     SchemaReference,
     SchemaRequest,
-    StoredSchema,
-    StoredVersion,
-    is_storable,
+    TagChange,
 )
+from registry.names import is_storable
+from registry.rules import Rule, RuleKind, RuleMode, RuleSet
+from registry.tags import EntityKind, TaggedEntity
 
 CONSUMED = frozenset({name for name, _ in PRODUCED} | {"application/octet-stream", ""})
 """Content types of requests; octet-stream is what JAX-RS takes a missing type for."""
@@ -53,14 +55,85 @@ class ReferencePayload(_Payload):
         return SchemaReference(**data)
 
 
+class _Text(fields.String):
+    """A text, for which a number or a boolean may stand, as in other implementations of the API."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **more: Any) -> str:
+        if isinstance(value, bool):
+            value = str(value).lower()
+        elif isinstance(value, int | float):
+            value = json.dumps(value)
+        text: str = super()._deserialize(value, attr, data, **more)
+        return text
+
+
 class MetadataPayload(_Payload):
-    properties = fields.Dict(keys=fields.String(), values=fields.String(), allow_none=True)
+    properties = fields.Dict(keys=fields.String(), values=_Text(), allow_none=True)
     tags = fields.Dict(keys=fields.String(), values=fields.List(fields.String()), allow_none=True)
     sensitive = fields.List(fields.String(), allow_none=True)
 
     @post_load
     def make(self, data: dict[str, Any], **_: Any) -> Metadata:
         return Metadata.of(**data)
+
+
+def _optional_text(**more: Any) -> fields.String:
+    return fields.String(load_default=None, allow_none=True, **more)
+
+
+class RulePayload(_Payload):
+    name = _optional_text()
+    doc = _optional_text()
+    kind = _optional_text(validate=validate.OneOf(tuple(RuleKind)))
+    mode = _optional_text(validate=validate.OneOf(tuple(RuleMode)))
+    type = _optional_text()
+    tags = fields.List(fields.String(), load_default=None, allow_none=True)
+    params = fields.Dict(keys=fields.String(), values=_Text(), load_default=None, allow_none=True)
+    expr = _optional_text()
+    on_success = _optional_text(data_key="onSuccess")
+    on_failure = _optional_text(data_key="onFailure")
+    disabled = fields.Boolean(load_default=False)
+
+    @post_load
+    def make(self, data: dict[str, Any], **_: Any) -> Rule:
+        data["kind"] = RuleKind(data["kind"] or RuleKind.TRANSFORM)
+        data["mode"] = RuleMode(data["mode"] or RuleMode.WRITEREAD)
+        data["tags"] = tuple(sorted(set(data["tags"] or ())))
+        data["params"] = tuple(sorted((data["params"] or {}).items()))
+        return Rule(**data)
+
+
+class RuleSetPayload(_Payload):
+    migration = fields.List(fields.Nested(RulePayload), data_key="migrationRules", load_default=None, allow_none=True)
+    domain = fields.List(fields.Nested(RulePayload), data_key="domainRules", load_default=None, allow_none=True)
+    encoding = fields.List(fields.Nested(RulePayload), data_key="encodingRules", load_default=None, allow_none=True)
+    enable_at = _optional_text(data_key="enableAt")
+
+    @post_load
+    def make(self, data: dict[str, Any], **_: Any) -> RuleSet:
+        migration, domain, encoding = (tuple(data[name] or ()) for name in ("migration", "domain", "encoding"))
+        return RuleSet(migration, domain, encoding, data["enable_at"])
+
+
+class EntityPayload(_Payload):
+    path = fields.String(required=True, data_key="entityPath")
+    kind = fields.String(required=True, data_key="entityType", validate=validate.OneOf(tuple(EntityKind)))
+
+
+class TagsPayload(_Payload):
+    """SchemaTags: tags of one record or field."""
+
+    entity = fields.Nested(EntityPayload, required=True, data_key="schemaEntity")
+    tags = fields.List(fields.String(validate=_STORABLE), required=True)
+
+    @post_load
+    def make(self, data: dict[str, Any], **_: Any) -> TaggedEntity:
+        entity = data["entity"]
+        return TaggedEntity(entity["path"], EntityKind(entity["kind"]), tuple(data["tags"]))
+
+
+def _tags(key: str) -> fields.List[TaggedEntity]:
+    return fields.List(fields.Nested(TagsPayload), data_key=key, load_default=None, allow_none=True)
 
 
 class SchemaPayload(_Payload):
@@ -72,24 +145,76 @@ class SchemaPayload(_Payload):
     metadata = fields.Nested(MetadataPayload, load_default=None, allow_none=True)
     version = fields.Integer(load_default=None, allow_none=True, validate=_INT32)
     schema_id = fields.Integer(data_key="id", load_default=None, allow_none=True, validate=_INT32)
+    rule_set = fields.Nested(RuleSetPayload, data_key="ruleSet", load_default=None, allow_none=True)
+    tags_to_add = _tags("schemaTagsToAdd")
+    tags_to_remove = _tags("schemaTagsToRemove")
+    propagates_tags = fields.Boolean(data_key="propagateSchemaTags", load_default=None, allow_none=True)
 
     @post_load
     def make(self, data: dict[str, Any], **_: Any) -> SchemaRequest:
         data["schema_type"] = data["schema_type"] or SCHEMA_TYPE
-        data["references"] = tuple(data["references"] or ())
+        for key in ("references", "tags_to_add", "tags_to_remove"):
+            data[key] = tuple(data[key] or ())
+        data["propagates_tags"] = bool(data["propagates_tags"])
         # Clients that have no id to impose may send -1.
         if (data["schema_id"] or 0) < 0:
             data["schema_id"] = None
         return SchemaRequest(**data)
 
 
+class TagChangePayload(_Payload):
+    """The body of a request that makes a new version from an old one by changing its tags, metadata and rules."""
+
+    new_version = fields.Integer(data_key="newVersion", load_default=None, allow_none=True, validate=_INT32)
+    tags_to_add = _tags("tagsToAdd")
+    tags_to_remove = _tags("tagsToRemove")
+    metadata = fields.Nested(MetadataPayload, load_default=None, allow_none=True)
+    rule_set = fields.Nested(RuleSetPayload, data_key="ruleSet", load_default=None, allow_none=True)
+    rules_to_merge = fields.Nested(RuleSetPayload, data_key="rulesToMerge", load_default=None, allow_none=True)
+    rules_to_remove = fields.List(fields.String(), data_key="rulesToRemove", load_default=None, allow_none=True)
+
+    @post_load
+    def make(self, data: dict[str, Any], **_: Any) -> TagChange:
+        for key in ("tags_to_add", "tags_to_remove"):
+            data[key] = tuple(data[key] or ())
+        if data["rules_to_remove"] is not None:
+            data["rules_to_remove"] = tuple(data["rules_to_remove"])
+        return TagChange(**data)
+
+
 class ConfigPayload(_Payload):
+    """A change of configuration; a key that is null clears, one that is missing keeps."""
+
     compatibility = fields.String(allow_none=True)
+    compatibility_policy = fields.String(data_key="compatibilityPolicy", allow_none=True)
+    compatibility_group = fields.String(data_key="compatibilityGroup", allow_none=True, validate=_STORABLE)
     normalize = fields.Boolean(allow_none=True)
+    validate_fields = fields.Boolean(data_key="validateFields", allow_none=True)
+    validate_new_schemas = fields.Boolean(data_key="validateNewSchemas", allow_none=True)
+    validate_rules = fields.Boolean(data_key="validateRules", allow_none=True)
+    alias = fields.String(allow_none=True, validate=_STORABLE)
+    alias_for_deks = fields.String(data_key="aliasForDeks", allow_none=True, validate=_STORABLE)
+    default_metadata = fields.Nested(MetadataPayload, data_key="defaultMetadata", allow_none=True)
+    override_metadata = fields.Nested(MetadataPayload, data_key="overrideMetadata", allow_none=True)
+    default_rule_set = fields.Nested(RuleSetPayload, data_key="defaultRuleSet", allow_none=True)
+    override_rule_set = fields.Nested(RuleSetPayload, data_key="overrideRuleSet", allow_none=True)
 
     @post_load
     def make(self, data: dict[str, Any], **_: Any) -> ConfigChange:
         return ConfigChange(ConfigEntry(**data), frozenset(data))
+
+
+@dataclass(frozen=True, slots=True)
+class ModeRequest:
+    mode: str | None
+
+
+class ModePayload(_Payload):
+    mode = _optional_text()
+
+    @post_load
+    def make(self, data: dict[str, Any], **_: Any) -> ModeRequest:
+        return ModeRequest(**data)
 
 
 T = TypeVar("T")
@@ -183,40 +308,3 @@ def _child(value: Any, key: Any) -> Any:
 def _json_type(value: Any) -> str:
     names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
     return "null" if value is None else names.get(type(value), "an object")
-
-
-def metadata_entity(metadata: Metadata | None) -> dict[str, Any]:
-    if metadata is None:
-        return {}
-    entity = {
-        "tags": {path: list(names) for path, names in metadata.tags},
-        "properties": dict(metadata.properties),
-        "sensitive": list(metadata.sensitive),
-    }
-    return {key: value for key, value in entity.items() if value}
-
-
-def content_entity(schema: StoredSchema) -> dict[str, Any]:
-    """The keys that every view of a schema shares, in the order in which the Confluent registry writes them."""
-    content = schema.content
-    return {
-        "guid": content.guid,
-        "schemaType": SCHEMA_TYPE,
-        "references": [
-            {"name": item.name, "subject": item.subject, "version": item.version} for item in content.references
-        ],
-        "metadata": metadata_entity(content.metadata),
-        "schema": content.text,
-    }
-
-
-def version_entity(stored: StoredVersion) -> dict[str, Any]:
-    """Schema: a schema as a version of a subject."""
-    return {
-        "subject": stored.subject,
-        "version": stored.version,
-        "id": stored.schema.schema_id,
-        **content_entity(stored.schema),
-        "ts": stored.created_ms,
-        "deleted": stored.deleted,
-    }

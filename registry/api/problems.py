@@ -9,6 +9,8 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from registry import errors
 from registry.api.answers import answer
+from registry.api.entities import Profile
+from registry.api.profiles import profile
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,8 @@ def install(app: Flask) -> None:
 
 def _registry_error(error: errors.RegistryError) -> Response:
     status, error_code = next((ERROR_CODES[kind] for kind in type(error).__mro__ if kind in ERROR_CODES), (500, 500))
+    if isinstance(error, errors.IncompatibleSchema) and profile() is Profile.LEAN:
+        error_code = 409  # until release 8.2
     return problem(status, error_code, str(error))
 
 

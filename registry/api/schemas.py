@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
-from registry.api.answers import answer, answer_bytes, page, query_flag, to_json, without_empty
-from registry.api.payloads import content_entity, metadata_entity, version_entity
+from registry.api.answers import answer, answer_bytes, page, query_flag, to_json
+from registry.api.entities import Profile, listed_entity, schema_entity
+from registry.api.profiles import profile
 from registry.api.services import services
 from registry.domain import SCHEMA_TYPE
 from registry.names import SubjectFilter
@@ -22,7 +23,7 @@ def list_schemas() -> Response:
     found = services().lookup.versions_of_subjects(
         wanted, deleted=query_flag("deleted"), latest_only=query_flag("latestOnly")
     )
-    return answer([without_empty(version_entity(item)) for item in page(found, SCHEMAS_LIMIT)])
+    return answer([listed_entity(item, profile()) for item in page(found, SCHEMAS_LIMIT)])
 
 
 @blueprint.get("/schemas/types")
@@ -36,10 +37,11 @@ def get_schema(schema_id: int) -> Response:
     resolved = request.args.get("format") == "resolved"
     if query_flag("fetchMaxId"):
         found = services().lookup.schema(schema_id, subject=subject, resolved=resolved, with_id_max=True)
-        return answer(_entity(found))
+        return answer(_entity(found, profile()))
+    chosen = profile()
     body = services().answers.get(
-        ("schema", schema_id, subject, resolved),
-        lambda: to_json(_entity(services().lookup.schema(schema_id, subject=subject, resolved=resolved))),
+        ("schema", schema_id, subject, resolved, chosen),
+        lambda: to_json(_entity(services().lookup.schema(schema_id, subject=subject, resolved=resolved), chosen)),
     )
     return answer_bytes(body)
 
@@ -66,21 +68,7 @@ def list_versions_of_schema(schema_id: int) -> Response:
     return answer(page([{"subject": user.subject, "version": user.version} for user in users]))
 
 
-def _entity(found: FoundSchema) -> dict[str, object]:
-    """SchemaString: a schema by id, with the version that uses it where a subject was named."""
-    content = content_entity(found.schema)
-    used = found.used
-    return without_empty(
-        {
-            "subject": None if used is None else used.subject,
-            "version": None if used is None else used.version,
-            "guid": content["guid"],
-            "schemaType": SCHEMA_TYPE,
-            "schema": found.text,
-            "references": content["references"],
-            "metadata": metadata_entity(found.schema.content.metadata),
-            "maxId": found.schema_id_max,
-            "ts": found.schema.created_ms if used is None else used.created_ms,
-            "deleted": found.schema.deleted if used is None else used.deleted,
-        }
+def _entity(found: FoundSchema, chosen: Profile) -> dict[str, object]:
+    return schema_entity(
+        found.schema, chosen, used=found.used, text=found.text_resolved, schema_id_max=found.schema_id_max
     )

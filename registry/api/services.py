@@ -9,6 +9,7 @@ from flask import current_app
 
 from compat.levels import CompatibilityLevel
 from registry.api.answer_cache import AnswerCache
+from registry.api.entities import Profile
 from registry.service.compatibility import Compatibility
 from registry.service.configuration import Configuration
 from registry.service.deletion import Deletion
@@ -28,10 +29,16 @@ class Services:
     configuration: Configuration
     answers: AnswerCache
     version: str
+    profile: Profile
 
     @classmethod
     def of(
-        cls, database: Database, default_level: CompatibilityLevel, now_ms: Callable[[], int], version: str
+        cls,
+        database: Database,
+        default_level: CompatibilityLevel,
+        now_ms: Callable[[], int],
+        version: str,
+        profile: Profile = Profile.FULL,
     ) -> Services:
         texts = SchemaTexts()
         configuration = Configuration(database, default_level)
@@ -45,6 +52,7 @@ class Services:
             configuration,
             AnswerCache(),
             version,
+            profile,
         )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
-from registry.api.answers import answer, answer_bytes, page, query_flag, without_empty
-from registry.api.payloads import SchemaPayload, content_entity, read_body, version_entity
+from registry.api.answers import answer, answer_bytes, page, query_flag
+from registry.api.entities import registered_entity, version_entity
+from registry.api.payloads import SchemaPayload, read_body
+from registry.api.profiles import profile
 from registry.api.services import services
 from registry.domain import SchemaRequest, parse_version
 from registry.names import EVERY_CONTEXT_PREFIX, SubjectFilter, subject_name
@@ -28,7 +30,7 @@ def look_up(subject: str) -> Response:
     found = services().lookup.registered(
         subject_name(subject), wanted, normalize=query_flag("normalize"), deleted=query_flag("deleted")
     )
-    return answer(without_empty(version_entity(found)))
+    return answer(version_entity(found, profile()))
 
 
 @blueprint.delete("/subjects/<subject:subject>")
@@ -52,20 +54,13 @@ def register(subject: str) -> Response:
     stored = registration.stored
     if registration.is_new:
         services().answers.forget()
-    entity = {
-        "id": stored.schema.schema_id,
-        "version": stored.version,
-        **content_entity(stored.schema),
-        "ts": stored.created_ms,
-        "deleted": stored.deleted,
-    }
-    return answer(without_empty(entity))
+    return answer(registered_entity(stored, profile()))
 
 
 @blueprint.get("/subjects/<subject:subject>/versions/<segment:version>")
 def get_version(subject: str, version: str) -> Response:
     found = services().lookup.version(subject_name(subject), parse_version(version), deleted=query_flag("deleted"))
-    return answer(without_empty(version_entity(found)))
+    return answer(version_entity(found, profile()))
 
 
 @blueprint.get("/subjects/<subject:subject>/versions/<segment:version>/schema")
