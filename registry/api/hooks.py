@@ -1,0 +1,93 @@
+"""What serving asks of access control and of metrics.
+
+The front answers most requests from its cache, so neither can live in the application's views alone. Both are given
+to `create_front`; without them everybody may do everything and nobody counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+PRINCIPAL_KEY: Final = "registry.principal"
+"""Where in the WSGI environ the application finds and may set who asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks.
+
+    `key` stands for everything that decides what the principal may see: answers kept for one principal are given to
+    those with an equal key, so it changes when the rights do.
+    """
+
+    name: str
+    key: Hashable
+
+
+ANYBODY: Final = Principal("", "")
+
+
+class Authenticator(Protocol):
+    """Knows principals by their `Authorization` header, None when there is none."""
+
+    def recall(self, authorization: str | None) -> Principal | None:
+        """The principal, when that can be told at once; it is called in the event loop and must not wait.
+
+        None sends the request to the application, which authenticates it (a slow hash, a refusal) and sets
+        `PRINCIPAL_KEY`; so a principal that is to profit from the cache is recalled from then on.
+        """
+        ...
+
+
+class Observer(Protocol):
+    """Is told of every answer, in the event loop: it must not wait."""
+
+    def answered(
+        self,
+        scope: Any,
+        route: str,
+        status: int,
+        size: int,
+        seconds: float,
+        principal: Principal | None,
+        *,
+        cached: bool,
+    ) -> None:
+        """One answer has been sent.
+
+        Args:
+            scope: the request as ASGI has it.
+            route: the rule of the path, such as `/subjects/<subject:subject>`; "" when no rule matched.
+            status: of the answer.
+            size: of its body, in bytes.
+            seconds: since the request's head had been read.
+            principal: who asked, when that is known.
+            cached: whether the application was not asked.
+        """
+        ...
+
+
+class Everybody:
+    """No access control."""
+
+    def recall(self, authorization: str | None) -> Principal | None:
+        return ANYBODY
+
+
+class Nobody:
+    """No metrics."""
+
+    def answered(
+        self,
+        scope: Any,
+        route: str,
+        status: int,
+        size: int,
+        seconds: float,
+        principal: Principal | None,
+        *,
+        cached: bool,
+    ) -> None:
+        pass
