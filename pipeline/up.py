@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 READY_TIMEOUT_S = 120.0  # a cold Spark with a new Derby takes some 15 s on two slow cores
 STOP_TIMEOUT_S = 20.0  # a part that has not ended by then is killed; all parts survive that
+UNREADY_STOP_TIMEOUT_S = 3.0  # of a part that still starts: nobody uses it yet, and a JVM hears nothing until it is up
 POLL_S = 0.2
 LOG_BYTES_MAX = 64 * 1024 * 1024  # a part's log beyond this is set aside when the part starts
 PROBLEM_PREFIX = "PROBLEM: "  # of the lines of a load's report that a person must act on; it limits how many there are
@@ -73,6 +74,8 @@ class Part:
             preexec_fn=_end_with_parent(os.getpid()),
         )
         self._output = b""
+        self._is_ready = not is_server
+        self._was_asked = False
 
     def wait_until_ready(self, deadline: float, should_stop: Callable[[], bool]) -> Mapping[str, str]:
         """The addresses of the ready line.
@@ -90,6 +93,7 @@ class Part:
                 self._output += chunk
                 for line in self._output.decode("utf-8", "replace").splitlines(keepends=True):
                     if line.startswith("ready ") and line.endswith("\n"):
+                        self._is_ready = True
                         return dict(re.findall(r"(\w+)=(\S+)", line))
                 if not chunk:
                     self.process.wait()
@@ -117,15 +121,24 @@ class Part:
             log.seek(self._log_start)
             return [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
 
-    def stop(self, deadline: float) -> None:
-        if self.process.poll() is None:
+    def ask_to_stop(self) -> None:
+        """Tells it to end, once and without waiting: some servers take a second signal for impatience."""
+        if not self._was_asked and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                logger.warning("part_killed part=%s reason=did_not_stop", self.command.name)
-                self.process.kill()
-                self.process.wait()
+        self._was_asked = True
+
+    def stop(self, deadline: float) -> None:
+        """Ends it, by force after the deadline; one that still starts is waited for less long."""
+        self.ask_to_stop()
+        if not self._is_ready:
+            deadline = min(deadline, time.monotonic() + UNREADY_STOP_TIMEOUT_S)
+        try:
+            self.process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            level = logging.WARNING if self._is_ready else logging.DEBUG
+            logger.log(level, "part_killed part=%s reason=did_not_stop", self.command.name)
+            self.process.kill()
+            self.process.wait()
         self._log.close()
 
     def _set_aside_large_log(self) -> None:
@@ -170,12 +183,15 @@ def run_up(settings: Settings, environment: Mapping[str, str], announce: Callabl
             deadline = time.monotonic() + STOP_TIMEOUT_S
             if schedule is not None:
                 schedule.stop(deadline)
-            for part in reversed(parts):
+            # All are told first: none needs another to end, and each has the whole time for it.
+            for part in parts:
+                part.ask_to_stop()
+            for part in parts:
                 part.stop(deadline)
 
 
 def part_commands(settings: Settings) -> Sequence[PartCommand]:
-    """What is started, in order; everything is stopped in the opposite order."""
+    """What is started, in order; a running load is stopped before them."""
     data_dir = str(settings.data_dir.resolve())
     endpoint = ["--data-dir", data_dir, "--metastore-listen", str(settings.hive.listen)]
     endpoint += ["--warehouse", str(warehouse_dir(settings))]
