@@ -23,7 +23,7 @@ demo: setup ## a year of real flights from producer to Hive table, checked again
 	@$(BIN)/headrace demo --data-dir $(DATA_DIR)
 
 test: setup-dev ## the tests that need Python and Java only
-	@$(BIN)/python -m pytest -m "not fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
 
 test-fault: setup-dev ## kill -9 at every step of a load, twenty times and more
 	@$(BIN)/python -m pytest -m "fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)

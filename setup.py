@@ -35,6 +35,7 @@ DEV = [
     "mypy>=1.13,<3",
     "pytest>=8.3,<10",
     "pytest-timeout>=2.3,<3",
+    "pytest-xdist>=3.6,<4",
     "python-schema-registry-client>=2.6,<3",
     "ruff>=0.8,<1",
 ]

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import Empty, Queue
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,17 @@ LEFT_OUT = {"fault": "make test-fault", "kafka": "make test-kafka"}
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     for item in items:
         _deselected.update(mark.name for mark in item.iter_markers() if mark.name in LEFT_OUT)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # a worker process of pytest-xdist tells the one that prints
+        session.config.workeroutput["deselected"] = dict(_deselected)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Every worker leaves out the same tests."""
+    _deselected.update(Counter(getattr(node, "workeroutput", {}).get("deselected", {})) - _deselected)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
