@@ -14,7 +14,7 @@ PYTEST_ARGUMENTS ?=
 SERVICE_MARKERS := postgres or node or kafka or hdfs or hive or pig or s3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fault test-kafka test-full check format bench setup setup-dev clean
+.PHONY: help demo test test-fault test-kafka test-node test-full check format bench setup setup-dev clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test-fault: setup-dev ## kill -9 at every step of a load, twenty times and more
 
 test-kafka: setup-dev ## the loader against an Apache Kafka broker, which Maven fetches
 	@$(BIN)/python -m pytest -m kafka $(PYTEST_ARGUMENTS)
+
+test-node: setup-dev ## the registry under its clients of Node, which npm fetches once
+	@$(BIN)/python -m pytest -m node $(PYTEST_ARGUMENTS)
 
 test-full: setup-dev ## every test, with the servers that they fetch and start themselves
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
