@@ -1,10 +1,11 @@
-"""`headrace registry`: serve the schema registry, and bring its database up to date."""
+"""`headrace registry`: serve the schema registry, bring its database up to date, copy what it holds."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from headrace.cli import registry_transfer
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, settings_from
 from headrace.settings import Settings
 from headrace.version import VERSION
@@ -29,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_settings_flags(upgrade, ("registry.database_url",))
     upgrade.set_defaults(run_verb=upgrade_database)
+    registry_transfer.add_verbs(verbs)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,0 +1,366 @@
+"""`headrace registry export` and `import`: what a registry holds, as a file, by its REST API."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
+
+from headrace.cli.command import (
+    EXIT_FINDINGS,
+    EXIT_OK,
+    CommandError,
+    add_format_flag,
+    add_settings_flags,
+    print_json,
+    settings_from,
+)
+
+if TYPE_CHECKING:
+    from registry.transfer.plan import Action, Problem
+    from registry.transfer.remote import Remote
+    from registry.transfer.snapshot import Selection, Snapshot
+
+logger = logging.getLogger(__name__)
+
+STANDARD_STREAM: Final = "-"
+BAR_WIDTH: Final = 30  # characters
+BAR_PAUSE_S: Final = 0.1  # between two drawings
+LOG_PAUSE_S: Final = 10.0  # between two log lines where there is no terminal
+
+ACTION_WORDS: Final = {
+    "Register": "registered",
+    "DeleteSoftly": "deleted",
+    "SetConfig": "configurations",
+    "SetMode": "modes",
+}
+"""What the summary calls the actions of each kind."""
+
+
+def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `export` and `import` to the verbs of `headrace registry`."""
+    _configure_export(
+        verbs.add_parser(
+            "export",
+            help="write what a registry holds to a file",
+            description="Writes schemas with their ids and versions, deleted flags, configurations and modes of a "
+            "registry to a file of JSON lines. The registry may be any that has the Confluent Schema Registry's API.",
+        )
+    )
+    _configure_import(
+        verbs.add_parser(
+            "import",
+            help="bring what a file holds into a registry",
+            description="Makes a registry hold what an export has: same ids, same versions. What is there already is "
+            "left alone, so an import that was interrupted is finished by the same command. The registry may be any "
+            "that has the Confluent Schema Registry's API with its IMPORT mode.",
+            epilog="Exit codes: 0 the registry holds what the file does; 1 it cannot (ids that clash, versions that "
+            "are refused), which is told before anything is written where that can be known; 2 the file cannot be "
+            "read or the registry not be reached.",
+        )
+    )
+
+
+def _configure_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="where to write it; - is standard output")
+    _add_selection(parser, "export")
+    add_settings_flags(parser, ("registry.url",))
+    add_format_flag(parser)
+    parser.set_defaults(run_verb=run_export)
+
+
+def _configure_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="an export; - is standard input")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
+    parser.add_argument(
+        "--skip-refused",
+        action="store_true",
+        help="leave out versions that the target cannot take, and what refers to them, and finish without them",
+    )
+    _add_selection(parser, "import")
+    add_settings_flags(parser, ("registry.url",))
+    add_format_flag(parser)
+    parser.set_defaults(run_verb=run_import)
+
+
+def _add_selection(parser: argparse.ArgumentParser, verb: str) -> None:
+    parser.add_argument(
+        "--subject",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help=f"{verb} only subjects of such a name (* ? [a-z]; without the context), and what they refer to; "
+        "may be repeated",
+    )
+    parser.add_argument(
+        "--context",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"{verb} only this context (. is the default one), and what it refers to; may be repeated",
+    )
+
+
+def run_export(args: argparse.Namespace) -> int:
+    from registry.errors import RegistryError
+    from registry.transfer.export import read_registry
+    from registry.transfer.lines import write_snapshot
+
+    try:
+        with _remote(args) as remote, Progress() as progress:
+            snapshot = read_registry(remote, _selection(args), progress.show)
+    except RegistryError as error:
+        raise CommandError(f"nothing was exported: {error}") from error
+    with _written(args.file) as out:
+        write_snapshot(snapshot, out)
+    facts = _content_facts(snapshot)
+    if args.file == STANDARD_STREAM:
+        logger.info("exported %s", " ".join(f"{name}={count}" for name, count in facts.items()))
+    elif args.format == "json":
+        print_json({"file": args.file, **facts})
+    else:
+        print(f"exported {_in_words(facts)} to {args.file}")
+    return EXIT_OK
+
+
+def run_import(args: argparse.Namespace) -> int:
+    from registry.errors import RegistryError
+    from registry.transfer.carry_out import plan_without, read_target
+    from registry.transfer.plan import plan_import
+
+    snapshot = _selection(args).part_of(_read(args.file))
+    left_out: list[Problem] = []
+    with _remote(args) as remote:
+        try:
+            with Progress() as progress:
+                target = read_target(remote, snapshot, progress.show)
+        except RegistryError as error:
+            raise CommandError(f"nothing was imported: {error}") from error
+        plan = plan_import(snapshot, target)
+        if args.skip_refused:
+            snapshot, plan, left_out = plan_without(snapshot, target)
+        if plan.problems:
+            return _report_problems(args, plan.problems)
+        if args.dry_run:
+            return _report_plan(args, plan.actions, left_out)
+        return _carry_out(args, remote, snapshot, plan.actions, left_out)
+
+
+def _carry_out(
+    args: argparse.Namespace, remote: Remote, snapshot: Snapshot, actions: Sequence[Action], left_out: list[Problem]
+) -> int:
+    from registry.errors import RegistryError
+    from registry.transfer.carry_out import carry_out, missing_after
+
+    try:
+        with Progress() as progress:
+            outcome = carry_out(remote, actions, progress.show, skip_refused=args.skip_refused)
+            refused = [*left_out, *outcome.refused]
+            wrong = (
+                missing_after(remote, snapshot, progress.show, {item.key for item in refused if item.key})
+                if actions and outcome.is_finished
+                else []
+            )
+    except RegistryError as error:
+        raise CommandError(
+            f"the import stopped: {error}; what was imported so far stays, import the same file again to go on"
+        ) from error
+    _report_outcome(args, _action_facts(outcome.done), refused, wrong, outcome.is_finished)
+    if not outcome.is_finished:
+        raise CommandError(
+            f"the target refused {len(outcome.refused)} versions, so configurations and modes were left as they are; "
+            "correct what is wrong and import again, or finish without them by --skip-refused",
+            EXIT_FINDINGS,
+        )
+    if wrong:
+        raise CommandError(
+            f"{len(wrong)} versions are not as in the file; does somebody else write to the target?", EXIT_FINDINGS
+        )
+    return EXIT_OK
+
+
+def _report_problems(args: argparse.Namespace, problems: Sequence[Problem]) -> int:
+    if args.format == "json":
+        print_json({"problems": [problem.sentence for problem in problems]})
+    else:
+        for problem in problems:
+            print(problem.sentence)
+    advice = "; --skip-refused leaves them out" if all(problem.can_be_left_out for problem in problems) else ""
+    raise CommandError(f"nothing was imported, because of {_count(len(problems), 'problem')}{advice}", EXIT_FINDINGS)
+
+
+def _report_plan(args: argparse.Namespace, actions: Sequence[Action], left_out: Sequence[Problem]) -> int:
+    facts = _action_facts(actions)
+    if args.format == "json":
+        print_json(
+            {"dry_run": True, **facts, "left_out": _sentences(left_out), "actions": [str(action) for action in actions]}
+        )
+        return EXIT_OK
+    for problem in left_out:
+        print(f"left out: {problem.sentence}")
+    for action in actions:
+        print(action)
+    print(f"would do: {_in_words(facts)}; nothing was written" if actions else "nothing to do")
+    return EXIT_OK
+
+
+def _report_outcome(
+    args: argparse.Namespace, facts: dict[str, int], refused: Sequence[Problem], wrong: Sequence[str], finished: bool
+) -> None:
+    if args.format == "json":
+        print_json({"dry_run": False, **facts, "finished": finished, "left_out": _sentences(refused), "wrong": wrong})
+        return
+    for problem in refused:
+        print(f"left out: {problem.sentence}")
+    for sentence in wrong:
+        print(sentence)
+    done = f"imported: {_in_words(facts)}" if any(facts.values()) else "nothing to do: all of it is there"
+    print(done)
+
+
+def _sentences(problems: Sequence[Problem]) -> list[str]:
+    return [problem.sentence for problem in problems]
+
+
+def _content_facts(snapshot: Snapshot) -> dict[str, int]:
+    return {
+        "versions": len(snapshot.versions),
+        "deleted": sum(version.deleted for version in snapshot.versions),
+        "subjects": len(snapshot.subjects),
+        "contexts": len({version.context for version in snapshot.versions}),
+        "configurations": len(snapshot.configs),
+        "modes": len(snapshot.modes),
+    }
+
+
+def _action_facts(actions: Sequence[Action]) -> dict[str, int]:
+    counts = Counter(ACTION_WORDS[type(action).__name__] for action in actions)
+    return {word: counts[word] for word in ACTION_WORDS.values()}
+
+
+def _in_words(facts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in facts.items())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _selection(args: argparse.Namespace) -> Selection:
+    from registry.errors import InvalidSubject
+    from registry.names import context_name
+    from registry.transfer.snapshot import Selection
+
+    try:
+        contexts = tuple(context_name(name) for name in args.context)
+    except InvalidSubject as error:
+        raise CommandError(f"--context: expected the name of a context, such as .eu: {error}") from error
+    return Selection(contexts, tuple(args.subject))
+
+
+@contextlib.contextmanager
+def _remote(args: argparse.Namespace) -> Iterator[Remote]:
+    from headrace.registry_client import registry_client
+    from registry.errors import RegistryError
+    from registry.transfer.remote import Remote
+
+    try:
+        client = registry_client(settings_from(args))
+    except RegistryError as error:
+        raise CommandError(str(error)) from error
+    with client:
+        yield Remote(client)
+
+
+def _read(file: str) -> Snapshot:
+    from registry.errors import RegistryError
+    from registry.transfer.lines import read_snapshot
+
+    try:
+        if file == STANDARD_STREAM:
+            return read_snapshot(sys.stdin.buffer, "standard input")
+        with Path(file).open("rb") as source:
+            return read_snapshot(source, file)
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror}") from error
+    except RegistryError as error:
+        raise CommandError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _written(file: str) -> Iterator[BinaryIO]:
+    """The file to write, which takes its name only when it is whole; an older one of that name stays until then."""
+    if file == STANDARD_STREAM:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(file)
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as out:
+                yield out
+                out.flush()
+                os.fsync(out.fileno())
+            Path(temporary).chmod(0o666 & ~_umask())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise CommandError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _umask() -> int:
+    """There is no way to ask for it but to set it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+class Progress:
+    """A bar on a terminal, a log line now and then elsewhere."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = sys.stderr if out is None else out
+        self._draws = self._out.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown_at = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._draws:
+            self._write("\r\x1b[K")
+
+    def show(self, step: str, done: int, total: int) -> None:
+        """`total` 0: not known."""
+        now = time.monotonic()
+        if now - self._shown_at < (BAR_PAUSE_S if self._draws else LOG_PAUSE_S):
+            return
+        self._shown_at = now
+        if self._draws:
+            self._write(f"\r\x1b[K{bar(step, done, total)}")
+        else:
+            logger.info("transfer_progress step=%r done=%d total=%s", step, done, total or "unknown")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, UnicodeError):
+            self._out.write(text)
+            self._out.flush()
+
+
+def bar(step: str, done: int, total: int) -> str:
+    """One line that says how far a step is."""
+    if not total:
+        return f"{step} {done}"
+    filled = BAR_WIDTH * done // total
+    return f"{step} [{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done}/{total}"

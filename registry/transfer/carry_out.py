@@ -1,0 +1,143 @@
+"""From a snapshot to a registry: look at the target, plan, and do what was planned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from registry.domain import SubjectVersion
+from registry.errors import OperationNotPermitted, RegistryError, RegistryUnavailable, ServiceError, StoreError
+from registry.transfer.errors import AnswerUnusable, ImportStopped
+from registry.transfer.export import Steps, read_scopes, read_versions
+from registry.transfer.plan import (
+    Action,
+    DeleteSoftly,
+    ImportPlan,
+    Problem,
+    Register,
+    SetConfig,
+    SetMode,
+    Target,
+    plan_import,
+    version_words,
+)
+from registry.transfer.remote import Remote
+from registry.transfer.snapshot import Snapshot
+
+REFUSED_MAX: Final = 1000  # beyond it the import stops: it is the target that is wrong, not single versions
+STOPPING: Final = (RegistryUnavailable, StoreError, AnswerUnusable, ImportStopped)
+"""What says nothing of the version in hand; the next would fail as well."""
+
+
+@dataclass
+class Outcome:
+    """What an import did. `refused` has what the target did not take, `is_finished` whether configurations and modes
+    were reached."""
+
+    done: list[Action] = field(default_factory=list)
+    refused: list[Problem] = field(default_factory=list)
+    is_finished: bool = False
+
+
+def read_target(remote: Remote, snapshot: Snapshot, steps: Steps) -> Target:
+    """What a registry holds of that which a snapshot is about."""
+    contexts = sorted({version.context for version in snapshot.versions})
+    versions = read_versions(remote, contexts, steps)
+    configs, modes = read_scopes(remote, snapshot.scopes, steps)
+    return Target(versions, configs, modes, remote.schema_types())
+
+
+def plan_without(snapshot: Snapshot, target: Target) -> tuple[Snapshot, ImportPlan, list[Problem]]:
+    """The plan of an import that leaves out what the target cannot take: the part, its plan, and what is left out."""
+    left_out: list[Problem] = []
+    while True:
+        plan = plan_import(snapshot, target)
+        dropped = {problem.key for problem in plan.problems if problem.can_be_left_out and problem.key}
+        if not dropped:
+            return snapshot, plan, left_out
+        left_out += [problem for problem in plan.problems if problem.key in dropped]
+        snapshot = replace(
+            snapshot, versions=tuple(version for version in snapshot.versions if version.key not in dropped)
+        )
+
+
+def carry_out(remote: Remote, actions: Sequence[Action], steps: Steps, *, skip_refused: bool) -> Outcome:
+    """Does actions in turn.
+
+    Versions that the target refuses are gone past, with those that refer to them. Unless `skip_refused`, configurations
+    and modes are then left for the next try: the target stays in IMPORT mode, in which nobody else takes the ids of
+    what is missing.
+
+    Raises:
+        RegistryError: something that will not be better with the next version.
+    """
+    outcome = Outcome()
+    failed: set[SubjectVersion] = set()
+    for number, action in enumerate(actions, 1):
+        if isinstance(action, Register | DeleteSoftly):
+            problem = _tried(remote, action, failed)
+            if problem is not None:
+                outcome.refused.append(problem)
+                if len(outcome.refused) >= REFUSED_MAX:
+                    return outcome
+        else:
+            # The modes at the start come before anything can be refused.
+            if outcome.refused and not skip_refused:
+                return outcome
+            _set(remote, action)
+        outcome.done.append(action)
+        steps("importing", number, len(actions))
+    outcome.is_finished = not outcome.refused or skip_refused
+    return outcome
+
+
+def missing_after(remote: Remote, snapshot: Snapshot, steps: Steps, left_out: Collection[SubjectVersion]) -> list[str]:
+    """What of a snapshot's versions a registry does not hold as it should, in words; empty when all is well."""
+    there = read_versions(remote, sorted({version.context for version in snapshot.versions}), steps)
+    wrong = []
+    for version in snapshot.versions:
+        found = there.get(version.key)
+        if version.key in left_out or (
+            found is not None and (found.schema_id, found.deleted) == (version.schema_id, version.deleted)
+        ):
+            continue
+        state = "missing" if found is None else f"id {found.schema_id}{', deleted' if found.deleted else ''}"
+        wrong.append(f"{version_words(version.key)} is {state} after the import")
+    return wrong
+
+
+def _tried(remote: Remote, action: Register | DeleteSoftly, failed: set[SubjectVersion]) -> Problem | None:
+    """Does an action on a version, or says why not; `failed` gets the version then."""
+    key = action.version.key if isinstance(action, Register) else action.key
+    try:
+        if isinstance(action, DeleteSoftly):
+            if key not in failed:
+                remote.delete_softly(key)
+            return None
+        cause = next((target for target in action.version.targets if target in failed), None)
+        if cause is None:
+            remote.register(action.version)
+            return None
+        reason = f"refers to {version_words(cause)}"
+    except STOPPING:
+        raise
+    except ServiceError as error:
+        if error.status in (401, 403) or error.status >= 500 or error.status < 400:
+            raise
+        reason = str(error)
+    except RegistryError as error:
+        reason = str(error)
+    failed.add(key)
+    return Problem(f"{version_words(key)}: {reason}", key)
+
+
+def _set(remote: Remote, action: SetMode | SetConfig) -> None:
+    try:
+        if isinstance(action, SetMode):
+            remote.set_mode(action.scope, action.mode, force=action.force)
+        else:
+            remote.set_config(action.scope, json.loads(action.changes) if action.changes else None)
+    except OperationNotPermitted as error:
+        raise ImportStopped(f"the target refused to set {action}: {error}") from error

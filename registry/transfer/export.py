@@ -1,0 +1,95 @@
+"""From a registry to a snapshot of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from registry.domain import SubjectVersion
+from registry.names import GLOBAL_CONTEXT
+from registry.transfer.errors import RegistryChanged
+from registry.transfer.remote import Remote
+from registry.transfer.snapshot import (
+    Circular,
+    ExportedVersion,
+    Selection,
+    Snapshot,
+    in_order_of_references,
+    scopes_of,
+)
+
+logger = logging.getLogger(__name__)
+
+READS_AT_ONCE: Final = 8  # there is no list of configurations and modes, so each is asked for
+ATTEMPTS_MAX: Final = 3  # at a list of versions that does not change meanwhile
+Answer = TypeVar("Answer")
+Steps = Callable[[str, int, int], None]
+"""Told of a step by its name, how much of it is done, and of how much (0: not known)."""
+
+
+def read_registry(remote: Remote, selection: Selection, steps: Steps) -> Snapshot:
+    """What a registry holds, or a part of it. Versions that the part refers to belong to it.
+
+    Raises:
+        RegistryChanged: versions were registered or deleted all the while.
+    """
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        contexts = remote.contexts()
+        every = read_versions(remote, contexts, steps)
+        versions = in_safe_order(selection.versions(list(every.values())))
+        told = selection.contexts_told((*contexts, GLOBAL_CONTEXT))
+        configs, modes = read_scopes(remote, scopes_of(told, {version.subject for version in versions}), steps)
+        if read_versions(remote, remote.contexts(), steps) == every:
+            return Snapshot(told, versions, configs, modes)
+        logger.warning("registry_changed attempt=%d url=%s", attempt, remote.url)
+    raise RegistryChanged(
+        f"{remote.url} was written to while it was read, {ATTEMPTS_MAX} times; "
+        "set its mode to READONLY for the time and export again"
+    )
+
+
+def read_versions(remote: Remote, contexts: Iterable[str], steps: Steps) -> dict[SubjectVersion, ExportedVersion]:
+    """All versions of the contexts."""
+    found: dict[SubjectVersion, ExportedVersion] = {}
+    count = 0
+
+    def progress(more: int) -> None:
+        nonlocal count
+        count += more
+        steps("reading versions", count, 0)
+
+    for context in contexts:
+        found.update(remote.versions(context, progress))
+    return found
+
+
+def read_scopes(remote: Remote, scopes: Sequence[str], steps: Steps) -> tuple[dict[str, str], dict[str, str]]:
+    """The configurations and the modes that scopes have of their own."""
+    configs = _asked(remote.config, scopes, lambda done: steps("reading configurations", done, len(scopes)))
+    modes = _asked(remote.mode, scopes, lambda done: steps("reading modes", done, len(scopes)))
+    return configs, modes
+
+
+def in_safe_order(versions: Sequence[ExportedVersion]) -> tuple[ExportedVersion, ...]:
+    """Versions after those that they refer to; what runs in a circle comes last as it is, and is logged."""
+    try:
+        return in_order_of_references(versions)
+    except Circular as error:
+        stuck = set(error.nodes)
+        logger.warning("references_circular versions=%d", len(stuck))
+        rest = [version for version in versions if version.key in stuck]
+        return (*in_order_of_references(version for version in versions if version.key not in stuck), *rest)
+
+
+def _asked(
+    ask: Callable[[str], Answer | None], scopes: Sequence[str], progress: Callable[[int], None]
+) -> dict[str, Answer]:
+    found: dict[str, Answer] = {}
+    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
+        for done, (scope, answer) in enumerate(zip(scopes, pool.map(ask, scopes), strict=True), 1):
+            if answer is not None:
+                found[scope] = answer
+            progress(done)
+    return found

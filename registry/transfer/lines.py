@@ -1,0 +1,300 @@
+"""The export file: one JSON object a line, UTF-8, in this order.
+
+| `kind` | other keys | lines |
+|---|---|---|
+| `header` | `what` ("schema registry export"), `format` (1) | the first |
+| `context` | `context` | one per context whose own configuration and mode are told |
+| `version` | `subject`, `version`, `id`, `schemaType`, `references`, `metadata`, `ruleSet`, `deleted`, `schema` | one \
+per version, after those it refers to |
+| `config` | `scope`, `config` | one per scope that has a configuration of its own |
+| `mode` | `scope`, `mode` | one per scope that has a mode of its own |
+| `end` | `lines`, `sha256` | the last; `lines` counts those before it, `sha256` is of their bytes |
+
+A subject is qualified (`:.context:name`, or `name` in the default context); a scope is a subject, or a context as
+`:.context:`. Values have the form that the API has for them. `references`, `metadata`, `ruleSet` and `deleted` are left
+out where there are none. The same content is always the same bytes. A file that was edited needs its `sha256` removed,
+and then only `lines` is checked, which tells a file that was cut off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, Final
+
+from registry.domain import LATEST, SCHEMA_ID_MAX, VERSION_MAX, Mode, SchemaReference, SubjectVersion
+from registry.transfer.errors import ExportFileInvalid
+from registry.transfer.snapshot import ExportedVersion, Snapshot, json_text
+
+FORMAT: Final = 1
+WHAT: Final = "schema registry export"
+LINE_BYTES_MAX: Final = 256 * 1024 * 1024  # a registry takes no schema that is larger; the file may be none at all
+
+
+def write_snapshot(snapshot: Snapshot, out: BinaryIO) -> None:
+    """Writes an export file."""
+    digest = hashlib.sha256()
+    count = 0
+    for line in _lines(snapshot):
+        content = _encoded(line)
+        digest.update(content)
+        out.write(content)
+        count += 1
+    out.write(_encoded({"kind": "end", "lines": count, "sha256": digest.hexdigest()}))
+
+
+def read_snapshot(source: BinaryIO, name: str) -> Snapshot:
+    """Reads an export file whole.
+
+    Args:
+        name: of the file, for messages.
+
+    Raises:
+        ExportFileInvalid: it is none, it is cut off, or it was changed without removing its checksum.
+    """
+    reader = _Reader(name)
+    for content in iter(lambda: source.readline(LINE_BYTES_MAX), b""):
+        reader.take(content)
+    return reader.snapshot()
+
+
+def _lines(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
+    yield {"kind": "header", "what": WHAT, "format": FORMAT}
+    for context in snapshot.contexts:
+        yield {"kind": "context", "context": context}
+    for version in snapshot.versions:
+        yield {"kind": "version", **_version_object(version)}
+    for scope in snapshot.scopes:
+        if scope in snapshot.configs:
+            yield {"kind": "config", "scope": scope, "config": json.loads(snapshot.configs[scope])}
+    for scope in snapshot.scopes:
+        if scope in snapshot.modes:
+            yield {"kind": "mode", "scope": scope, "mode": snapshot.modes[scope]}
+
+
+def _version_object(version: ExportedVersion) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "subject": version.subject,
+        "version": version.version,
+        "id": version.schema_id,
+        "schemaType": version.schema_type,
+        "references": [reference_object(item) for item in version.references],
+        "metadata": json.loads(version.metadata or "null"),
+        "ruleSet": json.loads(version.rule_set or "null"),
+        "deleted": version.deleted,
+        "schema": version.text,
+    }
+    return {key: value for key, value in line.items() if value or key == "schema"}
+
+
+def reference_object(reference: SchemaReference) -> dict[str, Any]:
+    """A reference as the API has it."""
+    return {"name": reference.name, "subject": reference.subject, "version": reference.version}
+
+
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, which JSON can hold by an escape and UTF-8 cannot.
+        return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+class _Reader:
+    """Takes the lines of one file in turn."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._digest = hashlib.sha256()
+        self._number = 0
+        self._ended = False
+        self._contexts: dict[str, None] = {}
+        self._versions: dict[SubjectVersion, ExportedVersion] = {}
+        self._configs: dict[str, str] = {}
+        self._modes: dict[str, str] = {}
+        self._kinds: Mapping[str, Callable[[_Fields], None]] = {
+            "context": self._take_context,
+            "version": self._take_version,
+            "config": self._take_config,
+            "mode": self._take_mode,
+            "end": self._take_end,
+        }
+
+    def take(self, content: bytes) -> None:
+        self._number += 1
+        if self._ended:
+            raise self._invalid("expected nothing after the line of kind end")
+        if not content.endswith(b"\n") and len(content) >= LINE_BYTES_MAX:
+            raise self._invalid(f"expected lines of at most {LINE_BYTES_MAX} bytes")
+        fields = _Fields(self._object(content))
+        try:
+            kind = fields.text("kind")
+            if self._number == 1:
+                self._take_header(kind, fields)
+            elif kind in self._kinds:
+                self._kinds[kind](fields)
+            else:
+                raise ValueError(f'expected "kind" to be one of {", ".join(self._kinds)}, found {kind!r}')
+            fields.check_all_known()
+        except ValueError as error:
+            raise self._invalid(str(error)) from None
+        self._digest.update(content)
+
+    def snapshot(self) -> Snapshot:
+        if self._number == 0:
+            raise ExportFileInvalid(self._name, "expected a schema registry export, found an empty file")
+        if not self._ended:
+            raise ExportFileInvalid(
+                self._name, f"the file is cut off after line {self._number}: expected a last line of kind end"
+            )
+        snapshot = Snapshot(tuple(self._contexts), tuple(self._versions.values()), self._configs, self._modes)
+        told = set(snapshot.scopes)
+        stray = next((scope for scope in (*self._configs, *self._modes) if scope not in told), None)
+        if stray is not None:
+            raise ExportFileInvalid(
+                self._name, f"a configuration or mode of {stray!r}, of which there is no version and no context line"
+            )
+        return snapshot
+
+    def _object(self, content: bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            return value
+        if self._number == 1:
+            raise ExportFileInvalid(self._name, "expected a schema registry export, found something else")
+        cut = " (the file may be cut off)" if not content.endswith(b"\n") else ""
+        raise self._invalid(f"expected one JSON object a line{cut}")
+
+    def _take_header(self, kind: str, fields: _Fields) -> None:
+        if kind != "header" or fields.text("what") != WHAT:
+            raise ValueError(f'expected the header of a file whose "what" is {WHAT!r}')
+        number = fields.number("format", 2**31)
+        if number != FORMAT:
+            raise ValueError(f"expected format {FORMAT}, found {number}; a newer headrace can read it")
+
+    def _take_context(self, fields: _Fields) -> None:
+        _put(self._contexts, fields.text("context"), None, "context")
+
+    def _take_version(self, fields: _Fields) -> None:
+        version = fields.exported_version()
+        _put(self._versions, version.key, version, f"{version.subject} version {version.version}")
+
+    def _take_config(self, fields: _Fields) -> None:
+        scope = fields.text("scope")
+        _put(self._configs, scope, json_text(fields.mapping("config")) or "{}", f"configuration of {scope!r}")
+
+    def _take_mode(self, fields: _Fields) -> None:
+        scope, mode = fields.text("scope"), fields.text("mode")
+        if mode not in Mode.__members__:
+            raise ValueError(f'expected "mode" to be one of {", ".join(Mode)}, found {mode!r}')
+        _put(self._modes, scope, mode, f"mode of {scope!r}")
+
+    def _take_end(self, fields: _Fields) -> None:
+        count, checksum = fields.number("lines", 2**53), fields.text("sha256", optional=True)
+        if count != self._number - 1:
+            raise ValueError(f"expected {count} lines before this one, found {self._number - 1}: lines are missing")
+        if checksum and checksum != self._digest.hexdigest():
+            raise ValueError(
+                "the lines before this one are not those that were exported (sha256 differs); "
+                'remove "sha256" from this line to import them as they are'
+            )
+        self._ended = True
+
+    def _invalid(self, problem: str) -> ExportFileInvalid:
+        return ExportFileInvalid(f"{self._name}:{self._number}", problem)
+
+
+def _put(values: dict[Any, Any], key: Any, value: Any, what: str) -> None:
+    if key in values:
+        raise ValueError(f"{what} is there twice")
+    values[key] = value
+
+
+class _Fields:
+    """The keys of one object; each is read once, and what was not read is unknown.
+
+    Every method raises `ValueError` for a key that is missing or holds something else.
+    """
+
+    def __init__(self, line: Mapping[str, Any]) -> None:
+        self._left = dict(line)
+
+    def check_all_known(self) -> None:
+        if self._left:
+            raise ValueError(f"unknown key {next(iter(self._left))!r}")
+
+    def text(self, key: str, *, optional: bool = False) -> str:
+        value = self._left.pop(key, "" if optional else None)
+        if not isinstance(value, str):
+            raise ValueError(f"expected {key!r} to be a text, found {_shown(value)}")
+        return value
+
+    def number(self, key: str, maximum: int, minimum: int = 1) -> int:
+        value = self._left.pop(key, None)
+        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+            raise ValueError(
+                f"expected {key!r} to be a whole number from {minimum} to {maximum}, found {_shown(value)}"
+            )
+        return value
+
+    def mapping(self, key: str, *, optional: bool = False) -> Mapping[str, Any]:
+        value = self._left.pop(key, {} if optional else None)
+        if not isinstance(value, dict):
+            raise ValueError(f"expected {key!r} to be an object, found {_shown(value)}")
+        return value
+
+    def exported_version(self) -> ExportedVersion:
+        """The version that a line, or an object of the API's answer to `GET /schemas`, holds."""
+        deleted = self._left.pop("deleted", False)
+        if not isinstance(deleted, bool):
+            raise ValueError(f"expected 'deleted' to be true or false, found {_shown(deleted)}")
+        return ExportedVersion(
+            self.text("subject"),
+            self.number("version", VERSION_MAX),
+            self.number("id", SCHEMA_ID_MAX),
+            self.text("schema"),
+            self.text("schemaType", optional=True) or "AVRO",
+            tuple(self._references()),
+            json_text(_with_sorted_lists(self.mapping("metadata", optional=True))),
+            json_text(self.mapping("ruleSet", optional=True)),
+            deleted,
+        )
+
+    def _references(self) -> Iterable[SchemaReference]:
+        values = self._left.pop("references", [])
+        if not isinstance(values, list):
+            raise ValueError(f"expected 'references' to be a list, found {_shown(values)}")
+        for value in values:
+            if not isinstance(value, dict):
+                raise ValueError(f"expected a reference to be an object, found {_shown(value)}")
+            fields = _Fields(value)
+            yield SchemaReference(
+                fields.text("name"), fields.text("subject"), fields.number("version", VERSION_MAX, LATEST)
+            )
+            fields.check_all_known()
+
+
+def version_of(answer: Mapping[str, Any]) -> ExportedVersion:
+    """A version as an object of the API has it; keys that do not matter here are passed over.
+
+    Raises:
+        ValueError: it is no version.
+    """
+    return _Fields({key: value for key, value in answer.items() if value is not None}).exported_version()
+
+
+def _with_sorted_lists(value: Any) -> Any:
+    """Metadata in one form: the lists in it (tags, sensitive properties) are sets."""
+    if isinstance(value, dict):
+        return {key: _with_sorted_lists(item) for key, item in value.items()}
+    return sorted(value, key=json_text) if isinstance(value, list) else value
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else text[:60] + "…"

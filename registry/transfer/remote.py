@@ -1,0 +1,189 @@
+"""The calls of the API that copying needs. They are the same for every registry that has IMPORT mode.
+
+What differs between servers is evened out here: those without contexts, those that do not page, and those that do not
+say which versions are deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+from registry.domain import SubjectVersion
+from registry.errors import (
+    ServiceError,
+    SubjectLevelNotConfigured,
+    SubjectModeNotConfigured,
+    SubjectNotFound,
+    VersionSoftDeleted,
+)
+from registry.names import DEFAULT_CONTEXT
+from registry.transfer.errors import AnswerUnusable, ImportStopped
+from registry.transfer.lines import reference_object, version_of
+from registry.transfer.snapshot import DEFAULT_SCOPE, ExportedVersion, json_text, scope_of_context
+
+PAGE: Final = 1000  # versions asked for at once; what the API allows at most
+Progress = Callable[[int], None]
+"""Told how many more have been done."""
+
+
+class Caller(Protocol):
+    """What is used of `registry.client.RegistryClient`."""
+
+    @property
+    def url(self) -> str: ...
+
+    def call(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
+    ) -> Any: ...
+
+
+class Remote:
+    """One registry. Methods raise the errors of its client, and `AnswerUnusable`."""
+
+    def __init__(self, client: Caller) -> None:
+        self._client = client
+
+    @property
+    def url(self) -> str:
+        return self._client.url
+
+    def contexts(self) -> tuple[str, ...]:
+        """The contexts, the default one among them, sorted."""
+        try:
+            names = self._client.call("GET", "/contexts")
+        except ServiceError as error:
+            if error.status not in (404, 405):
+                raise
+            names = []
+        with self._usable("/contexts"):
+            return tuple(sorted({DEFAULT_CONTEXT, *(str(name) for name in names)}))
+
+    def schema_types(self) -> frozenset[str]:
+        try:
+            names = self._client.call("GET", "/schemas/types")
+        except ServiceError as error:
+            if error.status not in (404, 405):
+                raise
+            names = ["AVRO"]
+        with self._usable("/schemas/types"):
+            return frozenset(str(name) for name in names)
+
+    def versions(self, context: str, progress: Progress = lambda count: None) -> dict[SubjectVersion, ExportedVersion]:
+        """The versions of a context with their deleted flags.
+
+        Two lists are compared for these, since servers before 8.0 do not say it of a version.
+        """
+        every = self._listed(context, True, progress)
+        live = self._listed(context, False, lambda count: None) if every else {}
+        return {key: replace(version, deleted=key not in live) for key, version in every.items()}
+
+    def _listed(self, context: str, deleted: bool, progress: Progress) -> dict[SubjectVersion, ExportedVersion]:
+        query = {
+            "subjectPrefix": "" if context == DEFAULT_CONTEXT else scope_of_context(context),
+            "deleted": str(deleted).lower(),
+            "latestOnly": "false",
+            "limit": str(PAGE),
+        }
+        found: dict[SubjectVersion, ExportedVersion] = {}
+        offset = 0
+        while True:
+            page = self._client.call("GET", "/schemas", query={**query, "offset": str(offset)})
+            with self._usable("/schemas"):
+                versions = [version_of(item) for item in page]
+            # A server that knows no contexts answers with all it has, and one that does not page with all again.
+            fresh = {
+                version.key: version for version in versions if version.context == context and version.key not in found
+            }
+            if not fresh:
+                return found
+            found.update(fresh)
+            offset += len(page)
+            progress(len(fresh))
+
+    def config(self, scope: str) -> str | None:
+        """What is configured for a scope itself, as JSON text."""
+        try:
+            value = self._client.call("GET", _path("config", scope))
+        except (SubjectLevelNotConfigured, SubjectNotFound):
+            return None
+        with self._usable("/config"):
+            return json_text(dict(value)) or "{}"
+
+    def mode(self, scope: str) -> str | None:
+        """The mode of a scope itself."""
+        try:
+            value = self._client.call("GET", _path("mode", scope))
+        except (SubjectModeNotConfigured, SubjectNotFound):
+            return None
+        with self._usable("/mode"):
+            return str(value["mode"])
+
+    def set_config(self, scope: str, changes: Mapping[str, Any] | None) -> None:
+        """Changes a configuration, under the names that PUT has for the keys; None removes all of it."""
+        if changes is not None:
+            self._client.call("PUT", _path("config", scope), body=changes)
+        else:
+            self._client.call("DELETE", _path("config", scope))
+
+    def set_mode(self, scope: str, mode: str | None, *, force: bool = False) -> None:
+        """Sets a mode; None removes it."""
+        if mode is not None:
+            query = {"force": "true"} if force else {}
+            self._client.call("PUT", _path("mode", scope), query=query, body={"mode": mode})
+        else:
+            self._client.call("DELETE", _path("mode", scope))
+
+    def register(self, version: ExportedVersion) -> None:
+        """Registers a version under its own number and id.
+
+        Raises:
+            ImportStopped: the target gave it another one.
+        """
+        answer = self._client.call("POST", f"/subjects/{quote(version.subject, safe='')}/versions", body=_body(version))
+        with self._usable("/subjects/…/versions"):
+            found = answer["id"], answer.get("version") or version.version
+        if found != (version.schema_id, version.version):
+            raise ImportStopped(
+                f"{version.subject} version {version.version} got version {found[1]} and id {found[0]} instead of "
+                f"id {version.schema_id}; is it written to by others, or is its mode no longer IMPORT?"
+            )
+
+    def delete_softly(self, key: SubjectVersion) -> None:
+        path = f"/subjects/{quote(key.subject, safe='')}/versions/{key.version}"
+        # It may be deleted by a call whose answer was lost.
+        with suppress(VersionSoftDeleted):
+            self._client.call("DELETE", path)
+
+    @contextmanager
+    def _usable(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise AnswerUnusable(
+                f"the answer of {self.url} to {path} is not one of a schema registry: {error}"
+            ) from error
+
+
+def _path(resource: str, scope: str) -> str:
+    return f"/{resource}" if scope == DEFAULT_SCOPE else f"/{resource}/{quote(scope, safe='')}"
+
+
+def _body(version: ExportedVersion) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "schema": version.text,
+        "schemaType": version.schema_type,
+        "id": version.schema_id,
+        "version": version.version,
+    }
+    if version.references:
+        body["references"] = [reference_object(item) for item in version.references]
+    if version.metadata:
+        body["metadata"] = json.loads(version.metadata)
+    if version.rule_set:
+        body["ruleSet"] = json.loads(version.rule_set)
+    return body
