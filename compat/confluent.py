@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from avro_schema import canonical_text
@@ -36,12 +36,24 @@ _DESCRIPTIONS: Mapping[IncompatibilityType, str] = MappingProxyType(
 )
 
 
-def confluent_messages(report: Report, *, validate_fields: bool = False) -> list[str]:
-    """The messages of a verbose compatibility answer and of a refused registration; none when compatible.
+def confluent_messages(report: Report, *, validate_fields: bool = False, others: Sequence[str] = ()) -> list[str]:
+    """The messages of a verbose compatibility answer and of a refused registration; none when nothing is wrong.
 
     They speak of the newest version that the candidate does not fit. The version and text of that schema are left
     out when all problems are of the forward direction at a level that asks for both, as the registry does.
+
+    Args:
+        report: what the check found.
+        validate_fields: whether reserved names were looked at; told in the last message.
+        others: what is wrong besides; comes first.
     """
+    messages = [*others, *_messages(report)]
+    if messages:
+        messages.append(f"{{validateFields: '{str(validate_fields).lower()}', compatibility: '{report.level.value}'}}")
+    return messages
+
+
+def _messages(report: Report) -> list[str]:
     if report.is_compatible:
         return []
     version = report.findings[0].version
@@ -52,7 +64,6 @@ def confluent_messages(report: Report, *, validate_fields: bool = False) -> list
         (earlier,) = (known for known in report.compared if known.version == version)
         messages.append(f"{{oldSchemaVersion: {version}}}")
         messages.append(f"{{oldSchema: '{canonical_text(earlier.schema)[:OLD_SCHEMA_CHARS_MAX]}'}}")
-    messages.append(f"{{validateFields: '{str(validate_fields).lower()}', compatibility: '{report.level.value}'}}")
     return messages
 
 

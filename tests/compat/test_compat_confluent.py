@@ -86,3 +86,19 @@ def test_the_registrys_field_validation_is_told(flag: bool) -> None:
     report = check_level(record(A, B), [VersionedSchema(1, record(A))], CompatibilityLevel.BACKWARD)
     last = confluent_messages(report, validate_fields=flag)[-1]
     assert last == f"{{validateFields: '{str(flag).lower()}', compatibility: 'BACKWARD'}}"
+
+
+def test_what_is_wrong_besides_comes_first_also_when_the_schema_is_compatible() -> None:
+    report = check_level(record(A), [VersionedSchema(1, record(A))], CompatibilityLevel("FULL"))
+    assert confluent_messages(report, validate_fields=True, others=["x", "y"]) == [
+        "x",
+        "y",
+        "{validateFields: 'true', compatibility: 'FULL'}",
+    ]
+    report = check_level(record(A, B), [VersionedSchema(1, record(A))], CompatibilityLevel("BACKWARD"))
+    found = confluent_messages(report, others=["x"])
+    assert [found[0], found[2], found[-1]] == [
+        "x",
+        "{oldSchemaVersion: 1}",
+        "{validateFields: 'false', compatibility: 'BACKWARD'}",
+    ]
