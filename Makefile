@@ -11,10 +11,10 @@ PYTEST_ARGUMENTS ?=
 
 # What `make test` leaves out: tests that need more than Python and Java, and the long ones that kill real processes
 # again and again. `make test-full` runs all.
-SERVICE_MARKERS := postgres or node or kafka or hdfs or hive or pig or s3
+SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or s3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fault test-kafka test-node test-full check format bench setup setup-dev clean
+.PHONY: help demo test test-fault test-kafka test-node test-java test-full check format bench setup setup-dev clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test-kafka: setup-dev ## the loader against an Apache Kafka broker, which Maven 
 
 test-node: setup-dev ## the registry under its clients of Node, which npm fetches once
 	@$(BIN)/python -m pytest -m node $(PYTEST_ARGUMENTS)
+
+test-java: setup-dev ## the registry under Confluent's Java client, which Maven fetches
+	@$(BIN)/python -m pytest -m java $(PYTEST_ARGUMENTS)
 
 test-full: setup-dev ## every test, with the servers that they fetch and start themselves
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)

@@ -21,7 +21,12 @@ sys.path.insert(0, str(ROOT))  # the checkout's rooms, also for `pytest` started
 READY_TIMEOUT_S = 120
 
 
-LEFT_OUT = {"fault": "make test-fault", "kafka": "make test-kafka", "node": "make test-node"}
+LEFT_OUT = {
+    "fault": "make test-fault",
+    "java": "make test-java",
+    "kafka": "make test-kafka",
+    "node": "make test-node",
+}
 """Markers of tests that `make test` leaves out, and the command that runs them; the others: make test-full."""
 
 
