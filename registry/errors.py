@@ -24,6 +24,7 @@ RegistryError
 ├── SchemaTooLarge
 ├── StoreError                         the database failed
 │   └── DatabaseUnusable               it cannot be opened, written or brought to this version's tables
+├── UsersFileUnusable                  the users file cannot be read or has a mistake
 ├── ServiceError                       an answer that fits nothing else in this tree
 └── RegistryUnavailable                the registry cannot be reached (raised by the client only)
 
@@ -177,6 +178,10 @@ class StoreError(RegistryError):
 
 
 class DatabaseUnusable(StoreError):
+    """`detail` is one sentence for the person who starts the registry."""
+
+
+class UsersFileUnusable(RegistryError):
     """`detail` is one sentence for the person who starts the registry."""
 
 

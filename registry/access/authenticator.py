@@ -1,0 +1,213 @@
+"""Who sent a request, by the value of its Authorization header (HTTP basic authentication, RFC 7617).
+
+A password's hash takes a fifth of a second, so what was once found right, or wrong a moment ago, is remembered by a
+keyed digest of the header; no password is kept. `known` answers from that alone and never waits. The users file is
+read again when it changes; one that cannot be read or has a mistake changes nothing, and is logged.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import logging
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final, Protocol
+
+from registry.access.needs import TOO_BUSY, WRONG_CREDENTIALS, Refusal
+from registry.access.passwords import DEFAULT_COST, HASH_BYTES, PASSWORD_BYTES_MAX, SALT_BYTES, PasswordHash
+from registry.access.rights import UNLIMITED
+from registry.access.users import Policy, Principal, UsersFileInvalid, parse_users
+from registry.errors import UsersFileUnusable
+
+logger = logging.getLogger(__name__)
+
+RELOAD_S: Final = 1.0  # between looks at the users file
+REMEMBERED_MAX: Final = 4096  # headers found right
+REJECTED_MAX: Final = 1024  # headers found wrong
+REJECTED_S: Final = 10.0  # so long a wrong password is not computed again; a new user waits at most that
+CHECKS_MAX: Final = 2  # hashes computed at once, of 16 MB each; more would only take the cores from other requests
+CHECK_WAIT_S: Final = 3.0  # for a turn
+HEADER_CHARS_MAX: Final = 4096
+
+Answer = Principal | Refusal
+
+
+class Authenticator(Protocol):
+    """Knows principals by the Authorization header."""
+
+    def known(self, authorization: str | None) -> Answer | None:
+        """At once, or None when that needs `authenticate`."""
+
+    def authenticate(self, authorization: str | None) -> Answer:
+        """May take a fraction of a second, so not for an event loop."""
+
+
+class Everybody:
+    """In a registry without users everybody may do everything, whatever they send."""
+
+    _principal = Principal(None, UNLIMITED)
+
+    def known(self, authorization: str | None) -> Answer | None:
+        return self._principal
+
+    def authenticate(self, authorization: str | None) -> Answer:
+        return self._principal
+
+
+class UsersFile:
+    """The users of a file. Thread-safe."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """
+        Raises:
+            UsersFileUnusable: the file cannot be read or has a mistake.
+        """
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._turns = threading.BoundedSemaphore(CHECKS_MAX)
+        self._key = secrets.token_bytes(32)
+        self._state = _State(Policy())
+        self._stamp: tuple[int, ...] = ()
+        self._look_at = 0.0
+        self._load(_stamp(path))
+
+    def known(self, authorization: str | None) -> Answer | None:
+        now = self._clock()
+        if now >= self._look_at:
+            self._look(now)
+        state = self._state
+        if authorization is None:
+            return state.policy.anonymous
+        digest = self._digest(authorization)
+        found = state.right.get(digest)
+        if found is not None:
+            return found
+        rejected_at = state.wrong.get(digest)
+        return WRONG_CREDENTIALS if rejected_at is not None and now - rejected_at < REJECTED_S else None
+
+    def authenticate(self, authorization: str | None) -> Answer:
+        found = self.known(authorization)
+        if found is not None or authorization is None:
+            return found or WRONG_CREDENTIALS
+        state = self._state
+        digest = self._digest(authorization)
+        with self._lock:
+            found = state.right.get(digest)
+            if found is not None:
+                return found
+            pending = state.pending.get(digest)
+            mine = pending is None
+            if pending is None:
+                pending = state.pending[digest] = Future()
+        if mine:
+            # Fifty clients that start with the same password have it computed once.
+            try:
+                answer = self._check(state, authorization)
+                self._remember(state, digest, answer)
+            except BaseException:
+                answer = TOO_BUSY
+                raise
+            finally:
+                with self._lock:
+                    del state.pending[digest]
+                pending.set_result(answer)
+        return pending.result()
+
+    def _check(self, state: _State, authorization: str) -> Answer:
+        credentials = _credentials(authorization)
+        if credentials is None:
+            return WRONG_CREDENTIALS
+        name, password = credentials
+        if not self._turns.acquire(timeout=CHECK_WAIT_S):
+            return TOO_BUSY
+        try:
+            # An unknown user takes as long, so that names cannot be found out by the time.
+            expected = state.policy.hashes.get(name)
+            matches = (expected or state.nobody).matches(password)
+        finally:
+            self._turns.release()
+        return state.policy.principals[name] if matches and expected is not None else WRONG_CREDENTIALS
+
+    def _remember(self, state: _State, digest: bytes, answer: Answer) -> None:
+        with self._lock:
+            if isinstance(answer, Principal):
+                state.right[digest] = answer
+                while len(state.right) > REMEMBERED_MAX:
+                    state.right.popitem(last=False)
+            elif answer is WRONG_CREDENTIALS:
+                state.wrong[digest] = self._clock()
+                while len(state.wrong) > REJECTED_MAX:
+                    state.wrong.popitem(last=False)
+
+    def _digest(self, authorization: str) -> bytes:
+        return hashlib.blake2b(authorization.encode("utf-8", "surrogatepass"), key=self._key, digest_size=16).digest()
+
+    def _look(self, now: float) -> None:
+        with self._lock:
+            if now < self._look_at:
+                return
+            self._look_at = now + RELOAD_S
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        try:
+            self._load(stamp)
+            logger.info("users_file_read path=%s users=%d", self._path, len(self._state.policy.principals))
+        except UsersFileUnusable as error:
+            logger.error("users_file_refused cause=%s", error)
+
+    def _load(self, stamp: tuple[int, ...]) -> None:
+        # A file with a mistake is not read, and complained of, every second.
+        self._stamp = stamp
+        try:
+            policy = parse_users(self._path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsersFileUnusable(f"the users file {self._path} cannot be read: {error.strerror}") from error
+        except (UsersFileInvalid, UnicodeDecodeError) as error:
+            raise UsersFileUnusable(f"the users file {self._path} is not understood: {error}") from error
+        # All that was found with the old file goes with it: a removed user is unknown with the next request.
+        self._state = _State(policy)
+
+
+class _State:
+    """What one version of the file says, and what was found with it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.right: OrderedDict[bytes, Principal] = OrderedDict()
+        self.wrong: OrderedDict[bytes, float] = OrderedDict()
+        self.pending: dict[bytes, Future[Answer]] = {}
+        cost = max((known.cost for known in policy.hashes.values()), key=lambda cost: cost.p, default=DEFAULT_COST)
+        self.nobody = PasswordHash(cost, secrets.token_bytes(SALT_BYTES), secrets.token_bytes(HASH_BYTES))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Differs when the file was written, replaced or removed."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        return (error.errno or -1,)
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def _credentials(authorization: str) -> tuple[str, str] | None:
+    """(user, password) of a header's value; None when it is of another scheme or malformed."""
+    scheme, _, encoded = authorization.partition(" ")
+    if scheme.lower() != "basic" or len(authorization) > HEADER_CHARS_MAX:
+        return None
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True).decode("utf-8")
+    except (binascii.Error, ValueError):
+        return None
+    name, colon, password = text.partition(":")
+    if not colon or len(password.encode()) > PASSWORD_BYTES_MAX:
+        return None
+    return name, password

@@ -1,0 +1,401 @@
+"""Users, rights and decisions, without a server."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.access import authenticator as authenticator_module
+from registry.access.authenticator import Everybody, UsersFile
+from registry.access.needs import (
+    ADMIN_EVERYWHERE,
+    NO_CREDENTIALS,
+    WRONG_CREDENTIALS,
+    About,
+    decide,
+    need_of,
+    route_label,
+)
+from registry.access.passwords import Cost, PasswordHash
+from registry.access.rights import Right, Rights, SubjectPattern, Target
+from registry.access.users import Principal, UsersFileInvalid, parse_users, user_line
+from registry.errors import UsersFileUnusable
+from registry.names import scope_name
+
+QUICK = Cost(log2_n=4, r=1, p=1)
+SALT = bytes(range(16))
+
+
+def line(name: str, password: str) -> str:
+    return user_line(name, PasswordHash.of(password, SALT, QUICK))
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+# RFC 7914, section 12: password "pleaseletmein", salt "SodiumChloride", N=16384, r=8, p=1.
+RFC_VECTOR = (
+    "7023bdcb3afd7348461c06cd81fd38eb"
+    "fda8fbba904f8e3ea9b543f6545da1f2"
+    "d5432955613f0fcf62d49705242a9af9"
+    "e61e85dc0d651e40dfcf017b45575887"
+)
+
+
+def test_the_hash_is_scrypt() -> None:
+    salt, digest = (
+        base64.b64encode(part).decode().rstrip("=") for part in (b"SodiumChloride", bytes.fromhex(RFC_VECTOR))
+    )
+    parsed = PasswordHash.parse(f"$scrypt$ln=14,r=8,p=1${salt}${digest}")
+    assert parsed.matches("pleaseletmein")
+    assert not parsed.matches("pleaseletmein ")
+
+
+@given(st.text(max_size=50), st.binary(min_size=1, max_size=32))
+def test_a_hash_reads_back_and_knows_its_password(password: str, salt: bytes) -> None:
+    hashed = PasswordHash.of(password, salt, QUICK)
+    assert PasswordHash.parse(str(hashed)) == hashed
+    assert hashed.matches(password)
+    assert not hashed.matches(password + "x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "secret",
+        "$scrypt$ln=14,r=8$c2FsdA$aGFzaA",
+        "$scrypt$ln=23,r=8,p=1$c2FsdA$" + "A" * 43,  # 8 GB
+        "$scrypt$ln=99,r=8,p=1$c2FsdA$" + "A" * 43,
+        "$scrypt$ln=0,r=8,p=1$c2FsdA$" + "A" * 43,
+        "$scrypt$ln=14,r=8,p=1$c2FsdA$aGFzaA",  # four bytes
+        "$scrypt$ln=14,r=8,p=1$c2FsdA$" + "A" * 45,
+        "$2b$12$bcrypt",
+    ],
+)
+def test_other_texts_are_no_hashes(text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        PasswordHash.parse(text)
+    assert not text or text not in str(caught.value)
+
+
+def test_hashes_are_not_shown() -> None:
+    hashed = PasswordHash.of("secret", SALT, QUICK)
+    policy = parse_users(f"user a {hashed}")
+    assert base64.b64encode(hashed.digest).decode().rstrip("=") not in repr(policy) + repr(hashed)
+    assert repr(hashed.digest) not in repr(policy) + repr(hashed)
+
+
+PATTERNS = [
+    ("*", "orders", True),
+    ("*", ":.eu:orders", True),
+    ("*", "", True),
+    ("orders-*", "orders-value", True),
+    ("orders-*", "orders", False),
+    ("orders-*", ":.eu:orders-value", False),
+    ("*-value", ":.eu:orders-value", False),
+    (":.eu:*", ":.eu:orders", True),
+    (":.eu:*", "orders", False),
+    (":.eu:*", ":.europe:orders", False),
+    (":.eu:orders*", ":.eu:orders", True),
+    (":*:orders", "orders", True),
+    (":*:orders", ":.eu:orders", True),
+    (":.:orders", "orders", True),
+    (":.:*", ":.eu:orders", False),
+    ("a*b", "ab", True),
+    ("a*a", "a", False),
+    ("a*b*c", "a-b-b-c", True),
+    ("a*b*c", "a-c-b", False),
+    ("*b*", "abc", True),
+    ("a**", "a", True),
+    ("a%2Ab", "a*b", True),
+    ("a%2Ab", "axb", False),
+    ("a%20b", "a b", True),
+    ("%25", "%", True),
+    ("a.c", "abc", False),
+    ("orders", "orders\n", False),
+]
+
+
+@pytest.mark.parametrize(("pattern", "subject", "matches"), PATTERNS)
+def test_patterns(pattern: str, subject: str, matches: bool) -> None:
+    assert SubjectPattern.parse(pattern).covers(Target.of_subject(subject)) is matches
+
+
+@pytest.mark.parametrize(
+    ("pattern", "scope", "covered"),
+    [
+        ("*", ":.:", True),
+        ("*", ":.__GLOBAL:", True),
+        ("*", ":.eu:", True),
+        (":.:*", ":.:", True),
+        (":.:*", ":.__GLOBAL:", False),
+        (":.eu:*", ":.eu:", True),
+        (":.eu:*", ":.:", False),
+        (":*:*", ":.__GLOBAL:", True),
+        ("a*", ":.:", False),
+        (":.eu:a*", ":.eu:", False),
+        (":.eu:a*", ":.eu:ab", True),
+    ],
+)
+def test_the_whole_of_a_context_needs_a_pattern_for_the_whole(pattern: str, scope: str, covered: bool) -> None:
+    assert SubjectPattern.parse(pattern).covers(Target.of_scope(scope_name(scope))) is covered
+
+
+@pytest.mark.parametrize("text", ["", ":.e*u:a"])
+def test_what_is_no_pattern(text: str) -> None:
+    with pytest.raises(ValueError):
+        SubjectPattern.parse(text)
+
+
+def test_many_stars_over_a_long_subject_are_quick() -> None:
+    assert not SubjectPattern.parse("*a" * 50 + "*b").covers(Target.of_subject("a" * 100_000))
+
+
+POLICY = parse_users(
+    f"""
+    # people
+    {line("alice", "wonder")}
+    {line("bob", "builder")}  # with a comment
+    grant alice write orders-*
+    grant alice admin :.sandbox:*
+    grant * read shared-#1*
+    grant anonymous read public-*
+    """
+)
+
+
+def test_a_users_file() -> None:
+    alice, bob = POLICY.principals["alice"].rights, POLICY.principals["bob"].rights
+    assert alice.allow(Right.WRITE, Target.of_subject("orders-value"))
+    assert not alice.allow(Right.ADMIN, Target.of_subject("orders-value"))
+    assert alice.allow(Right.ADMIN, Target.of_subject(":.sandbox:x"))
+    assert alice.allow(Right.READ, Target.of_subject("shared-#1-a"))
+    assert bob.allow(Right.READ, Target.of_subject("shared-#1-a"))
+    assert not bob.allow(Right.READ, Target.of_subject("public-a"))
+    assert POLICY.anonymous.rights.allow(Right.READ, Target.of_subject("public-a"))
+    assert (alice.somewhere, bob.somewhere, bob.everywhere) == (Right.ADMIN, Right.READ, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("usr a b", "line 1: expected `user NAME HASH` or `grant NAME read|write|admin PATTERN`"),
+        ("\nuser a", "line 2: expected `user NAME HASH`"),
+        ("user a secret", "line 1: expected $scrypt$"),
+        ("grant a read *", "line 1: no line makes a a user"),
+        (f"{line('a', 'x')}\n{line('a', 'y')}", "line 2: user a is there already"),
+        (f"{line('a', 'x')}\ngrant a own *", "line 2: own is no right; expected read, write, admin"),
+        ("grant anonymous write *", "line 1: anonymous can only be given read"),
+        (f"user anonymous {PasswordHash.of('x', SALT, QUICK)}", "line 1: anonymous is the name of no user"),
+        (f"user a:b {PasswordHash.of('x', SALT, QUICK)}", "line 1: a user's name has no colon"),
+        ("x" * 5000, "line 1: it is longer than 4096 characters"),
+    ],
+)
+def test_mistakes_in_a_users_file(text: str, message: str) -> None:
+    with pytest.raises(UsersFileInvalid) as caught:
+        parse_users(text)
+    assert str(caught.value).startswith(message)
+    assert "secret" not in str(caught.value)
+
+
+def test_equal_rights_have_equal_keys() -> None:
+    policy = parse_users(
+        "\n".join([line(name, name) for name in "abc"] + ["grant a read x", "grant b read x", "grant c read y"])
+    )
+    a, b, c = (policy.principals[name].key for name in "abc")
+    assert a == b != c
+
+
+def principal(name: str | None, *rows: tuple[Right, str]) -> Principal:
+    return Principal(name, Rights(tuple((right, SubjectPattern.parse(text)) for right, text in rows)))
+
+
+def test_a_refusal_asks_for_credentials_only_when_there_were_none() -> None:
+    orders = [Target.of_subject("orders")]
+    assert decide(principal(None), Right.READ, About.SUBJECT, orders) is NO_CREDENTIALS
+    refused = decide(principal("bob", (Right.READ, "*")), Right.WRITE, About.SUBJECT, orders)
+    assert refused is not None
+    assert (refused.status, refused.error_code) == (403, 40301)
+    assert refused.message == "User:bob is denied operation Write on subject orders"
+    assert decide(principal("bob", (Right.WRITE, "*")), Right.WRITE, About.SUBJECT, orders) is None
+
+
+def test_a_schema_needs_one_of_its_users() -> None:
+    bob = principal("bob", (Right.READ, "b-*"))
+    both = [Target.of_subject("a-1"), Target.of_subject("b-1")]
+    assert decide(bob, Right.READ, About.SCHEMA, both) is None
+    assert decide(bob, Right.READ, About.SCHEMA, both[:1]) is not None
+    assert decide(bob, Right.READ, About.SCHEMA, []) is not None
+
+
+def test_lists_need_any_right() -> None:
+    assert decide(principal("bob", (Right.READ, "b-*")), Right.READ, About.ANYTHING, []) is None
+    assert decide(principal("bob"), Right.READ, About.ANYTHING, []) is not None
+    assert decide(principal(None), Right.READ, About.NOTHING, []) is None
+
+
+def test_routes_are_found_by_their_rule() -> None:
+    assert (
+        route_label("/subjects/<subject:subject>/versions/<segment:version>")
+        == "/subjects/{subject}/versions/{version}"
+    )
+    assert route_label("/schemas/ids/<number:schema_id>") == "/schemas/ids/{id}"
+    assert need_of("HEAD", "/subjects") is need_of("GET", "/subjects")
+    assert need_of("GET", "/contexts/{context}/subjects") is need_of("GET", "/subjects")
+    assert need_of("DELETE", "/contexts/{context}").about is About.CONTEXT
+    assert need_of("PATCH", "/subjects") is ADMIN_EVERYWHERE
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def users_path(tmp_path: Path) -> Path:
+    path = tmp_path / "users"
+    path.write_text(f"{line('alice', 'wonder')}\ngrant alice admin *\n")
+    return path
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Passwords whose hash was computed."""
+    found: list[str] = []
+    matches = PasswordHash.matches
+
+    def counted(self: PasswordHash, password: str) -> bool:
+        found.append(password)
+        return matches(self, password)
+
+    monkeypatch.setattr(PasswordHash, "matches", counted)
+    return found
+
+
+@pytest.fixture
+def users(users_path: Path, clock: Clock) -> UsersFile:
+    return UsersFile(users_path, clock)
+
+
+def test_a_password_is_computed_once(users: UsersFile, computed: list[str]) -> None:
+    header = basic("alice", "wonder")
+    assert users.known(header) is None
+    found = users.authenticate(header)
+    assert isinstance(found, Principal)
+    assert found.name == "alice"
+    assert users.known(header) is found
+    assert users.authenticate(header) is found
+    assert computed == ["wonder"]
+
+
+def test_a_wrong_password_is_forgotten_after_a_while(users: UsersFile, computed: list[str], clock: Clock) -> None:
+    for header in (basic("alice", "x"), basic("nobody", "wonder")):
+        assert users.authenticate(header) is WRONG_CREDENTIALS
+        assert users.known(header) is WRONG_CREDENTIALS
+    assert computed == ["x", "wonder"]  # an unknown user costs the same
+    clock.now += 11
+    assert users.known(basic("alice", "x")) is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Basic",
+        "Basic !!!",
+        "Basic " + base64.b64encode(b"alice").decode(),
+        "Basic " + base64.b64encode(b"\xff\xfe:x").decode(),
+        "Bearer abc",
+        "Basic " + "QUFB" * 5000,
+        basic("alice", "x" * 2000),
+        "Basic \udcff",
+    ],
+)
+def test_malformed_headers_are_refused_without_a_hash(users: UsersFile, computed: list[str], header: str) -> None:
+    assert users.authenticate(header) is WRONG_CREDENTIALS
+    assert computed == []
+
+
+def test_the_scheme_may_be_in_any_case(users: UsersFile) -> None:
+    assert isinstance(users.authenticate(basic("alice", "wonder").replace("Basic", "bAsIc")), Principal)
+
+
+def test_without_a_header_one_is_anonymous(users: UsersFile) -> None:
+    found = users.known(None)
+    assert isinstance(found, Principal)
+    assert (found.name, found.rights.somewhere) == (None, None)
+
+
+def test_a_changed_file_counts_after_a_second(users: UsersFile, users_path: Path, clock: Clock) -> None:
+    header = basic("alice", "wonder")
+    users.authenticate(header)
+    users_path.write_text(line("bob", "builder"))
+    clock.now += 1.1
+    assert users.authenticate(header) is WRONG_CREDENTIALS
+    assert isinstance(users.authenticate(basic("bob", "builder")), Principal)
+
+
+@pytest.mark.parametrize("content", [None, b"grant x read *", b"\xff"])
+def test_a_file_that_breaks_later_changes_nothing_and_is_logged_once(
+    users: UsersFile, users_path: Path, clock: Clock, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    if content is None:
+        users_path.unlink()
+    else:
+        users_path.write_bytes(content)
+    for _ in range(3):
+        clock.now += 1.1
+        assert isinstance(users.authenticate(basic("alice", "wonder")), Principal)
+    assert [record.message.split()[0] for record in caplog.records] == ["users_file_refused"]
+
+
+@pytest.mark.parametrize("content", [None, b"grant x read *", b"\xff"])
+def test_a_file_that_is_broken_at_the_start_is_an_error(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "users"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsersFileUnusable, match=f"users file {path}"):
+        UsersFile(path)
+
+
+def test_clients_that_start_together_share_one_computation(users: UsersFile, computed: list[str]) -> None:
+    answers: list[object] = []
+    header = basic("alice", "wonder")
+    threads = [threading.Thread(target=lambda: answers.append(users.authenticate(header))) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, answers))) == 1
+    assert computed == ["wonder"]
+
+
+def test_too_many_checks_at_once_are_put_off(users: UsersFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authenticator_module, "CHECK_WAIT_S", 0.0)
+    with users._turns, users._turns:
+        found = users.authenticate(basic("alice", "wonder"))
+    assert not isinstance(found, Principal)
+    assert found.status == 429
+    assert isinstance(users.authenticate(basic("alice", "wonder")), Principal)
+
+
+def test_without_users_everybody_may_do_everything() -> None:
+    for header in (None, "Basic x", basic("a", "b")):
+        found = Everybody().known(header)
+        assert isinstance(found, Principal)
+        assert found.rights.everywhere is Right.ADMIN
