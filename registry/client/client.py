@@ -49,7 +49,8 @@ class RegistryClient:
         self, url: str | Sequence[str], *, timeout_s: float = 10.0, auth: Auth | None = None, tls: Tls | None = None
     ) -> None:
         self._transport = Transport(parse_servers(url, auth), tls=tls, timeout_s=timeout_s)
-        self._prefix = ""
+        self._path_prefix = ""
+        self._subject_prefix = ""
         self._cache = _new_cache()
 
     @property
@@ -75,8 +76,10 @@ class RegistryClient:
 
         It shares the connections of this one. Names that it returns are qualified, as in `:.eu:orders-value`.
         """
+        name = "." + context.removeprefix(".")
         client = copy.copy(self)
-        client._prefix = f"/contexts/{_segment(context)}"
+        client._path_prefix = "" if name == "." else f"/contexts/{_segment(name)}"
+        client._subject_prefix = "" if name == "." else f":{name}:"
         client._cache = _new_cache()
         return client
 
@@ -105,7 +108,8 @@ class RegistryClient:
         if "version" not in answer or "schema" not in answer:
             # Registries before 7.5 answer with the id alone.
             return self._looked_up(subject, text, references, answer["id"])
-        return registered({**answer, "subject": subject})
+        named = subject if _context_prefix(subject) else self._subject_prefix + subject
+        return registered({**answer, "subject": named})
 
     def _looked_up(
         self, subject: str, text: str, references: tuple[SchemaReference, ...], schema_id: int
@@ -375,7 +379,7 @@ class RegistryClient:
         version: int | str | None = None,
         schema_id: int | None = None,
     ) -> Any:
-        answer = self._transport.answer(Call.of(method, self._prefix + path, query, body))
+        answer = self._transport.answer(Call.of(method, self._path_prefix + path, query, body))
         return value_of(answer, subject=subject, version=version, schema_id=schema_id)
 
 
