@@ -2,14 +2,17 @@
 
 A question is one read transaction, a change one short write transaction; what is slow (parsing, compatibility checks)
 happens before the write and is guarded by `SubjectRow.revision`. SQLite has one writer at a time: writers of this
-process queue on a lock, which is fair, and only other processes meet SQLite's own polling wait.
+process queue on a lock, which is fair, and only other processes meet SQLite's own polling wait. On PostgreSQL writers
+meet only where they change the same rows.
+
+A connection that was lost is not the caller's matter as long as nothing can have been changed by it: the work is done
+again on a new one. So a restart of PostgreSQL costs its users the time that it takes, and no error afterwards.
 """
 
 from __future__ import annotations
 
 import importlib.resources
 import logging
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,92 +24,155 @@ from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from registry.errors import DatabaseUnusable, StoreError
+from registry.storage.engines import PURPOSE, DatabaseAddress, Purpose, open_engine
 from registry.storage.repository import Conflict, Repository
+from registry.storage.scopes import ReservedIds, reserve_schema_id
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-BUSY_TIMEOUT_S = 30  # how long a SQLite writer waits for another process
-POOL_CONNECTIONS = 32  # at least the server's threads, so that none waits for a connection while it holds a request
 WRITE_ATTEMPTS_MAX = 20  # of one self-contained change; each attempt lost means that another change was made
+CONNECTION_ATTEMPTS_MAX = 3  # of one piece of work; each one more found a connection that had broken meanwhile
+SERIALIZATION_STATES = frozenset({"40001", "40P01"})  # serialization_failure, deadlock_detected
+TIMEOUT_STATES = frozenset({"57014", "55P03", "25P03"})  # query_canceled, lock_not_available, idle in transaction
+MIGRATION_LOCK = 4_842_731_925  # of PostgreSQL's advisory locks; any number that others do not use
 
 
 def sqlite_url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
+class ConnectionLost(StoreError):
+    """The database went away in the middle. With `is_undecided` it may or may not have committed."""
+
+    def __init__(self, detail: str, *, is_undecided: bool) -> None:
+        super().__init__(detail)
+        self.is_undecided = is_undecided
+
+
 class Database:
     """One database of schemas. Thread-safe; open one per process, after forking.
+
+    Args:
+        url: `sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/NAME`.
+        connections: how many are open at once at most; None for the default of the kind of database.
 
     Raises:
         DatabaseUnusable: the URL names no database that can be opened.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, connections: int | None = None) -> None:
         try:
-            self._url = make_url(url)
-            self._engine = _engine(self._url)
+            self._address = DatabaseAddress.of(url)
+            self._engine = open_engine(self._address, connections)
         except (ArgumentError, ModuleNotFoundError, ValueError) as error:
             raise DatabaseUnusable(f"registry.database_url is no usable database URL: {error}") from error
-        self._is_sqlite = self._engine.dialect.name == "sqlite"
-        if self._is_sqlite and self._url.database in (None, "", ":memory:"):
-            raise DatabaseUnusable("registry.database_url names a database in memory, expected a file: sqlite:///PATH")
+        self._is_sqlite = self._address.is_sqlite
         self._write_turn = threading.Lock()
 
     @property
     def name(self) -> str:
         """The database as a person knows it: the file, or the URL without its password."""
-        return str(self._url.database) if self._is_sqlite else self._url.render_as_string(hide_password=True)
+        return self._address.name
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self._is_sqlite
 
     def close(self) -> None:
         self._engine.dispose()
 
     def read(self, work: Callable[[Repository], T]) -> T:
-        """Runs `work` on one consistent view of the database.
+        """Runs `work` on one consistent view of the database; again, on a new view, when the connection broke.
 
         Raises:
             StoreError: the database failed.
         """
-        with self._transaction(writing=False) as connection:
-            return work(Repository(connection))
+        for attempt in range(1, CONNECTION_ATTEMPTS_MAX + 1):
+            try:
+                with self._transaction(Purpose.READ) as (connection, _):
+                    return work(Repository(connection))
+            except ConnectionLost:
+                if attempt == CONNECTION_ATTEMPTS_MAX:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
-    def write(self, work: Callable[[Repository], T], attempts: int = WRITE_ATTEMPTS_MAX) -> T:
+    def write(
+        self, work: Callable[[Repository], T], attempts: int = WRITE_ATTEMPTS_MAX, *, new_id_in: str | None = None
+    ) -> T:
         """Runs `work` in one write transaction and commits it; `work` is run again when another change came first.
 
+        Args:
+            work: what to do; it may be done more than once.
+            attempts: how often at most.
+            new_id_in: the context in which `work` is going to take an id for a schema. On PostgreSQL its counter is a
+                row that all registrations write, so it is moved before the transaction begins and locked for a moment
+                only, not until the registration is on the disk. An id that is not used in the end is a gap.
+
         Raises:
-            Conflict: the only attempt met another change; with more attempts that is a `StoreError`.
-            StoreError: the database failed; nothing was changed.
+            Conflict: the only attempt met another change, or the connection broke, maybe after it had committed; with
+                more attempts that is a `StoreError`.
+            StoreError: the database failed; nothing was changed, unless the message says that this is not known.
         """
         for attempt in range(1, attempts + 1):
             try:
-                with self._turn(), self._transaction(writing=True) as connection:
-                    return work(Repository(connection))
+                with self._turn(), self._transaction(Purpose.WRITE, new_id_in) as (connection, reserved):
+                    return work(Repository(connection, reserved))
             except Conflict as error:
                 if attempts == 1:
                     raise
                 if attempt == attempts:
                     raise StoreError(f"Error in the registry's database: {attempts} others came first") from error
+            except ConnectionLost as error:
+                if attempts == 1:
+                    raise Conflict(str(error)) from error
+                if error.is_undecided or attempt >= CONNECTION_ATTEMPTS_MAX:
+                    raise
         raise AssertionError("attempts is at least 1")
 
     def _turn(self) -> AbstractContextManager[Any]:
         return self._write_turn if self._is_sqlite else nullcontext()
 
     @contextmanager
-    def _transaction(self, *, writing: bool) -> Iterator[Connection]:
+    def _transaction(self, purpose: Purpose, new_id_in: str | None = None) -> Iterator[tuple[Connection, ReservedIds]]:
+        with self._answered() as stage, self._connected(Purpose.ONE_STATEMENT) as connection:
+            # On the connection of the transaction: as long as that lives the server has not crashed, which can take the
+            # counter back. Nor can the transaction be on the disk without it.
+            is_reserved = new_id_in is not None and not self._is_sqlite
+            reserved = {new_id_in: reserve_schema_id(connection, new_id_in)} if is_reserved and new_id_in else {}
+            connection.commit()
+            transaction = connection.execution_options(**{PURPOSE: purpose}).begin()
+            try:
+                yield connection, reserved
+            except BaseException:
+                transaction.rollback()
+                raise
+            stage.is_committing = purpose is Purpose.WRITE
+            transaction.commit()
+
+    def _connected(self, purpose: Purpose) -> Connection:
+        return self._engine.connect().execution_options(**{PURPOSE: purpose})
+
+    @contextmanager
+    def _answered(self) -> Iterator[_Stage]:
+        """Turns the database's errors into the registry's."""
+        stage = _Stage()
         try:
-            with self._engine.connect().execution_options(registry_writing=writing) as connection, connection.begin():
-                yield connection
+            yield stage
         except IntegrityError as error:
             raise Conflict(str(error.orig)) from error
         except SQLAlchemyError as error:
-            if _is_serialization_failure(error):
-                raise Conflict(str(error)) from error
+            if _state(error) in SERIALIZATION_STATES:
+                raise Conflict(_cause(error)) from error
             logger.error("database failed: database=%s cause=%s", self.name, _cause(error))
-            raise StoreError(f"Error in the registry's database: {_cause(error)}") from error
+            if isinstance(error, DBAPIError) and error.connection_invalidated:
+                raise ConnectionLost(_shown(error, stage), is_undecided=stage.is_committing) from error
+            raise StoreError(_shown(error, stage)) from error
 
     def upgrade(self) -> None:
         """Brings the tables to this version's; does nothing when they are there.
@@ -116,6 +182,9 @@ class Database:
         """
         script = _migrations()
         with self._administration() as connection:
+            if not self._is_sqlite:
+                # Held until the transaction ends, so that of several who start at once one does it.
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
             context = MigrationContext.configure(connection)
             before = self._revision(context, script)
             head = script.get_current_head()
@@ -156,40 +225,41 @@ class Database:
     @contextmanager
     def _administration(self) -> Iterator[Connection]:
         try:
-            with self._engine.connect().execution_options(registry_writing=True) as connection, connection.begin():
+            with self._connected(Purpose.WRITE) as connection, connection.begin():
                 yield connection
         except SQLAlchemyError as error:
             raise DatabaseUnusable(f"database {self.name} cannot be used: {_cause(error)}") from error
 
 
-def _engine(url: sa.URL) -> Engine:
-    if url.get_backend_name() != "sqlite":
-        # Serializable, so that a check and the change that rests on it hold together; failures are tried again.
-        return sa.create_engine(url, isolation_level="SERIALIZABLE", pool_size=POOL_CONNECTIONS, pool_pre_ping=True)
-    engine = sa.create_engine(url, pool_size=POOL_CONNECTIONS, connect_args={"timeout": BUSY_TIMEOUT_S})
-    sa.event.listen(engine, "connect", _prepare_sqlite)
-    sa.event.listen(engine, "begin", _begin_sqlite)
-    return engine
+class _Stage:
+    """Whether a transaction has come to its COMMIT."""
+
+    def __init__(self) -> None:
+        self.is_committing = False
 
 
-def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
-    # The driver would begin transactions by itself, late and never for data definition; `_begin_sqlite` does it.
-    connection.isolation_level = None
-    connection.execute("PRAGMA journal_mode=WAL")
-    # FULL and not WAL's usual NORMAL: an id that a client has seen must survive a power cut, or it would be given
-    # to another schema and messages would be read wrongly.
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA foreign_keys=ON")
+def _state(error: SQLAlchemyError) -> str | None:
+    """PostgreSQL's code of an error."""
+    return getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    # IMMEDIATE takes the write lock at once: a read transaction that turns into a write cannot wait, it fails.
-    writing = connection.get_execution_options().get("registry_writing", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+def _shown(error: SQLAlchemyError, stage: _Stage) -> str:
+    """What a client is told: not where the database is or what it was asked, which the log says."""
+    if isinstance(error, PoolTimeout):
+        return "Error in the registry's database: all connections are in use"
+    if _state(error) in TIMEOUT_STATES:
+        return "Error in the registry's database: it took too long"
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        outcome = "; whether the change was made is not known" if stage.is_committing else ""
+        return f"Error in the registry's database: the connection was lost{outcome}"
+    if isinstance(error, DBAPIError) and type(error.orig).__module__.startswith("psycopg") and _state(error) is None:
+        return "Error in the registry's database: it cannot be reached"
+    return f"Error in the registry's database: {_primary(error)}"
 
 
-def _is_serialization_failure(error: SQLAlchemyError) -> bool:
-    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in ("40001", "40P01")
+def _primary(error: SQLAlchemyError) -> str:
+    diagnosis = getattr(error.orig, "diag", None) if isinstance(error, DBAPIError) else None
+    return str(getattr(diagnosis, "message_primary", None) or _cause(error))
 
 
 def _cause(error: SQLAlchemyError) -> str:
