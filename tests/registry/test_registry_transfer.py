@@ -115,7 +115,7 @@ def test_an_export_says_what_there_is_in_the_order_of_references(shop: Reference
 @pytest.mark.parametrize("options", [{}, {"release": 7}, {"page_max": 2}])
 def test_a_copy_exports_the_same_bytes(shop: ReferenceRegistry, options: dict[str, int]) -> None:
     content = exported(shop)
-    target = ReferenceRegistry(**options)  # type: ignore[arg-type]
+    target = ReferenceRegistry(**options)
     imported(content, target)
     assert exported(target) == content
     assert imported(content, target) == 0
