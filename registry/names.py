@@ -55,6 +55,34 @@ def qualified(context: str, name: str) -> str:
     return name if context == DEFAULT_CONTEXT else f":{context}:{name}"
 
 
+def context_scope(context: str) -> str | None:
+    """The scope of what holds for a whole context; None is that of the default one."""
+    return None if context == DEFAULT_CONTEXT else qualified(context, "")
+
+
+def scopes_of(scope: str | None) -> tuple[str | None, ...]:
+    """The scopes whose configuration and mode matter in a scope, the nearest first.
+
+    What is set for the default context says nothing about the others.
+    """
+    if scope == EVERYWHERE:
+        return (EVERYWHERE,)
+    whole = None if scope is None else context_scope(context_of(scope))
+    return (whole, EVERYWHERE) if scope == whole else (scope, whole, EVERYWHERE)
+
+
+def filter_of_scope(scope: str | None) -> SubjectFilter:
+    """The subjects that a scope of a whole context governs."""
+    if scope == EVERYWHERE:
+        return EVERYTHING
+    return SubjectFilter(context=DEFAULT_CONTEXT if scope is None else context_of(scope))
+
+
+def is_whole_context(scope: str | None) -> bool:
+    """Whether a scope is a context, or all of them, and not a single subject."""
+    return scope is None or (is_qualified(scope) and not split_subject(scope)[1])
+
+
 def context_of(subject: str) -> str:
     return split_subject(subject)[0]
 

@@ -51,6 +51,7 @@ def _create_schemas() -> None:
         sa.Column("context", sa.Text, nullable=False),
         sa.Column("id", sa.Integer, nullable=False),
         sa.Column("fingerprint", sa.LargeBinary(16), nullable=False),
+        sa.Column("copy", sa.Integer, nullable=False),
         sa.Column("lookup_key", sa.LargeBinary(16), nullable=False),
         sa.Column("text", sa.Text, nullable=False),
         sa.Column("metadata_json", sa.Text, nullable=True),
@@ -58,7 +59,7 @@ def _create_schemas() -> None:
         sa.Column("created_ms", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("row_key", name="pk_schemas"),
         sa.UniqueConstraint("context", "id", name="uq_schemas_context_id"),
-        sa.UniqueConstraint("context", "fingerprint", name="uq_schemas_context_fingerprint"),
+        sa.UniqueConstraint("context", "fingerprint", "copy", name="uq_schemas_context_fingerprint_copy"),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_schemas_fingerprint", "schemas", ["fingerprint"])
@@ -145,8 +146,8 @@ def _create_settings() -> None:
 
 def _bring_back(newest_id: int) -> None:
     op.execute(
-        "INSERT INTO schemas (row_key, context, id, fingerprint, lookup_key, text, metadata_json, created_ms) "
-        "SELECT id, '.', id, fingerprint, lookup_key, text, metadata_json, created_ms FROM old_schemas"
+        "INSERT INTO schemas (row_key, context, id, fingerprint, copy, lookup_key, text, metadata_json, created_ms) "
+        "SELECT id, '.', id, fingerprint, 0, lookup_key, text, metadata_json, created_ms FROM old_schemas"
     )
     op.execute(
         "INSERT INTO schema_references (schema_key, position, name, subject, version, target) "

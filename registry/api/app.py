@@ -15,8 +15,9 @@ from flask import Flask, Response, request
 from werkzeug.routing import BaseConverter, ValidationError
 
 from compat.levels import CompatibilityLevel
-from registry.api import compatibility, config, health, mode, problems, schemas, subjects
+from registry.api import compatibility, config, contexts, health, mode, problems, schemas, subjects
 from registry.api.answers import content_type
+from registry.api.context_paths import in_context
 from registry.api.entities import Profile
 from registry.api.services import Services
 from registry.storage.database import Database
@@ -56,7 +57,7 @@ def create_app(
         database, CompatibilityLevel(default_level), now_ms, version, Profile(profile)
     )
     problems.install(app)
-    for module in (health, subjects, schemas, compatibility, config, mode):
+    for module in (health, contexts, subjects, schemas, compatibility, config, mode):
         app.register_blueprint(module.blueprint)
     app.before_request(_refuse_unacceptable)
     return app
@@ -104,10 +105,11 @@ class _RawPath:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         raw = environ.get("RAW_URI") or environ.get("REQUEST_URI")
         if raw:
-            path = raw.partition("?")[0]
+            path, _, query = raw.partition("?")
             if "://" in path.partition("/")[0] + path[:8]:
                 # The absolute form of a request target, which proxies send.
                 path = "/" + path.split("://", 1)[1].partition("/")[2]
             # A trailing slash says nothing here: the Java client and deployment tools send one.
-            environ["PATH_INFO"] = path.removesuffix("/") or "/"
+            path, environ["QUERY_STRING"] = in_context(path.removesuffix("/") or "/", query)
+            environ["PATH_INFO"] = path
         return self._application(environ, start_response)

@@ -1,4 +1,4 @@
-"""/config: compatibility level and normalization, of all subjects or of one.
+"""/config: compatibility, normalization and what else is configured for all subjects, those of a context, or one.
 
 In answers the level is `compatibilityLevel`, in requests and their echo `compatibility`.
 """
@@ -11,45 +11,52 @@ from registry.api.answers import answer, query_flag
 from registry.api.entities import config_echo, config_entity
 from registry.api.payloads import ConfigPayload, read_body
 from registry.api.services import services
-from registry.domain import ConfigChange, ConfigEntry, subject_name
+from registry.domain import ConfigChange
+from registry.names import scope_name
 
 blueprint = Blueprint("config", __name__)
 
 
 @blueprint.get("/config")
 def get_global() -> Response:
-    return _answer(services().configuration.of_all())
+    return _get(None)
 
 
 @blueprint.put("/config")
 def put_global() -> Response:
-    return _echo(services().configuration.change(None, read_body(ConfigPayload, ConfigChange)))
+    return _put(None)
 
 
 @blueprint.delete("/config")
 def delete_global() -> Response:
-    return _answer(services().configuration.reset(None))
+    return _delete(None)
 
 
 @blueprint.get("/config/<subject:subject>")
 def get_subject(subject: str) -> Response:
-    entry = services().configuration.of_subject(subject_name(subject), or_global=query_flag("defaultToGlobal"))
-    return _answer(entry)
+    return _get(scope_name(subject))
 
 
 @blueprint.put("/config/<subject:subject>")
 def put_subject(subject: str) -> Response:
-    return _echo(services().configuration.change(subject_name(subject), read_body(ConfigPayload, ConfigChange)))
+    return _put(scope_name(subject))
 
 
 @blueprint.delete("/config/<subject:subject>")
 def delete_subject(subject: str) -> Response:
-    return _answer(services().configuration.reset(subject_name(subject)))
+    return _delete(scope_name(subject))
 
 
-def _answer(entry: ConfigEntry) -> Response:
+def _get(scope: str | None) -> Response:
+    entry = services().configuration.of_scope(scope, in_effect=query_flag("defaultToGlobal"))
     return answer(config_entity(entry))
 
 
-def _echo(change: ConfigChange) -> Response:
+def _put(scope: str | None) -> Response:
+    change = services().configuration.change(scope, read_body(ConfigPayload, ConfigChange))
     return answer(config_echo(change))
+
+
+def _delete(scope: str | None) -> Response:
+    removed = services().configuration.reset(scope)
+    return answer(config_entity(removed))

@@ -1,31 +1,64 @@
-"""/mode and /contexts, which have one answer each: every subject may be read and written, in one context."""
+"""/mode: what may be done with all subjects, those of a context, or one."""
 
 from __future__ import annotations
 
 from flask import Blueprint, Response
 
 from registry.api.answers import answer, query_flag
-from registry.domain import subject_name
-from registry.errors import SubjectModeNotConfigured
+from registry.api.payloads import ModePayload, ModeRequest, read_body
+from registry.api.services import services
+from registry.domain import Mode, parse_mode
+from registry.names import scope_name
 
 blueprint = Blueprint("mode", __name__)
-
-MODE = "READWRITE"
 
 
 @blueprint.get("/mode")
 def get_global() -> Response:
-    return answer({"mode": MODE})
+    return _get(None)
+
+
+@blueprint.put("/mode")
+def put_global() -> Response:
+    return _put(None)
+
+
+@blueprint.delete("/mode")
+def delete_global() -> Response:
+    return _delete(None)
 
 
 @blueprint.get("/mode/<subject:subject>")
 def get_subject(subject: str) -> Response:
-    name = subject_name(subject)
-    if not query_flag("defaultToGlobal"):
-        raise SubjectModeNotConfigured(subject=name)
-    return answer({"mode": MODE})
+    return _get(scope_name(subject))
 
 
-@blueprint.get("/contexts")
-def list_contexts() -> Response:
-    return answer(["."])
+@blueprint.put("/mode/<subject:subject>")
+def put_subject(subject: str) -> Response:
+    return _put(scope_name(subject))
+
+
+@blueprint.delete("/mode/<subject:subject>")
+def delete_subject(subject: str) -> Response:
+    return _delete(scope_name(subject))
+
+
+def _get(scope: str | None) -> Response:
+    return _answer(services().modes.of_scope(scope, in_effect=query_flag("defaultToGlobal")))
+
+
+def _put(scope: str | None) -> Response:
+    wanted = read_body(ModePayload, ModeRequest)
+    mode = None if wanted.mode is None else parse_mode(wanted.mode)
+    services().modes.change(scope, mode, force=query_flag("force"))
+    # The request is echoed as it was written.
+    return answer({} if wanted.mode is None else {"mode": wanted.mode})
+
+
+def _delete(scope: str | None) -> Response:
+    removed = services().modes.reset(scope, recursive=query_flag("recursive"))
+    return _answer(removed)
+
+
+def _answer(mode: Mode | None) -> Response:
+    return answer({} if mode is None else {"mode": mode.value})

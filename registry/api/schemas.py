@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
-from registry.api.answers import answer, answer_bytes, page, query_flag, to_json
+from registry.api.answers import answer, answer_bytes, page, query_flag
 from registry.api.entities import Profile, listed_entity, schema_entity
 from registry.api.profiles import profile
 from registry.api.services import services
 from registry.domain import SCHEMA_TYPE
-from registry.names import SubjectFilter
+from registry.names import SubjectFilter, qualified, split_subject
 from registry.service.lookup import FoundSchema
 
 blueprint = Blueprint("schemas", __name__)
@@ -21,9 +21,13 @@ SCHEMAS_LIMIT = 1000  # default and most schemas in one answer of GET /schemas
 def list_schemas() -> Response:
     wanted = SubjectFilter.of(request.args.get("subjectPrefix", ""))
     found = services().lookup.versions_of_subjects(
-        wanted, deleted=query_flag("deleted"), latest_only=query_flag("latestOnly")
+        wanted,
+        deleted=query_flag("deleted"),
+        latest_only=query_flag("latestOnly"),
+        rule_type=request.args.get("ruleType", ""),
+        aliases=query_flag("aliases"),
     )
-    return answer([listed_entity(item, profile()) for item in page(found, SCHEMAS_LIMIT)])
+    return answer([listed_entity(item.stored, profile(), aliases=item.aliases) for item in page(found, SCHEMAS_LIMIT)])
 
 
 @blueprint.get("/schemas/types")
@@ -33,39 +37,48 @@ def list_types() -> Response:
 
 @blueprint.get("/schemas/ids/<number:schema_id>")
 def get_schema(schema_id: int) -> Response:
-    subject = request.args.get("subject") or None
+    subject = _subject()
     resolved = request.args.get("format") == "resolved"
-    if query_flag("fetchMaxId"):
-        found = services().lookup.schema(schema_id, subject=subject, resolved=resolved, with_id_max=True)
-        return answer(_entity(found, profile()))
-    chosen = profile()
-    body = services().answers.get(
-        ("schema", schema_id, subject, resolved, chosen),
-        lambda: to_json(_entity(services().lookup.schema(schema_id, subject=subject, resolved=resolved), chosen)),
+    found = services().lookup.schema(
+        schema_id, subject=subject, resolved=resolved, with_id_max=query_flag("fetchMaxId")
     )
-    return answer_bytes(body)
+    return answer(_entity(found, profile()))
 
 
 @blueprint.get("/schemas/ids/<number:schema_id>/schema")
 def get_schema_text(schema_id: int) -> Response:
     resolved = request.args.get("format") == "resolved"
-    body = services().answers.get(
-        ("text", schema_id, resolved),
-        lambda: services().lookup.schema(schema_id, resolved=resolved).text.encode(),
-    )
-    return answer_bytes(body)
+    found = services().lookup.schema(schema_id, subject=_subject(), resolved=resolved)
+    return answer_bytes(found.text.encode())
 
 
 @blueprint.get("/schemas/ids/<number:schema_id>/subjects")
 def list_subjects_of_schema(schema_id: int) -> Response:
-    users = services().lookup.users(schema_id, subject=request.args.get("subject"), deleted=query_flag("deleted"))
+    users = services().lookup.users(schema_id, subject=_subject(), deleted=query_flag("deleted"))
     return answer(page(sorted({user.subject for user in users})))
 
 
 @blueprint.get("/schemas/ids/<number:schema_id>/versions")
 def list_versions_of_schema(schema_id: int) -> Response:
-    users = services().lookup.users(schema_id, subject=request.args.get("subject"), deleted=query_flag("deleted"))
+    users = services().lookup.users(schema_id, subject=_subject(), deleted=query_flag("deleted"))
     return answer(page([{"subject": user.subject, "version": user.version} for user in users]))
+
+
+@blueprint.get("/schemas/guids/<segment:guid>")
+def get_schema_by_guid(guid: str) -> Response:
+    found = services().lookup.schema_by_guid(guid, resolved=request.args.get("format") == "resolved")
+    return answer(_entity(found, profile()))
+
+
+@blueprint.get("/schemas/guids/<segment:guid>/ids")
+def list_ids_of_guid(guid: str) -> Response:
+    return answer([{"context": context, "id": schema_id} for context, schema_id in services().lookup.ids_of_guid(guid)])
+
+
+def _subject() -> str | None:
+    """The subject of the query, whose context an id is looked for in; it may be none that could exist."""
+    text = request.args.get("subject")
+    return None if not text else qualified(*split_subject(text))
 
 
 def _entity(found: FoundSchema, chosen: Profile) -> dict[str, object]:

@@ -14,6 +14,7 @@ from registry.service.compatibility import Compatibility
 from registry.service.configuration import Configuration
 from registry.service.deletion import Deletion
 from registry.service.lookup import Lookup
+from registry.service.modes import Modes
 from registry.service.registration import Registration
 from registry.service.texts import SchemaTexts
 from registry.storage.database import Database
@@ -27,6 +28,7 @@ class Services:
     compatibility: Compatibility
     deletion: Deletion
     configuration: Configuration
+    modes: Modes
     answers: AnswerCache
     version: str
     profile: Profile
@@ -46,10 +48,11 @@ class Services:
         return cls(
             database,
             Registration(database, texts, configuration, compatibility, now_ms),
-            Lookup(database, texts),
+            Lookup(database, texts, configuration),
             compatibility,
             Deletion(database),
             configuration,
+            Modes(database),
             AnswerCache(),
             version,
             profile,

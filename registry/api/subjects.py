@@ -18,7 +18,8 @@ blueprint = Blueprint("subjects", __name__)
 @blueprint.get("/subjects")
 def list_subjects() -> Response:
     # confluent-kafka's Python client calls the parameters `subject` and `deleted_only`.
-    wanted = SubjectFilter.of(request.args.get("subjectPrefix", EVERY_CONTEXT_PREFIX))
+    prefix = request.args.get("subjectPrefix", request.args.get("subject", EVERY_CONTEXT_PREFIX))
+    wanted = SubjectFilter.of(prefix)
     deleted_only = query_flag("deletedOnly", "deleted_only")
     found = services().lookup.subjects(wanted, deleted=query_flag("deleted"), deleted_only=deleted_only)
     return answer(page(found))
@@ -36,24 +37,28 @@ def look_up(subject: str) -> Response:
 @blueprint.delete("/subjects/<subject:subject>")
 def delete_subject(subject: str) -> Response:
     deleted = services().deletion.delete_subject(subject_name(subject), permanent=query_flag("permanent"))
-    services().answers.forget()
     return answer(deleted)
 
 
 @blueprint.get("/subjects/<subject:subject>/versions")
 def list_versions(subject: str) -> Response:
     deleted_only = query_flag("deletedOnly", "deleted_only")
-    found = services().lookup.versions(subject_name(subject), deleted=query_flag("deleted"), deleted_only=deleted_only)
+    found = services().lookup.versions(
+        subject_name(subject),
+        deleted=query_flag("deleted"),
+        deleted_only=deleted_only,
+        deleted_as_negative=query_flag("deletedAsNegative"),
+    )
     return answer(page(found))
 
 
 @blueprint.post("/subjects/<subject:subject>/versions")
 def register(subject: str) -> Response:
     wanted = read_body(SchemaPayload, SchemaRequest)
-    registration = services().registration.register(subject_name(subject), wanted, normalize=query_flag("normalize"))
+    registration = services().registration.register(
+        subject_name(subject), wanted, normalize=query_flag("normalize"), force=query_flag("force")
+    )
     stored = registration.stored
-    if registration.is_new:
-        services().answers.forget()
     return answer(registered_entity(stored, profile()))
 
 
@@ -71,7 +76,8 @@ def get_version_text(subject: str, version: str) -> Response:
 
 @blueprint.get("/subjects/<subject:subject>/versions/<segment:version>/referencedby")
 def list_referencing(subject: str, version: str) -> Response:
-    return answer(page(services().lookup.referencing(subject_name(subject), parse_version(version))))
+    found = services().lookup.referencing(subject_name(subject), parse_version(version), deleted=query_flag("deleted"))
+    return answer(page(found))
 
 
 @blueprint.delete("/subjects/<subject:subject>/versions/<segment:version>")
@@ -79,5 +85,4 @@ def delete_version(subject: str, version: str) -> Response:
     deleted = services().deletion.delete_version(
         subject_name(subject), parse_version(version), permanent=query_flag("permanent")
     )
-    services().answers.forget()
     return answer(deleted)

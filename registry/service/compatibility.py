@@ -10,8 +10,8 @@ from compat.levels import CompatibilityLevel, VersionedSchema, check_level
 from compat.report import confluent_messages
 from registry.domain import LATEST, SchemaRequest, StoredVersion
 from registry.errors import InvalidSchema, VersionNotFound
-from registry.service.configuration import Configuration
-from registry.service.texts import SchemaTexts
+from registry.service.configuration import Configuration, SubjectSettings
+from registry.service.texts import Candidate, SchemaTexts
 from registry.storage.database import Database
 from registry.storage.repository import Repository
 
@@ -30,9 +30,9 @@ class Compatibility:
         self._texts = texts
         self._configuration = configuration
 
-    def verdict(self, repository: Repository, subject: str, schema: Schema) -> Verdict:
+    def verdict(self, repository: Repository, settings: SubjectSettings, candidate: Candidate) -> Verdict:
         """What registration would say: against the latest version, or all when the level is transitive."""
-        level = self._configuration.level(repository, subject)
+        subject, level, schema = settings.subject, settings.level, candidate.schema
         if level is CompatibilityLevel.NONE:
             return Verdict(True)
         if level.value.endswith("_TRANSITIVE"):
@@ -74,6 +74,9 @@ class Compatibility:
         normalize: bool,
         verbose: bool,
     ) -> Verdict:
+        settings = self._configuration.settings(repository, subject)
+        subject = settings.subject
+        normalize = normalize or bool(settings.config.normalize)
         found = None if version is None else repository.version(subject, version)
         if found is None and version not in (None, LATEST):
             raise VersionNotFound(subject=subject, version=version)
@@ -84,8 +87,8 @@ class Compatibility:
                 return Verdict(False, (str(error),))
             raise
         if version is None:
-            return self.verdict(repository, subject, candidate.schema)
-        level = self._configuration.level(repository, subject)
+            return self.verdict(repository, settings, candidate)
+        level = settings.level
         return self._compare(repository, candidate.schema, [] if found is None else [found], level)
 
     def _compare(

@@ -1,18 +1,35 @@
-"""Which compatibility level and normalization hold for a subject."""
+"""What is configured for subjects and contexts, and which subject an alias means."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from compat.errors import InvalidLevel
 from compat.levels import CompatibilityLevel, parse_level
-from registry.domain import ConfigChange, ConfigEntry
+from registry.domain import ConfigChange, ConfigEntry, Mode
 from registry.errors import InvalidCompatibilityLevel, SubjectLevelNotConfigured, SubjectNotFound
+from registry.names import in_context_of, is_whole_context, scopes_of
+from registry.service.inheritance import effective_config
+from registry.service.modes import mode_of, require_writable
 from registry.storage.database import Database
 from registry.storage.repository import Repository
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectSettings:
+    """A subject, which is never an alias, and what holds for it."""
+
+    subject: str
+    config: ConfigEntry
+    mode: Mode
+
+    @property
+    def level(self) -> CompatibilityLevel:
+        assert self.config.compatibility is not None, "what holds for a subject has a level"
+        return CompatibilityLevel(self.config.compatibility)
 
 
 class Configuration:
@@ -22,76 +39,98 @@ class Configuration:
         self._database = database
         self._default_level = default_level
 
-    def level(self, repository: Repository, subject: str) -> CompatibilityLevel:
-        """The subject's own entry, even one without a level, hides the global one, as in the Confluent registry."""
-        entry = repository.config(subject) or repository.config(None) or ConfigEntry()
-        return CompatibilityLevel(entry.compatibility) if entry.compatibility else self._default_level
+    def settings(self, repository: Repository, subject: str) -> SubjectSettings:
+        """The subject that a subject stands for, and what holds for it, whether or not it exists."""
+        config = self.config(repository, subject)
+        target = alias_target(subject, config)
+        if target != subject:
+            config = self.config(repository, target)
+        return SubjectSettings(target, config, mode_of(repository, target))
 
-    def normalize(self, repository: Repository, subject: str) -> bool:
-        """Unlike the level, this is inherited by a subject entry that does not set it."""
-        for entry in (repository.config(subject), repository.config(None)):
-            if entry is not None and entry.normalize is not None:
-                return entry.normalize
-        return False
+    def config(self, repository: Repository, scope: str | None) -> ConfigEntry:
+        """What holds in a scope."""
+        scopes = scopes_of(scope)
+        entries = repository.configs(scopes)
+        return effective_config([entries.get(scope) for scope in scopes], self._default_level.value)
 
-    def of_all(self) -> ConfigEntry:
-        entry = self._database.read(lambda repository: repository.config(None)) or ConfigEntry()
-        return replace(entry, compatibility=entry.compatibility or self._default_level.value)
-
-    def of_subject(self, subject: str, *, or_global: bool) -> ConfigEntry:
-        """A subject's own entry, or with `or_global` what holds for it.
+    def of_scope(self, scope: str | None, *, in_effect: bool) -> ConfigEntry:
+        """What is configured at a scope itself, or with `in_effect` what holds in it.
 
         Raises:
-            SubjectLevelNotConfigured: the subject has no entry.
+            SubjectLevelNotConfigured: the scope has no entry; the default context is never without one.
         """
 
         def read(repository: Repository) -> ConfigEntry:
-            entry = repository.config(subject)
-            if or_global:
-                level, normalize = self.level(repository, subject), self.normalize(repository, subject)
-                return ConfigEntry(compatibility=level.value, normalize=normalize or None)
-            if entry is None:
-                raise SubjectLevelNotConfigured(subject=subject)
-            return entry
+            if in_effect:
+                return self.config(repository, scope)
+            entry = repository.config(scope)
+            if entry is None and scope is not None:
+                raise SubjectLevelNotConfigured(subject=scope)
+            return entry or ConfigEntry()
 
-        return self._database.read(read)
+        entry = self._database.read(read)
+        return (
+            replace(entry, compatibility=entry.compatibility or self._default_level.value) if scope is None else entry
+        )
 
-    def change(self, subject: str | None, change: ConfigChange) -> ConfigChange:
-        """Merges a change into the entry of a subject, or of all; returns it with the level in its own spelling.
+    def change(self, scope: str | None, change: ConfigChange) -> ConfigChange:
+        """Merges a change into the entry of a scope; returns it with the level in its own spelling.
 
         Raises:
             InvalidCompatibilityLevel: there is no such level.
+            InvalidSubject: the alias can be no subject.
+            OperationNotPermitted: the scope is read-only.
         """
-        level = change.values.compatibility
-        if level is not None:
-            change = replace(change, values=replace(change.values, compatibility=_level(level).value))
+        values = change.values
+        if values.compatibility is not None:
+            change = replace(change, values=replace(values, compatibility=_level(values.compatibility).value))
+        if values.alias:
+            in_context_of(scope or "", values.alias)
 
         def write(repository: Repository) -> None:
             repository.bump_revision()
-            repository.put_config(subject, change.applied_to(repository.config(subject) or ConfigEntry()))
+            require_writable(repository, scope)
+            repository.put_config(scope, change.applied_to(repository.config(scope) or ConfigEntry()))
 
         self._database.write(write)
-        logger.info("configuration changed: subject=%s keys=%s", subject, ",".join(sorted(change.given)))
+        logger.info("configuration changed: scope=%s keys=%s", scope, ",".join(sorted(change.given)))
         return change
 
-    def reset(self, subject: str | None) -> ConfigEntry:
+    def reset(self, scope: str | None) -> ConfigEntry:
         """Removes an entry and returns what it was.
 
         Raises:
-            SubjectNotFound: the subject has none.
+            SubjectNotFound: the scope has none; for the default context that is none to remove.
+            OperationNotPermitted: the scope is read-only.
         """
 
         def remove(repository: Repository) -> ConfigEntry:
             repository.bump_revision()
-            entry = repository.config(subject)
-            if entry is None and subject is not None:
-                raise SubjectNotFound(subject=subject)
-            repository.remove_config(subject)
+            entry = repository.config(scope)
+            if entry is None and scope is not None:
+                raise SubjectNotFound(subject=scope)
+            require_writable(repository, scope)
+            repository.remove_config(scope)
             return entry or ConfigEntry(compatibility=self._default_level.value)
 
         removed = self._database.write(remove)
-        logger.info("configuration removed: subject=%s", subject)
+        logger.info("configuration removed: scope=%s", scope)
         return removed
+
+
+def aliased(repository: Repository, subject: str) -> str:
+    """The subject that a subject stands for: its alias, in the same context unless that says another, or itself.
+
+    One step only, so that aliases cannot lead around in a circle.
+    """
+    return alias_target(subject, repository.config(subject) or ConfigEntry())
+
+
+def alias_target(subject: str, config: ConfigEntry) -> str:
+    """`aliased`, when the configuration of the subject is known."""
+    if not config.alias or is_whole_context(subject):
+        return subject
+    return in_context_of(subject, config.alias)
 
 
 def _level(text: str) -> CompatibilityLevel:

@@ -1,11 +1,13 @@
-"""Deleting softly, which hides a version but keeps its schema readable by id, and then for good."""
+"""Deleting softly, which hides a version but keeps its schema readable by id, and then for good; and whole contexts."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from registry.domain import LATEST
 from registry.errors import (
+    ContextNotEmpty,
     ReferenceExists,
     SubjectNotFound,
     SubjectNotSoftDeleted,
@@ -14,8 +16,11 @@ from registry.errors import (
     VersionNotSoftDeleted,
     VersionSoftDeleted,
 )
+from registry.names import DEFAULT_CONTEXT, context_scope
+from registry.service.configuration import aliased
+from registry.service.modes import require_writable
 from registry.storage.database import Database
-from registry.storage.repository import Repository
+from registry.storage.repository import Repository, SubjectState
 
 logger = logging.getLogger(__name__)
 
@@ -33,25 +38,27 @@ class Deletion:
             SubjectNotFound: nothing is stored under the subject.
             VersionNotFound: no such version is stored.
             VersionSoftDeleted: it is deleted softly and `permanent` is not set.
-            VersionNotSoftDeleted: `permanent` is set but it is not deleted softly.
+            OperationNotPermitted: the subject is read-only.
             ReferenceExists: another schema refers to it.
+            VersionNotSoftDeleted: `permanent` is set but it is not deleted softly.
         """
 
         def delete(repository: Repository) -> int:
             repository.bump_revision()
-            state = repository.subject_state(subject)
+            name = aliased(repository, subject)
+            state = repository.subject_state(name)
             if state is None:
-                raise SubjectNotFound(subject=subject)
-            number, is_deleted = _chosen(repository, subject, version)
-            if permanent and not is_deleted:
-                raise VersionNotSoftDeleted(subject=subject, version=number)
+                raise SubjectNotFound(subject=name)
+            number, is_deleted = _chosen(repository, name, version)
             if is_deleted and not permanent:
-                raise VersionSoftDeleted(subject=subject, version=number)
-            subject_id = repository.claim_subject(subject, state)
-            repository.lock_versions(subject_id, [number])
-            if repository.referencing(subject, number, deleted=permanent):
-                raise ReferenceExists(subject=subject, version=number)
-            (repository.remove_versions if permanent else repository.mark_deleted)(subject_id, [number])
+                raise VersionSoftDeleted(subject=name, version=number)
+            require_writable(repository, name)
+            _claim(repository, name, state, [number])
+            if repository.referencing(name, number, deleted=permanent):
+                raise ReferenceExists(subject=name, version=number)
+            if permanent and not is_deleted:
+                raise VersionNotSoftDeleted(subject=name, version=number)
+            (repository.remove_versions if permanent else repository.mark_deleted)(state.subject_id, [number])
             return number
 
         number = self._database.write(delete)
@@ -64,32 +71,62 @@ class Deletion:
         Raises:
             SubjectNotFound: nothing is stored under the subject.
             SubjectSoftDeleted: all is deleted softly and `permanent` is not set.
+            OperationNotPermitted: the subject is read-only.
             SubjectNotSoftDeleted: `permanent` is set but not all is deleted softly.
             ReferenceExists: a schema of another subject refers to one of its versions.
         """
 
         def delete(repository: Repository) -> list[int]:
             repository.bump_revision()
-            state = repository.subject_state(subject)
-            stored = repository.version_numbers(subject)
+            name = aliased(repository, subject)
+            state = repository.subject_state(name)
+            stored = repository.version_numbers(name)
             if state is None or not stored:
-                raise SubjectNotFound(subject=subject)
+                raise SubjectNotFound(subject=name)
             live = [number for number, is_deleted in stored if not is_deleted]
-            if permanent and live:
-                raise SubjectNotSoftDeleted(subject=subject)
             if not permanent and not live:
-                raise SubjectSoftDeleted(subject=subject)
+                raise SubjectSoftDeleted(subject=name)
+            require_writable(repository, name)
+            if permanent and live:
+                raise SubjectNotSoftDeleted(subject=name)
             chosen = [number for number, _ in stored] if permanent else live
-            subject_id = repository.claim_subject(subject, state)
-            repository.lock_versions(subject_id, chosen)
+            _claim(repository, name, state, chosen)
             for number in chosen:
-                _refuse_foreign_references(repository, subject, number, deleted=permanent)
-            (repository.remove_versions if permanent else repository.mark_deleted)(subject_id, chosen)
+                _refuse_foreign_references(repository, name, number, deleted=permanent)
+            (repository.remove_versions if permanent else repository.mark_deleted)(state.subject_id, chosen)
             return chosen
 
         versions = self._database.write(delete)
         logger.info("subject deleted: subject=%s versions=%d permanent=%s", subject, len(versions), permanent)
         return versions
+
+    def delete_context(self, context: str) -> None:
+        """Takes a context off the list, with its configuration and mode; its ids stay used up.
+
+        Raises:
+            ContextNotEmpty: it holds subjects, if only softly deleted ones.
+            OperationNotPermitted: it is read-only.
+        """
+
+        def delete(repository: Repository) -> None:
+            repository.bump_revision()
+            if repository.has_subjects(context):
+                raise ContextNotEmpty(context)
+            scope = context_scope(context)
+            require_writable(repository, scope)
+            if context != DEFAULT_CONTEXT:
+                repository.unlist_context(context)
+                repository.remove_config(scope)
+                repository.remove_modes([scope])
+
+        self._database.write(delete)
+        logger.info("context deleted: context=%s", context)
+
+
+def _claim(repository: Repository, subject: str, state: SubjectState, versions: Sequence[int]) -> None:
+    """After this no schema that refers to the versions can appear; what has appeared is seen by the next question."""
+    repository.claim_subject(subject, state)
+    repository.lock_versions(state.subject_id, versions)
 
 
 def _chosen(repository: Repository, subject: str, version: int) -> tuple[int, bool]:

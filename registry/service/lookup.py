@@ -1,20 +1,40 @@
-"""Questions: subjects, versions, schemas by id, and which schema is already there."""
+"""Questions: subjects, versions, schemas by id and guid, and which schema is already there.
+
+A subject in a path may be an alias. One that names no context and is not found in the default one is looked for in the
+others, because clients know the id of a message and its topic but not the context that its producer worked in.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from avro_schema import self_contained_text
-from registry.domain import SchemaRequest, StoredSchema, StoredVersion, SubjectVersion
-from registry.errors import SchemaNotFound, SubjectNotFound, VersionNotFound
-from registry.names import DEFAULT_CONTEXT, SubjectFilter
-from registry.service.registration import matching
+from registry.domain import LATEST, SchemaRequest, StoredSchema, StoredVersion, SubjectVersion
+from registry.errors import InvalidSchema, SchemaNotFound, SubjectNotFound, VersionNotFound
+from registry.metadata import has_properties
+from registry.names import (
+    DEFAULT_CONTEXT,
+    SubjectFilter,
+    context_of,
+    in_context_of,
+    is_qualified,
+    is_whole_context,
+    qualified,
+    split_subject,
+)
+from registry.service.configuration import Configuration, aliased
+from registry.service.matching import completed, has_text, matching
 from registry.service.texts import SchemaTexts
 from registry.storage.database import Database
 from registry.storage.repository import Repository
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class FoundSchema:
     """A schema by id. `used` is its newest version under the subject that was asked about, if it has one there."""
 
@@ -28,30 +48,55 @@ class FoundSchema:
         return self.schema.content.text if self.text_resolved is None else self.text_resolved
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ListedVersion:
+    """A version with the subjects that stand for its own, sorted."""
+
+    stored: StoredVersion
+    aliases: tuple[str, ...] = ()
+
+
 class Lookup:
-    def __init__(self, database: Database, texts: SchemaTexts) -> None:
+    def __init__(self, database: Database, texts: SchemaTexts, configuration: Configuration) -> None:
         self._database = database
         self._texts = texts
+        self._configuration = configuration
+
+    def contexts(self, *, prefix: str = "") -> list[str]:
+        found = self._database.read(lambda repository: repository.contexts())
+        return [context for context in found if context.startswith(prefix)]
 
     def subjects(self, wanted: SubjectFilter, *, deleted: bool, deleted_only: bool) -> list[str]:
         return self._database.read(
             lambda repository: repository.subjects(wanted, deleted=deleted, deleted_only=deleted_only)
         )
 
-    def versions(self, subject: str, *, deleted: bool, deleted_only: bool) -> list[int]:
-        """Ascending.
+    def versions(
+        self, subject: str, *, deleted: bool, deleted_only: bool, deleted_as_negative: bool = False
+    ) -> list[int]:
+        """Ascending; with `deleted_as_negative` all, those deleted softly as negative numbers.
 
         Raises:
             SubjectNotFound: there are none.
         """
-        stored = self._database.read(lambda repository: repository.version_numbers(subject))
-        found = [number for number, is_deleted in stored if (is_deleted if deleted_only else deleted or not is_deleted)]
-        if not found:
-            raise SubjectNotFound(subject=subject)
-        return found
+
+        def read(repository: Repository) -> list[int]:
+            name = aliased(repository, subject)
+            stored = repository.version_numbers(name)
+            if deleted_as_negative:
+                found = [-number if is_deleted else number for number, is_deleted in stored]
+            elif deleted_only:
+                found = [number for number, is_deleted in stored if is_deleted]
+            else:
+                found = [number for number, is_deleted in stored if deleted or not is_deleted]
+            if not found:
+                raise SubjectNotFound(subject=name)
+            return found
+
+        return self._database.read(read)
 
     def version(self, subject: str, version: int, *, deleted: bool) -> StoredVersion:
-        """One version, or the newest for `LATEST`.
+        """One version, or the newest that is not deleted for `LATEST`.
 
         Raises:
             SubjectNotFound: the subject has no visible version at all.
@@ -59,20 +104,65 @@ class Lookup:
         """
 
         def read(repository: Repository) -> StoredVersion:
-            found = repository.version(subject, version, deleted=deleted)
+            name = aliased(repository, subject)
+            found = _first(
+                repository,
+                name,
+                lambda other: repository.version(other, version, deleted=deleted and version != LATEST),
+            )
             if found is None:
-                _require_subject(repository, subject, deleted=deleted)
-                raise VersionNotFound(subject=subject, version=version)
+                _require_subject(repository, name, deleted=deleted)
+                raise VersionNotFound(subject=name, version=version)
             return found
 
         return self._database.read(read)
 
-    def versions_of_subjects(self, wanted: SubjectFilter, *, deleted: bool, latest_only: bool) -> list[StoredVersion]:
-        """All versions of the subjects that are wanted, ordered by subject and version."""
-        found = self._database.read(lambda repository: repository.versions(wanted=wanted, deleted=deleted))
-        if not latest_only:
-            return found
-        return list({item.subject: item for item in found}.values())
+    def latest_with_metadata(self, subject: str, wanted: Mapping[str, str], *, deleted: bool) -> StoredVersion:
+        """The newest version whose metadata has all these properties.
+
+        Raises:
+            SubjectNotFound: the subject has no visible version.
+            SchemaNotFound: none of them has the properties.
+        """
+
+        def read(repository: Repository) -> StoredVersion:
+            name = aliased(repository, subject)
+            for stored in reversed(repository.versions(subject=name, deleted=deleted)):
+                if has_properties(stored.schema.content.metadata, wanted):
+                    return stored
+            _require_subject(repository, name, deleted=deleted)
+            raise SchemaNotFound(subject=name)
+
+        return self._database.read(read)
+
+    def versions_of_subjects(
+        self, wanted: SubjectFilter, *, deleted: bool, latest_only: bool, rule_type: str = "", aliases: bool = False
+    ) -> list[ListedVersion]:
+        """All versions of the subjects that are wanted, ordered by subject and version.
+
+        Args:
+            wanted: the subjects.
+            deleted: softly deleted versions too.
+            latest_only: only the newest version of each subject.
+            rule_type: only versions with a rule of that type.
+            aliases: also the subjects that wanted ones are aliases of, and who has which aliases.
+        """
+
+        def read(repository: Repository) -> list[ListedVersion]:
+            found = repository.versions(wanted=wanted, deleted=deleted)
+            names = _aliases(repository, wanted) if aliases else {}
+            for name in names.keys() - {item.subject for item in found}:
+                found += repository.versions(subject=name, deleted=deleted)
+            found.sort(key=lambda item: (item.subject, item.version))
+            if latest_only:
+                found = list({item.subject: item for item in found}.values())
+            return [
+                ListedVersion(item, names.get(item.subject, ()))
+                for item in found
+                if not rule_type or _has_rule(item, rule_type)
+            ]
+
+        return self._database.read(read)
 
     def registered(self, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool) -> StoredVersion:
         """The version of a subject that holds a schema.
@@ -84,29 +174,61 @@ class Lookup:
         """
 
         def read(repository: Repository) -> StoredVersion:
-            _require_subject(repository, subject, deleted=deleted)
-            candidate = self._texts.candidate(repository, subject, request, normalize=normalize, strict=False)
-            found = matching(repository, subject, candidate, request, deleted=deleted)
-            if found is None:
-                raise SchemaNotFound(subject=subject)
-            return found
+            name = aliased(repository, subject)
+            found = self._registered(repository, name, request, normalize, deleted)
+            if found is not None:
+                return found
+            for other in _elsewhere(repository, name):
+                try:
+                    found = self._registered(repository, other, request, normalize, deleted)
+                except InvalidSchema:
+                    continue  # what it refers to is not in that context
+                if found is not None:
+                    return found
+            _require_subject(repository, name, deleted=deleted)
+            raise SchemaNotFound(subject=name)
 
         return self._database.read(read)
 
-    def referencing(self, subject: str, version: int) -> list[int]:
-        """Ids of the live schemas that refer to a version.
+    def _registered(
+        self, repository: Repository, subject: str, request: SchemaRequest, normalize: bool, deleted: bool
+    ) -> StoredVersion | None:
+        view = repository.subject_view(subject)
+        if has_text(request) and not view.numbers(deleted=deleted):
+            return None
+        config = self._configuration.config(repository, subject)
+        normalize = normalize or bool(config.normalize)
+        candidate = self._texts.candidate(repository, subject, request, normalize=normalize, strict=False)
+        found = matching(repository, subject, view, candidate, deleted=deleted)
+        if found is not None:
+            return found
+        latest = repository.version(subject, LATEST)
+        if latest is None:
+            return None
+        # As registering would find it: with the metadata and rules that the request leaves to what is there.
+        request = completed(request, config, latest, None)
+        content = candidate.content
+        if (request.metadata, request.rule_set) == (content.metadata, content.rule_set):
+            return None
+        content = dataclasses.replace(content, metadata=request.metadata, rule_set=request.rule_set)
+        return matching(repository, subject, view, dataclasses.replace(candidate, content=content), deleted=deleted)
+
+    def referencing(self, subject: str, version: int, *, deleted: bool) -> list[int]:
+        """Ids of the schemas that refer to a version, sorted; unless `deleted`, only those with a visible version.
 
         Raises:
-            SubjectNotFound: the subject has no visible version.
-            VersionNotFound: it has others.
+            SubjectNotFound: nothing is stored under the subject.
+            VersionNotFound: no such version is stored.
         """
 
         def read(repository: Repository) -> list[int]:
-            found = repository.version(subject, version)
+            name = aliased(repository, subject)
+            found = repository.version(name, version, deleted=version != LATEST)
             if found is None:
-                _require_subject(repository, subject, deleted=False)
-                raise VersionNotFound(subject=subject, version=version)
-            return [schema.schema_id for schema in repository.referencing(subject, found.version, deleted=False)]
+                _require_subject(repository, name, deleted=True)
+                raise VersionNotFound(subject=name, version=version)
+            schemas = repository.referencing(name, found.version, deleted=deleted)
+            return sorted({schema.schema_id for schema in schemas})
 
         return self._database.read(read)
 
@@ -115,16 +237,20 @@ class Lookup:
     ) -> FoundSchema:
         """A schema by id. With `resolved` its text has every referenced type written out.
 
+        Args:
+            schema_id: the id.
+            subject: whose context the id is of, and under which the schema should be.
+            resolved: whether referenced types are written out.
+            with_id_max: whether the highest id of the context is wanted.
+
         Raises:
             SchemaNotFound: no schema has the id.
         """
 
         def read(repository: Repository) -> FoundSchema:
-            stored = _require_schema(repository, DEFAULT_CONTEXT, schema_id, shows_id=True)
-            used = None
-            if subject is not None:
-                versions = repository.versions(subject=subject, schema_id=schema_id, deleted=True)
-                used = max(versions, key=lambda item: (not item.deleted, item.version), default=None)
+            stored, used = _by_id(repository, schema_id, subject)
+            if stored is None:
+                raise SchemaNotFound(schema_id=schema_id)
             return FoundSchema(
                 stored,
                 used,
@@ -134,28 +260,112 @@ class Lookup:
 
         return self._database.read(read)
 
+    def schema_by_guid(self, guid: str, *, resolved: bool = False) -> FoundSchema:
+        """A schema by guid, whichever context has it.
+
+        Raises:
+            SchemaNotFound: no context has it.
+        """
+
+        def read(repository: Repository) -> FoundSchema:
+            stored = _by_guid(repository, guid)[0]
+            text = self_contained_text(self._texts.parsed(repository, stored)) if resolved else None
+            return FoundSchema(stored, text_resolved=text)
+
+        return self._database.read(read)
+
+    def ids_of_guid(self, guid: str) -> list[tuple[str, int]]:
+        """(context, id) of a schema in each context that has it, sorted.
+
+        Raises:
+            SchemaNotFound: no context has it.
+        """
+        found = self._database.read(lambda repository: _by_guid(repository, guid))
+        return sorted((stored.context, stored.schema_id) for stored in found)
+
     def users(self, schema_id: int, *, subject: str | None, deleted: bool) -> list[SubjectVersion]:
-        """The versions that use a schema; none when all are deleted softly.
+        """The versions that use a schema; none when all are deleted softly. `subject` says whose context the id is of.
 
         Raises:
             SchemaNotFound: no schema has the id.
         """
 
         def read(repository: Repository) -> list[SubjectVersion]:
-            stored = _require_schema(repository, DEFAULT_CONTEXT, schema_id, shows_id=False)
-            users = repository.users([stored], deleted=deleted)
-            return [user for user in users if subject is None or user.subject == subject]
+            stored, _ = _by_id(repository, schema_id, subject)
+            if stored is None:
+                raise SchemaNotFound
+            return repository.users([stored], deleted=deleted)
 
         return self._database.read(read)
+
+
+def _elsewhere(repository: Repository, subject: str) -> Iterator[str]:
+    """The subjects of that name in the other contexts, if the subject names no context."""
+    if not is_qualified(subject):
+        yield from (qualified(context, subject) for context in repository.contexts() if context != DEFAULT_CONTEXT)
+
+
+def _first(repository: Repository, subject: str, find: Callable[[str], T | None]) -> T | None:
+    """What is found under a subject, else under one of that name in another context."""
+    found = find(subject)
+    if found is not None:
+        return found
+    return next((item for other in _elsewhere(repository, subject) if (item := find(other)) is not None), None)
+
+
+def _by_id(
+    repository: Repository, schema_id: int, subject: str | None
+) -> tuple[StoredSchema | None, StoredVersion | None]:
+    """A schema by its id in the context of a subject, and its newest version under that subject.
+
+    A subject that names a context must have the schema, unless it names nothing else. One that does not is only a hint
+    where to look first.
+    """
+    if not subject or is_whole_context(subject):
+        return repository.schema(context_of(subject or ""), schema_id), None
+    name = aliased(repository, subject)
+
+    def find(other: str) -> tuple[StoredSchema, StoredVersion] | None:
+        stored = repository.schema(context_of(other), schema_id)
+        if stored is None:
+            return None
+        versions = repository.versions(subject=other, schema_key=stored.row_key, deleted=True)
+        used = max(versions, key=lambda item: (not item.deleted, item.version), default=None)
+        return None if used is None else (stored, used)
+
+    found = _first(repository, name, find)
+    if found is not None:
+        return found
+    return (None if is_qualified(name) else repository.schema(DEFAULT_CONTEXT, schema_id)), None
+
+
+def _by_guid(repository: Repository, guid: str) -> list[StoredSchema]:
+    try:
+        found = repository.schemas_by_fingerprint(uuid.UUID(guid).bytes)
+    except ValueError:
+        found = []
+    if not found:
+        raise SchemaNotFound(message=f"Schema {guid} not found")
+    return found
+
+
+def _aliases(repository: Repository, wanted: SubjectFilter) -> dict[str, tuple[str, ...]]:
+    """Who has which aliases, of the aliases that are wanted."""
+    found: dict[str, list[str]] = {}
+    for scope, alias in repository.aliases().items():
+        if scope is None or is_whole_context(scope) or not alias:
+            continue
+        context, name = split_subject(scope)
+        if wanted.context in (None, context) and name.startswith(wanted.prefix):
+            found.setdefault(in_context_of(scope, alias), []).append(scope)
+    return {subject: tuple(sorted(names)) for subject, names in found.items()}
+
+
+def _has_rule(stored: StoredVersion, rule_type: str) -> bool:
+    rule_set = stored.schema.content.rule_set
+    return rule_set is not None and rule_set.has_type(rule_type)
 
 
 def _require_subject(repository: Repository, subject: str, *, deleted: bool) -> None:
     if not any(deleted or not is_deleted for _, is_deleted in repository.version_numbers(subject)):
         raise SubjectNotFound(subject=subject)
-
-
-def _require_schema(repository: Repository, context: str, schema_id: int, *, shows_id: bool) -> StoredSchema:
-    stored = repository.schema(context, schema_id)
-    if stored is None:
-        raise SchemaNotFound(schema_id=schema_id) if shows_id else SchemaNotFound()
-    return stored

@@ -12,19 +12,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from registry.domain import (
-    LATEST,
-    Metadata,
-    SchemaRequest,
-    StoredVersion,
+from registry.domain import LATEST, Mode, SchemaId, SchemaRequest, StoredSchema, StoredVersion
+from registry.errors import (
+    IncompatibleSchema,
+    InvalidSchema,
+    OperationNotPermitted,
+    SchemaIdMismatch,
+    StoreError,
 )
-from registry.errors import IncompatibleSchema, InvalidSchema, OperationNotPermitted, StoreError
 from registry.names import context_of, in_context_of
+from registry.rules import check_rule_set
 from registry.service.compatibility import Compatibility
-from registry.service.configuration import Configuration
+from registry.service.configuration import Configuration, SubjectSettings
+from registry.service.matching import adds_to_requests, completed, has_text, matching
+from registry.service.modes import not_permitted, refuse_readonly
 from registry.service.texts import Candidate, SchemaTexts
 from registry.storage.database import Database
-from registry.storage.repository import Conflict, Repository, SubjectState
+from registry.storage.repository import Conflict, Repository, SubjectState, SubjectView
 
 logger = logging.getLogger(__name__)
 
@@ -32,15 +36,30 @@ DECISIONS_MAX = 200
 """Of one registration. Each one lost is another client's success on the same subject, so only a subject that takes
 some two hundred registrations at once, from one unlucky client's view, can come near it."""
 
-VERSION_PROPERTY = "confluent:version"
-
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
+    """A new version.
+
+    `imposed_id` comes from an import; `known` is the schema when its context has it, else it gets a new id.
+    `revives` says that what is deleted softly will be seen again.
+    """
+
     subject: str
     seen: SubjectState | None
     candidate: Candidate
     version: int
+    known: StoredSchema | None = None
+    imposed_id: SchemaId | None = None
+    revives: bool = False
+
+    @property
+    def context(self) -> str:
+        return context_of(self.subject)
+
+    @property
+    def needs_id(self) -> bool:
+        return self.imposed_id is None and self.known is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +87,38 @@ class Registration:
         self._compatibility = compatibility
         self._now_ms = now_ms
 
-    def register(self, subject: str, request: SchemaRequest, *, normalize: bool) -> Registered:
+    def register(self, subject: str, request: SchemaRequest, *, normalize: bool, force: bool = False) -> Registered:
         """The version that holds the schema: an equal one that was there, else a new one.
 
+        Args:
+            subject: where to; an alias is followed.
+            request: the schema.
+            normalize: whether its text is normalized, which the configuration may want too.
+            force: leaves the compatibility check out.
+
         Raises:
+            InvalidRuleSet: the rules cannot be.
             InvalidSchema: malformed, empty, a missing reference, or not the version that the request expects.
             IncompatibleSchema: the subject's level forbids it.
-            OperationNotPermitted: the request imposes an id.
+            OperationNotPermitted: the subject's mode forbids it, or the imposed id is another schema's.
+            SchemaIdMismatch: the imposed version is there with another id.
         """
+        if request.rule_set is not None:
+            check_rule_set(request.rule_set)
         for _ in range(DECISIONS_MAX):
-            decided = self._database.read(lambda repository: self._decide(repository, subject, request, normalize))
+            decided = self._database.read(
+                partial(self._decide, subject=subject, request=request, normalize=normalize, force=force)
+            )
             if isinstance(decided, StoredVersion):
                 return Registered(decided, is_new=False)
             try:
-                stored = self._database.write(partial(self._apply, plan=decided), attempts=1)
+                id_context = decided.context if decided.needs_id else None
+                stored = self._database.write(partial(self._apply, plan=decided), attempts=1, new_id_in=id_context)
             except Conflict:
                 continue
             logger.info(
                 "schema registered: subject=%s version=%d schema_id=%d",
-                subject,
+                stored.subject,
                 stored.version,
                 stored.schema.schema_id,
             )
@@ -94,107 +126,156 @@ class Registration:
         raise StoreError(f"Register operation on subject '{subject}' timed out: too many others at once")
 
     def _decide(
-        self, repository: Repository, subject: str, request: SchemaRequest, normalize: bool
+        self, repository: Repository, *, subject: str, request: SchemaRequest, normalize: bool, force: bool
     ) -> StoredVersion | _Plan:
-        seen = repository.subject_state(subject)
-        latest = repository.version(subject, LATEST)
-        request = _completed(request, latest)
-        normalize = normalize or self._configuration.normalize(repository, subject)
-        candidate = self._texts.candidate(repository, subject, request, normalize=normalize, strict=True)
-        existing = matching(repository, subject, candidate, request, deleted=False)
-        if existing is not None and _is_expected(existing, latest, request):
-            return existing
-        if request.schema_id is not None:
-            raise OperationNotPermitted(f"Subject {subject} in context . is not in import mode", subject=subject)
-        version = 1 + max((number for number, _ in repository.version_numbers(subject)), default=0)
-        if request.version not in (None, 0, LATEST, version):
+        settings = self._configuration.settings(repository, subject)
+        subject, config = settings.subject, settings.config
+        view = repository.subject_view(subject)
+        normalize = normalize or bool(config.normalize)
+        candidate, problem = self._parsed(repository, request, settings, normalize)
+        if candidate is not None and not adds_to_requests(config):
+            existing = matching(repository, subject, view, candidate, version=request.version)
+            if existing is not None and request.schema_id in (None, existing.schema.schema_id):
+                return existing
+        _require_mode(subject, request, settings.mode)
+        if problem is not None:
+            raise problem
+        if settings.mode.takes_ids:
+            return _decide_import(repository, subject, view, candidate, request)
+        latest = repository.version(subject, LATEST) if view.numbers(deleted=False) else None
+        request = completed(request, config, latest, view.next_version)
+        if candidate is None:
+            candidate = self._texts.candidate(repository, subject, request, normalize=normalize, strict=False)
+        content = replace(candidate.content, metadata=request.metadata, rule_set=request.rule_set)
+        candidate = replace(candidate, content=content)
+        if request.version in (None, 0):
+            existing = matching(repository, subject, view, candidate)
+            if existing is not None:
+                return existing
+        if not force:
+            self._require_compatible(repository, settings, candidate)
+        if request.version not in (None, 0, LATEST, view.next_version):
             raise InvalidSchema("Version is not one more than previous version", subject=subject)
-        candidate = _with_metadata(candidate, request, latest, version)
-        verdict = self._compatibility.verdict(repository, subject, candidate.schema)
+        return _planned(repository, _Plan(subject, view.state, candidate, view.next_version))
+
+    def _parsed(
+        self,
+        repository: Repository,
+        request: SchemaRequest,
+        settings: SubjectSettings,
+        normalize: bool,
+    ) -> tuple[Candidate | None, InvalidSchema | None]:
+        """The request's schema, and what is wrong with it for a new version: one from before may be found with it."""
+        if not has_text(request):
+            return None, None
+        subject = settings.subject
+        # What comes from another registry was accepted there.
+        lenient = request.schema_id is not None or settings.config.validate_new_schemas is False
+        try:
+            found = self._texts.candidate(repository, subject, request, normalize=normalize, strict=not lenient)
+            return found, None
+        except InvalidSchema as error:
+            if lenient:
+                return None, error
+            problem = error
+        try:
+            return self._texts.candidate(repository, subject, request, normalize=normalize, strict=False), problem
+        except InvalidSchema:
+            return None, problem
+
+    def _require_compatible(self, repository: Repository, settings: SubjectSettings, candidate: Candidate) -> None:
+        verdict = self._compatibility.verdict(repository, settings, candidate)
         if not verdict.is_compatible:
-            raise IncompatibleSchema(verdict.messages, subject=subject)
-        return _Plan(subject, seen, candidate, version)
+            raise IncompatibleSchema(verdict.messages, subject=settings.subject)
 
     def _apply(self, repository: Repository, *, plan: _Plan) -> StoredVersion:
         now_ms = self._now_ms()
-        content = plan.candidate.content
+        if plan.revives:
+            repository.bump_revision()
         subject_id = repository.claim_subject(plan.subject, plan.seen)
-        for reference in content.references:
-            if not repository.hold_reference(in_context_of(plan.subject, reference.subject), reference.version):
+        is_import = plan.imposed_id is not None
+        for reference in plan.candidate.content.references:
+            target = in_context_of(plan.subject, reference.subject)
+            if not repository.hold_reference(target, reference.version, deleted=is_import):
                 raise Conflict(f"{reference} has been deleted")
-        context = context_of(plan.subject)
-        repository.list_context(context)
-        if repository.schema_of(context, content) is None:
-            schema_id = repository.take_schema_id(context)
-            repository.add_schema(context, schema_id, content, plan.candidate.lookup_key, now_ms)
-        schema = repository.schema_of(context, content)
-        if schema is None or not repository.hold_schema(schema.row_key):
-            raise Conflict("the schema has gone")
-        repository.add_version(subject_id, plan.version, schema.row_key, now_ms)
-        _drop_replaced(repository, subject_id, plan.subject, schema.schema_id)
+        repository.list_context(plan.context)
+        schema = _held_schema(repository, plan) if plan.known is not None else _new_schema(repository, plan, now_ms)
+        (repository.put_version if is_import else repository.add_version)(
+            subject_id, plan.version, schema.row_key, now_ms
+        )
+        if plan.revives:
+            _drop_replaced(repository, subject_id, plan, schema)
         return StoredVersion(plan.subject, plan.version, replace(schema, deleted=False), now_ms)
 
 
-def matching(
-    repository: Repository, subject: str, candidate: Candidate, request: SchemaRequest, *, deleted: bool
-) -> StoredVersion | None:
-    """The newest version of a subject that says the same as the candidate.
-
-    A request without metadata matches whatever the version has; `confluent:version` counts only if both have it.
-    """
-    found = repository.versions(subject=subject, lookup_key=candidate.lookup_key, deleted=deleted)
-    for version in reversed(found):
-        if request.metadata is None or _same_metadata(request.metadata, version.schema.content.metadata):
-            return version
-    return None
-
-
-def _completed(request: SchemaRequest, latest: StoredVersion | None) -> SchemaRequest:
-    """A request without a schema changes only the latest version's metadata."""
-    if request.text is not None or latest is None:
-        return request
-    content = latest.schema.content
-    return replace(request, text=content.text, references=content.references)
+def _decide_import(
+    repository: Repository, subject: str, view: SubjectView, candidate: Candidate | None, request: SchemaRequest
+) -> _Plan:
+    """Schemas of another registry keep their ids, versions and contents, whatever was before."""
+    if candidate is None:
+        raise InvalidSchema("Empty schema")
+    assert request.schema_id is not None
+    context, schema_id = context_of(subject), SchemaId(request.schema_id)
+    owner = repository.schema(context, schema_id)
+    if owner is not None and owner.content != candidate.content:
+        raise OperationNotPermitted(
+            f"Overwrite new schema with id {schema_id} in context {context} is not permitted.", subject=subject
+        )
+    version = request.version if request.version is not None and request.version > 0 else view.next_version
+    there = repository.version(subject, version)
+    if there is not None and there.schema.schema_id != schema_id:
+        raise SchemaIdMismatch(str(schema_id), subject=subject, version=version, schema_id=there.schema.schema_id)
+    return _Plan(subject, view.state, candidate, version, known=owner, imposed_id=schema_id, revives=True)
 
 
-def _is_expected(existing: StoredVersion, latest: StoredVersion | None, request: SchemaRequest) -> bool:
-    if request.schema_id is not None and request.schema_id != existing.schema.schema_id:
-        return False
-    if request.version == LATEST:
-        return latest is not None and latest.version == existing.version
-    return request.version in (None, 0, existing.version)
+def _planned(repository: Repository, plan: _Plan) -> _Plan:
+    known = repository.schema_of(plan.context, plan.candidate.content)
+    revives = known is not None and repository.is_hidden(known.row_key, plan.subject)
+    return replace(plan, known=known, revives=revives)
 
 
-def _with_metadata(
-    candidate: Candidate, request: SchemaRequest, latest: StoredVersion | None, version: int
-) -> Candidate:
-    """Metadata that the request leaves out is the latest version's; a version number in it is kept true."""
-    metadata = request.metadata
-    if metadata is None and latest is not None:
-        metadata = latest.schema.content.metadata
-    properties = dict(metadata.properties) if metadata is not None else {}
-    if (request.version or 0) > 0 or VERSION_PROPERTY in properties:
-        properties[VERSION_PROPERTY] = str(version)
-        metadata = replace(metadata or Metadata(), properties=tuple(sorted(properties.items())))
-    return replace(candidate, content=replace(candidate.content, metadata=metadata))
+def _held_schema(repository: Repository, plan: _Plan) -> StoredSchema:
+    """The schema of a plan, which stays as it is until the transaction ends."""
+    assert plan.known is not None
+    if not repository.hold_schema(plan.known.row_key):
+        raise Conflict("the schema has gone")
+    # Asked again, because whoever held it before may have deleted its last visible version.
+    if not plan.revives and repository.is_hidden(plan.known.row_key, plan.subject):
+        raise Conflict("the schema has been deleted softly")
+    return plan.known
 
 
-def _same_metadata(wanted: Metadata, found: Metadata | None) -> bool:
-    if found is None:
-        return wanted == Metadata()
-    left, right = dict(wanted.properties), dict(found.properties)
-    if (VERSION_PROPERTY in left) != (VERSION_PROPERTY in right):
-        left.pop(VERSION_PROPERTY, None)
-        right.pop(VERSION_PROPERTY, None)
-    return left == right and wanted.tags == found.tags and wanted.sensitive == found.sensitive
+def _new_schema(repository: Repository, plan: _Plan, now_ms: int) -> StoredSchema:
+    content, context = plan.candidate.content, plan.context
+    is_copy = False
+    if plan.imposed_id is None:
+        schema_id = repository.take_schema_id(context)
+    else:
+        schema_id = plan.imposed_id
+        repository.keep_schema_id(context, schema_id)
+        is_copy = repository.schema_of(context, content) is not None
+    row_key = repository.add_schema(context, schema_id, content, plan.candidate.lookup_key, now_ms, is_copy=is_copy)
+    if row_key is None:
+        raise Conflict("the schema has come")
+    return StoredSchema(schema_id, content, now_ms, context=context, row_key=row_key)
 
 
-def _drop_replaced(repository: Repository, subject_id: int, subject: str, schema_id: int) -> None:
+def _require_mode(subject: str, request: SchemaRequest, mode: Mode) -> None:
+    refuse_readonly(subject, mode)
+    if request.schema_id is not None and not mode.takes_ids:
+        raise not_permitted(subject, "is not in import mode")
+    if request.schema_id is None and mode is not Mode.READWRITE:
+        raise not_permitted(subject, "is not in read-write mode")
+
+
+def _drop_replaced(repository: Repository, subject_id: int, plan: _Plan, schema: StoredSchema) -> None:
     """Registering again what was deleted softly replaces the deleted version, unless something refers to it."""
     replaced = [
         found.version
-        for found in repository.versions(subject=subject, schema_id=schema_id, deleted=True)
-        if found.deleted and not repository.referencing(subject, found.version, deleted=True)
+        for found in repository.versions(subject=plan.subject, schema_key=schema.row_key, deleted=True)
+        if found.deleted
+        and found.version < plan.version
+        and not repository.referencing(plan.subject, found.version, deleted=True)
     ]
     if replaced:
         repository.remove_versions(subject_id, replaced)

@@ -51,7 +51,7 @@ class SchemaTexts:
         """
         if request.schema_type != SCHEMA_TYPE:
             raise InvalidSchema(f"Invalid schema type {request.schema_type}")
-        if not request.text:
+        if not request.text or not request.text.strip():
             raise InvalidSchema("Empty schema")
         try:
             references = tuple(_definite(repository, subject, reference) for reference in request.references)
@@ -66,7 +66,7 @@ class SchemaTexts:
             text, references = normalized_text(schema), tuple(sorted(set(references)))
         else:
             text = canonical_text(schema)
-        content = SchemaContent(text, references, request.metadata)
+        content = SchemaContent(text, references, request.metadata, request.rule_set)
         return Candidate(content, schema, _lookup_key(schema, bool(references)))
 
     def parsed(self, repository: Repository, stored: StoredSchema) -> Schema:

@@ -2,7 +2,8 @@
 
 Invariants, each held by a constraint and not by code alone:
 - one row of `schemas` per content (`fingerprint`) and context, so that fifty clients that register the same schema at
-  once get one id, and one per id and context;
+  once get one id, and one per id and context. Only an import may bring a content again under a second id, because
+  other registries hold such pairs: those rows differ in `copy`;
 - one row of `versions` per (subject, version), so that two registrations cannot take the same number;
 - `subjects.revision` grows with every change of the subject's versions: whoever decided on an older revision (which
   version is next, which versions to be compatible with) finds that it has moved on and decides again;
@@ -74,13 +75,14 @@ class ContextRow(Base):
 class SchemaRow(Base):
     """A schema's content in a context. `row_key` is known only in here, `id` is what clients know.
 
-    `lookup_key` is the MD5 by which equal schemas written differently find each other.
+    `lookup_key` is the MD5 by which equal schemas written differently find each other. `copy` is 0, or the id where an
+    import brought a content that had one already.
     """
 
     __tablename__ = "schemas"
     __table_args__ = (
         UniqueConstraint("context", "id"),
-        UniqueConstraint("context", "fingerprint"),
+        UniqueConstraint("context", "fingerprint", "copy"),
         # What a process keeps of a schema in its memory goes by row_key, so that must not come back either.
         {"sqlite_autoincrement": True},
     )
@@ -89,6 +91,7 @@ class SchemaRow(Base):
     context: Mapped[str] = mapped_column(Text)
     id: Mapped[int] = mapped_column(Integer)
     fingerprint: Mapped[bytes] = mapped_column(LargeBinary(16), index=True)
+    copy: Mapped[int] = mapped_column(Integer)
     lookup_key: Mapped[bytes] = mapped_column(LargeBinary(16))
     text: Mapped[str] = mapped_column(Text)
     metadata_json: Mapped[str | None] = mapped_column(Text)

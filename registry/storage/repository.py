@@ -39,6 +39,31 @@ class SubjectState:
     revision: int
 
 
+@dataclass(frozen=True, slots=True)
+class VersionMark:
+    """A stored version without its schema."""
+
+    version: int
+    deleted: bool
+    schema_key: int
+    lookup_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectView:
+    """All versions of a subject, ascending, without their schemas. `state` is None when nothing is stored."""
+
+    state: SubjectState | None = None
+    marks: tuple[VersionMark, ...] = ()
+
+    @property
+    def next_version(self) -> int:
+        return 1 + max((mark.version for mark in self.marks), default=0)
+
+    def numbers(self, *, deleted: bool) -> list[int]:
+        return [mark.version for mark in self.marks if deleted or not mark.deleted]
+
+
 _SCHEMA_COLUMNS = (
     SchemaRow.row_key,
     SchemaRow.context,
@@ -85,6 +110,29 @@ class Repository(ScopeTables):
         row = self._connection.execute(query).first()
         return None if row is None else SubjectState(row.id, row.revision)
 
+    def subject_view(self, subject: str) -> SubjectView:
+        if not is_storable(subject):
+            return SubjectView()
+        query = (
+            sa.select(
+                SubjectRow.id,
+                SubjectRow.revision,
+                VersionRow.version,
+                VersionRow.deleted,
+                VersionRow.schema_key,
+                SchemaRow.lookup_key,
+            )
+            .outerjoin(VersionRow, VersionRow.subject_id == SubjectRow.id)
+            .outerjoin(SchemaRow, SchemaRow.row_key == VersionRow.schema_key)
+            .where(SubjectRow.name == subject)
+            .order_by(VersionRow.version)
+        )
+        rows = self._connection.execute(query).all()
+        if not rows:
+            return SubjectView()
+        marks = (VersionMark(*row[2:]) for row in rows if row.version is not None)
+        return SubjectView(SubjectState(rows[0].id, rows[0].revision), tuple(marks))
+
     def version_numbers(self, subject: str) -> list[tuple[int, bool]]:
         """(version, is deleted softly) of every stored version, ascending."""
         if not is_storable(subject):
@@ -103,7 +151,7 @@ class Repository(ScopeTables):
         subject: str | None = None,
         wanted: SubjectFilter = EVERYTHING,
         lookup_key: bytes | None = None,
-        schema_id: int | None = None,
+        schema_key: int | None = None,
         deleted: bool = False,
     ) -> list[StoredVersion]:
         """Versions that match all that is given, ordered by subject and version."""
@@ -114,8 +162,8 @@ class Repository(ScopeTables):
             query = query.where(SubjectRow.name == subject)
         if lookup_key is not None:
             query = query.where(SchemaRow.lookup_key == lookup_key)
-        if schema_id is not None:
-            query = query.where(SchemaRow.id == schema_id)
+        if schema_key is not None:
+            query = query.where(SchemaRow.row_key == schema_key)
         if not deleted:
             query = query.where(VersionRow.deleted.is_(False))
         return sorted(self._stored_versions(query), key=lambda found: (found.subject, found.version))
@@ -161,8 +209,15 @@ class Repository(ScopeTables):
 
     def put_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> None:
         """Adds a version, or replaces the one of that number."""
-        self.remove_versions(subject_id, [version], keep_subject=True)
-        self.add_version(subject_id, version, schema_key, now_ms)
+        chosen = (VersionRow.subject_id == subject_id, VersionRow.version == version)
+        before = self._connection.scalar(sa.select(VersionRow.schema_key).where(*chosen))
+        if before is None:
+            self.add_version(subject_id, version, schema_key, now_ms)
+            return
+        self._connection.execute(
+            sa.update(VersionRow).where(*chosen).values(schema_key=schema_key, deleted=False, created_ms=now_ms)
+        )
+        self._remove_unused([before])
 
     def lock_versions(self, subject_id: int, versions: Iterable[int]) -> None:
         """Waits for those who are making schemas that refer to these versions; nobody begins to before the end."""
@@ -178,14 +233,16 @@ class Repository(ScopeTables):
             .with_for_update()
         )
 
-    def hold_reference(self, target: str, version: int) -> bool:
-        """Whether a version is there and not deleted, and nobody deletes it before the end of this transaction."""
+    def hold_reference(self, target: str, version: int, *, deleted: bool = False) -> bool:
+        """Whether a version is there (`deleted`: if only softly deleted) and stays so until this transaction ends."""
         query = (
             sa.select(VersionRow.version)
             .join(SubjectRow, SubjectRow.id == VersionRow.subject_id)
-            .where(SubjectRow.name == target, VersionRow.version == version, VersionRow.deleted.is_(False))
+            .where(SubjectRow.name == target, VersionRow.version == version)
             .with_for_update(read=True, of=VersionRow)
         )
+        if not deleted:
+            query = query.where(VersionRow.deleted.is_(False))
         return self._connection.scalar(query) is not None
 
     def mark_deleted(self, subject_id: int, versions: Iterable[int]) -> None:
@@ -195,38 +252,49 @@ class Repository(ScopeTables):
             .values(deleted=True)
         )
 
-    def remove_versions(self, subject_id: int, versions: Iterable[int], *, keep_subject: bool = False) -> None:
-        """Removes versions for good, and what nothing uses any more: schemas, the subject, its configuration and mode.
-
-        `keep_subject` is for when a version is about to be added.
-        """
+    def remove_versions(self, subject_id: int, versions: Iterable[int]) -> None:
+        """Removes versions for good, and what has no use then: schemas, the subject, its configuration and mode."""
         chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(list(versions)))
         schema_keys = list(self._connection.scalars(sa.select(VersionRow.schema_key).where(*chosen)))
         self._connection.execute(sa.delete(VersionRow).where(*chosen))
-        unused = ~sa.exists().where(VersionRow.schema_key == SchemaRow.row_key)
-        self._connection.execute(sa.delete(SchemaRow).where(SchemaRow.row_key.in_(schema_keys), unused))
-        if keep_subject or self._connection.scalar(sa.select(sa.exists().where(VersionRow.subject_id == subject_id))):
+        self._remove_unused(schema_keys)
+        if self._connection.scalar(sa.select(sa.exists().where(VersionRow.subject_id == subject_id))):
             return
         name = sa.select(SubjectRow.name).where(SubjectRow.id == subject_id).scalar_subquery()
         self._connection.execute(sa.delete(ConfigRow).where(ConfigRow.scope == name))
         self._connection.execute(sa.delete(ModeRow).where(ModeRow.scope == name))
         self._connection.execute(sa.delete(SubjectRow).where(SubjectRow.id == subject_id))
 
+    def _remove_unused(self, schema_keys: Sequence[int]) -> None:
+        unused = ~sa.exists().where(VersionRow.schema_key == SchemaRow.row_key)
+        self._connection.execute(sa.delete(SchemaRow).where(SchemaRow.row_key.in_(schema_keys), unused))
+
     def schema(self, context: str, schema_id: int) -> StoredSchema | None:
         # A database driver would refuse a larger number in its own way.
-        if not 0 < schema_id <= SCHEMA_ID_MAX:
+        if not 0 <= schema_id <= SCHEMA_ID_MAX:
             return None
         return next(iter(self._schemas(SchemaRow.context == context, SchemaRow.id == schema_id)), None)
 
     def schema_of(self, context: str, content: SchemaContent) -> StoredSchema | None:
-        """The schema with that content, held until the end of the transaction when that one writes."""
+        """The schema with that content; of several, which only imports bring, the one that was there first."""
         chosen = (SchemaRow.context == context, SchemaRow.fingerprint == content.fingerprint)
-        return next(iter(self._schemas(*chosen)), None)
+        return min(self._schemas(*chosen), key=lambda schema: schema.row_key, default=None)
 
     def hold_schema(self, row_key: int) -> bool:
         """Whether a schema is there, and nobody deletes it or its versions before the end of this transaction."""
         query = sa.select(SchemaRow.row_key).where(SchemaRow.row_key == row_key).with_for_update(read=True)
         return self._connection.scalar(query) is not None
+
+    def is_hidden(self, row_key: int, subject: str) -> bool:
+        """Whether all versions of a schema are deleted softly, or one under a subject is."""
+        of_subject = sa.select(SubjectRow.id).where(SubjectRow.name == subject).scalar_subquery()
+        live = sa.func.max(sa.case((VersionRow.deleted, 0), else_=1))
+        hidden_here = sa.func.max(
+            sa.case((sa.and_(VersionRow.deleted, VersionRow.subject_id == of_subject), 1), else_=0)
+        )
+        row = self._connection.execute(sa.select(live, hidden_here).where(VersionRow.schema_key == row_key)).one()
+        # Both are null for a schema without versions.
+        return bool(row[0] == 0 or row[1] == 1)
 
     def schemas_by_fingerprint(self, fingerprint: bytes) -> list[StoredSchema]:
         """The same content in each context that has it, the default context first."""
@@ -245,22 +313,33 @@ class Repository(ScopeTables):
         return self._connection.scalar(query) or 0
 
     def add_schema(
-        self, context: str, schema_id: SchemaId, content: SchemaContent, lookup_key: bytes, now_ms: int
+        self,
+        context: str,
+        schema_id: SchemaId,
+        content: SchemaContent,
+        lookup_key: bytes,
+        now_ms: int,
+        *,
+        is_copy: bool = False,
     ) -> int | None:
-        """Stores a content and returns its row key; None when another transaction has just stored it."""
+        """Stores a content and returns its row key; None when another transaction has just stored it.
+
+        `is_copy` says that the content is there already, under another id.
+        """
         result = self._connection.execute(
             self._insert(SchemaRow)
             .values(
                 context=context,
                 id=schema_id,
                 fingerprint=content.fingerprint,
+                copy=schema_id if is_copy else 0,
                 lookup_key=lookup_key,
                 text=content.text,
                 metadata_json=metadata_json(content.metadata),
                 rule_set_json=rule_set_json(content.rule_set),
                 created_ms=now_ms,
             )
-            .on_conflict_do_nothing(index_elements=["context", "fingerprint"])
+            .on_conflict_do_nothing(index_elements=["context", "fingerprint", "copy"])
             .returning(SchemaRow.row_key)
         )
         row_key = result.scalar()
@@ -305,17 +384,6 @@ class Repository(ScopeTables):
         if not deleted:
             query = query.where(VersionRow.deleted.is_(False))
         return sorted(SubjectVersion(row.name, row.version) for row in self._connection.execute(query))
-
-    def version_mark(self, subject: str, version: int) -> tuple[int, bool] | None:
-        """(id, is deleted softly) of a version, if it is stored."""
-        query = (
-            sa.select(SchemaRow.id, VersionRow.deleted)
-            .join(VersionRow, VersionRow.schema_key == SchemaRow.row_key)
-            .join(SubjectRow, SubjectRow.id == VersionRow.subject_id)
-            .where(SubjectRow.name == subject, VersionRow.version == version)
-        )
-        row = self._connection.execute(query).first()
-        return None if row is None else (row.id, row.deleted)
 
     def _stored_versions(self, query: sa.Select[Any]) -> list[StoredVersion]:
         rows = self._connection.execute(query).all()

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from flask.testing import FlaskClient
 
+from headrace.version import VERSION
 from registry.api.app import create_app
 from registry.storage.database import Database
 
@@ -106,7 +107,7 @@ def registry_in_process(database_url: str, **options: Any) -> Iterator[RegistryI
     try:
         database.upgrade()
         clock = itertools.count(1_000)
-        app = create_app(database, now_ms=lambda: next(clock), **options)
+        app = create_app(database, now_ms=lambda: next(clock), **{"version": VERSION, **options})
         yield RegistryInProcess(app.test_client())
     finally:
         database.close()

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry
+from registry_calls import (
+    CONTENT_TYPE,
+    STRING,
+    USER_1,
+    USER_2,
+    USER_INCOMPATIBLE,
+    Registry,
+    RegistryInProcess,
+)
 
 from headrace.version import VERSION
 
 
 @pytest.fixture(scope="module")
-def registry(registry_url: str) -> Registry:
-    return Registry(registry_url)
+def registry(app_registry: RegistryInProcess) -> Registry:
+    return app_registry
 
 
 @pytest.fixture
@@ -124,7 +132,7 @@ def test_lookup_tells_unknown_subject_from_unknown_schema(registry: Registry, su
         ("DELETE", "/config/none", (404, 40401, "Subject 'none' not found.")),
         ("GET", "/mode/none", (404, 40409, "Subject 'none' does not have subject-level mode configured")),
         ("GET", "/nothing/here", (404, 404, "HTTP 404 Not Found")),
-        ("PUT", "/mode", (405, 405, "HTTP 405 Method Not Allowed")),
+        ("PUT", "/subjects", (405, 405, "HTTP 405 Method Not Allowed")),
         ("GET", "/subjects/%00/versions", (422, 42208, "The specified subject '\x00' is not a valid.")),
         ("GET", "/subjects/:.other:s/versions", (404, 40401, "Subject ':.other:s' not found.")),
     ],

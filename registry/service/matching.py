@@ -1,0 +1,91 @@
+"""Which version of a subject already holds what a request brings, and what a request leaves to the version before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from registry.domain import LATEST, ConfigEntry, SchemaContent, SchemaReference, SchemaRequest, StoredVersion
+from registry.errors import InvalidSchema
+from registry.metadata import finds, merged_metadata, numbered
+from registry.rules import merged_rules
+from registry.service.texts import Candidate
+from registry.storage.repository import Repository, SubjectView
+
+
+def matching(
+    repository: Repository,
+    subject: str,
+    view: SubjectView,
+    candidate: Candidate,
+    *,
+    version: int | None = None,
+    deleted: bool = False,
+) -> StoredVersion | None:
+    """The newest version of a subject that says the same as the candidate.
+
+    Args:
+        repository: where the schemas are.
+        subject: the subject.
+        view: its versions.
+        candidate: the schema.
+        version: with `LATEST` only the newest version counts, with a number only that one; None and 0 leave it open.
+        deleted: whether softly deleted versions count too.
+    """
+    numbers = view.numbers(deleted=deleted)
+    if version == LATEST:
+        numbers = numbers[-1:]
+    elif version:
+        numbers = [version]
+    keys = {mark.version: mark.lookup_key for mark in view.marks if deleted or not mark.deleted}
+    if not any(keys.get(number) == candidate.lookup_key for number in numbers):
+        return None
+    found = repository.versions(subject=subject, lookup_key=candidate.lookup_key, deleted=deleted)
+    chosen = (item for item in reversed(found) if item.version in numbers)
+    return next((item for item in chosen if _says_the_same(candidate.content, item)), None)
+
+
+def completed(
+    request: SchemaRequest, config: ConfigEntry, latest: StoredVersion | None, version: int | None
+) -> SchemaRequest:
+    """A request with what it leaves out: the schema, metadata and rules of the latest version, and the configured ones.
+
+    Args:
+        version: the number that the schema will have, which metadata that tells it must tell; None keeps metadata.
+
+    Raises:
+        InvalidSchema: there is no schema, and none to take.
+    """
+    content = None if latest is None else latest.schema.content
+    if not has_text(request):
+        if content is None:
+            raise InvalidSchema("Empty schema")
+        request = replace(request, text=content.text, references=content.references)
+    metadata = request.metadata if request.metadata is not None or content is None else content.metadata
+    rule_set = request.rule_set if request.rule_set is not None or content is None else content.rule_set
+    metadata = merged_metadata(config.default_metadata, metadata, config.override_metadata)
+    if version is not None:
+        metadata = numbered(metadata, version, wanted=request.version not in (None, 0))
+    rule_set = merged_rules(config.default_rule_set, rule_set, config.override_rule_set)
+    return replace(request, metadata=metadata, rule_set=rule_set)
+
+
+def has_text(request: SchemaRequest) -> bool:
+    return bool(request.text and request.text.strip())
+
+
+def adds_to_requests(config: ConfigEntry) -> bool:
+    """Whether a configuration gives versions metadata or rules, so that a request does not show what it will store."""
+    added = (config.default_metadata, config.override_metadata, config.default_rule_set, config.override_rule_set)
+    return any(value is not None for value in added)
+
+
+def _says_the_same(wanted: SchemaContent, stored: StoredVersion) -> bool:
+    content = stored.schema.content
+    return _finds_references(wanted.references, content.references) and finds(
+        (wanted.metadata, wanted.rule_set), (content.metadata, content.rule_set), stored.version
+    )
+
+
+def _finds_references(wanted: tuple[SchemaReference, ...], stored: tuple[SchemaReference, ...]) -> bool:
+    """A schema in one piece finds the one that was split, and not the other way round."""
+    return not wanted or sorted(wanted) == sorted(stored)

@@ -1,0 +1,158 @@
+"""What may be done with subjects: reading and writing, only reading, or taking schemas over with their ids."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+
+from registry.domain import Mode, StoredVersion
+from registry.errors import (
+    InvalidMode,
+    OperationNotPermitted,
+    ReferenceExists,
+    SubjectModeNotConfigured,
+    SubjectNotFound,
+)
+from registry.names import EVERYWHERE, context_of, filter_of_scope, is_whole_context, scopes_of
+from registry.service.inheritance import effective_mode
+from registry.storage.database import Database
+from registry.storage.repository import Repository
+
+logger = logging.getLogger(__name__)
+
+
+class Modes:
+    """Reads and changes modes; with `mutable` false they stay as they are."""
+
+    def __init__(self, database: Database, *, mutable: bool = True) -> None:
+        self._database = database
+        self._mutable = mutable
+
+    def of_scope(self, scope: str | None, *, in_effect: bool) -> Mode:
+        """The mode that is set at a scope itself, or with `in_effect` the one that holds in it.
+
+        Raises:
+            SubjectModeNotConfigured: none is set; the default context is READWRITE then.
+        """
+
+        def read(repository: Repository) -> Mode:
+            if in_effect:
+                return mode_of(repository, scope)
+            found = repository.modes([scope]).get(scope)
+            if found is None and scope is not None:
+                raise SubjectModeNotConfigured(subject=scope)
+            return found or Mode.READWRITE
+
+        return self._database.read(read)
+
+    def change(self, scope: str | None, mode: Mode | None, *, force: bool) -> None:
+        """Sets the mode of a scope; None takes it away.
+
+        Raises:
+            InvalidMode: the mode is not one of a single subject or context.
+            OperationNotPermitted: modes are not to be changed, or the scope holds schemas and is not to be made one
+                for imports by `force`.
+            ReferenceExists: what is deleted softly in the scope is referred to from outside.
+        """
+        self._require_mutable()
+        if mode is Mode.FORWARD and scope not in (None, EVERYWHERE):
+            raise InvalidMode(message="Forward mode only supported on global level")
+
+        def write(repository: Repository) -> None:
+            repository.bump_revision()
+            if mode is Mode.IMPORT and not force and mode_of(repository, scope) is not Mode.IMPORT:
+                _make_room(repository, scope)
+            if mode is None:
+                repository.remove_modes([scope])
+            else:
+                repository.put_mode(scope, mode)
+
+        self._database.write(write)
+        logger.info("mode changed: scope=%s mode=%s", scope, mode)
+
+    def reset(self, scope: str | None, *, recursive: bool) -> Mode | None:
+        """Takes the mode of a scope away and returns what it was.
+
+        With `recursive` also those of every subject in it; then there need not be one at the scope itself.
+
+        Raises:
+            SubjectNotFound: none is set.
+            OperationNotPermitted: modes are not to be changed.
+        """
+        self._require_mutable()
+
+        def remove(repository: Repository) -> Mode | None:
+            repository.bump_revision()
+            found = repository.modes([scope]).get(scope)
+            if found is None and not recursive:
+                if scope is not None:
+                    raise SubjectNotFound(subject=scope)
+                return Mode.READWRITE
+            inside = [other for other in repository.mode_scopes() if _governs(scope, other)] if recursive else []
+            repository.remove_modes([scope, *inside])
+            return found
+
+        removed = self._database.write(remove)
+        logger.info("mode removed: scope=%s recursive=%s", scope, recursive)
+        return removed
+
+    def _require_mutable(self) -> None:
+        if not self._mutable:
+            raise OperationNotPermitted("Mode changes are not allowed")
+
+
+def mode_of(repository: Repository, scope: str | None) -> Mode:
+    scopes = scopes_of(scope)
+    modes = repository.modes(scopes)
+    return effective_mode([modes.get(scope) for scope in scopes])
+
+
+def require_writable(repository: Repository, scope: str | None) -> None:
+    """Makes sure that a scope may be changed.
+
+    Raises:
+        OperationNotPermitted: it is read-only.
+    """
+    refuse_readonly(scope, mode_of(repository, scope))
+
+
+def refuse_readonly(scope: str | None, mode: Mode) -> None:
+    if mode.is_readonly:
+        raise not_permitted(scope, "is in read-only mode")
+
+
+def not_permitted(scope: str | None, why: str) -> OperationNotPermitted:
+    # The Confluent registry prints Java's null for what holds for all.
+    return OperationNotPermitted(
+        f"Subject {'null' if scope is None else scope} in context {context_of(scope or '')} {why}", subject=scope or ""
+    )
+
+
+def _make_room(repository: Repository, scope: str | None) -> None:
+    """Removes for good what is deleted softly in a scope, so that ids and versions are free for those that come."""
+    if scope is not None and not is_whole_context(scope):
+        stored = repository.versions(subject=scope, deleted=True)
+    else:
+        stored = repository.versions(wanted=filter_of_scope(scope), deleted=True)
+    if any(not item.deleted for item in stored):
+        raise OperationNotPermitted("Cannot import since found existing subjects", subject=scope or "")
+    by_subject: dict[str, list[StoredVersion]] = defaultdict(list)
+    for item in stored:
+        by_subject[item.subject].append(item)
+    leaving = {(item.subject, item.version) for item in stored}
+    for subject, versions in sorted(by_subject.items()):
+        subject_id = repository.claim_subject(subject, repository.subject_state(subject))
+        repository.lock_versions(subject_id, [item.version for item in versions])
+    for item in stored:
+        users = repository.users(repository.referencing(item.subject, item.version, deleted=True), deleted=True)
+        if any((user.subject, user.version) not in leaving for user in users):
+            raise ReferenceExists(subject=item.subject, version=item.version)
+    for subject, versions in sorted(by_subject.items()):
+        state = repository.subject_state(subject)
+        assert state is not None
+        repository.remove_versions(state.subject_id, [item.version for item in versions])
+
+
+def _governs(scope: str | None, other: str | None) -> bool:
+    """Whether a mode at `scope` holds at `other`, which has none of its own."""
+    return scope != other and scope in scopes_of(other)
