@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from registry.domain import SCHEMA_TYPE, ConfigChange, ConfigEntry, Metadata, StoredSchema, StoredVersion
+from registry.service.presentation import PLAIN, Shown
 from registry.tags import TaggedEntity
 
 
@@ -94,16 +95,14 @@ CONFIG_KEYS: Final = {
 """The same for the request that changes a configuration, and its echo."""
 
 
-def version_entity(
-    stored: StoredVersion, profile: Profile, *, text: str | None = None, tagged: Iterable[TaggedEntity] = ()
-) -> dict[str, Any]:
-    """A version of a subject; `text` is shown in place of its own, `tagged` is what was found of its tags."""
+def version_entity(stored: StoredVersion, profile: Profile, as_shown: Shown = PLAIN) -> dict[str, Any]:
+    """A version of a subject."""
     values = {
         "subject": stored.subject,
         "version": stored.version,
         "id": stored.schema.schema_id,
-        **_content(stored.schema, text),
-        "schemaTags": tagged_entities(tagged),
+        **_content(stored.schema, as_shown),
+        "schemaTags": tagged_entities(as_shown.tagged),
         "ts": stored.created_ms,
         "deleted": stored.deleted,
     }
@@ -120,16 +119,15 @@ def schema_entity(
     profile: Profile,
     *,
     used: StoredVersion | None = None,
-    text: str | None = None,
-    tagged: Iterable[TaggedEntity] = (),
+    as_shown: Shown = PLAIN,
     schema_id_max: int | None = None,
 ) -> dict[str, Any]:
     """A schema; `used` is the version that uses it under the subject that was asked for."""
     values = {
         "subject": None if used is None else used.subject,
         "version": None if used is None else used.version,
-        **_content(schema, text),
-        "schemaTags": tagged_entities(tagged),
+        **_content(schema, as_shown),
+        "schemaTags": tagged_entities(as_shown.tagged),
         "maxId": schema_id_max,
         "ts": schema.created_ms if used is None else used.created_ms,
         "deleted": schema.deleted if used is None else used.deleted,
@@ -137,12 +135,12 @@ def schema_entity(
     return shown(values, SCHEMA_KEYS, profile)
 
 
-def registered_entity(stored: StoredVersion, profile: Profile, *, text: str | None = None) -> dict[str, Any]:
+def registered_entity(stored: StoredVersion, profile: Profile, as_shown: Shown = PLAIN) -> dict[str, Any]:
     """What registering answers about the version that holds the schema."""
     values = {
         "id": stored.schema.schema_id,
         "version": stored.version,
-        **_content(stored.schema, text),
+        **_content(stored.schema, as_shown),
         "ts": stored.created_ms,
         "deleted": stored.deleted,
     }
@@ -181,17 +179,16 @@ def shown(values: Mapping[str, Any], keys: Mapping[str, Profile], profile: Profi
     return _without_empty({key: values.get(key) for key, since in keys.items() if since <= profile})
 
 
-def _content(schema: StoredSchema, text: str | None) -> dict[str, Any]:
+def _content(schema: StoredSchema, as_shown: Shown) -> dict[str, Any]:
     content = schema.content
+    references = content.references if as_shown.references is None else as_shown.references
     return {
         "guid": content.guid,
         "schemaType": SCHEMA_TYPE,
-        "references": [
-            {"name": item.name, "subject": item.subject, "version": item.version} for item in content.references
-        ],
+        "references": [{"name": item.name, "subject": item.subject, "version": item.version} for item in references],
         "metadata": metadata_entity(content.metadata),
         "ruleSet": {} if content.rule_set is None else content.rule_set.to_json(),
-        "schema": content.text if text is None else text,
+        "schema": content.text if as_shown.text is None else as_shown.text,
     }
 
 

@@ -15,12 +15,16 @@ from registry.domain import (
     SchemaReference,
     SchemaRequest,
     StoredSchema,
+    StoredVersion,
 )
 from registry.errors import InvalidSchema
 from registry.names import in_context_of, qualified
 from registry.storage.repository import Repository
+from registry.tags import TaggedEntity, UnknownEntity, known_entities, tagged_entities, with_tags
 
 PARSED_MAX = 1000  # parsed schemas kept; the Confluent registry's own cache size
+REFERENCES_MAX = 1000  # schemas that one may refer to, itself and through others; beyond that a request takes seconds
+RESOLVED_FORMAT = "resolved"
 SHOWN_TEXT_MAX = 500  # characters of a refused schema that its error repeats
 
 
@@ -33,12 +37,26 @@ class Candidate:
     lookup_key: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """A stored schema; `reaches` has its own row key and those of all schemas that it refers to, at any distance."""
+
+    schema: Schema
+    reaches: frozenset[int]
+
+    @classmethod
+    def of(cls, stored: StoredSchema, references: list[_Parsed]) -> _Parsed:
+        schemas = [reference.schema for reference in references]
+        reaches = frozenset([stored.row_key]).union(*(reference.reaches for reference in references))
+        return cls(parse_schema(stored.content.text, references=schemas, strict=False), reaches)
+
+
 class SchemaTexts:
     """Parses schemas, keeping those that are stored. Thread-safe."""
 
     def __init__(self) -> None:
         # By row key, which is never used for another content, so that nothing here can become wrong.
-        self._parsed: OrderedDict[int, Schema] = OrderedDict()
+        self._parsed: OrderedDict[int, _Parsed] = OrderedDict()
         self._lock = threading.Lock()
 
     def candidate(
@@ -58,59 +76,142 @@ class SchemaTexts:
             schema = parse_schema(
                 request.text, references=self._referenced(repository, subject, references), source="", strict=strict
             )
+            lookup_key = _lookup_key(schema, bool(references))
         except SchemaParseError as error:
             raise _invalid(subject, request, _described(error)) from error
-        except _ReferenceMissing as error:
+        except _UnusableReference as error:
             raise _invalid(subject, request, str(error)) from error
         if normalize:
             text, references = normalized_text(schema), tuple(sorted(set(references)))
         else:
             text = canonical_text(schema)
         content = SchemaContent(text, references, request.metadata, request.rule_set)
-        return Candidate(content, schema, _lookup_key(schema, bool(references)))
+        return Candidate(content, schema, lookup_key)
+
+    def tagged(
+        self, repository: Repository, subject: str, request: SchemaRequest, latest: StoredVersion | None
+    ) -> SchemaRequest:
+        """A request with the tags that it adds, removes or keeps from the latest version in its text.
+
+        Raises:
+            InvalidSchema: it is no Avro schema, refers to what is not there, or has no such record or field.
+        """
+        if not (request.tags_to_add or request.tags_to_remove or request.propagates_tags):
+            return request
+        if latest is not None and not (request.text and request.text.strip()):
+            request = replace(request, text=latest.schema.content.text, references=latest.schema.content.references)
+        kept: list[TaggedEntity] = []
+        if request.propagates_tags and latest is not None:
+            kept = tagged_entities(self.parsed(repository, latest.schema))
+        text = self.candidate(repository, subject, request, normalize=False, strict=False).content.text
+        try:
+            text = with_tags(text, request.tags_to_add, request.tags_to_remove)
+        except UnknownEntity as error:
+            raise InvalidSchema(str(error), subject=subject) from error
+        # A record or field of before that is no more has no tags to keep.
+        text = with_tags(text, known_entities(text, kept), ())
+        version = request.version
+        if version is None and (request.tags_to_add or request.tags_to_remove):
+            version = LATEST
+        return replace(request, text=text, version=version, tags_to_add=(), tags_to_remove=(), propagates_tags=False)
+
+    def formatted(self, repository: Repository, stored: StoredSchema, format_name: str) -> str:
+        """A schema's text; as `resolved` with every type that it refers to written out, in other formats as it is."""
+        if format_name.lower() != RESOLVED_FORMAT:
+            return stored.content.text
+        return self_contained_text(self.parsed(repository, stored))
 
     def parsed(self, repository: Repository, stored: StoredSchema) -> Schema:
-        """A stored schema; leniently, because it may be older than today's rules."""
-        with self._lock:
-            found = self._parsed.get(stored.row_key)
-            if found is not None:
-                self._parsed.move_to_end(stored.row_key)
-                return found
-        references = self._referenced(repository, qualified(stored.context, ""), stored.content.references)
-        schema = parse_schema(stored.content.text, references=references, strict=False)
-        with self._lock:
-            self._parsed[stored.row_key] = schema
-            while len(self._parsed) > PARSED_MAX:
-                self._parsed.popitem(last=False)
-        return schema
+        """A stored schema; leniently, because it may be older than today's rules.
+
+        Raises:
+            InvalidSchema: what it refers to is no longer there, as after an import that left it out.
+        """
+        try:
+            return self._with_references(repository, stored).schema
+        except (_UnusableReference, SchemaParseError) as error:
+            raise InvalidSchema(f"Schema {stored.schema_id} cannot be read: {error}") from error
+
+    def _with_references(self, repository: Repository, stored: StoredSchema) -> _Parsed:
+        # Not by recursion, since schemas that refer to each other make long chains.
+        found: dict[int, _Parsed] = {}
+        pending, opened = [stored], set[int]()
+        while pending:
+            schema = pending[-1]
+            known = found.get(schema.row_key) or self._kept(schema.row_key)
+            if known is None:
+                targets = _targets(repository, qualified(schema.context, ""), schema.content.references)
+                missing = [target for target in targets if target.row_key not in found]
+                if missing and schema.row_key in opened:
+                    raise _UnusableReference("the schemas refer to each other in a circle")
+                if missing:
+                    opened.add(schema.row_key)
+                    pending.extend(missing)
+                    continue
+                known = _Parsed.of(schema, [found[target.row_key] for target in targets])
+                self._keep(schema.row_key, known)
+            found[schema.row_key] = known
+            pending.pop()
+        return found[stored.row_key]
 
     def _referenced(self, repository: Repository, parent: str, references: tuple[SchemaReference, ...]) -> list[Schema]:
-        schemas = []
-        for reference in references:
-            # Also softly deleted: what a stored schema refers to stays part of it.
-            target = in_context_of(parent, reference.subject)
-            found = repository.version(target, reference.version, deleted=True)
-            if found is None:
-                raise _ReferenceMissing(reference)
-            schemas.append(self.parsed(repository, found.schema))
-        return schemas
+        if len(references) > REFERENCES_MAX:
+            raise _UnusableReference(f"{len(references)} references; at most {REFERENCES_MAX} are followed")
+        found = [self._with_references(repository, target) for target in _targets(repository, parent, references)]
+        reached = len(frozenset[int]().union(*(item.reaches for item in found)))
+        if reached > REFERENCES_MAX:
+            raise _UnusableReference(f"{reached} schemas are referred to by others; at most {REFERENCES_MAX} are read")
+        return [item.schema for item in found]
+
+    def _kept(self, row_key: int) -> _Parsed | None:
+        with self._lock:
+            found = self._parsed.get(row_key)
+            if found is not None:
+                self._parsed.move_to_end(row_key)
+            return found
+
+    def _keep(self, row_key: int, parsed: _Parsed) -> None:
+        with self._lock:
+            self._parsed[row_key] = parsed
+            while len(self._parsed) > PARSED_MAX:
+                self._parsed.popitem(last=False)
 
 
-class _ReferenceMissing(Exception):
-    def __init__(self, reference: SchemaReference) -> None:
-        super().__init__(f'No schema reference found for subject "{reference.subject}" and version {reference.version}')
+class _UnusableReference(Exception):
+    """A reference that leads nowhere, in a circle, or to too much."""
+
+    @classmethod
+    def missing(cls, reference: SchemaReference) -> _UnusableReference:
+        return cls(f'No schema reference found for subject "{reference.subject}" and version {reference.version}')
+
+
+def _targets(repository: Repository, parent: str, references: tuple[SchemaReference, ...]) -> list[StoredSchema]:
+    targets = []
+    for reference in references:
+        # Also softly deleted: what a stored schema refers to stays part of it.
+        found = repository.version(in_context_of(parent, reference.subject), reference.version, deleted=True)
+        if found is None:
+            raise _UnusableReference.missing(reference)
+        targets.append(found.schema)
+    return targets
 
 
 def _definite(repository: Repository, subject: str, reference: SchemaReference) -> SchemaReference:
     found = repository.version(in_context_of(subject, reference.subject), reference.version)
     if found is None or reference.version < LATEST:
-        raise _ReferenceMissing(reference)
+        raise _UnusableReference.missing(reference)
     return replace(reference, version=found.version)
 
 
 def _lookup_key(schema: Schema, has_references: bool) -> bytes:
     # References are written out first, so that a schema written in one piece finds the one that was split.
-    whole = parse_schema(self_contained_text(schema), strict=False) if has_references else schema
+    whole = schema
+    if has_references:
+        try:
+            whole = parse_schema(self_contained_text(schema), strict=False)
+        except (SchemaParseError, RecursionError) as error:
+            reason = _described(error) if isinstance(error, SchemaParseError) else "nested too deeply"
+            raise _UnusableReference(f"with all that it refers to the schema cannot be read: {reason}") from error
     return hashlib.md5(normalized_text(whole).encode(), usedforsecurity=False).digest()
 
 
