@@ -12,7 +12,14 @@ HERE = Path(__file__).parent
 VERSION = (HERE / "headrace" / "version.py").read_text(encoding="utf-8").split('VERSION = "')[1].split('"')[0]
 
 PRODUCER = ["kafka-python==3.0.12", "fastavro>=1.12,<2", "crc32c>=2.7,<3"]
-REGISTRY = ["flask>=3.1,<4", "sqlalchemy>=2.0.36,<2.2", "alembic>=1.14,<2", "marshmallow>=3.26,<5", "gunicorn>=23,<28"]
+REGISTRY = [
+    "flask>=3.1,<4",
+    "sqlalchemy>=2.0.36,<2.2",
+    "alembic>=1.14,<2",
+    "marshmallow>=3.26,<5",
+    "gunicorn>=23,<28",
+    "psycopg[binary]>=3.2,<4",  # PostgreSQL's driver with its own libpq
+]
 # The codecs let the broker look inside compressed batches when it is asked for an offset by time.
 BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", "lz4>=4.3,<5", "python-snappy>=0.7,<1", "zstandard>=0.23,<1"]
 LOADER = [

@@ -15,6 +15,7 @@ from queue import Empty, Queue
 from typing import Any
 
 import pytest
+from postgres_server import PostgresServer
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's rooms, also for `pytest` started as a program
@@ -26,6 +27,7 @@ LEFT_OUT = {
     "java": "make test-java",
     "kafka": "make test-kafka",
     "node": "make test-node",
+    "postgres": "make test-postgres",
 }
 """Markers of tests that `make test` leaves out, and the command that runs them; the others: make test-full."""
 
@@ -128,6 +130,38 @@ def start_service() -> Iterator[StartService]:
     yield start
     for service in reversed(started):
         service.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One server for all tests; each takes a database of its own."""
+    server = PostgresServer()
+    yield server
+    server.remove()
+
+
+ON_EACH_DATABASE = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
+"""Parameters of a fixture that makes a database: its tests run on each kind, on PostgreSQL in `make test-postgres`."""
+
+
+def empty_database(request: pytest.FixtureRequest, folder: Path) -> str:
+    """The URL of a new database of the kind that is the fixture's parameter."""
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        return server.new_database()
+    return f"sqlite:///{folder / 'registry.db'}"
+
+
+@pytest.fixture(params=ON_EACH_DATABASE)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database for the test."""
+    return empty_database(request, tmp_path)
+
+
+@pytest.fixture(scope="module", params=ON_EACH_DATABASE)
+def registry_database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An empty database for the module."""
+    return empty_database(request, tmp_path_factory.mktemp("registry"))
 
 
 @pytest.fixture(scope="module")

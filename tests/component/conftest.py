@@ -7,14 +7,6 @@ from collections.abc import Iterator
 import pytest
 from registry_calls import RegistryInProcess, registry_in_process
 
-from registry.storage.database import sqlite_url
-
-
-@pytest.fixture(scope="module")
-def registry_database_url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An empty database for the module."""
-    return sqlite_url(tmp_path_factory.mktemp("registry") / "registry.db")
-
 
 @pytest.fixture(scope="module")
 def app_registry(registry_database_url: str) -> Iterator[RegistryInProcess]:
