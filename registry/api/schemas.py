@@ -11,6 +11,7 @@ from registry.api.services import services
 from registry.domain import SCHEMA_TYPE
 from registry.names import SubjectFilter, qualified, split_subject
 from registry.service.lookup import FoundSchema
+from registry.service.presentation import Shown
 
 blueprint = Blueprint("schemas", __name__)
 
@@ -83,5 +84,5 @@ def _subject() -> str | None:
 
 def _entity(found: FoundSchema, chosen: Profile) -> dict[str, object]:
     return schema_entity(
-        found.schema, chosen, used=found.used, text=found.text_resolved, schema_id_max=found.schema_id_max
+        found.schema, chosen, used=found.used, as_shown=Shown(found.text_resolved), schema_id_max=found.schema_id_max
     )
