@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -144,24 +145,33 @@ ON_EACH_DATABASE = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgre
 """Parameters of a fixture that makes a database: its tests run on each kind, on PostgreSQL in `make test-postgres`."""
 
 
-def empty_database(request: pytest.FixtureRequest, folder: Path) -> str:
-    """The URL of a new database of the kind that is the fixture's parameter."""
+NewDatabase = Callable[[], str]
+
+
+def databases(request: pytest.FixtureRequest, folder: Path) -> NewDatabase:
+    """Makes empty databases of the kind that is the fixture's parameter, and answers with their URLs."""
     if request.param == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres_server")
-        return server.new_database()
-    return f"sqlite:///{folder / 'registry.db'}"
+        return server.new_database
+    numbers = itertools.count(1)
+    return lambda: f"sqlite:///{folder / f'registry-{next(numbers)}.db'}"
 
 
 @pytest.fixture(params=ON_EACH_DATABASE)
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> NewDatabase:
+    return databases(request, tmp_path)
+
+
+@pytest.fixture
+def database_url(new_database: NewDatabase) -> str:
     """An empty database for the test."""
-    return empty_database(request, tmp_path)
+    return new_database()
 
 
 @pytest.fixture(scope="module", params=ON_EACH_DATABASE)
 def registry_database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An empty database for the module."""
-    return empty_database(request, tmp_path_factory.mktemp("registry"))
+    return databases(request, tmp_path_factory.mktemp("registry"))()
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
+import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,10 +15,9 @@ from compat.levels import CompatibilityLevel
 from registry import errors
 from registry.api.services import Services
 from registry.domain import LATEST, SchemaRequest
-from registry.names import EVERYTHING
-from registry.storage.database import Database, sqlite_url
+from registry.names import SubjectFilter
+from registry.storage.database import Database
 
-SUBJECT = "s"
 Operation = tuple[str, int]
 
 operations = st.lists(
@@ -84,13 +82,12 @@ class Model:
         return chosen
 
 
-@contextmanager
-def opened() -> Iterator[Services]:
-    with tempfile.TemporaryDirectory() as folder:
-        database = Database(sqlite_url(Path(folder) / "registry.db"))
-        database.upgrade()
-        yield Services.of(database, CompatibilityLevel.NONE, lambda: 1, "")
-        database.close()
+@pytest.fixture(scope="module")
+def services(registry_database_url: str) -> Iterator[Services]:
+    database = Database(registry_database_url)
+    database.upgrade()
+    yield Services.of(database, CompatibilityLevel.NONE, lambda: 1, "")
+    database.close()
 
 
 def outcome(call: Callable[[], Any]) -> Any:
@@ -100,15 +97,15 @@ def outcome(call: Callable[[], Any]) -> Any:
         return type(error)
 
 
-def apply(services: Services, operation: Operation) -> Any:
+def apply(services: Services, subject: str, operation: Operation) -> Any:
     name, number = operation
     if name == "register":
         request = SchemaRequest(schema(number))
-        return services.registration.register(SUBJECT, request, normalize=False).stored.version
+        return services.registration.register(subject, request, normalize=False).stored.version
     permanent = name.endswith("for good")
     if name.startswith("delete subject"):
-        return outcome(lambda: services.deletion.delete_subject(SUBJECT, permanent=permanent))
-    return outcome(lambda: services.deletion.delete_version(SUBJECT, number, permanent=permanent))
+        return outcome(lambda: services.deletion.delete_subject(subject, permanent=permanent))
+    return outcome(lambda: services.deletion.delete_version(subject, number, permanent=permanent))
 
 
 def expected(model: Model, operation: Operation) -> Any:
@@ -123,29 +120,34 @@ def expected(model: Model, operation: Operation) -> Any:
     )
 
 
+contexts = itertools.count(1)
+
+
 @settings(max_examples=25, deadline=None)
-@given(operations)
-def test_histories(steps: list[Operation]) -> None:
+@given(steps=operations)
+def test_histories(services: Services, steps: list[Operation]) -> None:
+    # A context for each, whose ids begin at 1.
+    context = f".c{next(contexts)}"
+    subject = f":{context}:s"
     model = Model()
     ids: dict[int, int] = {}
     newest_id = 0
-    with opened() as services:
-        for step in steps:
-            assert apply(services, step) == expected(model, step)
-            stored = services.database.read(lambda repository: repository.versions(subject=SUBJECT, deleted=True))
-            assert [(item.version, item.schema.content.text, item.deleted) for item in stored] == [
-                (version, schema(content), is_deleted)
-                for version, (content, is_deleted) in sorted(model.versions.items())
-            ]
-            present = {item.schema.content.text: item.schema.schema_id for item in stored}
-            # An id stays while anything uses it, and one that has gone never comes back.
-            ids = {content: schema_id for content, schema_id in ids.items() if schema(content) in present}
-            for content in range(4):
-                if schema(content) in present:
-                    schema_id = present[schema(content)]
-                    assert ids.setdefault(content, schema_id) == schema_id
-                    assert schema_id <= newest_id or schema_id == newest_id + 1
-                    newest_id = max(newest_id, schema_id)
-            assert len(set(ids.values())) == len(ids)
-            live = [version for version, (_, is_deleted) in model.versions.items() if not is_deleted]
-            assert services.lookup.subjects(EVERYTHING, deleted=False, deleted_only=False) == [SUBJECT] * bool(live)
+    for step in steps:
+        assert apply(services, subject, step) == expected(model, step)
+        stored = services.database.read(lambda repository: repository.versions(subject=subject, deleted=True))
+        assert [(item.version, item.schema.content.text, item.deleted) for item in stored] == [
+            (version, schema(content), is_deleted) for version, (content, is_deleted) in sorted(model.versions.items())
+        ]
+        present = {item.schema.content.text: item.schema.schema_id for item in stored}
+        # An id stays while anything uses it, and one that has gone never comes back.
+        ids = {content: schema_id for content, schema_id in ids.items() if schema(content) in present}
+        for content in range(4):
+            if schema(content) in present:
+                schema_id = present[schema(content)]
+                assert ids.setdefault(content, schema_id) == schema_id
+                assert schema_id <= newest_id or schema_id == newest_id + 1
+                newest_id = max(newest_id, schema_id)
+        assert len(set(ids.values())) == len(ids)
+        live = [version for version, (_, is_deleted) in model.versions.items() if not is_deleted]
+        found = services.lookup.subjects(SubjectFilter(context=context), deleted=False, deleted_only=False)
+        assert found == [subject] * bool(live)

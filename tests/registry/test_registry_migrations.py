@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ from alembic.migration import MigrationContext
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 
-from registry.domain import ConfigEntry, Metadata, SchemaContent, SchemaReference
+from registry.domain import ConfigEntry, Metadata, SchemaContent, SchemaId, SchemaReference
 from registry.errors import DatabaseUnusable
-from registry.storage.database import Database, sqlite_url
+from registry.storage.database import Database
+from registry.storage.engines import DatabaseAddress
 from registry.storage.models import Base
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,35 +27,36 @@ def _tables(engine: sa.Engine) -> dict[str, object]:
     inspector = sa.inspect(engine)
     return {
         table: (
-            [(c["name"], str(c["type"]), c["nullable"], c["primary_key"]) for c in inspector.get_columns(table)],
+            [(c["name"], str(c["type"]), c["nullable"], str(c["default"])) for c in inspector.get_columns(table)],
             sorted(str(u["column_names"]) + str(u["name"]) for u in inspector.get_unique_constraints(table)),
             sorted(str(i["column_names"]) + str(i["name"]) for i in inspector.get_indexes(table)),
             sorted(f"{f['name']} {f['constrained_columns']} {f['options']}" for f in inspector.get_foreign_keys(table)),
-            inspector.get_pk_constraint(table)["name"],
+            sorted(str(item) for item in inspector.get_pk_constraint(table).items()),
         )
         for table in inspector.get_table_names()
         if table not in ("alembic_version", "sqlite_sequence")
     }
 
 
-def test_migrations_reach_the_models(tmp_path: Path) -> None:
-    url = sqlite_url(tmp_path / "migrated.db")
+def test_migrations_reach_the_models(new_database: Callable[[], str]) -> None:
+    url, created_url = new_database(), new_database()
     Database(url).upgrade()
-    migrated = sa.create_engine(url)
+    migrated = engine_of(url)
     with migrated.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, Base.metadata) == []
-        (schemas,) = connection.execute(sa.text("SELECT sql FROM sqlite_master WHERE name = 'schemas'")).one()
-        assert "AUTOINCREMENT" in schemas  # ids are never used again
-    created = sa.create_engine(sqlite_url(tmp_path / "created.db"))
+        if migrated.dialect.name == "sqlite":
+            (schemas,) = connection.execute(sa.text("SELECT sql FROM sqlite_master WHERE name = 'schemas'")).one()
+            assert "AUTOINCREMENT" in schemas  # ids are never used again
+    created = engine_of(created_url)
     Base.metadata.create_all(created)
     assert _tables(migrated) == _tables(created)
     migrated.dispose()
     created.dispose()
 
 
-def test_upgrading_again_changes_nothing_and_check_agrees(tmp_path: Path) -> None:
-    database = Database(sqlite_url(tmp_path / "registry.db"))
+def test_upgrading_again_changes_nothing_and_check_agrees(database_url: str) -> None:
+    database = Database(database_url)
     with pytest.raises(DatabaseUnusable, match=r"is at migration none, expected 0002: run .*db upgrade"):
         database.check()
     database.upgrade()
@@ -61,15 +65,27 @@ def test_upgrading_again_changes_nothing_and_check_agrees(tmp_path: Path) -> Non
     database.close()
 
 
-def test_a_failed_migration_leaves_nothing_behind(tmp_path: Path) -> None:
-    path = tmp_path / "registry.db"
-    engine = sa.create_engine(sqlite_url(path))
+def test_several_upgrade_at_once(database_url: str) -> None:
+    databases = [Database(database_url) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(Database.upgrade, databases))
+    for database in databases:
+        database.check()
+        database.close()
+
+
+def test_a_failed_migration_leaves_nothing_behind(database_url: str) -> None:
+    engine = engine_of(database_url)
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE versions (x INTEGER)"))
-    with pytest.raises(DatabaseUnusable, match="table versions already exists"):
-        Database(sqlite_url(path)).upgrade()
+    with pytest.raises(DatabaseUnusable, match=r"(table|relation) \"?versions\"? already exists"):
+        Database(database_url).upgrade()
     assert sa.inspect(engine).get_table_names() == ["versions"]
     engine.dispose()
+
+
+def engine_of(url: str) -> sa.Engine:
+    return sa.create_engine(DatabaseAddress.of(url).url)
 
 
 def upgrade_to(engine: sa.Engine, revision: str) -> None:
@@ -99,9 +115,14 @@ OLD_ROWS: dict[str, list[tuple[object, ...]]] = {
 }
 
 
-def test_a_database_of_the_first_tables_keeps_what_it_holds(tmp_path: Path) -> None:
-    url = sqlite_url(tmp_path / "registry.db")
-    engine = sa.create_engine(url)
+NEWEST_ID_GIVEN = {
+    "sqlite": "UPDATE sqlite_sequence SET seq = 9 WHERE name = 'schemas'",
+    "postgresql": "SELECT setval(pg_get_serial_sequence('schemas', 'id'), 9)",
+}
+
+
+def test_a_database_of_the_first_tables_keeps_what_it_holds(database_url: str) -> None:
+    engine = engine_of(database_url)
     upgrade_to(engine, "0001")
     tables = sa.MetaData()
     tables.reflect(engine)
@@ -110,9 +131,9 @@ def test_a_database_of_the_first_tables_keeps_what_it_holds(tmp_path: Path) -> N
             columns = tables.tables[name].columns.keys()
             connection.execute(sa.insert(tables.tables[name]), [dict(zip(columns, row, strict=True)) for row in rows])
         # The newest id was given to a schema that has gone since.
-        connection.execute(sa.text("UPDATE sqlite_sequence SET seq = 9 WHERE name = 'schemas'"))
+        connection.execute(sa.text(NEWEST_ID_GIVEN[engine.dialect.name]))
     engine.dispose()
-    database = Database(url)
+    database = Database(database_url)
     database.upgrade()
     database.check()
 
@@ -132,4 +153,8 @@ def test_a_database_of_the_first_tables_keeps_what_it_holds(tmp_path: Path) -> N
     assert (state.subject_id, state.revision) == (3, 7)
     assert database.read(lambda repository: (repository.contexts(), repository.revision())) == (["."], 1)
     assert database.write(lambda repository: repository.take_schema_id(".")) == 10
+    # Rows that come now have keys of their own.
+    assert database.write(lambda repository: repository.claim_subject("new", None)) == 5
+    row_key = database.write(lambda r: r.add_schema(".", SchemaId(10), SchemaContent('"int"'), b"m" * 16, 24))
+    assert row_key == 6
     database.close()
