@@ -374,7 +374,7 @@ def test_registering_again_what_was_deleted_softly(registry: Registry, subject: 
 
 
 def test_deleting_a_subject(registry: Registry, subject: str) -> None:
-    unique = f'{{"type":"fixed","name":"{subject}","size":3}}'
+    unique = f'{{"type":"fixed","name":"F","size":3,"of":"{subject}"}}'
     schema_id = registry.registered(subject, unique)
     registry.call("PUT", f"/config/{subject}", {"compatibility": "FULL"})
     path = f"/subjects/{subject}"
