@@ -19,7 +19,14 @@ from loader.json_values import canonical
 from loader.load_schema import EMPTY, LoadState, fold
 from loader.state import TopicState
 from loader.storage import LocalStorage
-from registry.errors import RegistryError, RegistryUnavailable, SchemaNotFound, SubjectNotFound, VersionNotFound
+from registry.errors import (
+    UNANSWERED,
+    AccessRefused,
+    RegistryError,
+    SchemaNotFound,
+    SubjectNotFound,
+    VersionNotFound,
+)
 
 if TYPE_CHECKING:
     from registry.client import RegisteredSchema
@@ -80,7 +87,7 @@ class WriterSchemas:
         self._registry = registry
         self._storage = storage
         self._keeps = keeps
-        self._outage: RegistryUnavailable | None = None
+        self._outage: RegistryError | None = None
 
     @property
     def outage(self) -> str:
@@ -92,16 +99,19 @@ class WriterSchemas:
         subject = topic + SUBJECT_SUFFIX
         try:
             load_schema = self._load_schema(subject, known.load_schema if known else None)
-        except (AvroSchemaError, ValueError) as error:
+        except (AvroSchemaError, ValueError, AccessRefused) as error:
             return SchemaProblem(f"subject {subject}: {error}")
-        except RegistryUnavailable:
+        except UNANSWERED:
             return Waiting("the registry does not answer and no schema of this topic is known yet")
         if load_schema is None:
             return Waiting(f"no subject {subject} is registered")
         texts: dict[int, str] = {}
         absent: set[int] = set()
         for schema_id in sorted(load_schema.writer_ids | (known.asked_ids if known else frozenset())):
-            text = self._text(schema_id, absent)
+            try:
+                text = self._text(schema_id, absent)
+            except AccessRefused as error:
+                return SchemaProblem(f"schema {schema_id}: {error}")
             if text is not None:
                 texts[schema_id] = text
         changed = known is None or load_schema != known.load_schema
@@ -111,7 +121,7 @@ class WriterSchemas:
         """The load schema after the versions that are not in it yet; None for a subject that does not exist."""
         try:
             versions = self._versions(subject)
-        except RegistryUnavailable:
+        except UNANSWERED:
             if known is None:
                 raise
             return known
@@ -126,7 +136,7 @@ class WriterSchemas:
                 schema = self._registry.parsed(registered)
             except (VersionNotFound, SubjectNotFound):
                 continue  # deleted since it was listed
-            except RegistryUnavailable as error:
+            except UNANSWERED as error:
                 self._note_outage(error)
                 break
             state = fold(state, version, schema)
@@ -149,7 +159,7 @@ class WriterSchemas:
             return sorted(self._registry.versions(subject))
         except SubjectNotFound:
             return []
-        except RegistryUnavailable as error:
+        except UNANSWERED as error:
             self._note_outage(error)
             raise
 
@@ -165,9 +175,11 @@ class WriterSchemas:
         except SchemaNotFound:
             absent.add(schema_id)
             return None
-        except RegistryUnavailable as error:
+        except UNANSWERED as error:
             self._note_outage(error)
             return None
+        except AccessRefused:
+            raise  # nothing is known of the schema, so its messages wait
         except (AvroSchemaError, RegistryError) as error:
             # Registered but of no use (another format, a lost reference): its messages go to the quarantine.
             logger.warning("schema_unusable schema_id=%d error=%s", schema_id, error)
@@ -180,7 +192,7 @@ class WriterSchemas:
         if self._keeps and not self._storage.exists(_path(schema_id)):
             self._storage.put_if_absent(_path(schema_id), text.encode())
 
-    def _note_outage(self, error: RegistryUnavailable) -> None:
+    def _note_outage(self, error: RegistryError) -> None:
         self._outage = error
         logger.warning("registry_unavailable error=%s", error)
 

@@ -15,7 +15,7 @@ from pipeline.encoding import compiled_schema
 from pipeline.errors import SourceUnavailable, UndecodableMessage
 from pipeline.schemas import value_subject
 from registry.client import RegistryClient
-from registry.errors import RegistryError, RegistryUnavailable, SchemaNotFound, ServiceError
+from registry.errors import UNANSWERED, AccessRefused, RegistryError, SchemaNotFound
 
 
 class _Writer(NamedTuple):
@@ -68,7 +68,7 @@ class Decoder:
                 self._time_properties[record.topic] = self._time_property(value_subject(record.topic))
         except SchemaNotFound as error:
             raise _undecodable(record, f"the registry has no schema {schema_id}") from error
-        except (RegistryUnavailable, ServiceError) as error:
+        except (*UNANSWERED, AccessRefused) as error:
             raise SourceUnavailable(f"schema {schema_id}: {error}", topic=record.topic) from error
         writer = _Writer(
             compiled_schema(schema),
@@ -81,7 +81,7 @@ class Decoder:
     def _time_property(self, subject: str) -> str:
         try:
             return self._registry.version(subject, "latest").metadata.get(TIME_PROPERTY, "")
-        except (RegistryUnavailable, ServiceError):
+        except (*UNANSWERED, AccessRefused):
             raise
         except RegistryError:
             return ""  # messages of a topic without a subject of its own are decoded all the same

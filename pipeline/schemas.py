@@ -16,7 +16,7 @@ from avro_schema.message_time import TIME_PROPERTY
 from pipeline.encoding import Encoding
 from pipeline.errors import SchemaRefused, SchemaUnavailable
 from registry.client import RegisteredSchema, RegistryClient
-from registry.errors import RegistryError, RegistryUnavailable, ServiceError, SubjectNotFound
+from registry.errors import UNANSWERED, RegistryError, SubjectNotFound
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Encodings:
             raise SchemaRefused(f"topic {topic}: {error}", topic=topic, subject=subject) from error
         try:
             registered = self._registry.register(subject, text)
-        except (RegistryUnavailable, ServiceError) as error:
+        except UNANSWERED as error:
             raise _unavailable(topic, subject, error) from error
         except RegistryError as error:
             raise SchemaRefused(

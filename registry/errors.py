@@ -26,6 +26,8 @@ RegistryError
 │   └── DatabaseUnusable               it cannot be opened, written or brought to this version's tables
 ├── UsersFileUnusable                  the users file cannot be read or has a mistake
 ├── ServiceError                       an answer that fits nothing else in this tree
+│   └── CredentialsRefused             missing or wrong (raised by the client only)
+├── AccessRefused                      whoever asks may not do this
 └── RegistryUnavailable                the registry cannot be reached (raised by the client only)
 
 The messages are those of the Confluent Schema Registry word for word, because clients and scripts compare them.
@@ -194,6 +196,14 @@ class ServiceError(RegistryError):
         super().__init__(detail)
 
 
+class CredentialsRefused(ServiceError):
+    pass
+
+
+class AccessRefused(RegistryError):
+    pass
+
+
 class RegistryUnavailable(RegistryError):
     """`url` is the registry's address."""
 
@@ -202,3 +212,7 @@ class RegistryUnavailable(RegistryError):
     def __init__(self, url: str, reason: str) -> None:
         self.url = url
         super().__init__(f"{url} cannot be reached: {reason}")
+
+
+UNANSWERED = (RegistryUnavailable, ServiceError, StoreError)
+"""What a client can meet that says nothing of what it asked: later, or to another user, there is an answer."""

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 from registry import errors
 from registry.client.connections import Answer
 from registry.domain import SchemaReference
-from registry.errors import RegistryError, ServiceError
+from registry.errors import CredentialsRefused, RegistryError, ServiceError
 
 ERRORS_BY_CODE: Final[Mapping[int, type[RegistryError]]] = {
+    40301: errors.AccessRefused,
     40401: errors.SubjectNotFound,
     40402: errors.VersionNotFound,
     40403: errors.SchemaNotFound,
@@ -71,28 +72,41 @@ def schema_body(text: str, references: Sequence[SchemaReference], metadata: Mapp
 
 
 def registered(answer: Mapping[str, Any]) -> RegisteredSchema:
-    """The schema that an answer holds; it must say the id."""
-    references = tuple(
-        SchemaReference(item["name"], item["subject"], item["version"]) for item in answer.get("references") or ()
-    )
-    properties = (answer.get("metadata") or {}).get("properties") or {}
-    return RegisteredSchema(
-        answer["id"],
-        answer["schema"],
-        answer.get("subject"),
-        answer.get("version"),
-        references,
-        MappingProxyType(dict(properties)),
-        answer.get("guid") or "",
-    )
+    """The schema that an answer holds; it must say the id.
+
+    Raises:
+        ServiceError: it holds none.
+    """
+    try:
+        references = tuple(
+            SchemaReference(item["name"], item["subject"], item["version"]) for item in answer.get("references") or ()
+        )
+        properties = (answer.get("metadata") or {}).get("properties") or {}
+        return RegisteredSchema(
+            int(answer["id"]),
+            str(answer["schema"]),
+            answer.get("subject"),
+            answer.get("version"),
+            references,
+            MappingProxyType(dict(properties)),
+            answer.get("guid") or "",
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ServiceError("the answer is not one of a schema registry: it holds no schema", status=200) from error
 
 
 def value_of(
-    answer: Answer, *, subject: str = "", version: int | str | None = None, schema_id: int | None = None
+    answer: Answer,
+    *,
+    shape: type = object,
+    subject: str = "",
+    version: int | str | None = None,
+    schema_id: int | None = None,
 ) -> Any:
     """The JSON of an answer; None for one without content.
 
     Args:
+        shape: what the value must be: `dict`, `list`, …
         subject, version, schema_id: what was asked about, for the error.
 
     Raises:
@@ -104,14 +118,17 @@ def value_of(
         value = json.loads(answer.body)
     except (ValueError, RecursionError):
         value = None
-    if 200 <= answer.status < 300 and value is not None:
+    if 200 <= answer.status < 300 and value is not None and isinstance(value, shape):
         return value
     if 300 <= answer.status < 400:
         raise _redirected(answer)
     if not isinstance(value, dict) or not isinstance(value.get("error_code"), int):
         raise ServiceError(f"the answer is not one of a schema registry (HTTP {answer.status})", status=answer.status)
     message = str(value.get("message", ""))
-    kind = ERRORS_BY_CODE.get(value["error_code"])
+    if answer.status == 401:
+        detail = f"the registry does not accept the credentials, or misses them: {message}"
+        raise CredentialsRefused(detail, status=answer.status, error_code=value["error_code"])
+    kind = ERRORS_BY_CODE.get(value["error_code"], errors.AccessRefused if answer.status == 403 else None)
     if kind is None:
         raise ServiceError(message, status=answer.status, error_code=value["error_code"])
     error = kind(message=message)

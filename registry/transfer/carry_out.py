@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from registry.domain import SubjectVersion
-from registry.errors import OperationNotPermitted, RegistryError, RegistryUnavailable, ServiceError, StoreError
+from registry.errors import (
+    AccessRefused,
+    OperationNotPermitted,
+    RegistryError,
+    RegistryUnavailable,
+    ServiceError,
+    StoreError,
+)
+from registry.transfer.at_once import do_at_once
 from registry.transfer.errors import AnswerUnusable, ImportStopped
 from registry.transfer.export import Steps, read_scopes, read_versions
 from registry.transfer.plan import (
     Action,
-    DeleteSoftly,
     ImportPlan,
     Problem,
     Register,
     SetConfig,
     SetMode,
     Target,
+    VersionAction,
     plan_import,
     version_words,
 )
 from registry.transfer.remote import Remote
 from registry.transfer.snapshot import Snapshot
 
-REFUSED_MAX: Final = 1000  # beyond it the import stops: it is the target that is wrong, not single versions
-STOPPING: Final = (RegistryUnavailable, StoreError, AnswerUnusable, ImportStopped)
+REFUSED_MAX: Final = 1000  # beyond it the import stops: the target is wrong, not single versions
+STOPPING: Final = (RegistryUnavailable, StoreError, AccessRefused, AnswerUnusable, ImportStopped)
 """What says nothing of the version in hand; the next would fail as well."""
 
 
@@ -64,7 +73,7 @@ def plan_without(snapshot: Snapshot, target: Target) -> tuple[Snapshot, ImportPl
 
 
 def carry_out(remote: Remote, actions: Sequence[Action], steps: Steps, *, skip_refused: bool) -> Outcome:
-    """Does actions in turn.
+    """Does actions in turn, those on versions several at a time.
 
     Versions that the target refuses are gone past, with those that refer to them. Unless `skip_refused`, configurations
     and modes are then left for the next try: the target stays in IMPORT mode, in which nobody else takes the ids of
@@ -74,21 +83,25 @@ def carry_out(remote: Remote, actions: Sequence[Action], steps: Steps, *, skip_r
         RegistryError: something that will not be better with the next version.
     """
     outcome = Outcome()
-    failed: set[SubjectVersion] = set()
-    for number, action in enumerate(actions, 1):
-        if isinstance(action, Register | DeleteSoftly):
-            problem = _tried(remote, action, failed)
-            if problem is not None:
-                outcome.refused.append(problem)
-                if len(outcome.refused) >= REFUSED_MAX:
-                    return outcome
+    attempt = _Attempt(remote)
+
+    def progress(done: int) -> None:
+        steps("importing", len(outcome.done) + done, len(actions))
+
+    for is_content, group in itertools.groupby(actions, lambda action: isinstance(action, VersionAction)):
+        if is_content:
+            tasks = [action for action in group if isinstance(action, VersionAction)]
+            do_at_once(tasks, attempt.do, progress)
+            refused = attempt.refused
+            outcome.refused += [refused[action.version.key] for action in tasks if action.version.key in refused]
+            outcome.done += [action for action in tasks if action.version.key not in refused]
+        elif outcome.refused and not skip_refused:
+            return outcome
         else:
-            # The modes at the start come before anything can be refused.
-            if outcome.refused and not skip_refused:
-                return outcome
-            _set(remote, action)
-        outcome.done.append(action)
-        steps("importing", number, len(actions))
+            for action in group:
+                _set(remote, action)
+                outcome.done.append(action)
+                progress(0)
     outcome.is_finished = not outcome.refused or skip_refused
     return outcome
 
@@ -108,36 +121,56 @@ def missing_after(remote: Remote, snapshot: Snapshot, steps: Steps, left_out: Co
     return wrong
 
 
-def _tried(remote: Remote, action: Register | DeleteSoftly, failed: set[SubjectVersion]) -> Problem | None:
-    """Does an action on a version, or says why not; `failed` gets the version then."""
-    key = action.version.key if isinstance(action, Register) else action.key
-    try:
-        if isinstance(action, DeleteSoftly):
-            if key not in failed:
-                remote.delete_softly(key)
-            return None
-        cause = next((target for target in action.version.targets if target in failed), None)
-        if cause is None:
-            remote.register(action.version)
-            return None
-        reason = f"refers to {version_words(cause)}"
-    except STOPPING:
-        raise
-    except ServiceError as error:
-        if error.status in (401, 403) or error.status >= 500 or error.status < 400:
+class _Attempt:
+    """Actions on versions, and why some of them could not be done."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+        self.refused: dict[SubjectVersion, Problem] = {}
+
+    def do(self, action: VersionAction) -> None:
+        """
+        Raises:
+            RegistryError: one that says nothing of the version in hand, so that the next would fail as well.
+        """
+        key = action.version.key
+        if key in self.refused:
+            return  # Not registered, so there is nothing to delete.
+        try:
+            reason = self._missing_target(action) if isinstance(action, Register) else ""
+            if not reason:
+                self._call(action)
+                return
+        except STOPPING:
             raise
-        reason = str(error)
-    except RegistryError as error:
-        reason = str(error)
-    failed.add(key)
-    return Problem(f"{version_words(key)}: {reason}", key)
+        except ServiceError as error:
+            if error.status in (401, 403) or not 400 <= error.status < 500:
+                raise
+            reason = str(error)
+        except RegistryError as error:
+            reason = str(error)
+        self.refused[key] = Problem(f"{version_words(key)}: {reason}", key)
+        if len(self.refused) > REFUSED_MAX:
+            raise ImportStopped(
+                f"more than {REFUSED_MAX} versions were refused, the last one being {version_words(key)}: {reason}"
+            )
+
+    def _call(self, action: VersionAction) -> None:
+        if isinstance(action, Register):
+            self._remote.register(action.version)
+        else:
+            self._remote.delete_softly(action.version.key)
+
+    def _missing_target(self, action: VersionAction) -> str:
+        cause = next((target for target in action.version.targets if target in self.refused), None)
+        return "" if cause is None else f"refers to {version_words(cause)}"
 
 
-def _set(remote: Remote, action: SetMode | SetConfig) -> None:
+def _set(remote: Remote, action: Action) -> None:
     try:
         if isinstance(action, SetMode):
             remote.set_mode(action.scope, action.mode, force=action.force)
-        else:
+        elif isinstance(action, SetConfig):
             remote.set_config(action.scope, json.loads(action.changes) if action.changes else None)
     except OperationNotPermitted as error:
         raise ImportStopped(f"the target refused to set {action}: {error}") from error

@@ -94,6 +94,7 @@ class FakeRegistry:
         self.subjects: dict[str, list[int]] = {}
         self.texts: dict[int, str] = {}
         self.is_down = False
+        self.failure: Exception | None = None
         self.requests = 0
 
     def register(self, subject: str, schema_id: int, text: str) -> None:
@@ -105,6 +106,8 @@ class FakeRegistry:
         self.requests += 1
         if self.is_down:
             raise RegistryUnavailable("http://registry", "connection refused")
+        if self.failure is not None:
+            raise self.failure
 
     def versions(self, subject: str) -> list[int]:
         self._answer()

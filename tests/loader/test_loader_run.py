@@ -17,6 +17,7 @@ from loader.followers.schema import SchemaFollower
 from loader.report import RunReport
 from loader.run import plan_load, run_load
 from loader.work_unit import TopicPartition
+from registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError
 
 
 @pytest.fixture
@@ -203,6 +204,36 @@ def test_a_registry_outage_stops_only_what_is_not_known(world: World) -> None:
     assert report.registry_outage
     world.registry.is_down = False
     assert load(world).waiting == {}
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [StoreError("Error while listing"), ServiceError("HTTP 502"), CredentialsRefused("no user", status=401)],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_a_registry_that_fails_is_no_reason_for_the_quarantine(world: World, failure: Exception) -> None:
+    """Nor are wrong credentials: what the registry did not say of a schema is not known."""
+    load(world)
+    world.registry.texts[2] = ORDER_V1  # registered elsewhere, so that it is asked for by its id
+    world.cluster.topics["orders"].logs[0] += [1, 2]
+    world.registry.failure = failure
+    report = load(world)
+    assert str(failure) in report.registry_outage
+    world.registry.failure = None
+    load(world)
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_subject_that_the_registry_does_not_show_holds_back_its_topic(world: World) -> None:
+    load(world)
+    world.cluster.topics["orders"].logs[0] += [1]
+    world.registry.failure = AccessRefused("the registry does not allow this")
+    report = load(world)
+    assert "the registry does not allow this" in str(report.problems)
+    assert not report.registry_outage
+    world.registry.failure = None
+    assert not load(world).has_findings
+    assert world.rows("orders") == world.produced("orders")
 
 
 def test_a_topic_recreated_while_it_is_read_is_not_decided(world: World) -> None:
