@@ -1,7 +1,7 @@
 """Who sent a request, by the value of its Authorization header (HTTP basic authentication, RFC 7617).
 
 A password's hash takes a fifth of a second, so what was once found right, or wrong a moment ago, is remembered by a
-keyed digest of the header; no password is kept. `known` answers from that alone and never waits. The users file is
+keyed digest of the header; no password is kept. `recall` answers from that alone and never waits. The users file is
 read again when it changes; one that cannot be read or has a mistake changes nothing, and is logged.
 """
 
@@ -11,6 +11,7 @@ import base64
 import binascii
 import hashlib
 import logging
+import math
 import secrets
 import threading
 import time
@@ -18,11 +19,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from registry.access.needs import TOO_BUSY, WRONG_CREDENTIALS, Refusal
+from registry.access.needs import NO_CREDENTIALS, TOO_BUSY, WRONG_CREDENTIALS, Refusal
 from registry.access.passwords import DEFAULT_COST, HASH_BYTES, PASSWORD_BYTES_MAX, SALT_BYTES, PasswordHash
-from registry.access.rights import UNLIMITED
 from registry.access.users import Policy, Principal, UsersFileInvalid, parse_users
 from registry.errors import UsersFileUnusable
 
@@ -37,28 +37,6 @@ CHECK_WAIT_S: Final = 3.0  # for a turn
 HEADER_CHARS_MAX: Final = 4096
 
 Answer = Principal | Refusal
-
-
-class Authenticator(Protocol):
-    """Knows principals by the Authorization header."""
-
-    def known(self, authorization: str | None) -> Answer | None:
-        """At once, or None when that needs `authenticate`."""
-
-    def authenticate(self, authorization: str | None) -> Answer:
-        """May take a fraction of a second, so not for an event loop."""
-
-
-class Everybody:
-    """In a registry without users everybody may do everything, whatever they send."""
-
-    _principal = Principal(None, UNLIMITED)
-
-    def known(self, authorization: str | None) -> Answer | None:
-        return self._principal
-
-    def authenticate(self, authorization: str | None) -> Answer:
-        return self._principal
 
 
 class UsersFile:
@@ -79,47 +57,43 @@ class UsersFile:
         self._look_at = 0.0
         self._load(_stamp(path))
 
-    def known(self, authorization: str | None) -> Answer | None:
+    def recall(self, authorization: str | None) -> Principal | None:
+        """At once, or None when that needs `authenticate`."""
         now = self._clock()
         if now >= self._look_at:
             self._look(now)
         state = self._state
-        if authorization is None:
-            return state.policy.anonymous
-        digest = self._digest(authorization)
-        found = state.right.get(digest)
-        if found is not None:
-            return found
-        rejected_at = state.wrong.get(digest)
-        return WRONG_CREDENTIALS if rejected_at is not None and now - rejected_at < REJECTED_S else None
+        return state.policy.anonymous if authorization is None else state.right.get(self._digest(authorization))
 
     def authenticate(self, authorization: str | None) -> Answer:
-        found = self.known(authorization)
+        """May take a fraction of a second, so not for an event loop."""
+        found = self.recall(authorization)
         if found is not None or authorization is None:
-            return found or WRONG_CREDENTIALS
+            return found or NO_CREDENTIALS
         state = self._state
         digest = self._digest(authorization)
         with self._lock:
-            found = state.right.get(digest)
-            if found is not None:
-                return found
+            known = state.right.get(digest)
+            if known is not None:
+                return known
+            if self._clock() - state.wrong.get(digest, -math.inf) < REJECTED_S:
+                return WRONG_CREDENTIALS
             pending = state.pending.get(digest)
             mine = pending is None
             if pending is None:
                 pending = state.pending[digest] = Future()
-        if mine:
-            # Fifty clients that start with the same password have it computed once.
-            try:
-                answer = self._check(state, authorization)
-                self._remember(state, digest, answer)
-            except BaseException:
-                answer = TOO_BUSY
-                raise
-            finally:
-                with self._lock:
-                    del state.pending[digest]
-                pending.set_result(answer)
-        return pending.result()
+        if not mine:
+            return pending.result()
+        # Fifty clients that start with the same password have it computed once.
+        answer: Answer = TOO_BUSY
+        try:
+            answer = self._check(state, authorization)
+            self._remember(state, digest, answer)
+        finally:
+            with self._lock:
+                del state.pending[digest]
+            pending.set_result(answer)
+        return answer
 
     def _check(self, state: _State, authorization: str) -> Answer:
         credentials = _credentials(authorization)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -29,22 +29,23 @@ class About(Enum):
     CONTEXT = auto()
     """The context in the path."""
     SCHEMA = auto()
-    """One of the subjects that use the schema in the path."""
+    """One of the subjects that use the schema in the path. Found out with the schema; before that as `ANYTHING`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
     right: Right
     about: About
-    right_if_permanent: Right | None = None
-    """The right with `permanent=true`."""
+    raised_by: str = ""
+    """The query parameter that asks for more than that and needs `Right.ADMIN`."""
 
 
 OPEN: Final = Need(Right.READ, About.NOTHING)
 READ_ANYTHING: Final = Need(Right.READ, About.ANYTHING)
 READ_SUBJECT: Final = Need(Right.READ, About.SUBJECT)
 WRITE_SUBJECT: Final = Need(Right.WRITE, About.SUBJECT)
-DELETE_SUBJECT: Final = Need(Right.WRITE, About.SUBJECT, right_if_permanent=Right.ADMIN)
+REGISTER: Final = Need(Right.WRITE, About.SUBJECT, raised_by="force")
+DELETE_SUBJECT: Final = Need(Right.WRITE, About.SUBJECT, raised_by="permanent")
 READ_SCOPE: Final = Need(Right.READ, About.SCOPE)
 ADMIN_SCOPE: Final = Need(Right.ADMIN, About.SCOPE)
 READ_SCHEMA: Final = Need(Right.READ, About.SCHEMA)
@@ -66,7 +67,7 @@ NEEDS: Final[Mapping[tuple[str, str], Need]] = {
     ("DELETE", _SUBJECT): DELETE_SUBJECT,
     ("GET", f"{_SUBJECT}/metadata"): READ_SUBJECT,
     ("GET", f"{_SUBJECT}/versions"): READ_SUBJECT,
-    ("POST", f"{_SUBJECT}/versions"): WRITE_SUBJECT,
+    ("POST", f"{_SUBJECT}/versions"): REGISTER,
     ("GET", _VERSION): READ_SUBJECT,
     ("DELETE", _VERSION): DELETE_SUBJECT,
     ("GET", f"{_VERSION}/schema"): READ_SUBJECT,
@@ -96,14 +97,16 @@ NEEDS: Final[Mapping[tuple[str, str], Need]] = {
     ("PUT", "/mode/{subject}"): ADMIN_SCOPE,
     ("DELETE", "/mode/{subject}"): ADMIN_SCOPE,
     ("GET", "/contexts"): READ_ANYTHING,
+    ("GET", "/contexts/{context}"): READ_ANYTHING,
     ("DELETE", "/contexts/{context}"): Need(Right.ADMIN, About.CONTEXT),
+    # Calls in what can be no context, which find nothing.
+    **{(method, "/contexts/{context}/{_rest}"): READ_ANYTHING for method in ("GET", "POST", "PUT", "DELETE")},
 }
 """By method and route, as `route_label` writes it."""
 
 ADMIN_EVERYWHERE: Final = Need(Right.ADMIN, About.CONTEXT)
 """Of a call that the table does not know, so that a route that somebody forgets is not open."""
 
-_CONTEXT_PREFIX = "/contexts/{context}"
 _PARAMETER = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")
 _LABELS: Final = {"schema_id": "id"}
 """Names of path parameters in the API where the views call them something else."""
@@ -115,10 +118,10 @@ def route_label(rule: str) -> str:
 
 
 def need_of(method: str, route: str) -> Need:
-    """What a call needs. Routes below a context are those of the default one, under its name."""
-    method = "GET" if method == "HEAD" else method
-    inner = route.removeprefix(_CONTEXT_PREFIX) if route.startswith(f"{_CONTEXT_PREFIX}/") else route
-    return NEEDS.get((method, inner), ADMIN_EVERYWHERE)
+    """What a call needs."""
+    if method == "OPTIONS":
+        return OPEN
+    return NEEDS.get(("GET" if method == "HEAD" else method, route), ADMIN_EVERYWHERE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,30 +138,28 @@ WRONG_CREDENTIALS: Final = Refusal(401, UNAUTHENTICATED, "Unauthorized: unknown 
 TOO_BUSY: Final = Refusal(429, 429, "Too many passwords to check at once; try again")
 
 
-def decide(principal: Principal, right: Right, about: About, targets: Collection[Target]) -> Refusal | None:
+def decide(principal: Principal, right: Right, about: About, target: Target | None) -> Refusal | None:
     """None when a principal may make a call.
 
     Args:
         principal: who asks.
         right: what the call needs.
         about: on what; see `Need`.
-        targets: what that is. One that the principal has the right on suffices: there is more than one only for a
-            schema, by its users.
+        target: what that is, where the call names it.
     """
-    rights = principal.rights
     if about is About.NOTHING:
         return None
-    if about is About.ANYTHING:
-        allowed = rights.somewhere is not None and rights.somewhere >= right
+    if about in (About.ANYTHING, About.SCHEMA):
+        most = principal.rights.somewhere
+        allowed = most is not None and most >= right
     else:
-        allowed = any(rights.allow(right, target) for target in targets)
+        allowed = principal.rights.allow(right, target or Target())
     if allowed:
         return None
-    if principal.name is None:
-        return NO_CREDENTIALS
-    what = "anything" if about is About.ANYTHING else "this schema" if about is About.SCHEMA else _named(targets)
+    return NO_CREDENTIALS if not principal.name else denied(principal, right, target)
+
+
+def denied(principal: Principal, right: Right, target: Target | None) -> Refusal:
+    """What somebody is told whose rights do not suffice."""
+    what = "anything" if target is None else target
     return Refusal(403, FORBIDDEN, f"User:{principal.name} is denied operation {right.name.capitalize()} on {what}")
-
-
-def _named(targets: Collection[Target]) -> str:
-    return ", ".join(str(target) for target in targets) or "everything"

@@ -35,14 +35,14 @@ class UsersFileInvalid(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sent a request; `name` is None for nobody that is known."""
+    """Who sent a request; `name` is "" for nobody that is known."""
 
-    name: str | None
+    name: str
     rights: Rights
 
     @property
     def key(self) -> str:
-        """Answers to one may be given to all others with the same key."""
+        """Answers that were made for one may be given to all others with the same key."""
         return self.rights.key
 
 
@@ -52,7 +52,7 @@ class Policy:
 
     hashes: Mapping[str, PasswordHash] = field(default_factory=dict, repr=False)
     principals: Mapping[str, Principal] = field(default_factory=dict)
-    anonymous: Principal = Principal(None, Rights())
+    anonymous: Principal = Principal("", Rights())
 
 
 def parse_users(text: str) -> Policy:
@@ -81,7 +81,7 @@ def parse_users(text: str) -> Policy:
     return Policy(
         hashes,
         {name: Principal(name, Rights((*granted.get(name, ()), *everybody))) for name in hashes},
-        Principal(None, Rights(tuple(granted[ANONYMOUS]))),
+        Principal("", Rights(tuple(granted[ANONYMOUS]))),
     )
 
 

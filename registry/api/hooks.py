@@ -6,27 +6,17 @@ to `create_front`; without them everybody may do everything and nobody counts.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+from registry.access.rights import UNLIMITED
+from registry.access.users import Principal as Principal
 
 PRINCIPAL_KEY: Final = "registry.principal"
 """Where in the WSGI environ the application finds and may set who asks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who asks.
-
-    `key` stands for everything that decides what the principal may see: answers kept for one principal are given to
-    those with an equal key, so it changes when the rights do.
-    """
-
-    name: str
-    key: Hashable
-
-
-ANYBODY: Final = Principal("", "")
+ANYBODY: Final = Principal("", UNLIMITED)
+"""Whoever asks a registry without users. Answers kept for one principal are given to those with an equal `key`."""
 
 
 class Authenticator(Protocol):

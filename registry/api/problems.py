@@ -8,6 +8,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from registry import errors
+from registry.access.needs import FORBIDDEN
 from registry.api.answers import answer
 from registry.api.entities import Profile
 from registry.api.profiles import profile
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 DISCARDED_BYTES_MAX = 64 * 1024 * 1024  # of a body that is too large; whoever sends more finds the connection closed
 
 ERROR_CODES: dict[type[errors.RegistryError], tuple[int, int]] = {
+    errors.AccessRefused: (403, FORBIDDEN),
     errors.SubjectNotFound: (404, 40401),
     errors.VersionNotFound: (404, 40402),
     errors.SchemaNotFound: (404, 40403),

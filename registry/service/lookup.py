@@ -105,7 +105,7 @@ class Lookup:
 
         def read(repository: Repository) -> StoredVersion:
             name = aliased(repository, subject)
-            found = _first(
+            found = self._first(
                 repository,
                 name,
                 lambda other: repository.version(other, version, deleted=deleted and version != LATEST),
@@ -178,7 +178,7 @@ class Lookup:
             found = self._registered(repository, name, request, normalize, deleted)
             if found is not None:
                 return found
-            for other in _elsewhere(repository, name):
+            for other in self._elsewhere(repository, name):
                 try:
                     found = self._registered(repository, other, request, normalize, deleted)
                 except InvalidSchema:
@@ -248,7 +248,7 @@ class Lookup:
         """
 
         def read(repository: Repository) -> FoundSchema:
-            stored, used = _by_id(repository, schema_id, subject)
+            stored, used = self._by_id(repository, schema_id, subject)
             if stored is None:
                 raise SchemaNotFound(schema_id=schema_id)
             return FoundSchema(
@@ -268,7 +268,7 @@ class Lookup:
         """
 
         def read(repository: Repository) -> FoundSchema:
-            stored = _by_guid(repository, guid)[0]
+            stored = self._by_guid(repository, guid)[0]
             text = self_contained_text(self._texts.parsed(repository, stored)) if resolved else None
             return FoundSchema(stored, text_resolved=text)
 
@@ -280,7 +280,7 @@ class Lookup:
         Raises:
             SchemaNotFound: no context has it.
         """
-        found = self._database.read(lambda repository: _by_guid(repository, guid))
+        found = self._database.read(lambda repository: self._by_guid(repository, guid))
         return sorted((stored.context, stored.schema_id) for stored in found)
 
     def users(self, schema_id: int, *, subject: str | None, deleted: bool) -> list[SubjectVersion]:
@@ -291,62 +291,72 @@ class Lookup:
         """
 
         def read(repository: Repository) -> list[SubjectVersion]:
-            stored, _ = _by_id(repository, schema_id, subject)
+            stored, _ = self._by_id(repository, schema_id, subject)
             if stored is None:
                 raise SchemaNotFound
             return repository.users([stored], deleted=deleted)
 
         return self._database.read(read)
 
+    def _elsewhere(self, repository: Repository, subject: str) -> Iterator[str]:
+        """The subjects of that name in the other contexts, if the subject names no context."""
+        if not is_qualified(subject):
+            yield from (qualified(context, subject) for context in repository.contexts() if context != DEFAULT_CONTEXT)
 
-def _elsewhere(repository: Repository, subject: str) -> Iterator[str]:
-    """The subjects of that name in the other contexts, if the subject names no context."""
-    if not is_qualified(subject):
-        yield from (qualified(context, subject) for context in repository.contexts() if context != DEFAULT_CONTEXT)
+    def _readable(self, repository: Repository, schemas: list[StoredSchema]) -> list[StoredSchema]:
+        """Those that whoever asks may read.
 
+        Raises:
+            AccessRefused: there are some, but none of these.
+        """
+        return schemas
 
-def _first(repository: Repository, subject: str, find: Callable[[str], T | None]) -> T | None:
-    """What is found under a subject, else under one of that name in another context."""
-    found = find(subject)
-    if found is not None:
-        return found
-    return next((item for other in _elsewhere(repository, subject) if (item := find(other)) is not None), None)
+    def _first(self, repository: Repository, subject: str, find: Callable[[str], T | None]) -> T | None:
+        """What is found under a subject, else under one of that name in another context."""
+        found = find(subject)
+        if found is not None:
+            return found
+        others = (find(other) for other in self._elsewhere(repository, subject))
+        return next((item for item in others if item is not None), None)
 
+    def _by_id(
+        self, repository: Repository, schema_id: int, subject: str | None
+    ) -> tuple[StoredSchema | None, StoredVersion | None]:
+        """A schema by its id in the context of a subject, and its newest version under that subject.
 
-def _by_id(
-    repository: Repository, schema_id: int, subject: str | None
-) -> tuple[StoredSchema | None, StoredVersion | None]:
-    """A schema by its id in the context of a subject, and its newest version under that subject.
+        A subject that names a context must have the schema, unless it names nothing else. One that does not is only a
+        hint where to look first.
+        """
+        if not subject or is_whole_context(subject):
+            return self._by_id_in(repository, context_of(subject or ""), schema_id), None
+        name = aliased(repository, subject)
 
-    A subject that names a context must have the schema, unless it names nothing else. One that does not is only a hint
-    where to look first.
-    """
-    if not subject or is_whole_context(subject):
-        return repository.schema(context_of(subject or ""), schema_id), None
-    name = aliased(repository, subject)
+        def find(other: str) -> tuple[StoredSchema, StoredVersion] | None:
+            stored = repository.schema(context_of(other), schema_id)
+            if stored is None:
+                return None
+            versions = repository.versions(subject=other, schema_key=stored.row_key, deleted=True)
+            used = max(versions, key=lambda item: (not item.deleted, item.version), default=None)
+            return None if used is None else (stored, used)
 
-    def find(other: str) -> tuple[StoredSchema, StoredVersion] | None:
-        stored = repository.schema(context_of(other), schema_id)
-        if stored is None:
-            return None
-        versions = repository.versions(subject=other, schema_key=stored.row_key, deleted=True)
-        used = max(versions, key=lambda item: (not item.deleted, item.version), default=None)
-        return None if used is None else (stored, used)
+        found = self._first(repository, name, find)
+        if found is not None:
+            self._readable(repository, [found[0]])
+            return found
+        return (None if is_qualified(name) else self._by_id_in(repository, DEFAULT_CONTEXT, schema_id)), None
 
-    found = _first(repository, name, find)
-    if found is not None:
-        return found
-    return (None if is_qualified(name) else repository.schema(DEFAULT_CONTEXT, schema_id)), None
+    def _by_id_in(self, repository: Repository, context: str, schema_id: int) -> StoredSchema | None:
+        stored = repository.schema(context, schema_id)
+        return None if stored is None else self._readable(repository, [stored])[0]
 
-
-def _by_guid(repository: Repository, guid: str) -> list[StoredSchema]:
-    try:
-        found = repository.schemas_by_fingerprint(uuid.UUID(guid).bytes)
-    except ValueError:
-        found = []
-    if not found:
-        raise SchemaNotFound(message=f"Schema {guid} not found")
-    return found
+    def _by_guid(self, repository: Repository, guid: str) -> list[StoredSchema]:
+        try:
+            found = repository.schemas_by_fingerprint(uuid.UUID(guid).bytes)
+        except ValueError:
+            found = []
+        if not found:
+            raise SchemaNotFound(message=f"Schema {guid} not found")
+        return self._readable(repository, found)
 
 
 def _aliases(repository: Repository, wanted: SubjectFilter) -> dict[str, tuple[str, ...]]:

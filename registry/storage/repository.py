@@ -385,6 +385,11 @@ class Repository(ScopeTables):
             query = query.where(VersionRow.deleted.is_(False))
         return sorted(SubjectVersion(row.name, row.version) for row in self._connection.execute(query))
 
+    def subjects_using(self, row_key: int) -> list[str]:
+        """The subjects that have a schema, also where it is deleted softly."""
+        query = sa.select(SubjectRow.name).join(VersionRow, VersionRow.subject_id == SubjectRow.id)
+        return list(self._connection.scalars(query.where(VersionRow.schema_key == row_key).distinct()))
+
     def _stored_versions(self, query: sa.Select[Any]) -> list[StoredVersion]:
         rows = self._connection.execute(query).all()
         references = self._references([row.row_key for row in rows])

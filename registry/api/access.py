@@ -1,0 +1,64 @@
+"""Access control of the application: whether whoever asks may ask that."""
+
+from __future__ import annotations
+
+from flask import Flask, Response, request
+
+from registry.access.authenticator import UsersFile
+from registry.access.needs import About, Need, Refusal, decide, need_of, route_label
+from registry.access.rights import Right, Target
+from registry.access.users import Principal
+from registry.api.answers import query_flag
+from registry.api.hooks import PRINCIPAL_KEY
+from registry.api.problems import problem
+from registry.names import context_name, scope_name, subject_name
+
+CHALLENGE = 'Basic realm="schema registry", charset="UTF-8"'
+BUSY_RETRY_S = 1
+
+
+def install(app: Flask, users: UsersFile) -> None:
+    """Makes every request of the app be decided about before anything else is done with it."""
+
+    def decide_request() -> Response | None:
+        answer = users.authenticate(request.headers.get("Authorization"))
+        if isinstance(answer, Refusal):
+            return _refused(answer)
+        # The server keeps answers by who asked, and names them in its log.
+        request.environ[PRINCIPAL_KEY] = answer
+        # Where nothing is, there is nothing to protect.
+        refusal = None if request.url_rule is None else _refusal(answer, request.url_rule.rule)
+        return None if refusal is None else _refused(refusal)
+
+    app.before_request(decide_request)
+
+
+def _refusal(principal: Principal, rule: str) -> Refusal | None:
+    need = need_of(request.method, route_label(rule))
+    right = Right.ADMIN if need.raised_by and query_flag(need.raised_by) else need.right
+    everywhere = principal.rights.everywhere
+    if need.about is About.NOTHING or (everywhere is not None and everywhere >= right):
+        return None
+    # First whether they may do so anywhere: strangers are not told which names are valid.
+    return decide(principal, right, About.ANYTHING, None) or decide(principal, right, need.about, _target(need))
+
+
+def _target(need: Need) -> Target | None:
+    values = request.view_args or {}
+    match need.about:
+        case About.SUBJECT:
+            return Target.of_subject(subject_name(values["subject"]))
+        case About.SCOPE:
+            return Target.of_scope(scope_name(values["subject"]) if "subject" in values else None)
+        case About.CONTEXT if "context" in values:
+            return Target(context_name(values["context"]))
+    return None
+
+
+def _refused(refusal: Refusal) -> Response:
+    response = problem(refusal.status, refusal.error_code, refusal.message)
+    if refusal.status == 401:
+        response.headers["WWW-Authenticate"] = CHALLENGE
+    elif refusal.status == 429:
+        response.headers["Retry-After"] = str(BUSY_RETRY_S)
+    return response
