@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE
 
 from avro_schema import Fixed, Reference
 from registry import errors
-from registry.client import RegistryClient, SchemaReference
+from registry.client import RegistryClient, SchemaReference, SubjectVersion
 
 
 @pytest.fixture
@@ -109,3 +110,79 @@ def test_threads_share_a_client(client: RegistryClient, subject: str) -> None:
 
     with ThreadPoolExecutor(20) as pool:
         assert len(set(pool.map(work, range(200)))) == 5
+
+
+def test_guid_usages_and_references(client: RegistryClient, subject: str) -> None:
+    fixed = client.register(f"{subject}-a", '{"type":"fixed","name":"A","size":5}')
+    text = '{"type":"array","items":"A"}'
+    registered = client.register(subject, text, [SchemaReference("A", f"{subject}-a", 1)])
+    assert client.schema_by_guid(registered.guid) == replace(registered, subject=None, version=None)
+    assert client.usages(fixed.schema_id) == [SubjectVersion(f"{subject}-a", 1)]
+    assert client.referenced_by(f"{subject}-a", 1) == [registered.schema_id]
+    with pytest.raises(errors.ReferenceExists):
+        client.delete_subject(f"{subject}-a")
+    with pytest.raises(errors.SchemaNotFound):
+        client.schema_by_guid("00000000-0000-0000-0000-000000000000")
+
+
+def test_lists(client: RegistryClient, subject: str) -> None:
+    client.register(f"{subject}-1", STRING)
+    client.register(f"{subject}-2", STRING)
+    client.delete_subject(f"{subject}-2")
+    assert client.subjects(f"{subject}-") == [f"{subject}-1"]
+    assert client.subjects(f"{subject}-", deleted=True) == [f"{subject}-1", f"{subject}-2"]
+    assert client.versions(f"{subject}-2", deleted=True) == [1]
+
+
+def test_configuration(client: RegistryClient, subject: str) -> None:
+    with pytest.raises(errors.SubjectLevelNotConfigured):
+        client.config(subject, inherited=False)
+    assert client.config(subject)["compatibilityLevel"] == "BACKWARD"
+    client.set_config({"compatibility": "FULL", "normalize": True}, subject)
+    client.set_config({"normalize": None}, subject)
+    assert client.config(subject, inherited=False) == {"compatibilityLevel": "FULL"}
+    client.delete_config(subject)
+    with pytest.raises(errors.SubjectNotFound):
+        client.delete_config(subject)
+
+
+def test_modes(client: RegistryClient, subject: str) -> None:
+    assert client.mode() == client.mode(subject) == "READWRITE"
+    with pytest.raises(errors.SubjectModeNotConfigured):
+        client.mode(subject, inherited=False)
+    with pytest.raises(errors.InvalidMode):
+        client.set_mode("SIDEWAYS", subject)
+    client.register(subject, USER_1)
+    with pytest.raises(errors.OperationNotPermitted):
+        client.set_mode("IMPORT", subject)
+    client.set_mode("READONLY", subject)
+    assert client.mode(subject, inherited=False) == "READONLY"
+    with pytest.raises(errors.OperationNotPermitted, match="read-only"):
+        client.register(subject, USER_2)
+    client.delete_mode(subject)
+    with pytest.raises(errors.SubjectNotFound):
+        client.delete_mode(subject)
+
+
+def test_contexts(client: RegistryClient, subject: str) -> None:
+    fixed = '{"type":"fixed","name":"InContext","size":4}'
+    eu = client.in_context("eu")
+    first = eu.register(f"{subject}-id", fixed)
+    assert first.subject == f":.eu:{subject}-id"
+    registered = eu.register(
+        subject, '{"type":"array","items":"InContext"}', [SchemaReference("InContext", f"{subject}-id", 1)]
+    )
+    assert {".", ".eu"} <= set(client.contexts())
+    assert eu.subjects(subject) == [f":.eu:{subject}", f":.eu:{subject}-id"]
+    found = eu.version(subject, "latest")
+    assert found.subject == f":.eu:{subject}"
+    schemas = [
+        eu.schema_by_id(registered.schema_id),
+        client.version(f":.eu:{subject}", 1),
+        client.schema_by_id(registered.schema_id, subject=f":.eu:{subject}"),
+    ]
+    assert {item.text for item in schemas} == {registered.text}
+    parsed = [client.parsed(schemas[1]), client.parsed(schemas[2]), eu.parsed(schemas[0]), eu.parsed(registered)]
+    assert parsed[0] == parsed[1] == parsed[2] == parsed[3]
+    with pytest.raises(errors.SubjectNotFound):
+        client.versions(f"{subject}-nowhere")
