@@ -198,7 +198,7 @@ class Lookup:
             return None
         config = self._configuration.config(repository, subject)
         normalize = normalize or bool(config.normalize)
-        candidate = self._texts.candidate(repository, subject, request, normalize=normalize, strict=False)
+        candidate = self._texts.candidate(repository, subject, request, normalize=normalize, strict=False, deleted=True)
         found = matching(repository, subject, view, candidate, deleted=deleted)
         if found is not None:
             return found

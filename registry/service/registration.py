@@ -132,8 +132,10 @@ class Registration:
         subject, config = settings.subject, settings.config
         view = repository.subject_view(subject)
         normalize = normalize or bool(config.normalize)
+        tagged = self._tagged(repository, subject, request)
+        request, is_tagged = tagged, tagged is not request
         candidate, problem = self._parsed(repository, request, settings, normalize)
-        if candidate is not None and not adds_to_requests(config):
+        if candidate is not None and not is_tagged and not adds_to_requests(config):
             existing = matching(repository, subject, view, candidate, version=request.version)
             if existing is not None and request.schema_id in (None, existing.schema.schema_id):
                 return existing
@@ -158,6 +160,11 @@ class Registration:
             raise InvalidSchema("Version is not one more than previous version", subject=subject)
         return _planned(repository, _Plan(subject, view.state, candidate, view.next_version))
 
+    def _tagged(self, repository: Repository, subject: str, request: SchemaRequest) -> SchemaRequest:
+        if not (request.tags_to_add or request.tags_to_remove or request.propagates_tags):
+            return request
+        return self._texts.tagged(repository, subject, request, repository.version(subject, LATEST))
+
     def _parsed(
         self,
         repository: Repository,
@@ -168,18 +175,16 @@ class Registration:
         """The request's schema, and what is wrong with it for a new version: one from before may be found with it."""
         if not has_text(request):
             return None, None
-        subject = settings.subject
-        # What comes from another registry was accepted there.
-        lenient = request.schema_id is not None or settings.config.validate_new_schemas is False
+        parse = partial(self._texts.candidate, repository, settings.subject, request, normalize=normalize)
         try:
-            found = self._texts.candidate(repository, subject, request, normalize=normalize, strict=not lenient)
-            return found, None
+            # What comes from another registry was accepted there, with what it refers to.
+            is_import = request.schema_id is not None
+            strict = not is_import and settings.config.validate_new_schemas is not False
+            return parse(strict=strict, deleted=is_import), None
         except InvalidSchema as error:
-            if lenient:
-                return None, error
             problem = error
         try:
-            return self._texts.candidate(repository, subject, request, normalize=normalize, strict=False), problem
+            return parse(strict=False, deleted=True), problem
         except InvalidSchema:
             return None, problem
 

@@ -60,9 +60,24 @@ class SchemaTexts:
         self._lock = threading.Lock()
 
     def candidate(
-        self, repository: Repository, subject: str, request: SchemaRequest, *, normalize: bool, strict: bool
+        self,
+        repository: Repository,
+        subject: str,
+        request: SchemaRequest,
+        *,
+        normalize: bool,
+        strict: bool,
+        deleted: bool = False,
     ) -> Candidate:
         """The request's schema, with references to "latest" made definite.
+
+        Args:
+            repository: where the schemas are that it refers to.
+            subject: whose context unqualified references are in.
+            request: the schema.
+            normalize: whether its text is normalized.
+            strict: whether default values and namespaces are checked.
+            deleted: whether it may refer to what is deleted softly.
 
         Raises:
             InvalidSchema: it is no Avro schema, or refers to what is not there.
@@ -72,7 +87,7 @@ class SchemaTexts:
         if not request.text or not request.text.strip():
             raise InvalidSchema("Empty schema")
         try:
-            references = tuple(_definite(repository, subject, reference) for reference in request.references)
+            references = tuple(_definite(repository, subject, item, deleted) for item in request.references)
             schema = parse_schema(
                 request.text, references=self._referenced(repository, subject, references), source="", strict=strict
             )
@@ -196,8 +211,10 @@ def _targets(repository: Repository, parent: str, references: tuple[SchemaRefere
     return targets
 
 
-def _definite(repository: Repository, subject: str, reference: SchemaReference) -> SchemaReference:
-    found = repository.version(in_context_of(subject, reference.subject), reference.version)
+def _definite(repository: Repository, subject: str, reference: SchemaReference, deleted: bool) -> SchemaReference:
+    number = reference.version
+    target = in_context_of(subject, reference.subject)
+    found = repository.version(target, number, deleted=deleted and number != LATEST)
     if found is None or reference.version < LATEST:
         raise _UnusableReference.missing(reference)
     return replace(reference, version=found.version)
