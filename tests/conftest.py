@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -118,9 +119,9 @@ class Service:
 StartService = Callable[..., Service]
 
 
-@pytest.fixture
-def start_service() -> Iterator[StartService]:
-    """Starts servers by module and arguments; whatever still runs is stopped at the end of the test."""
+@contextmanager
+def starting() -> Iterator[StartService]:
+    """Starts servers by module and arguments; whatever still runs at the end is stopped."""
     started: list[Service] = []
 
     def start(*arguments: str, environment: dict[str, str] | None = None) -> Service:
@@ -128,9 +129,25 @@ def start_service() -> Iterator[StartService]:
         started.append(service)
         return service
 
-    yield start
-    for service in reversed(started):
-        service.stop()
+    try:
+        yield start
+    finally:
+        for service in reversed(started):
+            service.stop()
+
+
+@pytest.fixture
+def start_service() -> Iterator[StartService]:
+    """For servers of the test."""
+    with starting() as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_module_service() -> Iterator[StartService]:
+    """For servers of the module."""
+    with starting() as start:
+        yield start
 
 
 @pytest.fixture(scope="session")
