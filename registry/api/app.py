@@ -33,6 +33,7 @@ def create_app(
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     version: str = "unknown",
     profile: int = Profile.FULL,
+    keeps_rules: bool = True,
 ) -> Flask:
     """The application on a database whose tables are up to date.
 
@@ -43,6 +44,7 @@ def create_app(
         now_ms: the clock, in milliseconds since 1970.
         version: what the registry says of its own version.
         profile: release of the Confluent Schema Registry whose bodies are answered, 7 or 8.
+        keeps_rules: whether rule sets in requests are stored, or dropped as by the community edition.
     """
     app = Flask("registry.api", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = request_bytes_max
@@ -54,7 +56,7 @@ def create_app(
     app.url_map.converters["subject"] = SubjectConverter
     app.url_map.converters["number"] = NumberConverter
     app.extensions["registry"] = Services.of(
-        database, CompatibilityLevel(default_level), now_ms, version, Profile(profile)
+        database, CompatibilityLevel(default_level), now_ms, version, Profile(profile), keeps_rules
     )
     problems.install(app)
     for module in (health, contexts, subjects, schemas, compatibility, config, mode):

@@ -117,9 +117,9 @@ def listed_entity(stored: StoredVersion, profile: Profile, *, aliases: Sequence[
 def schema_entity(
     schema: StoredSchema,
     profile: Profile,
+    as_shown: Shown = PLAIN,
     *,
     used: StoredVersion | None = None,
-    as_shown: Shown = PLAIN,
     schema_id_max: int | None = None,
 ) -> dict[str, Any]:
     """A schema; `used` is the version that uses it under the subject that was asked for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 from flask import request
@@ -12,7 +12,9 @@ from marshmallow import EXCLUDE, Schema, ValidationError, fields, post_load, val
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from registry.api.answers import PRODUCED
+from registry.api.asking import require_rights_in
 from registry.api.problems import BadRequest
+from registry.api.services import services
 from registry.domain import (
     SCHEMA_TYPE,
     VERSION_MAX,
@@ -238,7 +240,22 @@ def read_body(payload: type[_Payload], kind: type[T]) -> T:
     except ValidationError as error:
         raise BadRequest(400, _described(error.messages, value)) from error
     assert isinstance(loaded, kind)
-    return loaded
+    require_rights_in(loaded)
+    return loaded if services().keeps_rules else _without_rules(loaded)
+
+
+def _without_rules(value: T) -> T:
+    """A request as if it had said nothing about rules."""
+    kept: Any = value
+    if isinstance(value, SchemaRequest):
+        kept = replace(value, rule_set=None)
+    elif isinstance(value, TagChange):
+        kept = replace(value, rule_set=None, rules_to_merge=None, rules_to_remove=None)
+    elif isinstance(value, ConfigChange):
+        values = replace(value.values, default_rule_set=None, override_rule_set=None)
+        kept = ConfigChange(values, value.given - {"default_rule_set", "override_rule_set"})
+    assert isinstance(kept, type(value))
+    return kept
 
 
 def _body() -> bytes:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from flask import Blueprint, Response, request
 
 from registry.api.answers import answer, answer_bytes, page, query_flag
-from registry.api.entities import Profile, listed_entity, schema_entity
-from registry.api.profiles import profile
+from registry.api.entities import listed_entity, schema_entity
+from registry.api.profiles import as_shown, profile, shown_text
 from registry.api.services import services
 from registry.domain import SCHEMA_TYPE
 from registry.names import SubjectFilter, qualified, split_subject
 from registry.service.lookup import FoundSchema
-from registry.service.presentation import Shown
 
 blueprint = Blueprint("schemas", __name__)
 
@@ -38,19 +37,14 @@ def list_types() -> Response:
 
 @blueprint.get("/schemas/ids/<number:schema_id>")
 def get_schema(schema_id: int) -> Response:
-    subject = _subject()
-    resolved = request.args.get("format") == "resolved"
-    found = services().lookup.schema(
-        schema_id, subject=subject, resolved=resolved, with_id_max=query_flag("fetchMaxId")
-    )
-    return answer(_entity(found, profile()))
+    found = services().lookup.schema(schema_id, subject=_subject(), with_id_max=query_flag("fetchMaxId"))
+    return answer(_entity(found))
 
 
 @blueprint.get("/schemas/ids/<number:schema_id>/schema")
 def get_schema_text(schema_id: int) -> Response:
-    resolved = request.args.get("format") == "resolved"
-    found = services().lookup.schema(schema_id, subject=_subject(), resolved=resolved)
-    return answer_bytes(found.text.encode())
+    found = services().lookup.schema(schema_id, subject=_subject())
+    return answer_bytes(shown_text(found.schema).encode())
 
 
 @blueprint.get("/schemas/ids/<number:schema_id>/subjects")
@@ -67,8 +61,7 @@ def list_versions_of_schema(schema_id: int) -> Response:
 
 @blueprint.get("/schemas/guids/<segment:guid>")
 def get_schema_by_guid(guid: str) -> Response:
-    found = services().lookup.schema_by_guid(guid, resolved=request.args.get("format") == "resolved")
-    return answer(_entity(found, profile()))
+    return answer(_entity(services().lookup.schema_by_guid(guid)))
 
 
 @blueprint.get("/schemas/guids/<segment:guid>/ids")
@@ -82,7 +75,7 @@ def _subject() -> str | None:
     return None if not text else qualified(*split_subject(text))
 
 
-def _entity(found: FoundSchema, chosen: Profile) -> dict[str, object]:
+def _entity(found: FoundSchema) -> dict[str, object]:
     return schema_entity(
-        found.schema, chosen, used=found.used, as_shown=Shown(found.text_resolved), schema_id_max=found.schema_id_max
+        found.schema, profile(), as_shown(found.schema), used=found.used, schema_id_max=found.schema_id_max
     )

@@ -15,7 +15,9 @@ from registry.service.configuration import Configuration
 from registry.service.deletion import Deletion
 from registry.service.lookup import Lookup
 from registry.service.modes import Modes
+from registry.service.presentation import Presentation
 from registry.service.registration import Registration
+from registry.service.tagging import Tagging
 from registry.service.texts import SchemaTexts
 from registry.storage.database import Database
 
@@ -29,9 +31,12 @@ class Services:
     deletion: Deletion
     configuration: Configuration
     modes: Modes
+    presentation: Presentation
+    tagging: Tagging
     answers: AnswerCache
     version: str
     profile: Profile
+    keeps_rules: bool
 
     @classmethod
     def of(
@@ -41,21 +46,27 @@ class Services:
         now_ms: Callable[[], int],
         version: str,
         profile: Profile = Profile.FULL,
+        keeps_rules: bool = True,
     ) -> Services:
         texts = SchemaTexts()
         configuration = Configuration(database, default_level)
         compatibility = Compatibility(database, texts, configuration)
+        registration = Registration(database, texts, configuration, compatibility, now_ms)
+        lookup = Lookup(database, texts, configuration)
         return cls(
             database,
-            Registration(database, texts, configuration, compatibility, now_ms),
-            Lookup(database, texts, configuration),
+            registration,
+            lookup,
             compatibility,
             Deletion(database),
             configuration,
             Modes(database),
+            Presentation(database, texts),
+            Tagging(lookup, registration),
             AnswerCache(),
             version,
             profile,
+            keeps_rules,
         )
 
 

@@ -6,10 +6,10 @@ from flask import Blueprint, Response, request
 
 from registry.api.answers import answer, answer_bytes, page, query_flag
 from registry.api.entities import registered_entity, version_entity
-from registry.api.payloads import SchemaPayload, read_body
-from registry.api.profiles import profile
+from registry.api.payloads import SchemaPayload, TagChangePayload, read_body
+from registry.api.profiles import as_shown, profile, shown_text
 from registry.api.services import services
-from registry.domain import SchemaRequest, parse_version
+from registry.domain import SchemaRequest, TagChange, parse_version
 from registry.names import EVERY_CONTEXT_PREFIX, SubjectFilter, subject_name
 
 blueprint = Blueprint("subjects", __name__)
@@ -31,7 +31,7 @@ def look_up(subject: str) -> Response:
     found = services().lookup.registered(
         subject_name(subject), wanted, normalize=query_flag("normalize"), deleted=query_flag("deleted")
     )
-    return answer(version_entity(found, profile()))
+    return answer(version_entity(found, profile(), as_shown(found.schema)))
 
 
 @blueprint.delete("/subjects/<subject:subject>")
@@ -59,19 +59,35 @@ def register(subject: str) -> Response:
         subject_name(subject), wanted, normalize=query_flag("normalize"), force=query_flag("force")
     )
     stored = registration.stored
-    return answer(registered_entity(stored, profile()))
+    return answer(registered_entity(stored, profile(), as_shown(stored.schema)))
 
 
 @blueprint.get("/subjects/<subject:subject>/versions/<segment:version>")
 def get_version(subject: str, version: str) -> Response:
     found = services().lookup.version(subject_name(subject), parse_version(version), deleted=query_flag("deleted"))
-    return answer(version_entity(found, profile()))
+    return answer(version_entity(found, profile(), as_shown(found.schema)))
 
 
 @blueprint.get("/subjects/<subject:subject>/versions/<segment:version>/schema")
 def get_version_text(subject: str, version: str) -> Response:
     found = services().lookup.version(subject_name(subject), parse_version(version), deleted=query_flag("deleted"))
-    return answer_bytes(found.schema.content.text.encode())
+    return answer_bytes(shown_text(found.schema).encode())
+
+
+@blueprint.post("/subjects/<subject:subject>/versions/<segment:version>/tags")
+def change_tags(subject: str, version: str) -> Response:
+    change = read_body(TagChangePayload, TagChange)
+    stored = services().tagging.change(subject_name(subject), parse_version(version), change).stored
+    return answer(registered_entity(stored, profile(), as_shown(stored.schema)))
+
+
+@blueprint.get("/subjects/<subject:subject>/metadata")
+def get_latest_with_metadata(subject: str) -> Response:
+    keys, values = request.args.getlist("key"), request.args.getlist("value")
+    # A key without its value asks for nothing.
+    wanted = dict(zip(keys, values, strict=False))
+    found = services().lookup.latest_with_metadata(subject_name(subject), wanted, deleted=query_flag("deleted"))
+    return answer(version_entity(found, profile(), as_shown(found.schema)))
 
 
 @blueprint.get("/subjects/<subject:subject>/versions/<segment:version>/referencedby")

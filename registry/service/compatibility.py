@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from avro_schema import Schema
+from avro_schema import Record
 from compat.errors import ComparisonTooLarge
+from compat.finding import LEVELS
 from compat.levels import CompatibilityLevel, VersionedSchema, check_level
 from compat.report import confluent_messages
-from registry.domain import LATEST, SchemaRequest, StoredVersion
+from registry.domain import LATEST, Metadata, SchemaRequest, StoredVersion
 from registry.errors import InvalidSchema, VersionNotFound
+from registry.metadata import group_of, reserved_fields
 from registry.service.configuration import Configuration, SubjectSettings
 from registry.service.texts import Candidate, SchemaTexts
 from registry.storage.database import Database
@@ -32,15 +34,11 @@ class Compatibility:
 
     def verdict(self, repository: Repository, settings: SubjectSettings, candidate: Candidate) -> Verdict:
         """What registration would say: against the latest version, or all when the level is transitive."""
-        subject, level, schema = settings.subject, settings.level, candidate.schema
-        if level is CompatibilityLevel.NONE:
-            return Verdict(True)
-        if level.value.endswith("_TRANSITIVE"):
-            history = repository.versions(subject=subject)
-        else:
-            latest = repository.version(subject, LATEST)
-            history = [] if latest is None else [latest]
-        return self._compare(repository, schema, history, level)
+        # With groups the version to compare with need not be the latest of all.
+        if settings.config.compatibility_group is not None or _is_transitive(settings.level):
+            return self._compare(repository, settings, candidate, repository.versions(subject=settings.subject))
+        latest = repository.version(settings.subject, LATEST)
+        return self._compare(repository, settings, candidate, [] if latest is None else [latest])
 
     def check_subject(self, subject: str, request: SchemaRequest, *, normalize: bool, verbose: bool) -> Verdict:
         """`verdict` for a schema that is only being tried.
@@ -80,23 +78,65 @@ class Compatibility:
         found = None if version is None else repository.version(subject, version)
         if found is None and version not in (None, LATEST):
             raise VersionNotFound(subject=subject, version=version)
+        strict = settings.config.validate_new_schemas is not False
         try:
-            candidate = self._texts.candidate(repository, subject, request, normalize=normalize, strict=True)
+            candidate = self._texts.candidate(repository, subject, request, normalize=normalize, strict=strict)
         except InvalidSchema as error:
             if verbose:
                 return Verdict(False, (str(error),))
             raise
         if version is None:
             return self.verdict(repository, settings, candidate)
-        level = settings.level
-        return self._compare(repository, candidate.schema, [] if found is None else [found], level)
+        return self._compare(repository, settings, candidate, [] if found is None else [found])
 
     def _compare(
-        self, repository: Repository, schema: Schema, history: list[StoredVersion], level: CompatibilityLevel
+        self,
+        repository: Repository,
+        settings: SubjectSettings,
+        candidate: Candidate,
+        history: list[StoredVersion],
     ) -> Verdict:
+        config, level = settings.config, settings.level
+        reserved = _reserved_problems(candidate, history[-1] if history else None) if config.validate_fields else []
+        if config.compatibility_group is not None:
+            group = group_of(candidate.content.metadata, config.compatibility_group)
+            history = [item for item in history if group_of(_metadata(item), config.compatibility_group) == group]
+        if level is CompatibilityLevel.NONE:
+            history = []
+        elif not _is_transitive(level):
+            history = history[-1:]
         versioned = [VersionedSchema(item.version, self._texts.parsed(repository, item.schema)) for item in history]
         try:
-            report = check_level(schema, versioned, level)
+            report = check_level(candidate.schema, versioned, level)
         except ComparisonTooLarge as error:
-            return Verdict(False, (f"Unexpected exception during compatibility check: {error}",))
-        return Verdict(report.is_compatible, () if report.is_compatible else tuple(confluent_messages(report)))
+            return Verdict(False, (*reserved, f"Unexpected exception during compatibility check: {error}"))
+        messages = confluent_messages(report, validate_fields=bool(config.validate_fields), others=reserved)
+        return Verdict(not messages, tuple(messages))
+
+
+def _is_transitive(level: CompatibilityLevel) -> bool:
+    return LEVELS[level].transitive
+
+
+def _metadata(stored: StoredVersion) -> Metadata | None:
+    return stored.schema.content.metadata
+
+
+def _reserved_problems(candidate: Candidate, before: StoredVersion | None) -> list[str]:
+    """Names that were reserved and no longer are, and those that are and yet stand for a top-level field."""
+    reserved = reserved_fields(candidate.content.metadata)
+    removed = [] if before is None else [name for name in reserved_fields(_metadata(before)) if name not in reserved]
+    root = candidate.schema.root
+    fields = {field.name for field in root.fields} if isinstance(root, Record) else set()
+    return [
+        *(
+            f"The new schema has reserved field {name} removed from its metadata which is present in the old schema's "
+            "metadata."
+            for name in removed
+        ),
+        *(
+            f"The new schema has field that conflicts with the reserved field {name}."
+            for name in reserved
+            if name in fields
+        ),
+    ]

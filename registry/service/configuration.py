@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Final
 
 from compat.errors import InvalidLevel
 from compat.levels import CompatibilityLevel, parse_level
 from registry.domain import ConfigChange, ConfigEntry, Mode
 from registry.errors import InvalidCompatibilityLevel, SubjectLevelNotConfigured, SubjectNotFound
 from registry.names import in_context_of, is_whole_context, scopes_of
+from registry.rules import check_rule_set
 from registry.service.inheritance import effective_config
 from registry.service.modes import mode_of, require_writable
 from registry.storage.database import Database
 from registry.storage.repository import Repository
 
 logger = logging.getLogger(__name__)
+
+POLICIES: Final = ("STRICT", "LENIENT", "LOGICAL")
+"""How strictly the levels are meant. Of Avro schemas only LOGICAL says more than the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +82,22 @@ class Configuration:
         """Merges a change into the entry of a scope; returns it with the level in its own spelling.
 
         Raises:
-            InvalidCompatibilityLevel: there is no such level.
+            InvalidCompatibilityLevel: there is no such level or policy.
+            InvalidRuleSet: the rules cannot be.
             InvalidSubject: the alias can be no subject.
             OperationNotPermitted: the scope is read-only.
         """
         values = change.values
-        if values.compatibility is not None:
-            change = replace(change, values=replace(values, compatibility=_level(values.compatibility).value))
+        for rules in (values.default_rule_set, values.override_rule_set):
+            if rules is not None:
+                check_rule_set(rules)
+        level, policy = values.compatibility, values.compatibility_policy
+        spelled = replace(
+            values,
+            compatibility=None if level is None else _level(level).value,
+            compatibility_policy=None if policy is None else _policy(policy),
+        )
+        change = replace(change, values=spelled)
         if values.alias:
             in_context_of(scope or "", values.alias)
 
@@ -138,3 +152,11 @@ def _level(text: str) -> CompatibilityLevel:
         return parse_level(text)
     except InvalidLevel as error:
         raise InvalidCompatibilityLevel from error
+
+
+def _policy(text: str) -> str:
+    if text.upper() not in POLICIES:
+        raise InvalidCompatibilityLevel(
+            message="Invalid compatibility policy. Valid values are strict, lenient, logical"
+        )
+    return text.upper()

@@ -1,0 +1,59 @@
+"""A new version from an old one by changing its tags, metadata and rules."""
+
+from __future__ import annotations
+
+from registry.domain import LATEST, SchemaRequest, StoredVersion, TagChange
+from registry.errors import VersionNotFound
+from registry.metadata import numbered
+from registry.rules import RuleSet, check_rule_set, merged_rules, rules_without
+from registry.service.lookup import Lookup
+from registry.service.registration import Registered, Registration
+
+
+class Tagging:
+    def __init__(self, lookup: Lookup, registration: Registration) -> None:
+        self._lookup = lookup
+        self._registration = registration
+
+    def change(self, subject: str, version: int, change: TagChange) -> Registered:
+        """Registers a version with its tags changed; the new version says its number in its metadata.
+
+        Raises:
+            SubjectNotFound: the subject has no version.
+            VersionNotFound: it has, but not this one.
+            InvalidRuleSet: the rules cannot be.
+            InvalidSchema: there is no such record or field, or the number is not the next version's.
+            IncompatibleSchema: the subject's level forbids it, as in any registration.
+            OperationNotPermitted: the subject's mode forbids it.
+        """
+        if change.rule_set is not None:
+            check_rule_set(change.rule_set)
+        old = self._lookup.version(subject, version, deleted=False)
+        content = old.schema.content
+        metadata = content.metadata if change.metadata is None else change.metadata
+        request = SchemaRequest(
+            text=content.text,
+            references=content.references,
+            # Whatever number stands here, registration writes the true one.
+            metadata=numbered(metadata, change.new_version or 0, wanted=True),
+            rule_set=self._rules(old.subject, change),
+            version=change.new_version or 0,
+            tags_to_add=change.tags_to_add,
+            tags_to_remove=change.tags_to_remove,
+        )
+        return self._registration.register(old.subject, request, normalize=False)
+
+    def _rules(self, subject: str, change: TagChange) -> RuleSet | None:
+        if change.rules_to_merge is None and change.rules_to_remove is None:
+            return change.rule_set
+        before = self._version_before(subject, change.new_version)
+        rules = None if before is None else before.schema.content.rule_set
+        rules = merged_rules(rules, change.rules_to_merge)
+        return None if rules is None else rules_without(rules, change.rules_to_remove or ())
+
+    def _version_before(self, subject: str, new_version: int | None) -> StoredVersion | None:
+        number = LATEST if new_version is None or new_version <= 1 else new_version - 1
+        try:
+            return self._lookup.version(subject, number, deleted=False)
+        except VersionNotFound:
+            return None

@@ -1,0 +1,127 @@
+"""Schemas and what they refer to: chains, circles and bounds, without a database."""
+
+from __future__ import annotations
+
+import pytest
+
+from registry.domain import LATEST, SchemaContent, SchemaId, SchemaReference, SchemaRequest, StoredSchema, StoredVersion
+from registry.errors import InvalidSchema
+from registry.service import texts
+from registry.service.texts import SchemaTexts
+from registry.tags import EntityKind, TaggedEntity
+
+
+class Versions:
+    """The one question that references ask of a repository. Subject `sN` holds the schema with row key N."""
+
+    def __init__(self) -> None:
+        self.schemas: list[StoredSchema] = []
+        self.asked = 0
+
+    def add(self, text: str, *targets: int) -> StoredSchema:
+        references = tuple(SchemaReference(f"N{target}", f"s{target}", 1) for target in targets)
+        row_key = len(self.schemas)
+        self.schemas.append(StoredSchema(SchemaId(row_key), SchemaContent(text, references), 0, row_key=row_key))
+        return self.schemas[-1]
+
+    def fixed(self, *targets: int) -> StoredSchema:
+        return self.add(f'{{"type":"fixed","name":"N{len(self.schemas)}","size":1}}', *targets)
+
+    def version(self, subject: str, version: int, *, deleted: bool = False) -> StoredVersion | None:
+        self.asked += 1
+        number = int(subject.removeprefix("s"))
+        return StoredVersion(subject, 1, self.schemas[number], 0) if number < len(self.schemas) else None
+
+
+def candidate(versions: Versions, request: SchemaRequest) -> texts.Candidate:
+    return SchemaTexts().candidate(versions, "s", request, normalize=False, strict=True)  # type: ignore[arg-type]
+
+
+def test_long_chains_are_read_without_recursion() -> None:
+    versions = Versions()
+    versions.fixed()
+    for number in range(1, 700):
+        versions.fixed(number - 1)
+    schemas = SchemaTexts()
+    assert len(schemas.parsed(versions, versions.schemas[-1]).names) == 700  # type: ignore[arg-type]
+    asked = versions.asked
+    schemas.parsed(versions, versions.schemas[-1])  # type: ignore[arg-type]
+    assert versions.asked == asked, "what was parsed is kept"
+
+
+def test_a_schema_that_two_others_refer_to_is_one() -> None:
+    versions = Versions()
+    versions.fixed()
+    versions.fixed(0)
+    versions.fixed(0)
+    versions.fixed(1, 2)
+    assert len(SchemaTexts().parsed(versions, versions.schemas[-1]).names) == 4  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("targets", [[(0,)], [(1,), (0,)], [(1,), (2,), (3, 1), ()]])
+def test_circles_are_refused(targets: list[tuple[int, ...]]) -> None:
+    # Only an import that replaces versions can make one.
+    versions = Versions()
+    for row in targets:
+        versions.fixed(*row)
+    with pytest.raises(InvalidSchema, match="in a circle"):
+        SchemaTexts().parsed(versions, versions.schemas[0])  # type: ignore[arg-type]
+    request = SchemaRequest('"int"', references=(SchemaReference("N0", "s0", 1),))
+    with pytest.raises(InvalidSchema, match="in a circle"):
+        candidate(versions, request)
+
+
+def test_a_missing_reference_of_a_stored_schema() -> None:
+    versions = Versions()
+    versions.fixed(7)
+    with pytest.raises(InvalidSchema, match='No schema reference found for subject "s7" and version 1'):
+        SchemaTexts().parsed(versions, versions.schemas[0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("bound", "is_refused"), [(4, True), (5, False)])
+def test_schemas_behind_others_count_each_once(monkeypatch: pytest.MonkeyPatch, bound: int, is_refused: bool) -> None:
+    versions = Versions()
+    versions.fixed()
+    versions.fixed(0)
+    versions.fixed(1, 0)
+    versions.fixed(1)
+    versions.fixed(2, 3)
+    monkeypatch.setattr(texts, "REFERENCES_MAX", bound)
+    request = SchemaRequest('"int"', references=(SchemaReference("N4", "s4", 1), SchemaReference("N3", "s3", LATEST)))
+    if is_refused:
+        with pytest.raises(InvalidSchema, match="5 schemas are referred to"):
+            candidate(versions, request)
+    else:
+        assert [reference.version for reference in candidate(versions, request).content.references] == [1, 1]
+
+
+def test_a_schema_with_references_is_looked_up_like_the_same_in_one_piece() -> None:
+    versions = Versions()
+    versions.fixed()
+    reference = SchemaReference("N0", "s0", 1)
+    split = candidate(versions, SchemaRequest('{"type":"array","items":"N0"}', references=(reference,)))
+    whole = SchemaRequest('{"type":"array","items":{"name":"N0","type":"fixed","size":1}}')
+    assert candidate(versions, whole).lookup_key == split.lookup_key
+
+
+def test_tags_are_kept_where_there_is_still_something_to_tag() -> None:
+    versions = Versions()
+    latest = versions.add(
+        '{"type":"record","name":"R","fields":[{"name":"a","type":"int","confluent:tags":["A"]},'
+        '{"name":"b","type":"int","confluent:tags":["B"]}]}'
+    )
+    request = SchemaRequest(
+        '{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"c","type":"int"}]}',
+        tags_to_add=(TaggedEntity("R.c", EntityKind.FIELD, ("C",)),),
+        propagates_tags=True,
+    )
+    schemas = SchemaTexts()
+    tagged = schemas.tagged(versions, "s", request, StoredVersion("s", 1, latest, 0))  # type: ignore[arg-type]
+    text = candidate(versions, tagged).content.text
+    assert text == (
+        '{"type":"record","name":"R","fields":[{"name":"a","type":"int","confluent:tags":["A"]},'
+        '{"name":"c","type":"int","confluent:tags":["C"]}]}'
+    )
+    assert tagged.version == LATEST
+    plain = SchemaRequest('"int"')
+    assert schemas.tagged(versions, "s", plain, None) is plain  # type: ignore[arg-type]
