@@ -93,7 +93,8 @@ def carry_out(remote: Remote, actions: Sequence[Action], steps: Steps, *, skip_r
             tasks = [action for action in group if isinstance(action, VersionAction)]
             do_at_once(tasks, attempt.do, progress)
             refused = attempt.refused
-            outcome.refused += [refused[action.version.key] for action in tasks if action.version.key in refused]
+            keys = dict.fromkeys(action.version.key for action in tasks if action.version.key in refused)
+            outcome.refused += [refused[key] for key in keys]
             outcome.done += [action for action in tasks if action.version.key not in refused]
         elif outcome.refused and not skip_refused:
             return outcome

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from registry.domain import SubjectVersion
 from registry.names import GLOBAL_CONTEXT
+from registry.transfer.at_once import AT_ONCE
 from registry.transfer.errors import RegistryChanged
 from registry.transfer.remote import Remote
 from registry.transfer.snapshot import (
@@ -22,7 +23,6 @@ from registry.transfer.snapshot import (
 
 logger = logging.getLogger(__name__)
 
-READS_AT_ONCE: Final = 8  # there is no list of configurations and modes, so each is asked for
 ATTEMPTS_MAX: Final = 3  # at a list of versions that does not change meanwhile
 Answer = TypeVar("Answer")
 Steps = Callable[[str, int, int], None]
@@ -66,7 +66,7 @@ def read_versions(remote: Remote, contexts: Iterable[str], steps: Steps) -> dict
 
 
 def read_scopes(remote: Remote, scopes: Sequence[str], steps: Steps) -> tuple[dict[str, str], dict[str, str]]:
-    """The configurations and the modes that scopes have of their own."""
+    """The configurations and the modes that scopes have of their own; the API has no list of them."""
     configs = _asked(remote.config, scopes, lambda done: steps("reading configurations", done, len(scopes)))
     modes = _asked(remote.mode, scopes, lambda done: steps("reading modes", done, len(scopes)))
     return configs, modes
@@ -87,7 +87,7 @@ def _asked(
     ask: Callable[[str], Answer | None], scopes: Sequence[str], progress: Callable[[int], None]
 ) -> dict[str, Answer]:
     found: dict[str, Answer] = {}
-    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         for done, (scope, answer) in enumerate(zip(scopes, pool.map(ask, scopes), strict=True), 1):
             if answer is not None:
                 found[scope] = answer

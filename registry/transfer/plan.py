@@ -9,7 +9,7 @@ The order of the actions, and why:
    the target clears what is deleted softly, which is why that is done only where there is nothing at all.
 3. Versions, after those they refer to. Then soft deletions, referring versions first, because a version that is
    referred to cannot be deleted. Only where a version that stays refers to a deleted one, that one is deleted before
-   the other is registered.
+   anything that refers to it is registered.
 4. Configurations, which must not get in the way of the above.
 5. Modes, last, because READONLY forbids all of the above.
 """
@@ -75,19 +75,32 @@ class SetConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
+class VersionAction:
+    """Something done with one version; it changes `written` and rests on `read`, both subjects."""
+
     version: ExportedVersion
+
+    @property
+    def written(self) -> str:
+        return self.version.subject
+
+    @property
+    def read(self) -> frozenset[str]:
+        return frozenset(key.subject for key in self.version.targets)
+
+
+class Register(VersionAction):
+    __slots__ = ()
 
     def __str__(self) -> str:
         return f"{version_words(self.version.key)}: register with id {self.version.schema_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteSoftly:
-    key: SubjectVersion
+class DeleteSoftly(VersionAction):
+    __slots__ = ()
 
     def __str__(self) -> str:
-        return f"{version_words(self.key)}: delete softly"
+        return f"{version_words(self.version.key)}: delete softly"
 
 
 Action = SetMode | SetConfig | Register | DeleteSoftly
@@ -247,30 +260,30 @@ def _content_actions(snapshot: Snapshot, target: Target) -> list[Register | Dele
         Circular: references run in a circle.
     """
     registered, deleted = _wanted(snapshot, target)
-    referring = defaultdict(list)
     same_id = defaultdict(list)
     for version in snapshot.versions:
-        same_id[version.subject, version.schema_id].append(version)
-        for key in version.targets:
-            referring[key].append(version)
+        same_id[version.subject, version.schema_id].append(version.key)
+    # Deleted versions that a version refers to which stays: nobody may refer to them yet when they are deleted.
+    kept = {key for version in snapshot.versions if not version.deleted for key in version.targets if key in deleted}
     before: dict[Register | DeleteSoftly, list[Register | DeleteSoftly]] = defaultdict(list)
-    for action in registered.values():
-        for key in action.version.targets:
-            # Registered after what it refers to; and deleted already, if that is to be, while this one will stay.
-            needed = (registered.get(key), None if action.version.deleted else deleted.get(key))
-            before[action] += [item for item in needed if item is not None]
-    by_key = {version.key: version for version in snapshot.versions}
     for key, removal in deleted.items():
         # A version that is registered again under its id would push out a deleted one before it.
-        later = [item.key for item in same_id[key.subject, by_key[key].schema_id]]
-        before[removal] += [registered[item] for item in later if item in registered]
-        before[removal] += [deleted[item.key] for item in referring[key] if item.key in deleted]
+        again = same_id[key.subject, removal.version.schema_id]
+        before[removal] += [registered[item] for item in again if item in registered]
+        for item in removal.version.targets:
+            if item in deleted and item not in kept:
+                before[deleted[item]].append(removal)
+    for action in registered.values():
+        for item in action.version.targets:
+            first = deleted[item] if item in kept else registered.get(item)
+            if first is not None:
+                before[action].append(first)
     position = {version.key: number for number, version in enumerate(snapshot.versions)}
 
     def rank(action: Register | DeleteSoftly) -> tuple[int, int]:
         if isinstance(action, Register):
             return 0, position[action.version.key]
-        return 1, -position[action.key]
+        return 1, -position[action.version.key]
 
     return in_order([*registered.values(), *deleted.values()], before, rank)
 
@@ -285,7 +298,7 @@ def _wanted(
         if there is None or (there.deleted and not version.deleted):
             registered[version.key] = Register(version)
         if version.deleted and not (there is not None and there.deleted):
-            deleted[version.key] = DeleteSoftly(version.key)
+            deleted[version.key] = DeleteSoftly(version)
     return registered, deleted
 
 
@@ -300,7 +313,7 @@ class _Scopes:
 
     def opened_for(self, actions: list[Register | DeleteSoftly]) -> Iterator[Action]:
         """What lets registrations through."""
-        written = [action.version.subject if isinstance(action, Register) else action.key.subject for action in actions]
+        written = [action.version.subject for action in actions]
         for subject in dict.fromkeys(written):
             if json.loads(self._configs.get(subject, "{}")).get("alias"):
                 yield SetConfig(subject, json_text({"alias": None}))

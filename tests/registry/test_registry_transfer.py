@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from reference_registry import ReferenceRegistry
 
 from registry import errors
 from registry.domain import SubjectVersion
+from registry.transfer.at_once import do_at_once
 from registry.transfer.carry_out import carry_out, missing_after, plan_without, read_target
 from registry.transfer.errors import ExportFileInvalid, ImportStopped, RegistryChanged
 from registry.transfer.export import read_registry
@@ -357,6 +359,42 @@ def test_refused_versions_leave_the_target_closed_unless_they_are_skipped(shop: 
     target.modes["z-money"] = "READWRITE"
     imported(content, target)
     assert exported(target) == content
+
+
+def test_a_refused_version_is_told_once_and_not_deleted() -> None:
+    source = ReferenceRegistry()
+    source.register("a", fixed(1))
+    source.delete("a", 1)
+    target = Refusing(refused=fixed(1))
+    outcome = carry_out(Remote(target), planned(exported(source), target).actions, quiet, skip_refused=True)
+    assert [problem.sentence for problem in outcome.refused] == ["subject a version 1: not today"]
+    assert [str(action) for action in outcome.done] == ["context .: mode IMPORT", "context .: mode READWRITE"]
+    assert not [call for call in target.calls if call[0] == "DELETE"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.frozensets(st.integers(0, 4), max_size=3)), max_size=12))
+def test_what_is_done_at_once_ends_as_if_done_in_turn(shape: list[tuple[int, frozenset[int]]]) -> None:
+    @dataclass(frozen=True)
+    class Sum:
+        """Sets a thing to one more than those it reads and itself."""
+
+        number: int
+        written: str
+        read: frozenset[str]
+
+        def __call__(self, values: dict[str, int]) -> None:
+            values[self.written] = self.number + sum(values.get(name, 0) for name in {self.written, *self.read})
+
+    tasks = [Sum(n, str(one), frozenset(map(str, others))) for n, (one, others) in enumerate(shape)]
+    in_turn: dict[str, int] = {}
+    at_once: dict[str, int] = {}
+    told = [0]
+    for task in tasks:
+        task(in_turn)
+    do_at_once(tasks, lambda task: task(at_once), told.append)
+    assert at_once == in_turn
+    assert told[-1] == len(tasks)
+    assert told == sorted(told)
 
 
 def test_a_target_that_gives_other_ids_stops_the_import(shop: ReferenceRegistry) -> None:
