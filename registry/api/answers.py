@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, Final
 
 from flask import Response, request
@@ -39,11 +38,6 @@ def answer_bytes(body: bytes, status: int = 200) -> Response:
 
 def to_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def without_empty(entity: Mapping[str, Any]) -> dict[str, Any]:
-    """An entity without keys that have nothing to say: null, "", [] and {} (but false and 0 stay)."""
-    return {key: value for key, value in entity.items() if value is not None and value not in ("", [], {})}
 
 
 def page(items: list[Any], limit_max: int | None = None) -> list[Any]:

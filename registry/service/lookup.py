@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from avro_schema import self_contained_text
 from registry.domain import LATEST, SchemaRequest, StoredSchema, StoredVersion, SubjectVersion
 from registry.errors import InvalidSchema, SchemaNotFound, SubjectNotFound, VersionNotFound
 from registry.metadata import has_properties
@@ -41,11 +40,6 @@ class FoundSchema:
     schema: StoredSchema
     used: StoredVersion | None = None
     schema_id_max: int | None = None
-    text_resolved: str | None = None
-
-    @property
-    def text(self) -> str:
-        return self.schema.content.text if self.text_resolved is None else self.text_resolved
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -232,15 +226,12 @@ class Lookup:
 
         return self._database.read(read)
 
-    def schema(
-        self, schema_id: int, *, subject: str | None = None, resolved: bool = False, with_id_max: bool = False
-    ) -> FoundSchema:
-        """A schema by id. With `resolved` its text has every referenced type written out.
+    def schema(self, schema_id: int, *, subject: str | None = None, with_id_max: bool = False) -> FoundSchema:
+        """A schema by id.
 
         Args:
             schema_id: the id.
             subject: whose context the id is of, and under which the schema should be.
-            resolved: whether referenced types are written out.
             with_id_max: whether the highest id of the context is wanted.
 
         Raises:
@@ -251,28 +242,17 @@ class Lookup:
             stored, used = self._by_id(repository, schema_id, subject)
             if stored is None:
                 raise SchemaNotFound(schema_id=schema_id)
-            return FoundSchema(
-                stored,
-                used,
-                repository.schema_id_max(stored.context) if with_id_max else None,
-                self_contained_text(self._texts.parsed(repository, stored)) if resolved else None,
-            )
+            return FoundSchema(stored, used, repository.schema_id_max(stored.context) if with_id_max else None)
 
         return self._database.read(read)
 
-    def schema_by_guid(self, guid: str, *, resolved: bool = False) -> FoundSchema:
+    def schema_by_guid(self, guid: str) -> FoundSchema:
         """A schema by guid, whichever context has it.
 
         Raises:
             SchemaNotFound: no context has it.
         """
-
-        def read(repository: Repository) -> FoundSchema:
-            stored = self._by_guid(repository, guid)[0]
-            text = self_contained_text(self._texts.parsed(repository, stored)) if resolved else None
-            return FoundSchema(stored, text_resolved=text)
-
-        return self._database.read(read)
+        return self._database.read(lambda repository: FoundSchema(self._by_guid(repository, guid)[0]))
 
     def ids_of_guid(self, guid: str) -> list[tuple[str, int]]:
         """(context, id) of a schema in each context that has it, sorted.
