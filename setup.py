@@ -18,6 +18,7 @@ REGISTRY = [
     "alembic>=1.14,<2",
     "marshmallow>=3.26,<5",
     "gunicorn>=23,<28",
+    "prometheus-client>=0.21,<1",
     "psycopg[binary]>=3.2,<4",  # PostgreSQL's driver with its own libpq
 ]
 # The codecs let the broker look inside compressed batches when it is asked for an offset by time.
@@ -40,11 +41,13 @@ DEV = [
     "cryptography>=43",
     "hypothesis>=6.115,<7",
     "mypy>=1.13,<3",
+    "openapi-spec-validator>=0.7.1,<1",
     "pytest>=8.3,<10",
     "pytest-timeout>=2.3,<3",
     "pytest-xdist>=3.6,<4",
     "python-schema-registry-client>=2.6,<3",
     "ruff>=0.8,<1",
+    "schemathesis>=4.0,<5",
 ]
 
 setup(

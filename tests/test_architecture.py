@@ -30,7 +30,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "avro_schema": (),
     "compat": (),
     "hive_ddl": (),
-    "registry": ("flask", "werkzeug", "sqlalchemy", "alembic", "marshmallow", "gunicorn"),
+    "registry": ("flask", "werkzeug", "sqlalchemy", "alembic", "marshmallow", "gunicorn", "prometheus_client"),
     "broker": ("kafka", "crc32c"),
     "loader": ("kafka", "fastavro", "crc32c", "cramjam", "lz4", "zstandard"),
     "audit": (),

@@ -1,0 +1,33 @@
+"""What the server tells of every answer goes to the metrics and, where there is one, to the access log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from registry.access.users import Principal
+from registry.operation.access_log import AccessLog
+from registry.operation.metrics import RequestMetrics
+
+
+class Operation:
+    """An `Observer` of one worker process; called in its event loop."""
+
+    def __init__(self, metrics: RequestMetrics | None, log: AccessLog | None = None) -> None:
+        self._metrics = metrics
+        self._log = log
+
+    def answered(
+        self,
+        scope: Any,
+        route: str,
+        status: int,
+        size: int,
+        seconds: float,
+        principal: Principal | None,
+        *,
+        cached: bool,
+    ) -> None:
+        if self._metrics is not None:
+            self._metrics.count(scope["method"], route, status, seconds, cached=cached)
+        if self._log is not None:
+            self._log.write(scope, status, size, seconds, "" if principal is None else principal.name, cached=cached)

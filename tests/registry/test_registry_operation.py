@@ -1,0 +1,217 @@
+"""Counters that processes share, what Prometheus reads of them, and lines of the access log."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from registry.access.rights import UNLIMITED
+from registry.access.users import Principal
+from registry.operation.access_log import AccessLog
+from registry.operation.metrics import MetricsPage, RequestMetrics, new_counts
+from registry.operation.observer import Operation
+from registry.operation.shared_counts import OTHER, ROWS_MAX, SharedCounts
+
+FORK = multiprocessing.get_context("fork")
+
+
+def add(counts: SharedCounts, label: str, amount: int = 1) -> None:
+    counts.numbers()[counts.place(label)] += amount
+
+
+def in_another_process(work: Any, *arguments: Any) -> None:
+    process = FORK.Process(target=work, args=arguments)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def claim_and_add(counts: SharedCounts, amount: int) -> None:
+    assert counts.claim()
+    add(counts, "a", amount)
+
+
+@pytest.fixture
+def counts() -> Iterator[SharedCounts]:
+    made = SharedCounts(3, columns=2)
+    yield made
+    made.close()
+
+
+def test_sums_go_over_processes_and_outlive_them(counts: SharedCounts) -> None:
+    counts.claim()
+    add(counts, "a")
+    for _ in range(5):
+        # More processes than slots, one after the other: each takes over where one ended.
+        in_another_process(claim_and_add, counts, 10)
+    assert counts.totals() == {"a": (51, 0)}
+    assert counts.live() == 1
+
+
+def hold(counts: SharedCounts, ready: Any) -> None:
+    counts.claim()
+    add(counts, "a")
+    ready.set()
+    signal.pause()
+
+
+def test_a_killed_process_gives_its_slot_back(counts: SharedCounts) -> None:
+    ready = FORK.Event()
+    process = FORK.Process(target=hold, args=(counts, ready))
+    process.start()
+    assert ready.wait(60)
+    counts.claim()
+    assert counts.live() == 2
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert counts.live() == 1
+    assert counts.totals() == {"a": (1, 0)}
+
+
+def claim_in_vain(counts: SharedCounts) -> None:
+    assert not counts.claim()
+
+
+def test_without_a_free_slot_there_is_no_counting() -> None:
+    counts = SharedCounts(1, columns=1)
+    counts.claim()
+    in_another_process(claim_in_vain, counts)
+
+
+def test_labels_beyond_the_bounds_share_a_row(counts: SharedCounts) -> None:
+    counts.claim()
+    for number in range(ROWS_MAX + 50):
+        add(counts, f"label {number}")
+    add(counts, "x" * 1000)
+    totals = counts.totals()
+    assert len(totals) == ROWS_MAX
+    assert totals[OTHER] == (52, 0)
+    assert sum(row[0] for row in totals.values()) == ROWS_MAX + 51
+
+
+def samples(page: MetricsPage, accept: str = "text/plain") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    text = page.page(accept)[0].decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_the_page_for_prometheus() -> None:
+    counts = new_counts(1)
+    counts.claim()
+    metrics = RequestMetrics(counts)
+    rule = "/schemas/ids/<number:schema_id>"
+    metrics.count("GET", rule, 200, 0.0001, cached=True)
+    metrics.count("GET", rule, 200, 0.003, cached=False)
+    metrics.count("GET", rule, 404, 99.0, cached=False)
+    metrics.count("BREW", "", 405, 0.001, cached=False)
+    found = samples(MetricsPage(counts, "1.2"))
+
+    def requests(**labels: str) -> float:
+        return found["headrace_registry_requests_total", tuple(sorted(labels.items()))]
+
+    route = "/schemas/ids/{id}"
+    assert requests(method="GET", route=route, status="200", cached="true") == 1
+    assert requests(method="GET", route=route, status="200", cached="false") == 1
+    assert requests(method="GET", route=route, status="404", cached="false") == 1
+    assert requests(method="other", route="other", status="405", cached="false") == 1
+    one = (("method", "GET"), ("route", route))
+    name = "headrace_registry_request_seconds"
+    assert found[f"{name}_count", one] == 3
+    assert found[f"{name}_sum", one] == pytest.approx(99.0031)
+    assert found[f"{name}_bucket", (("le", "0.0005"), *one)] == 1
+    assert found[f"{name}_bucket", (("le", "0.005"), *one)] == 2
+    assert found[f"{name}_bucket", (("le", "10.0"), *one)] == 2
+    assert found[f"{name}_bucket", (("le", "+Inf"), *one)] == 3
+    assert found["headrace_registry_workers", ()] == 1
+    assert found["headrace_registry_info", (("version", "1.2"),)] == 1
+
+
+def test_the_page_in_openmetrics() -> None:
+    counts = new_counts(1)
+    body, content_type = MetricsPage(counts, "1").page("application/openmetrics-text; version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+
+
+def test_words_of_clients_do_not_become_labels() -> None:
+    counts = new_counts(1)
+    counts.claim()
+    metrics = RequestMetrics(counts)
+    for number in range(100):
+        metrics.count(f"M{number}", "", 404, 0.1, cached=False)
+    assert len(counts.totals()) == 1
+
+
+def scope(**more: Any) -> dict[str, Any]:
+    return {
+        "method": "GET",
+        "raw_path": b"/subjects/a%2Fb",
+        "query_string": b"deleted=true",
+        "client": ("10.0.0.1", 4711),
+        "headers": [(b"authorization", b"Basic c2VjcmV0"), (b"user-agent", b"curl"), (b"x-request-id", b"r\n1")],
+        **more,
+    }
+
+
+def test_a_line_of_the_access_log(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    log = AccessLog(str(path), now=lambda: datetime(2026, 1, 2, 3, 4, 5, 678_900, UTC))
+    operation = Operation(None, log)
+    operation.answered(scope(), "/x", 200, 17, 0.0012345, Principal("alice", UNLIMITED), cached=True)
+    operation.answered(scope(client=None, raw_path=b"/\xff" * 9999), "/x", 401, 0, 0.1, None, cached=False)
+    log.close()
+    first, second = (json.loads(line) for line in path.read_text().splitlines())
+    assert first == {
+        "time": "2026-01-02T03:04:05.678+00:00",
+        "client": "10.0.0.1",
+        "user": "alice",
+        "method": "GET",
+        "path": "/subjects/a%2Fb",
+        "query": "deleted=true",
+        "status": 200,
+        "bytes": 17,
+        "ms": 1.234,
+        "cached": True,
+        "agent": "curl",
+        "request_id": "r\n1",
+    }
+    assert (second["client"], second["user"], len(second["path"])) == ("", "", 1000)
+
+
+def test_the_access_log_follows_rotation(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    now = 0.0
+    log = AccessLog(str(path), clock=lambda: now)
+    log.write(scope(), 200, 1, 0.1, "", cached=False)
+    path.rename(tmp_path / "access.log.1")
+    now += 1.1
+    log.write(scope(), 404, 1, 0.1, "", cached=False)
+    log.close()
+    assert json.loads(path.read_text())["status"] == 404
+    assert json.loads((tmp_path / "access.log.1").read_text())["status"] == 200
+
+
+def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    now = 0.0
+    log = AccessLog(str(folder / "access.log"), clock=lambda: now)
+    (folder / "access.log").unlink()
+    folder.rmdir()
+    now += 1.1
+    log.write(scope(), 200, 1, 0.1, "", cached=False)
+    log.write(scope(), 200, 1, 0.1, "", cached=False)
+    assert len(caplog.records) <= 1
