@@ -100,7 +100,10 @@ class RegistrySettings:
     client_key_password: str = ""  # of an encrypted key
     client_timeout: Duration = Duration(10_000)  # of a connection attempt and of each wait for an answer
     compatibility: str = "BACKWARD"  # level of subjects that have none of their own
+    api_profile: int = 8  # release of the Confluent Schema Registry whose bodies are answered; 7 for clients before 7.0
+    rules: str = "keep"  # keep | drop: rule sets in requests; dropped, as by the community edition, they change no id
     request_bytes_max: int = 4 * 1024 * 1024  # body of one request; a schema of 1 MB escaped as JSON fits
+    workers: int = 1  # processes that serve; more than the cores that they may use does not help
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +203,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
         "FULL",
         "FULL_TRANSITIVE",
     ),
+    "registry.api_profile": ("7", "8"),
+    "registry.rules": ("keep", "drop"),
     "broker.fsync": ("none", "interval", "always"),
     "loader.partition_by": ("hour", "day"),
     "loader.codec": ("null", "deflate", "snappy"),
@@ -382,7 +387,7 @@ def _convert(key: str, origin: str, value: Any, wanted: Any) -> Any:
     except ValueError as error:
         shown = "***" if is_secret(key) else repr(value)
         raise SettingsError(f"{key} in {origin}: {error}, found {shown}") from error
-    if key in CHOICES and result not in CHOICES[key]:
+    if key in CHOICES and str(result) not in CHOICES[key]:
         raise SettingsError(f"{key} in {origin}: expected one of {', '.join(CHOICES[key])}, found {value!r}")
     if key in AT_LEAST and result < AT_LEAST[key]:
         raise SettingsError(f"{key} in {origin}: expected at least {AT_LEAST[key]}, found {value!r}")

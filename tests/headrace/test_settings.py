@@ -43,6 +43,8 @@ def test_later_layers_win(tmp_path: Path) -> None:
         ({"broker.listen": "localhost:70000"}, "port between 0 and 65535"),
         ({"loader.interval": "10"}, "expected a whole number with a unit"),
         ({"loader.partition_by": "week"}, "expected one of hour, day"),
+        ({"registry.api_profile": "9"}, "expected one of 7, 8"),
+        ({"registry.rules": "dro"}, "expected one of keep, drop"),
         ({"loader.quarantine_share_max": "1.5"}, "a share between 0 and 1"),
         ({"data_dir": ""}, "data_dir in the command line: expected text"),
     ],
