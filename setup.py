@@ -17,7 +17,7 @@ REGISTRY = [
     "sqlalchemy>=2.0.36,<2.2",
     "alembic>=1.14,<2",
     "marshmallow>=3.26,<5",
-    "gunicorn>=23,<28",
+    "granian[uvloop]>=2.8,<3",
     "prometheus-client>=0.21,<1",
     "psycopg[binary]>=3.2,<4",  # PostgreSQL's driver with its own libpq
 ]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.cli import registry_transfer
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, settings_from
 from headrace.settings import Settings
 from headrace.version import VERSION
+
+if TYPE_CHECKING:
+    from registry.api.front import Front
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         description="Serves the Confluent Schema Registry REST API for Avro. It listens on loopback unless "
         "registry.listen names another address: there is no authentication, so whoever reaches it may change schemas.",
     )
-    add_settings_flags(serve, ("registry.listen", "registry.database_url"))
+    add_settings_flags(serve, ("registry.listen", "registry.database_url", "registry.workers"))
     serve.set_defaults(run_verb=serve_registry)
     database = verbs.add_parser("db", help="the registry's database")
     database_verbs = database.add_subparsers(metavar="VERB", required=True)
@@ -39,38 +43,54 @@ def run(args: argparse.Namespace) -> int:
 
 
 def serve_registry(args: argparse.Namespace) -> int:
-    from registry.api.app import create_app
-    from registry.api.server import listen, serve
+    from registry.api.server import TakenPort, serve
     from registry.errors import RegistryError
     from registry.storage.database import Database
 
     settings = settings_from(args)
     url = database_url(settings)
     address = settings.registry.listen
+    if settings.registry.workers < 1:
+        raise CommandError(f"registry.workers is {settings.registry.workers}, expected at least 1 process")
     try:
-        listener = listen(address.host, address.port)
+        taken = TakenPort(address.host, address.port)
     except OSError as error:
         raise CommandError(
             f"registry cannot listen on {address}: {error.strerror or error}; "
             "stop what listens there or choose another address with --registry-listen"
         ) from error
-    with listener:
-        try:
-            database = Database(url)
-            # Only SQLite is this process's own; a shared database is migrated when its operator says so.
-            (database.upgrade if url.startswith("sqlite") else database.check)()
-            database.close()
-        except RegistryError as error:
-            raise CommandError(str(error)) from error
-        return serve(
-            listener,
-            lambda: create_app(
-                Database(url),
-                default_level=settings.registry.compatibility,
-                request_bytes_max=settings.registry.request_bytes_max,
-                version=VERSION,
-            ),
-        )
+    try:
+        database = Database(url)
+        # Only SQLite is this process's own; a shared database is migrated when its operator says so.
+        (database.upgrade if database.is_sqlite else database.check)()
+        database.close()
+    except RegistryError as error:
+        raise CommandError(str(error)) from error
+    return serve(taken, lambda: _front(settings, url), workers=settings.registry.workers)
+
+
+def _front(settings: Settings, url: str) -> Front:
+    """What one worker process serves."""
+    from registry.api.app import create_app
+    from registry.api.front import Front
+    from registry.storage.footing import ServedDatabase
+    from registry.storage.looks import looks_at
+
+    database = ServedDatabase(url)
+    application = create_app(
+        database,
+        default_level=settings.registry.compatibility,
+        request_bytes_max=settings.registry.request_bytes_max,
+        version=VERSION,
+        profile=settings.registry.api_profile,
+        keeps_rules=settings.registry.rules == "keep",
+    )
+    return Front(
+        application,
+        looks_at(url),
+        request_bytes_max=settings.registry.request_bytes_max,
+        on_end=database.close,
+    )
 
 
 def upgrade_database(args: argparse.Namespace) -> int:

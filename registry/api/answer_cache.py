@@ -1,50 +1,60 @@
-"""Ready-made bodies of answers about schemas by id.
-
-The content behind an id never changes, but a permanent delete ends it, a soft delete marks it, and a registration may
-give it a subject. So whatever changes versions forgets the answers here after its commit, and an answer that was read
-before that is not kept: `generation` tells. This holds for one serving process on a database, which is what
-`headrace registry serve` runs.
-"""
+"""Answers as they were sent, each with what it rests on; whoever gives one again asks `Leases` whether it holds."""
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final
 
-BYTES_MAX = 64 * 1024 * 1024  # of all bodies kept; some 100,000 schemas of usual size
+from registry.api.hooks import Principal
+from registry.storage.footing import Footing
+
+BYTES_MAX: Final = 128 * 1024 * 1024  # of all that is kept: some 60,000 schemas of usual size
+ENTRY_BYTES: Final = 1200  # what an entry takes beside its body: key, headers, footing and their objects
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer of the application, with headers as ASGI has them.
+
+    `route` is the rule that the path matched, `footing` what the answer rests on or None when it is not to be kept.
+    """
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    route: str = ""
+    principal: Principal | None = None
+    footing: Footing | None = None
 
 
 class AnswerCache:
-    """Thread-safe; the least recently used body goes first."""
+    """Belongs to one event loop; the least recently used answer goes first."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
-        self._bodies: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._answers: OrderedDict[Hashable, Answer] = OrderedDict()
         self._bytes = 0
         self._bytes_max = bytes_max
-        self._generation = 0
-        self._lock = threading.Lock()
 
-    def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """The body kept under `key`, or what `make` gives."""
-        with self._lock:
-            body = self._bodies.get(key)
-            if body is not None:
-                self._bodies.move_to_end(key)
-                return body
-            generation = self._generation
-        body = make()
-        with self._lock:
-            if generation == self._generation and key not in self._bodies and len(body) <= self._bytes_max:
-                self._bodies[key] = body
-                self._bytes += len(body)
-                while self._bytes > self._bytes_max:
-                    self._bytes -= len(self._bodies.popitem(last=False)[1])
-        return body
+    def get(self, key: Hashable) -> Answer | None:
+        found = self._answers.get(key)
+        if found is not None:
+            self._answers.move_to_end(key)
+        return found
 
-    def forget(self) -> None:
-        """Called after the commit of whatever may have changed an answer."""
-        with self._lock:
-            self._generation += 1
-            self._bodies.clear()
-            self._bytes = 0
+    def put(self, key: Hashable, answer: Answer) -> None:
+        self.drop(key)
+        self._answers[key] = answer
+        self._bytes += _size(answer)
+        while self._bytes > self._bytes_max:
+            self._bytes -= _size(self._answers.popitem(last=False)[1])
+
+    def drop(self, key: Hashable) -> None:
+        dropped = self._answers.pop(key, None)
+        if dropped is not None:
+            self._bytes -= _size(dropped)
+
+
+def _size(answer: Answer) -> int:
+    return len(answer.body) + ENTRY_BYTES

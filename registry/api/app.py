@@ -15,14 +15,18 @@ from flask import Flask, Response, request
 from werkzeug.routing import BaseConverter, ValidationError
 
 from compat.levels import CompatibilityLevel
-from registry.api import compatibility, config, contexts, health, mode, problems, schemas, subjects
+from registry.access.authenticator import UsersFile
+from registry.api import access, compatibility, config, contexts, health, mode, problems, schemas, subjects
 from registry.api.answers import content_type
 from registry.api.context_paths import in_context
 from registry.api.entities import Profile
 from registry.api.services import Services
+from registry.api.wsgi_call import KEEP_KEY, ROUTE_KEY
 from registry.storage.database import Database
 
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
+KEPT_BLUEPRINTS = frozenset({"subjects", "schemas", "compatibility", "config", "mode"})
+"""Whose answers may be given again while what they rest on has not changed; the others speak of the process."""
 
 
 def create_app(
@@ -34,6 +38,8 @@ def create_app(
     version: str = "unknown",
     profile: int = Profile.FULL,
     keeps_rules: bool = True,
+    mutable_modes: bool = True,
+    users: UsersFile | None = None,
 ) -> Flask:
     """The application on a database whose tables are up to date.
 
@@ -45,6 +51,8 @@ def create_app(
         version: what the registry says of its own version.
         profile: release of the Confluent Schema Registry whose bodies are answered, 7 or 8.
         keeps_rules: whether rule sets in requests are stored, or dropped as by the community edition.
+        mutable_modes: whether clients may change modes.
+        users: who may do what; None lets everybody do everything.
     """
     app = Flask("registry.api", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = request_bytes_max
@@ -56,12 +64,15 @@ def create_app(
     app.url_map.converters["subject"] = SubjectConverter
     app.url_map.converters["number"] = NumberConverter
     app.extensions["registry"] = Services.of(
-        database, CompatibilityLevel(default_level), now_ms, version, Profile(profile), keeps_rules
+        database, CompatibilityLevel(default_level), now_ms, version, Profile(profile), keeps_rules, mutable_modes
     )
     problems.install(app)
+    if users is not None:
+        access.install(app, users)
     for module in (health, contexts, subjects, schemas, compatibility, config, mode):
         app.register_blueprint(module.blueprint)
     app.before_request(_refuse_unacceptable)
+    app.after_request(_tell_front)
     return app
 
 
@@ -69,6 +80,12 @@ def _refuse_unacceptable() -> Response | None:
     if request.url_rule is not None and content_type() is None:
         return problems.problem(406, 406, "HTTP 406 Not Acceptable")
     return None
+
+
+def _tell_front(response: Response) -> Response:
+    request.environ[ROUTE_KEY] = "" if request.url_rule is None else request.url_rule.rule
+    request.environ[KEEP_KEY] = request.blueprint in KEPT_BLUEPRINTS
+    return response
 
 
 class SegmentConverter(BaseConverter):

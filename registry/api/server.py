@@ -1,165 +1,176 @@
-"""Serving the application: gunicorn with threads, on a socket that is bound here.
+"""Serving with granian: worker processes with an event loop each, on a port that is taken here first.
 
-Granian answers several times more requests a second, but gives a WSGI application only the decoded path, in which a
-`/` of a subject cannot be told from one that separates; gunicorn passes the path as it was sent.
-
-The socket is bound before anything is forked, so that a taken port is found at once and port 0 is known. One worker
-process serves, because the answers it keeps are forgotten by the process that changes them.
+The workers bind the port for themselves with SO_REUSEPORT, by which a second registry would join in without a word. So
+the port is first bound without it, which finds out who else has it and which one port 0 is, and is kept bound.
 """
 
 from __future__ import annotations
 
+import asyncio
 import http.client
-import json
 import logging
+import os
 import signal
 import socket
-import struct
+import ssl
+import sys
 import threading
+import time
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from flask import Flask
-from gunicorn.app.base import BaseApplication
-from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
-from gunicorn.workers.gthread import ThreadWorker
+from granian import Granian
+from granian.constants import HTTPModes, Interfaces, Loops, RuntimeModes, SSLProtocols
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
+
+from registry.api.front import Front
 
 logger = logging.getLogger(__name__)
 
-THREADS = 16  # requests answered at once; the database's pool has a connection for each
-CONNECTIONS_MAX = 1000  # kept alive at once
-KEEPALIVE_S = 60
-BACKLOG = 512
-STALLED_S = 30  # a client that sends or takes nothing for so long is cut off
-GRACEFUL_STOP_S = 10  # requests under way at a stop get this long
-REQUEST_LINE_MAX = 0  # subjects may be long; the path's own bound is that of all headers
-STATUS_OF_PARSE_ERRORS: dict[type[Exception], int] = {LimitRequestLine: 414, LimitRequestHeaders: 431}
+BACKLOG: Final = 1024  # connections that wait to be accepted, of each worker
+CONNECTIONS_MAX: Final = 4096  # of one worker, idle ones included
+HEADERS_S: Final = 30  # a client has so long for the head of a request
+HEADERS_BYTES_MAX: Final = 64 * 1024  # of the head of a request, in which subjects may be long
+GRACEFUL_STOP_S: Final = 10  # requests under way at a stop get this long
+READY_TIMEOUT_S: Final = 60.0
+READY_POLL_S: Final = 0.05
+PARENT_POLL_S: Final = 0.5  # how often a worker looks whether the process that watches over it is there
+SWITCH_INTERVAL_S: Final = 0.001  # the event loop waits no longer than this for a thread that computes
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one.
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files of the server's certificate, with its chain, and of its key."""
+
+    certificate: Path
+    key: Path
+
+
+class TakenPort:
+    """An address that nobody else can listen on until this is closed; port 0 takes a free one.
 
     Raises:
         OSError: the address is taken or is not of this machine.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        # A port whose last connections are still closing can be bound again; one that is listened on cannot.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections inherit these: a client that stops in the middle of a request or of its answer gives its
-        # thread back. In the C layout of a timeval.
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            listener.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", STALLED_S, 0))
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
+
+    def __init__(self, host: str, port: int) -> None:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        self._socket = socket.socket(family, kind, protocol)
+        try:
+            # A port whose last connections are still closing can be bound again; one that is bound or listened on not.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(address)
+            if sys.platform == "linux":
+                # Only from here on may others bind it: those of this user that say SO_REUSEPORT, which are the workers.
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        except BaseException:
+            self._socket.close()
+            raise
+        self.host, self.port = self._socket.getsockname()[:2]
+        if sys.platform != "linux":
+            self.close()  # there the workers share a socket, which is bound without more ado
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def url(self, scheme: str = "http") -> str:
+        return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
-def serve(listener: socket.socket, make_app: Callable[[], Flask]) -> int:
+def serve(taken: TakenPort, make_front: Callable[[], Front], *, workers: int = 1, tls: Tls | None = None) -> int:
     """Serves until SIGTERM or SIGINT and returns the exit code; prints the ready line when requests are answered.
 
     Args:
-        listener: from `listen`; it belongs to the server from here on.
-        make_app: called in the serving process.
+        taken: where to listen.
+        make_front: called in each worker process.
+        workers: how many processes.
+        tls: speaks HTTPS with it.
     """
+    server = Granian(
+        "registry",
+        address=taken.host,
+        port=taken.port,
+        interface=Interfaces.ASGI,
+        workers=workers,
+        runtime_mode=RuntimeModes.mt,
+        loop=Loops.uvloop,
+        http=HTTPModes.http1,
+        http1_settings=HTTP1Settings(
+            header_read_timeout=HEADERS_S * 1000, max_buffer_size=HEADERS_BYTES_MAX, keep_alive=True
+        ),
+        websockets=False,
+        backlog=BACKLOG,
+        backpressure=CONNECTIONS_MAX,
+        respawn_failed_workers=True,
+        workers_kill_timeout=GRACEFUL_STOP_S,
+        log_level=LogLevels.warning,
+        # Its own handlers write to standard output, which is for the ready line.
+        log_dictconfig={"handlers": {}, "formatters": {}, "loggers": {"_granian": {"propagate": True}}},
+        ssl_cert=None if tls is None else tls.certificate,
+        ssl_key=None if tls is None else tls.key,
+        ssl_protocol_min=SSLProtocols.tls12,
+    )
+    # A signal to the whole group ends the workers before they are told to by this process, which is no failure.
+    logging.getLogger("_granian").addFilter(lambda _: not server.interrupt_signal)
+    url = taken.url("http" if tls is None else "https")
+    threading.Thread(target=_print_when_ready, args=(url,), daemon=True).start()
+    parent = os.getpid()
     try:
-        _Server(listener, make_app).run()
+        server.serve(target_loader=lambda: _started(make_front(), parent), wrap_loader=False)
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0
+        return 0 if server.interrupt_signal else int(end.code or 0)
     return 0
 
 
-def base_url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _started(front: Front, parent: int) -> Front:
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    front.on_start = lambda: _watch_parent(parent)
+    return front
 
 
-class _Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no annotations
-    """Answers what gunicorn itself refuses in the API's way; its own page would be HTML."""
-
-    def init_signals(self) -> None:
-        super().init_signals()
-        # Ctrl-C on a terminal reaches the worker and the process in front of it, which stops the worker anyway. A
-        # worker that is told twice can get stuck in its own end until it is killed.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def handle_quit(self, sig: int, frame: FrameType | None) -> None:
-        # gunicorn's own shuts the thread pool down inside the signal handler. When the signal meets this thread while
-        # it hands a request to the pool, it waits for a lock that it holds itself, until it is killed.
-        self.handle_exit(sig, frame)
-
-    def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: Exception) -> None:
-        if isinstance(exc, ParseException):
-            status = STATUS_OF_PARSE_ERRORS.get(type(exc), 400)
-            logger.debug("request refused: status=%d cause=%s", status, type(exc).__name__)
-        else:
-            status = 500
-            logger.error("request failed", exc_info=exc)
-        reason = http.client.responses[status]
-        body = json.dumps({"error_code": status, "message": f"HTTP {status} {reason}"}).encode()
-        head = (
-            f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\n"
-            f"Content-Type: application/vnd.schemaregistry.v1+json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        try:
-            client.sendall(head.encode() + body)
-        except OSError:
-            logger.debug("client gone: cause=%s", type(exc).__name__)
-
-
-class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no annotations
-    def __init__(self, listener: socket.socket, make_app: Callable[[], Flask]) -> None:
-        self._url = base_url(listener)
-        self._descriptor = listener.detach()  # gunicorn closes it
-        self._make_app = make_app
-        super().__init__()
-
-    def load_config(self) -> None:
-        settings = {
-            "bind": [f"fd://{self._descriptor}"],
-            "workers": 1,
-            "worker_class": _Worker,
-            "threads": THREADS,
-            "worker_connections": CONNECTIONS_MAX,
-            "keepalive": KEEPALIVE_S,
-            "backlog": BACKLOG,
-            "graceful_timeout": GRACEFUL_STOP_S,
-            # A worker that was stopped for a while (SIGSTOP, a sleeping laptop) is not a dead one.
-            "timeout": 0,
-            "limit_request_line": REQUEST_LINE_MAX,
-            "loglevel": "warning",
-            "control_socket_disable": True,
-            "post_worker_init": self._announce,
-        }
-        for name, value in settings.items():
-            self.cfg.set(name, value)
-
-    def load(self) -> Flask:
-        return self._make_app()
-
-    def _announce(self, worker: Any) -> None:
-        # Only for the first worker: one that replaces it after a crash is nothing that anyone waits for.
-        if worker.age == 1:
-            threading.Thread(target=_print_when_ready, args=(self._url,), daemon=True).start()
+async def _watch_parent(parent: int) -> None:
+    # Ctrl-C on a terminal reaches every process, and the one that started this worker will stop it.
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while os.getppid() == parent:
+        await asyncio.sleep(PARENT_POLL_S)
+    logger.warning("worker stopped: cause=parent_gone")
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _print_when_ready(url: str) -> None:
-    host, port = url.removeprefix("http://").rsplit(":", 1)
-    host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104  (compared, not bound)
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=60)
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    status: int | str = 0
+    while time.monotonic() < deadline:
+        status = _readiness(url)
+        if status == 200:
+            print(f"ready registry={url}", flush=True)
+            return
+        time.sleep(READY_POLL_S)
+    logger.error("registry not ready: after_s=%.0f status=%s", READY_TIMEOUT_S, status)
+
+
+def _readiness(url: str) -> int | str:
+    scheme, _, rest = url.partition("://")
+    host, _, port = rest.rpartition(":")
+    host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host).strip("[]")  # noqa: S104  (compared, not bound)
+    connection: http.client.HTTPConnection
+    if scheme == "https":
+        # This process asks itself: there is nobody to be mistaken for.
+        context = ssl._create_unverified_context()  # noqa: S323
+        connection = http.client.HTTPSConnection(host, int(port), timeout=10, context=context)
+    else:
+        connection = http.client.HTTPConnection(host, int(port), timeout=10)
     try:
         connection.request("GET", "/readyz")
-        status = connection.getresponse().status
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        return str(error)
     finally:
         connection.close()
-    if status != 200:
-        logger.error("registry not ready: status=%d", status)
-        return
-    print(f"ready registry={url}", flush=True)

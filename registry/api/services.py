@@ -1,14 +1,14 @@
-"""What the views work with: the services on one database, and the answers they keep."""
+"""What the views work with: the services on one database."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flask import current_app
 
 from compat.levels import CompatibilityLevel
-from registry.api.answer_cache import AnswerCache
+from registry.api.asking import is_restricted, may_read
 from registry.api.entities import Profile
 from registry.service.compatibility import Compatibility
 from registry.service.configuration import Configuration
@@ -19,6 +19,7 @@ from registry.service.presentation import Presentation
 from registry.service.registration import Registration
 from registry.service.tagging import Tagging
 from registry.service.texts import SchemaTexts
+from registry.service.visibility import RestrictedLookup
 from registry.storage.database import Database
 
 
@@ -33,7 +34,6 @@ class Services:
     modes: Modes
     presentation: Presentation
     tagging: Tagging
-    answers: AnswerCache
     version: str
     profile: Profile
     keeps_rules: bool
@@ -47,6 +47,7 @@ class Services:
         version: str,
         profile: Profile = Profile.FULL,
         keeps_rules: bool = True,
+        mutable_modes: bool = True,
     ) -> Services:
         texts = SchemaTexts()
         configuration = Configuration(database, default_level)
@@ -60,10 +61,9 @@ class Services:
             compatibility,
             Deletion(database),
             configuration,
-            Modes(database),
+            Modes(database, mutable=mutable_modes),
             Presentation(database, texts),
             Tagging(lookup, registration),
-            AnswerCache(),
             version,
             profile,
             keeps_rules,
@@ -74,4 +74,4 @@ def services() -> Services:
     """The services of the application that answers the present request."""
     found = current_app.extensions["registry"]
     assert isinstance(found, Services)
-    return found
+    return replace(found, lookup=RestrictedLookup(found.lookup, may_read)) if is_restricted() else found

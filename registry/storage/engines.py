@@ -109,13 +109,13 @@ def open_engine(address: DatabaseAddress, connections: int | None = None) -> Eng
             # The most recently used first, so that the others can be given up by what stands between, and so that
             # statements that the server has prepared for a connection are used again.
             pool_use_lifo=True,
-            connect_args=_postgres_arguments(address.url.query),
+            connect_args=postgres_arguments(address.url.query),
         )
     sa.event.listen(engine, "begin", _begin)
     return engine
 
 
-def _postgres_arguments(given: Mapping[str, Any]) -> dict[str, str]:
+def postgres_arguments(given: Mapping[str, Any]) -> dict[str, str]:
     """libpq's parameters, except those that the URL sets itself."""
     arguments = {
         "connect_timeout": str(POSTGRES_CONNECT_TIMEOUT_S),

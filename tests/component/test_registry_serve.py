@@ -127,7 +127,7 @@ def test_killed_while_registering_leaves_no_half_state(start_service: StartServi
     with sqlite3.connect(tmp_path / "registry.db") as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-        orphans = "SELECT count(*) FROM schemas WHERE id NOT IN (SELECT schema_id FROM versions)"
+        orphans = "SELECT count(*) FROM schemas WHERE row_key NOT IN (SELECT schema_key FROM versions)"
         assert connection.execute(orphans).fetchone() == (0,)
         empty = "SELECT count(*) FROM subjects WHERE id NOT IN (SELECT subject_id FROM versions)"
         assert connection.execute(empty).fetchone() == (0,)

@@ -1,36 +1,38 @@
 from __future__ import annotations
 
-from registry.api.answer_cache import AnswerCache
+from registry.api.answer_cache import ENTRY_BYTES, Answer, AnswerCache
+from registry.storage.footing import Footing
 
 
-def test_a_body_is_made_once() -> None:
-    cache = AnswerCache()
-    made = []
-    for _ in range(3):
-        assert cache.get("key", lambda: made.append(1) or b"body") == b"body"  # type: ignore[func-returns-value]
-    assert made == [1]
-    cache.forget()
-    assert cache.get("key", lambda: b"other") == b"other"
+def answer(size: int) -> Answer:
+    return Answer(200, (), b"x" * size, footing=Footing(1))
 
 
-def test_a_body_read_before_a_change_is_not_kept() -> None:
-    cache = AnswerCache()
-
-    def read_and_be_overtaken() -> bytes:
-        cache.forget()
-        return b"old"
-
-    assert cache.get("key", read_and_be_overtaken) == b"old"
-    assert cache.get("key", lambda: b"new") == b"new"
-
-
-def test_the_least_recently_used_body_goes_first() -> None:
-    cache = AnswerCache(bytes_max=10)
+def test_the_least_recently_used_answer_goes_first() -> None:
+    cache = AnswerCache(bytes_max=2 * (ENTRY_BYTES + 10))
+    kept = {key: answer(10) for key in "abc"}
     for key in "ab":
-        cache.get(key, lambda: b"12345")
-    cache.get("a", lambda: b"?")
-    cache.get("c", lambda: b"12345")
-    assert cache.get("a", lambda: b"again") == b"12345"
-    assert cache.get("b", lambda: b"again") == b"again"
-    assert cache.get("large", lambda: b"x" * 11) == b"x" * 11
-    assert cache.get("large", lambda: b"y" * 11) == b"y" * 11
+        cache.put(key, kept[key])
+    assert cache.get("a") is kept["a"]
+    cache.put("c", kept["c"])
+    assert [cache.get(key) for key in "abc"] == [kept["a"], None, kept["c"]]
+
+
+def test_what_is_replaced_or_dropped_gives_its_room_back() -> None:
+    cache = AnswerCache(bytes_max=2 * (ENTRY_BYTES + 10))
+    for _ in range(5):
+        cache.put("a", answer(10))
+    cache.put("b", answer(10))
+    assert cache.get("a") is not None
+    cache.drop("a")
+    cache.drop("a")
+    cache.put("c", answer(10))
+    assert [cache.get(key) is not None for key in "abc"] == [False, True, True]
+
+
+def test_an_answer_larger_than_all_is_not_kept() -> None:
+    cache = AnswerCache(bytes_max=ENTRY_BYTES + 10)
+    cache.put("a", answer(11))
+    assert cache.get("a") is None
+    cache.put("b", answer(10))
+    assert cache.get("b") is not None

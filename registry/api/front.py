@@ -1,0 +1,193 @@
+"""What the server calls: answers from the cache where one holds, and the application in threads for everything else.
+
+A kept answer is given again for a request with the same method, target, `KEY_HEADERS`, body and principal, when
+`Leases` says that what it rests on has not changed. So content negotiation and access control have been decided by the
+application for just such a request, and a deletion, a new version or a change of configuration ends it everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import http
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from registry.api.answer_cache import BYTES_MAX, Answer, AnswerCache
+from registry.api.answers import PRODUCED
+from registry.api.hooks import Authenticator, Everybody, Nobody, Observer, Principal
+from registry.api.leases import Leases
+from registry.api.request_bodies import NO_BODY, Body, BodyRefused, Receive, RequestBodies
+from registry.api.wsgi_call import WsgiApplication, call, environ_of
+from registry.storage.looks import Looks
+
+logger = logging.getLogger(__name__)
+
+THREADS: Final = 16  # requests that the application answers at once; the database's pool has a connection for each
+WAITING_MAX: Final = 2000  # requests that are in a thread or wait for one; more are told to come back
+BODYLESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
+KEPT_METHODS: Final = frozenset({"GET", "HEAD", "POST"})
+KEY_HEADERS: Final = frozenset({b"accept", b"content-type", b"confluent-accept-unknown-properties"})
+"""Headers that answers depend on, apart from who asks."""
+
+Send = Callable[[Any], Awaitable[None]]
+
+
+class Front:
+    """The ASGI application of one process and one event loop.
+
+    Args:
+        application: the WSGI application; it says by `KEEP_KEY` what may be kept.
+        looks: where revisions are looked at.
+        request_bytes_max: the application is told of larger bodies, but not given them.
+        authenticator: tells principals apart.
+        observer: is told of every answer.
+        cache_bytes_max: of kept answers.
+        on_end: closes what the application holds, once no request is under way.
+    """
+
+    def __init__(
+        self,
+        application: WsgiApplication,
+        looks: Looks,
+        *,
+        request_bytes_max: int,
+        authenticator: Authenticator | None = None,
+        observer: Observer | None = None,
+        cache_bytes_max: int = BYTES_MAX,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._application = application
+        self._bodies = RequestBodies(request_bytes_max)
+        self._recall = (Everybody() if authenticator is None else authenticator).recall
+        self._observe = (Nobody() if observer is None else observer).answered
+        self._cache = AnswerCache(cache_bytes_max)
+        self._leases = Leases(looks)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="registry")
+        self._waiting = 0
+        self._on_end = on_end
+        self.on_start: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Runs beside the requests for as long as they are answered."""
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._respond(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        beside: asyncio.Task[None] | None = None
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                beside = None if self.on_start is None else asyncio.create_task(self.on_start())
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                if beside is not None:
+                    beside.cancel()
+                await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+                await self._leases.close()
+                self._on_end()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _respond(self, scope: Any, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        method = scope["method"]
+        authorization: str | None = None
+        said: list[bytes] = []
+        for header in scope["headers"]:
+            if header[0] in KEY_HEADERS:
+                said += header
+            elif header[0] == b"authorization":
+                authorization = header[1].decode("latin-1")
+        principal = self._recall(authorization)
+        answer: Answer | None = None
+        if method in BODYLESS:
+            answer, is_kept = await self._answered(scope, said, NO_BODY, principal)
+        else:
+            try:
+                body = await self._bodies.receive(scope, receive)
+            except BodyRefused as refusal:
+                answer, is_kept = problem(refusal.status), False
+            else:
+                try:
+                    answer, is_kept = await self._answered(scope, said, body, principal)
+                finally:
+                    self._bodies.release(body)
+        await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
+        seconds = time.perf_counter() - began
+        self._observe(
+            scope,
+            answer.route,
+            answer.status,
+            len(answer.body),
+            seconds,
+            principal if is_kept else answer.principal,
+            cached=is_kept,
+        )
+
+    async def _answered(
+        self, scope: Any, said: list[bytes], body: Body, principal: Principal | None
+    ) -> tuple[Answer, bool]:
+        """The answer, and whether it was kept."""
+        is_whole = body.length == len(body.content)
+        can_be_kept = is_whole and scope["method"] in KEPT_METHODS
+        if can_be_kept and principal is not None:
+            key = _key(scope, said, body.content, principal)
+            kept = self._cache.get(key)
+            if kept is not None:
+                assert kept.footing is not None
+                if self._leases.holds(kept.footing):
+                    return kept, True
+                holds = await self._leases.look(kept.footing)
+                if holds:
+                    return kept, True
+                if holds is False:
+                    # Revisions only grow: what does not hold now never will again.
+                    self._cache.drop(key)
+        answer = await self._applied(scope, body, principal)
+        is_good = answer.status == 200 and answer.footing is not None and answer.principal is not None
+        if can_be_kept and is_good and scope["method"] != "HEAD":
+            assert answer.principal is not None
+            # As whom the application has answered, which may be found out by it or have changed since.
+            self._cache.put(_key(scope, said, body.content, answer.principal), answer)
+        return answer, False
+
+    async def _applied(self, scope: Any, body: Body, principal: Principal | None) -> Answer:
+        """What the application answers, which is called in a thread."""
+        if self._waiting >= WAITING_MAX:
+            return problem(503)
+        self._waiting += 1
+        try:
+            environ = environ_of(scope, body, principal)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call, self._application, environ)
+        except Exception:
+            logger.exception("request failed: method=%s", scope["method"])
+            return problem(500)
+        finally:
+            self._waiting -= 1
+
+
+def problem(status: int) -> Answer:
+    """An error that the application does not know of, in the API's form."""
+    message = f"HTTP {status} {http.HTTPStatus(status).phrase}"
+    headers = [(b"content-type", PRODUCED[0][0].encode())]
+    if status in (400, 408):
+        # What else comes on this connection is not a request.
+        headers.append((b"connection", b"close"))
+    elif status == 503:
+        headers.append((b"retry-after", b"1"))
+    return Answer(status, tuple(headers), json.dumps({"error_code": status, "message": message}).encode())
+
+
+def _key(scope: Any, said: list[bytes], content: bytes, principal: Principal) -> Hashable:
+    # No part can hold a NUL byte but the digest, which is there for POST alone. HEAD is answered with what GET was.
+    is_post = scope["method"] == "POST"
+    digest = hashlib.blake2b(content, digest_size=16).digest() if is_post else b""
+    return b"\0".join((scope["raw_path"], scope["query_string"], *said, digest)), principal.key

@@ -1,0 +1,196 @@
+"""What an answer rests on, so that it can be given again while that still holds.
+
+Everything that the registry can answer follows from rows with a revision: that of the registry, which grows with all
+but the adding of versions, and those of the subjects whose versions were looked at. `ServedDatabase` notes them while
+the application reads. A method of the repository that `RESTS_ON` does not know makes an answer that is not kept, so a
+new method is at worst slow.
+
+A revision is noted before what rests on it is read and revisions only grow. So an answer that saw a later change than
+its footing says is at worst forgotten early, whatever the isolation of the read.
+
+Answers that rest on the registry's revision alone may be given for `LEASE_S` after the beginning of the last look at
+it. Therefore whoever makes it grow waits until all such looks are over before the change is acknowledged: then nobody,
+in whatever process or host, gives an answer from before it. Clocks need not agree, they need only run at about the
+same rate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+from registry.domain import LATEST
+from registry.storage.database import WRITE_ATTEMPTS_MAX, Database
+from registry.storage.repository import Repository, SubjectState
+
+LEASE_S: Final = 0.020
+LEASE_MARGIN_S: Final = 0.005  # clocks of two hosts that differ by a fifth in their rate would still do
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Footing:
+    """The revision of the registry, and (row id, revision) of each subject, from which an answer follows."""
+
+    revision: int
+    subjects: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The versions of a subject may have been counted or searched."""
+
+    name: str
+
+
+class Settled:
+    """Only the registry's revision moves with what was read."""
+
+
+class Growing:
+    """What was read may grow with any registration."""
+
+
+Ground = Subject | Settled | Growing
+SETTLED: Final = Settled()
+GROWING: Final = Growing()
+
+
+def _of_subject(subject: str, *_: Any, **__: Any) -> Ground:
+    return Subject(subject)
+
+
+def _of_version(subject: str, version: int, **_: Any) -> Ground:
+    # A number is never given to another schema but by a deletion or an import.
+    return Subject(subject) if version == LATEST else SETTLED
+
+
+def _of_versions(*, subject: str | None = None, **_: Any) -> Ground:
+    return GROWING if subject is None else Subject(subject)
+
+
+def _settled(*_: Any, **__: Any) -> Ground:
+    return SETTLED
+
+
+RESTS_ON: Final[Mapping[str, Callable[..., Ground]]] = {
+    "revision": _settled,
+    "config": _settled,
+    "configs": _settled,
+    "aliases": _settled,
+    "modes": _settled,
+    "schema": _settled,
+    "version": _of_version,
+    "versions": _of_versions,
+    "subject_state": _of_subject,
+    "subject_view": _of_subject,
+    "version_numbers": _of_subject,
+    "newest_version": _of_subject,
+}
+"""What the results of the repository's methods rest on; those of all other methods are `GROWING`."""
+
+MAY_BE_MISSING: Final = frozenset({"schema", "version"})
+"""Methods whose result is settled only when it is not None: what is missing may come."""
+
+
+class FootingNotes:
+    """What one request has read so far."""
+
+    def __init__(self) -> None:
+        self._revision: int | None = None
+        self._subjects: dict[str, SubjectState | None] = {}
+        self._can_be_kept = True
+
+    def note(self, repository: Repository, ground: Ground) -> None:
+        """To be called before the read."""
+        if self._revision is None:
+            self._revision = repository.revision()
+        if isinstance(ground, Growing):
+            self.spoil()
+        elif isinstance(ground, Subject) and self._can_be_kept and ground.name not in self._subjects:
+            self._subjects[ground.name] = repository.subject_state(ground.name)
+
+    def spoil(self) -> None:
+        """The request's answer is not to be kept."""
+        self._can_be_kept = False
+
+    def footing(self) -> Footing | None:
+        """None when the answer is not to be kept, which is also that of a request that did not read at all."""
+        states = [state for state in self._subjects.values() if state is not None]
+        if not self._can_be_kept or self._revision is None or len(states) != len(self._subjects):
+            return None
+        return Footing(self._revision, tuple((state.subject_id, state.revision) for state in states))
+
+
+_notes: ContextVar[FootingNotes | None] = ContextVar("footing_notes", default=None)
+
+
+@contextmanager
+def noting() -> Iterator[FootingNotes]:
+    """Notes what is read in this thread until the end of the block."""
+    notes = FootingNotes()
+    token = _notes.set(notes)
+    try:
+        yield notes
+    finally:
+        _notes.reset(token)
+
+
+class _NotingRepository:
+    """A repository that notes what is asked of it."""
+
+    def __init__(self, repository: Repository, notes: FootingNotes) -> None:
+        self._repository = repository
+        self._notes = notes
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._repository, name)
+        if not callable(member):
+            return member
+        rests_on = RESTS_ON.get(name)
+
+        def read(*args: Any, **kwargs: Any) -> Any:
+            self._notes.note(self._repository, GROWING if rests_on is None else rests_on(*args, **kwargs))
+            found = member(*args, **kwargs)
+            if found is None and name in MAY_BE_MISSING:
+                self._notes.spoil()
+            return found
+
+        return read
+
+
+class ServedDatabase(Database):
+    """A database whose changes are acknowledged only when nobody answers from before them any more."""
+
+    def read(self, work: Callable[[Repository], T]) -> T:
+        notes = _notes.get()
+        if notes is None:
+            return super().read(work)
+        return super().read(lambda repository: work(cast(Repository, _NotingRepository(repository, notes))))
+
+    def write(
+        self, work: Callable[[Repository], T], attempts: int = WRITE_ATTEMPTS_MAX, *, new_id_in: str | None = None
+    ) -> T:
+        notes = _notes.get()
+        if notes is not None:
+            notes.spoil()
+        has_bumped = False
+
+        def watched(repository: Repository) -> T:
+            nonlocal has_bumped
+            has_bumped = False
+            result = work(repository)
+            has_bumped = repository.has_bumped_revision
+            return result
+
+        try:
+            return super().write(watched, attempts, new_id_in=new_id_in)
+        finally:
+            # Also after an error: a connection that broke may have committed, and whoever tries again finds it done.
+            if has_bumped:
+                time.sleep(LEASE_S + LEASE_MARGIN_S)

@@ -1,0 +1,138 @@
+"""Looking at revisions from an event loop: whether what an answer rests on still holds.
+
+One statement reads the registry's revision and those of the subjects asked for, so that they belong together. On
+SQLite that is a read of some pages that are in memory, made where it is called; on a server the loop goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sqlite3
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from sqlalchemy.engine import URL
+
+from registry.errors import StoreError
+from registry.storage.engines import DatabaseAddress, postgres_arguments
+from registry.storage.footing import Footing
+from registry.storage.models import STATE_ID
+
+if TYPE_CHECKING:
+    import psycopg
+
+logger = logging.getLogger(__name__)
+
+LOOK_TIMEOUT_S: Final = 2.0  # then the application is asked, which knows how to say that the database is away
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Revisions as they were at one moment: the registry's, and by row id those of the subjects that are there."""
+
+    revision: int
+    subjects: Mapping[int, int]
+
+    def bears(self, footing: Footing) -> bool:
+        """Whether an answer that rests on `footing` held at that moment."""
+        return footing.revision == self.revision and all(
+            self.subjects.get(subject_id) == revision for subject_id, revision in footing.subjects
+        )
+
+
+class Looks(Protocol):
+    """Where looks come from; used by one event loop."""
+
+    async def look(self, subject_ids: Collection[int]) -> Look:
+        """A look that begins now.
+
+        Raises:
+            StoreError: the database cannot be asked.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+def looks_at(database_url: str) -> Looks:
+    """Looks at the database of a URL that `Database` takes."""
+    address = DatabaseAddress.of(database_url)
+    return SqliteLooks(str(address.url.database)) if address.is_sqlite else PostgresLooks(address.url)
+
+
+class SqliteLooks:
+    """Reads on a connection of its own, which never waits: writers do not keep readers from reading in WAL mode."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+
+    async def look(self, subject_ids: Collection[int]) -> Look:
+        try:
+            if self._connection is None:
+                self._connection = sqlite3.connect(self._path, timeout=0, isolation_level=None)
+            return self._look(self._connection, subject_ids)
+        except sqlite3.Error as error:
+            await self.close()
+            raise StoreError(f"Error in the registry's database: {error}") from error
+
+    def _look(self, connection: sqlite3.Connection, subject_ids: Collection[int]) -> Look:
+        if not subject_ids:
+            row = connection.execute("SELECT revision FROM registry_state WHERE id = ?", (STATE_ID,)).fetchone()
+            return Look(row[0], {})
+        rows = connection.execute(
+            "SELECT 0, revision FROM registry_state WHERE id = ? UNION ALL "
+            "SELECT id, revision FROM subjects WHERE id IN (SELECT value FROM json_each(?))",
+            (STATE_ID, json.dumps(list(subject_ids))),
+        )
+        revisions = dict(rows.fetchall())
+        return Look(revisions.pop(0), revisions)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class PostgresLooks:
+    """Reads on a connection of its own, made again after it was lost."""
+
+    def __init__(self, url: URL) -> None:
+        _, arguments = url.get_dialect()().create_connect_args(url)
+        self._arguments: dict[str, Any] = {**postgres_arguments(url.query), **arguments}
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+
+    async def look(self, subject_ids: Collection[int]) -> Look:
+        import psycopg
+
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                return await self._look(subject_ids)
+        except (psycopg.Error, OSError, TimeoutError) as error:
+            await self.close()
+            raise StoreError(f"Error in the registry's database: {error}") from error
+
+    async def _look(self, subject_ids: Collection[int]) -> Look:
+        if self._connection is None:
+            self._connection = await self._connect()
+        cursor = await self._connection.execute(
+            "SELECT 0, revision FROM registry_state WHERE id = %s UNION ALL "
+            "SELECT id, revision FROM subjects WHERE id = ANY(%s)",
+            (STATE_ID, list(subject_ids)),
+            prepare=True,
+        )
+        revisions = dict(await cursor.fetchall())
+        return Look(revisions.pop(0), revisions)
+
+    async def _connect(self) -> psycopg.AsyncConnection[Any]:
+        import psycopg
+
+        return await psycopg.AsyncConnection.connect(**self._arguments, autocommit=True)
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
