@@ -6,13 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from registry import errors
 from registry.client.connections import Answer
 from registry.domain import SchemaReference
 from registry.errors import CredentialsRefused, RegistryError, ServiceError
+
+T = TypeVar("T")
 
 ERRORS_BY_CODE: Final[Mapping[int, type[RegistryError]]] = {
     40301: errors.AccessRefused,
@@ -95,6 +97,18 @@ def registered(answer: Mapping[str, Any]) -> RegisteredSchema:
         raise ServiceError("the answer is not one of a schema registry: it holds no schema", status=200) from error
 
 
+def field_of(answer: Any, name: str, kind: type[T]) -> T:
+    """One value of an answer.
+
+    Raises:
+        ServiceError: it is not there, or of another kind.
+    """
+    value = answer.get(name) if isinstance(answer, Mapping) else None
+    if not isinstance(value, kind):
+        raise ServiceError(f"the answer is not one of a schema registry: it has no {name!r}", status=200)
+    return value
+
+
 def value_of(
     answer: Answer,
     *,
@@ -112,7 +126,7 @@ def value_of(
     Raises:
         RegistryError: the error that the answer tells of; `ServiceError` where it is none that this client knows.
     """
-    if answer.status == 204:
+    if answer.status == 204 and shape is object:
         return None
     try:
         value = json.loads(answer.body)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 from avro_schema import Schema, parse_schema
 from registry import errors
 from registry.client.access import Auth, Tls, parse_servers
-from registry.client.answers import RegisteredSchema, registered, schema_body, value_of
+from registry.client.answers import RegisteredSchema, field_of, registered, schema_body, value_of
 from registry.client.cache import Cache
 from registry.client.transport import Call, Transport
 from registry.domain import SchemaReference, SubjectVersion
@@ -25,6 +25,7 @@ CACHED_MAX = 10_000  # answers kept by one client
 CACHED_CHARACTERS_MAX = 64 * 1024 * 1024  # of them; a parsed schema counts as `PARSED_WEIGHT` times its text
 PARSED_WEIGHT = 20
 ENTRY_WEIGHT = 500  # of an entry without its text
+T = TypeVar("T")
 
 
 class RegistryClient:
@@ -51,7 +52,7 @@ class RegistryClient:
         self._transport = Transport(parse_servers(url, auth), tls=tls, timeout_s=timeout_s)
         self._path_prefix = ""
         self._subject_prefix = ""
-        self._cache = _new_cache()
+        self._cache = Cache(CACHED_MAX, CACHED_CHARACTERS_MAX, _weight)
 
     @property
     def url(self) -> str:
@@ -77,10 +78,9 @@ class RegistryClient:
         It shares the connections of this one. Names that it returns are qualified, as in `:.eu:orders-value`.
         """
         name = "." + context.removeprefix(".")
-        client = copy.copy(self)
+        client = copy.copy(self)  # the cache too, so that what one deletes the other forgets
         client._path_prefix = "" if name == "." else f"/contexts/{_segment(name)}"
         client._subject_prefix = "" if name == "." else f":{name}:"
-        client._cache = _new_cache()
         return client
 
     def register(
@@ -99,7 +99,7 @@ class RegistryClient:
         body = schema_body(text, references, metadata)
         # Kept: a schema that was registered keeps its id, and what is deleted here must not stop a producer.
         key = ("register", subject, json.dumps(body, sort_keys=True))
-        return self._cache.get(key, lambda: self._register(subject, text, tuple(references), body))
+        return self._kept(key, lambda: self._register(subject, text, tuple(references), body))
 
     def _register(
         self, subject: str, text: str, references: tuple[SchemaReference, ...], body: dict[str, Any]
@@ -107,7 +107,7 @@ class RegistryClient:
         answer = self._call("POST", f"/subjects/{_segment(subject)}/versions", body=body, subject=subject)
         if "version" not in answer or "schema" not in answer:
             # Registries before 7.5 answer with the id alone.
-            return self._looked_up(subject, text, references, answer["id"])
+            return self._looked_up(subject, text, references, field_of(answer, "id", int))
         named = subject if _context_prefix(subject) else self._subject_prefix + subject
         return registered({**answer, "subject": named})
 
@@ -128,7 +128,7 @@ class RegistryClient:
         """
         body = schema_body(text, references, None)
         key = ("lookup", subject, json.dumps(body, sort_keys=True))
-        return self._cache.get(
+        return self._kept(
             key, lambda: registered(self._call("POST", f"/subjects/{_segment(subject)}", body=body, subject=subject))
         )
 
@@ -146,7 +146,7 @@ class RegistryClient:
             answer = self._call("GET", f"/schemas/ids/{schema_id}", query=query, schema_id=schema_id)
             return registered({**answer, "id": schema_id})
 
-        return self._cache.get(("id", schema_id, subject), ask)
+        return self._kept(("id", schema_id, subject), ask)
 
     def schema_by_guid(self, guid: str) -> RegisteredSchema:
         """A schema by the guid of its content; its id is the one in the first context that holds it.
@@ -158,10 +158,12 @@ class RegistryClient:
         def ask() -> RegisteredSchema:
             path = f"/schemas/guids/{_segment(guid)}"
             answer = self._call("GET", path)
-            ids = self._call("GET", f"{path}/ids")
-            return registered({**answer, "id": ids[0]["id"], "guid": guid})
+            ids = self._call("GET", f"{path}/ids", shape=list)
+            if not ids:  # deleted between the two questions
+                raise errors.SchemaNotFound(message=f"Schema {guid} not found")
+            return registered({**answer, "id": field_of(ids[0], "id", int), "guid": guid})
 
-        return self._cache.get(("guid", guid), ask)
+        return self._kept(("guid", guid), ask)
 
     def usages(self, schema_id: int) -> list[SubjectVersion]:
         """The versions that hold a schema and are not deleted.
@@ -169,8 +171,8 @@ class RegistryClient:
         Raises:
             SchemaNotFound: no schema has this id.
         """
-        answer = self._call("GET", f"/schemas/ids/{schema_id}/versions", schema_id=schema_id)
-        return [SubjectVersion(item["subject"], item["version"]) for item in answer]
+        answer = self._call("GET", f"/schemas/ids/{schema_id}/versions", shape=list, schema_id=schema_id)
+        return [SubjectVersion(field_of(item, "subject", str), field_of(item, "version", int)) for item in answer]
 
     def parsed(self, schema: RegisteredSchema) -> Schema:
         """The schema as a value, with the schemas it refers to fetched.
@@ -179,7 +181,7 @@ class RegistryClient:
             SchemaParseError: the registry holds what is no Avro schema.
         """
         key = ("parsed", schema.schema_id, schema.text, schema.references)
-        return self._cache.get(key, lambda: self._parse(schema))
+        return self._kept(key, lambda: self._parse(schema))
 
     def _parse(self, schema: RegisteredSchema) -> Schema:
         context = _context_prefix(schema.subject or "")
@@ -195,7 +197,7 @@ class RegistryClient:
 
     def contexts(self) -> list[str]:
         """The contexts, the default one (`.`) among them."""
-        return list(self._call("GET", "/contexts"))
+        return list(self._call("GET", "/contexts", shape=list))
 
     def subjects(self, prefix: str | None = None, deleted: bool = False) -> list[str]:
         """The subjects that have versions, sorted.
@@ -205,7 +207,7 @@ class RegistryClient:
             deleted: also those of which every version is deleted softly.
         """
         query = {} if prefix is None else {"subjectPrefix": prefix}
-        return list(self._call("GET", "/subjects", query={**query, **_deleted(deleted)}))
+        return list(self._call("GET", "/subjects", shape=list, query={**query, **_deleted(deleted)}))
 
     def versions(self, subject: str, deleted: bool = False) -> list[int]:
         """The version numbers of a subject, ascending; with `deleted` also those deleted softly.
@@ -214,7 +216,7 @@ class RegistryClient:
             SubjectNotFound: it has none.
         """
         path = f"/subjects/{_segment(subject)}/versions"
-        return list(self._call("GET", path, query=_deleted(deleted), subject=subject))
+        return list(self._call("GET", path, shape=list, query=_deleted(deleted), subject=subject))
 
     def version(self, subject: str, version: int | Literal["latest"]) -> RegisteredSchema:
         """One version of a subject. By number it is kept; also a version that was deleted softly is found so.
@@ -230,7 +232,7 @@ class RegistryClient:
 
         if version == "latest" or version == -1:
             return ask({})
-        return self._cache.get(("version", subject, version), lambda: ask({"deleted": "true"}))
+        return self._kept(("version", subject, version), lambda: ask({"deleted": "true"}))
 
     def referenced_by(self, subject: str, version: int | Literal["latest"]) -> list[int]:
         """The ids of the schemas that refer to a version, sorted.
@@ -239,7 +241,7 @@ class RegistryClient:
             SubjectNotFound, VersionNotFound: there is no such version.
         """
         path = f"/subjects/{_segment(subject)}/versions/{version}/referencedby"
-        return list(self._call("GET", path, subject=subject, version=version))
+        return list(self._call("GET", path, shape=list, subject=subject, version=version))
 
     def check_compatibility(
         self,
@@ -262,11 +264,11 @@ class RegistryClient:
             subject=subject,
             version=version,
         )
-        return bool(answer["is_compatible"]), list(answer.get("messages") or ())
+        return field_of(answer, "is_compatible", bool), list(answer.get("messages") or ())
 
     def compatibility(self, subject: str | None = None) -> str:
         """The compatibility level that holds for a subject, or the global one."""
-        return str(self.config(subject)["compatibilityLevel"])
+        return field_of(self.config(subject), "compatibilityLevel", str)
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
         """Sets the level of a subject, or the global one.
@@ -295,7 +297,7 @@ class RegistryClient:
             InvalidCompatibilityLevel: there is no such level.
             OperationNotPermitted: the subject is read-only.
         """
-        self._call("PUT", _scope("config", subject), body=dict(changes), subject=subject or "")
+        self._change("PUT", _scope("config", subject), body=dict(changes), subject=subject or "")
 
     def delete_config(self, subject: str | None = None) -> None:
         """Removes what is configured for a subject, or globally.
@@ -303,7 +305,7 @@ class RegistryClient:
         Raises:
             SubjectNotFound: nothing was configured for it.
         """
-        self._call("DELETE", _scope("config", subject), subject=subject or "")
+        self._change("DELETE", _scope("config", subject), subject=subject or "")
 
     def mode(self, subject: str | None = None, inherited: bool = True) -> str:
         """The mode of a subject, or the global one: READWRITE, READONLY, IMPORT, …
@@ -312,7 +314,7 @@ class RegistryClient:
             SubjectModeNotConfigured: the subject has no mode of its own and `inherited` is False.
         """
         answer = self._call("GET", _scope("mode", subject), query=_inherited(inherited, subject), subject=subject or "")
-        return str(answer["mode"])
+        return field_of(answer, "mode", str)
 
     def set_mode(self, mode: str, subject: str | None = None, force: bool = False) -> None:
         """Sets the mode of a subject, or the global one.
@@ -324,7 +326,7 @@ class RegistryClient:
             OperationNotPermitted: it cannot be set now.
         """
         query = {"force": "true"} if force else {}
-        self._call("PUT", _scope("mode", subject), query=query, body={"mode": mode}, subject=subject or "")
+        self._change("PUT", _scope("mode", subject), query=query, body={"mode": mode}, subject=subject or "")
 
     def delete_mode(self, subject: str | None = None) -> None:
         """Removes the mode of a subject, or the global one.
@@ -332,7 +334,7 @@ class RegistryClient:
         Raises:
             SubjectNotFound: it had none of its own.
         """
-        self._call("DELETE", _scope("mode", subject), subject=subject or "")
+        self._change("DELETE", _scope("mode", subject), subject=subject or "")
 
     def delete_subject(self, subject: str, permanent: bool = False) -> list[int]:
         """Deletes all versions of a subject and returns them; `permanent` after it was deleted softly.
@@ -341,9 +343,7 @@ class RegistryClient:
             SubjectNotFound, SubjectSoftDeleted, SubjectNotSoftDeleted, ReferenceExists: see `registry.errors`.
         """
         query = {"permanent": "true"} if permanent else {}
-        deleted = self._call("DELETE", f"/subjects/{_segment(subject)}", query=query, subject=subject)
-        self._cache.clear()
-        return list(deleted)
+        return list(self._change("DELETE", f"/subjects/{_segment(subject)}", shape=list, query=query, subject=subject))
 
     def delete_version(self, subject: str, version: int | Literal["latest"], permanent: bool = False) -> int:
         """Deletes one version and returns its number; `permanent` after it was deleted softly.
@@ -354,9 +354,7 @@ class RegistryClient:
         """
         query = {"permanent": "true"} if permanent else {}
         path = f"/subjects/{_segment(subject)}/versions/{version}"
-        deleted = self._call("DELETE", path, query=query, subject=subject, version=version)
-        self._cache.clear()
-        return int(deleted)
+        return int(self._change("DELETE", path, shape=int, query=query, subject=subject, version=version))
 
     def call(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
@@ -366,13 +364,24 @@ class RegistryClient:
         Args:
             path: percent-encoded, such as `/subjects/a%2Fb/versions`.
         """
-        return self._call(method, path, query=query, body=body)
+        return self._call(method, path, shape=object, query=query, body=body)
+
+    def _kept(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
+        return self._cache.get((self._path_prefix, *key), make)
+
+    def _change(self, method: str, path: str, *, shape: type = object, **about: Any) -> Any:
+        """A call after which something that was kept may be wrong, also when it failed half-way."""
+        try:
+            return self._call(method, path, shape=shape, **about)
+        finally:
+            self._cache.clear()
 
     def _call(
         self,
         method: str,
         path: str,
         *,
+        shape: type = dict,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         subject: str = "",
@@ -380,11 +389,7 @@ class RegistryClient:
         schema_id: int | None = None,
     ) -> Any:
         answer = self._transport.answer(Call.of(method, self._path_prefix + path, query, body))
-        return value_of(answer, subject=subject, version=version, schema_id=schema_id)
-
-
-def _new_cache() -> Cache:
-    return Cache(CACHED_MAX, CACHED_CHARACTERS_MAX, _weight)
+        return value_of(answer, shape=shape, subject=subject, version=version, schema_id=schema_id)
 
 
 def _weight(key: Hashable, value: Any) -> int:
@@ -396,7 +401,8 @@ def _weight(key: Hashable, value: Any) -> int:
 
 def _segment(text: str) -> str:
     try:
-        return quote(text, safe="")
+        # A path is normalized on its way: as they are, `.` and `..` would be steps in it.
+        return quote(text, safe="") if text not in (".", "..") else text.replace(".", "%2E")
     except UnicodeEncodeError:
         raise errors.InvalidSubject(subject=repr(text)) from None
 

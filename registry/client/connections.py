@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import select
 import ssl
 import threading
@@ -50,6 +51,7 @@ class Connections:
         self._tls = tls
         self._timeout_s = timeout_s
         self._idle: list[http.client.HTTPConnection] = []
+        self._process_id = os.getpid()
         self._lock = threading.Lock()
 
     def exchange(
@@ -86,6 +88,9 @@ class Connections:
     def _kept(self) -> http.client.HTTPConnection | None:
         while True:
             with self._lock:
+                if self._process_id != os.getpid():
+                    # After a fork both processes hold the same sockets, and would take each other's answers.
+                    self._idle, self._process_id = [], os.getpid()
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
@@ -145,6 +150,8 @@ class Connections:
                 raise TimeoutError
         if response.length:
             raise http.client.HTTPException("the answer ends before its length")
+        if response.length == 0:
+            response.close()  # read1 does not note the end, and the connection would not take another request
         return b"".join(parts)
 
     def _put_back(self, connection: http.client.HTTPConnection, keeps: bool) -> None:

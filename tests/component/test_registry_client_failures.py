@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -295,8 +298,12 @@ def server_tls(authority: Authority, *, hosts: tuple[str, ...] = ("127.0.0.1",),
 def test_own_authority(serve: Any, authority: Authority, tmp_path: Path) -> None:
     server = serve([(200, [])], tls=server_tls(authority))
     client = RegistryClient(server.url, tls=Tls(str(authority.ca_file)))
+    connections = client._transport._connections[client._transport.servers[0]]
+    kept = []
     for _ in range(3):
         assert client.subjects() == []
+        kept += connections._idle
+    assert len(set(kept)) == 1
     for tls in (None, Tls(str(Authority(tmp_path, "somebody else").ca_file))):
         with pytest.raises(errors.RegistryUnavailable, match="its certificate is not trusted"):
             RegistryClient(server.url, tls=tls).subjects()
@@ -332,3 +339,89 @@ def test_client_certificate(serve: Any, authority: Authority) -> None:
         with pytest.raises(errors.RegistryUnavailable, match="cannot be used: ") as caught:
             RegistryClient(server.url, tls=wrong)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (lambda client: client.subjects(), {}),
+        (lambda client: client.contexts(), "null"),
+        (lambda client: client.versions("s"), 3),
+        (lambda client: client.schema_by_id(1), {}),
+        (lambda client: client.schema_by_id(1), []),
+        (lambda client: client.schema_by_id(1), {"schema": "x", "references": [{}]}),
+        (lambda client: client.schema_by_id(1), {"schema": "x", "metadata": {"properties": 3}}),
+        (lambda client: client.register("s", STRING), {"version": 1}),
+        (lambda client: client.version("s", 1), {"schema": "x", "id": "many"}),
+        (lambda client: client.usages(1), ["s"]),
+        (lambda client: client.compatibility(), {}),
+        (lambda client: client.mode("s"), {"mode": 3}),
+        (lambda client: client.check_compatibility("s", STRING), {"is_compatible": "yes"}),
+        (lambda client: client.delete_version("s", 1), []),
+    ],
+)
+def test_answers_of_another_shape(serve: Any, call: Callable[[RegistryClient], Any], answer: Any) -> None:
+    server = serve([(200, answer)])
+    with pytest.raises(errors.ServiceError, match="not one of a schema registry"):
+        call(RegistryClient(server.url))
+
+
+def test_an_answer_that_drips_is_given_up(serve: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+
+        def drip() -> None:
+            with listening.accept()[0] as connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                with contextlib.suppress(OSError):
+                    for _ in range(100_000):
+                        connection.sendall(b" ")
+                        time.sleep(0.01)
+
+        dripping = pool.submit(drip)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        transport = Transport(parse_servers(url), timeout_s=0.05)
+        with pytest.raises(errors.RegistryUnavailable, match="no answer in time"):
+            transport.answer(Call.of("DELETE", "/subjects/s"))
+        dripping.result()
+
+
+def test_what_one_deletes_the_client_of_a_context_forgets(serve: Any) -> None:
+    server = serve(lambda asked: (200, [1]) if asked.line.startswith("DELETE") else (200, ANSWER))
+    client = RegistryClient(server.url)
+    context = client.in_context("eu")
+    context.schema_by_id(3)
+    context.schema_by_id(3)
+    client.schema_by_id(3)
+    client.delete_subject("s")
+    context.schema_by_id(3)
+    assert server.lines == [
+        "GET /contexts/.eu/schemas/ids/3",
+        "GET /schemas/ids/3",
+        "DELETE /subjects/s",
+        "GET /contexts/.eu/schemas/ids/3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("subject", "path"),
+    [("..", "%2E%2E"), (".", "%2E"), ("a/b c", "a%2Fb%20c"), ("ä?#%", "%C3%A4%3F%23%25"), (":.eu:x", "%3A.eu%3Ax")],
+)
+def test_subjects_in_paths(serve: Any, subject: str, path: str) -> None:
+    server = serve([(200, [])])
+    RegistryClient(server.url + "/base/").versions(subject)
+    assert server.lines == [f"GET /base/subjects/{path}/versions"]
+
+
+def test_connections_are_kept_but_not_by_a_forked_process(serve: Any) -> None:
+    server = serve(lambda _: (200, []))
+    client = RegistryClient(server.url)
+    connections = client._transport._connections[client._transport.servers[0]]
+    client.subjects()
+    (kept,) = connections._idle
+    client.subjects()
+    assert connections._idle == [kept]
+    connections._process_id -= 1  # as after a fork
+    client.subjects()
+    assert connections._idle != [kept]
+    kept.close()
