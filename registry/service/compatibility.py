@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from avro_schema import Record
 from compat.errors import ComparisonTooLarge
-from compat.finding import LEVELS
+from compat.finding import LEVELS, Direction, Report
 from compat.levels import CompatibilityLevel, VersionedSchema, check_level
 from compat.report import confluent_messages
 from registry.domain import LATEST, Metadata, SchemaRequest, StoredVersion
 from registry.errors import InvalidSchema, VersionNotFound
 from registry.metadata import group_of, reserved_fields
-from registry.service.configuration import Configuration, SubjectSettings
+from registry.service.configuration import LOGICAL, Configuration, SubjectSettings
+from registry.service.logical_policy import logical_problems
 from registry.service.texts import Candidate, SchemaTexts
 from registry.storage.database import Database
 from registry.storage.repository import Repository
@@ -110,8 +111,23 @@ class Compatibility:
             report = check_level(candidate.schema, versioned, level)
         except ComparisonTooLarge as error:
             return Verdict(False, (*reserved, f"Unexpected exception during compatibility check: {error}"))
-        messages = confluent_messages(report, validate_fields=bool(config.validate_fields), others=reserved)
+        others = [*reserved, *(_logical_problems(report) if config.compatibility_policy == LOGICAL else ())]
+        messages = confluent_messages(report, validate_fields=bool(config.validate_fields), others=others)
         return Verdict(not messages, tuple(messages))
+
+
+def _logical_problems(report: Report) -> list[str]:
+    """Of the newest version that the candidate does not fit in this respect."""
+    for earlier in report.compared:
+        problems: list[str] = []
+        for direction in LEVELS[report.level].directions:
+            if direction is Direction.BACKWARD:
+                problems += logical_problems(report.candidate, earlier.schema, reader_is_new=True)
+            else:
+                problems += logical_problems(earlier.schema, report.candidate, reader_is_new=False)
+        if problems:
+            return problems
+    return []
 
 
 def _is_transitive(level: CompatibilityLevel) -> bool:

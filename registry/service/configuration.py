@@ -19,7 +19,8 @@ from registry.storage.repository import Repository
 
 logger = logging.getLogger(__name__)
 
-POLICIES: Final = ("STRICT", "LENIENT", "LOGICAL")
+LOGICAL: Final = "LOGICAL"
+POLICIES: Final = ("STRICT", "LENIENT", LOGICAL)
 """How strictly the levels are meant. Of Avro schemas only LOGICAL says more than the others."""
 
 

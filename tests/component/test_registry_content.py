@@ -405,6 +405,28 @@ def test_compatibility_policies(registry: RegistryInProcess, subject: str, polic
     assert registry.get(f"/config/{subject}").json["compatibilityPolicy"] == policy.upper()
 
 
+def test_under_the_logical_policy_values_keep_their_meaning(registry: RegistryInProcess, subject: str) -> None:
+    date = '{"type":"int","logicalType":"date"}'
+    changed = "the logical type is none in the new schema and date in the old schema (path '/')"
+    back = "the logical type is date in the old schema and none in the new schema (path '/')"
+    registry.registered(subject, date)
+    check = f"/compatibility/subjects/{subject}/versions/latest?verbose=true"
+    assert registry.post(check, {"schema": '"int"'}).json == {"is_compatible": True, "messages": []}
+    registry.put(f"/config/{subject}", {"compatibilityPolicy": "LOGICAL"})
+    assert registry.post(check, {"schema": '"int"'}).json["messages"] == [
+        f"Logical compatibility: {changed}",
+        "{validateFields: 'false', compatibility: 'BACKWARD'}",
+    ]
+    registry.put(f"/config/{subject}", {"compatibility": "FULL_TRANSITIVE"})
+    assert registry.register(subject, '"int"').problem[:2] == (409, 40901)
+    assert registry.post(check, {"schema": '"int"'}).json["messages"][:2] == [
+        f"Logical compatibility: {back}",
+        f"Logical compatibility: {changed}",
+    ]
+    registry.put(f"/config/{subject}", {"compatibility": "NONE"})
+    registry.registered(subject, '"int"')
+
+
 def test_an_unknown_policy(registry: RegistryInProcess, subject: str) -> None:
     status, code, message = registry.put(f"/config/{subject}", {"compatibilityPolicy": "x"}).problem
     assert (status, code) == (422, 42203)

@@ -1,0 +1,94 @@
+"""What the compatibility policy LOGICAL asks for on top of Avro: values keep their meaning, not only their bytes.
+
+Avro's rules never look at logical types, so a date may become a plain int, and a decimal move its point, without a
+word. Under this policy a field keeps its logical type, a decimal its scale, and readers have digits for all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from avro_schema import Array, Enum, Fixed, LogicalType, Map, Primitive, Record, Schema, Type, Union
+from compat.resolution import is_readable
+
+Pair = tuple[Type, Type, str]
+"""Reader's type, writer's type, JSON pointer into the reader."""
+
+
+def logical_problems(reader: Schema, writer: Schema, *, reader_is_new: bool) -> list[str]:
+    """Messages about types that stand for each other in both schemas and mean different things.
+
+    Each is about one place, outer before inner; what cannot be read at all is left to Avro's rules.
+    """
+    problems: list[str] = []
+    pending: list[Pair] = [(reader.root, writer.root, "/")]
+    seen: set[tuple[int, int]] = set()
+    while pending:
+        reader_type, writer_type, path = pending.pop()
+        reader_type, writer_type = reader.resolve(reader_type), writer.resolve(writer_type)
+        # Schemas are trees in which a type that is used again is one object, so recursion ends here.
+        if (id(reader_type), id(writer_type)) in seen:
+            continue
+        seen.add((id(reader_type), id(writer_type)))
+        inner = list(_inner(reader, writer, reader_type, writer_type, path))
+        pending.extend(reversed(inner))
+        problem = _problem(reader_type, writer_type)
+        if problem is not None:
+            ours, theirs = ("new", "old") if reader_is_new else ("old", "new")
+            problems.append(f"Logical compatibility: {problem.format(ours=ours, theirs=theirs)} (path '{path}')")
+    return problems
+
+
+def _problem(reader_type: Type, writer_type: Type) -> str | None:
+    if isinstance(reader_type, Primitive) and isinstance(writer_type, Primitive):
+        if not is_readable(reader_type.type, writer_type.type):
+            return None
+    elif not (isinstance(reader_type, Fixed) and isinstance(writer_type, Fixed)):
+        return None
+    reader, writer = reader_type.logical, writer_type.logical
+    reader_name, writer_name = _name(reader), _name(writer)
+    if reader_name != writer_name:
+        return f"the logical type is {reader_name} in the {{ours}} schema and {writer_name} in the {{theirs}} schema"
+    if reader is None or writer is None or reader.name != "decimal":
+        return None
+    if reader.scale != writer.scale:
+        return f"the scale is {reader.scale} in the {{ours}} schema and {writer.scale} in the {{theirs}} schema"
+    if (reader.precision or 0) < (writer.precision or 0):
+        return (
+            f"the precision is {reader.precision} in the {{ours}} schema, less than {writer.precision} in the "
+            "{theirs} schema"
+        )
+    return None
+
+
+def _name(logical: LogicalType | None) -> str:
+    return "none" if logical is None else logical.name
+
+
+def _inner(reader: Schema, writer: Schema, ours: Type, theirs: Type, path: str) -> Iterator[Pair]:
+    base = path.removesuffix("/")
+    if isinstance(ours, Union) or isinstance(theirs, Union):
+        branches = theirs.branches if isinstance(theirs, Union) else (theirs,)
+        # The first branch of a kind counts, so that is put in last.
+        others = {_kind(writer.resolve(branch)): branch for branch in reversed(branches)}
+        for index, branch in enumerate(ours.branches) if isinstance(ours, Union) else [(None, ours)]:
+            other = others.get(_kind(reader.resolve(branch)))
+            if other is not None:
+                yield branch, other, path if index is None else f"{base}/{index}"
+    elif isinstance(ours, Record) and isinstance(theirs, Record):
+        fields = {field.name: field for field in theirs.fields}
+        for index, field in enumerate(ours.fields):
+            match = next((fields[name] for name in (field.name, *field.aliases) if name in fields), None)
+            if match is not None:
+                yield field.type, match.type, f"{base}/fields/{index}/type"
+    elif isinstance(ours, Array) and isinstance(theirs, Array):
+        yield ours.items, theirs.items, f"{base}/items"
+    elif isinstance(ours, Map) and isinstance(theirs, Map):
+        yield ours.values, theirs.values, f"{base}/values"
+
+
+def _kind(node: Type) -> str:
+    """What tells the branches of a union from each other: a named type's short name, else the type."""
+    if isinstance(node, Record | Enum | Fixed):
+        return node.name.name
+    return node.type.value if isinstance(node, Primitive) else type(node).__name__
