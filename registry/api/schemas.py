@@ -24,10 +24,11 @@ def list_schemas() -> Response:
         wanted,
         deleted=query_flag("deleted"),
         latest_only=query_flag("latestOnly"),
+        page=lambda items: page(items, SCHEMAS_LIMIT),
         rule_type=request.args.get("ruleType", ""),
         aliases=query_flag("aliases"),
     )
-    return answer([listed_entity(item.stored, profile(), aliases=item.aliases) for item in page(found, SCHEMAS_LIMIT)])
+    return answer([listed_entity(item.stored, profile(), aliases=item.aliases) for item in found])
 
 
 @blueprint.get("/schemas/types")

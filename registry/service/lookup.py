@@ -130,33 +130,48 @@ class Lookup:
         return self._database.read(read)
 
     def versions_of_subjects(
-        self, wanted: SubjectFilter, *, deleted: bool, latest_only: bool, rule_type: str = "", aliases: bool = False
+        self,
+        wanted: SubjectFilter,
+        *,
+        deleted: bool,
+        latest_only: bool,
+        page: Callable[[list[SubjectVersion]], list[SubjectVersion]],
+        rule_type: str = "",
+        aliases: bool = False,
     ) -> list[ListedVersion]:
-        """All versions of the subjects that are wanted, ordered by subject and version.
+        """Versions of the subjects that are wanted, ordered by subject and version.
 
         Args:
             wanted: the subjects.
             deleted: softly deleted versions too.
             latest_only: only the newest version of each subject.
+            page: chooses the part of the list to show, so that only the schemas in it are read.
             rule_type: only versions with a rule of that type.
             aliases: also the subjects that wanted ones are aliases of, and who has which aliases.
         """
 
         def read(repository: Repository) -> list[ListedVersion]:
-            found = repository.versions(wanted=wanted, deleted=deleted)
             names = _aliases(repository, wanted) if aliases else {}
-            for name in names.keys() - {item.subject for item in found}:
-                found += repository.versions(subject=name, deleted=deleted)
-            found.sort(key=lambda item: (item.subject, item.version))
+            found = set(repository.listed_versions(wanted, deleted=deleted))
+            for name in names:
+                numbers = repository.version_numbers(name)
+                found.update(SubjectVersion(name, number) for number, gone in numbers if deleted or not gone)
+            chosen = [item for item in sorted(found) if self._is_shown(item.subject)]
             if latest_only:
-                found = list({item.subject: item for item in found}.values())
+                chosen = list({item.subject: item for item in chosen}.values())
+            if rule_type:
+                loaded = repository.load_versions(chosen)
+                chosen = [SubjectVersion(item.subject, item.version) for item in loaded if _has_rule(item, rule_type)]
             return [
-                ListedVersion(item, names.get(item.subject, ()))
-                for item in found
-                if not rule_type or _has_rule(item, rule_type)
+                ListedVersion(item, tuple(filter(self._is_shown, names.get(item.subject, ()))))
+                for item in repository.load_versions(page(chosen))
             ]
 
         return self._database.read(read)
+
+    def _is_shown(self, subject: str) -> bool:
+        """Whether lists that whoever asks gets may name a subject."""
+        return True
 
     def registered(self, subject: str, request: SchemaRequest, *, normalize: bool, deleted: bool) -> StoredVersion:
         """The version of a subject that holds a schema.

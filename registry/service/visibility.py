@@ -7,12 +7,11 @@ id or guid, and subjects of the same name in other contexts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from registry.domain import StoredSchema, SubjectVersion
 from registry.errors import AccessRefused
 from registry.names import SubjectFilter
-from registry.service.lookup import ListedVersion, Lookup
+from registry.service.lookup import Lookup
 from registry.storage.repository import Repository
 
 MayRead = Callable[[str], bool]
@@ -29,17 +28,8 @@ class RestrictedLookup(Lookup):
         found = super().subjects(wanted, deleted=deleted, deleted_only=deleted_only)
         return [name for name in found if self._may_read(name)]
 
-    def versions_of_subjects(
-        self, wanted: SubjectFilter, *, deleted: bool, latest_only: bool, rule_type: str = "", aliases: bool = False
-    ) -> list[ListedVersion]:
-        found = super().versions_of_subjects(
-            wanted, deleted=deleted, latest_only=latest_only, rule_type=rule_type, aliases=aliases
-        )
-        return [
-            replace(item, aliases=tuple(name for name in item.aliases if self._may_read(name)))
-            for item in found
-            if self._may_read(item.stored.subject)
-        ]
+    def _is_shown(self, subject: str) -> bool:
+        return self._may_read(subject)
 
     def users(self, schema_id: int, *, subject: str | None, deleted: bool) -> list[SubjectVersion]:
         found = super().users(schema_id, subject=subject, deleted=deleted)

@@ -5,9 +5,9 @@ Rows come in and go out as the values of `registry.domain`. Nothing here decides
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -25,6 +25,8 @@ from registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, context_o
 from registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
 from registry.storage.models import ConfigRow, ModeRow, ReferenceRow, SchemaRow, SubjectRow, VersionRow
 from registry.storage.scopes import ScopeTables
+
+T = TypeVar("T")
 
 
 class Conflict(Exception):
@@ -167,6 +169,28 @@ class Repository(ScopeTables):
         if not deleted:
             query = query.where(VersionRow.deleted.is_(False))
         return sorted(self._stored_versions(query), key=lambda found: (found.subject, found.version))
+
+    def listed_versions(self, wanted: SubjectFilter, *, deleted: bool = False) -> list[SubjectVersion]:
+        """Which versions the subjects that are wanted have, in no order."""
+        if not is_storable(wanted.prefix):
+            return []
+        query = (
+            sa.select(SubjectRow.name, VersionRow.version)
+            .join(VersionRow, VersionRow.subject_id == SubjectRow.id)
+            .where(*_matching(wanted))
+        )
+        if not deleted:
+            query = query.where(VersionRow.deleted.is_(False))
+        return [SubjectVersion(*row) for row in self._connection.execute(query)]
+
+    def load_versions(self, chosen: Sequence[SubjectVersion]) -> list[StoredVersion]:
+        """These versions, as far as they are there, ordered by subject and version."""
+        found: list[StoredVersion] = []
+        for part in _portions(chosen):
+            pairs = [(item.subject, item.version) for item in part]
+            wanted = sa.tuple_(SubjectRow.name, VersionRow.version).in_(pairs)
+            found += self._stored_versions(_version_query().where(wanted))
+        return sorted(found, key=lambda item: (item.subject, item.version))
 
     def version(self, subject: str, version: int, *, deleted: bool = False) -> StoredVersion | None:
         """One version, or the newest visible one for `LATEST`."""
@@ -412,6 +436,11 @@ class Repository(ScopeTables):
                 reference = SchemaReference(row.name, row.subject, row.version)
                 found[row.schema_key] = (*found.get(row.schema_key, ()), reference)
         return found
+
+
+def _portions(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Parts of a list, because databases bound the number of parameters of one statement."""
+    return (items[start : start + 500] for start in range(0, len(items), 500))
 
 
 def _matching(wanted: SubjectFilter) -> list[Any]:
