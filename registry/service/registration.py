@@ -128,6 +128,8 @@ class Registration:
     def _decide(
         self, repository: Repository, *, subject: str, request: SchemaRequest, normalize: bool, force: bool
     ) -> StoredVersion | _Plan:
+        # First of all, because that also tells whether the configuration is as it was at an earlier read.
+        repository.subject_view(subject)
         settings = self._configuration.settings(repository, subject)
         subject, config = settings.subject, settings.config
         view = repository.subject_view(subject)

@@ -31,7 +31,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from registry.errors import DatabaseUnusable, StoreError
 from registry.storage.engines import PURPOSE, DatabaseAddress, Purpose, open_engine
 from registry.storage.repository import Conflict, Repository
-from registry.storage.scopes import ReservedIds, reserve_schema_id
+from registry.storage.scopes import KeptScopes, ReservedIds, reserve_schema_id
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -74,6 +74,7 @@ class Database:
             raise DatabaseUnusable(f"registry.database_url is no usable database URL: {error}") from error
         self._is_sqlite = self._address.is_sqlite
         self._write_turn = threading.Lock()
+        self._kept_scopes = KeptScopes()
 
     @property
     def name(self) -> str:
@@ -96,7 +97,7 @@ class Database:
         for attempt in range(1, CONNECTION_ATTEMPTS_MAX + 1):
             try:
                 with self._transaction(Purpose.READ) as (connection, _):
-                    return work(Repository(connection))
+                    return work(Repository(connection, kept=self._kept_scopes))
             except ConnectionLost:
                 if attempt == CONNECTION_ATTEMPTS_MAX:
                     raise
@@ -122,7 +123,7 @@ class Database:
         for attempt in range(1, attempts + 1):
             try:
                 with self._turn(), self._transaction(Purpose.WRITE, new_id_in) as (connection, reserved):
-                    return work(Repository(connection, reserved))
+                    return work(Repository(connection, reserved=reserved))
             except Conflict as error:
                 if attempts == 1:
                     raise

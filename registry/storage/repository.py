@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -22,6 +22,7 @@ from registry.domain import (
     SubjectVersion,
 )
 from registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, context_of, in_context_of, is_storable, qualified
+from registry.storage import statements
 from registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
 from registry.storage.models import ConfigRow, ModeRow, ReferenceRow, SchemaRow, SubjectRow, VersionRow
 from registry.storage.scopes import ScopeTables
@@ -62,20 +63,12 @@ class SubjectView:
     def next_version(self) -> int:
         return 1 + max((mark.version for mark in self.marks), default=0)
 
+    def has(self, version: int, *, deleted: bool) -> bool:
+        """Whether there is a version of that number, or any for `LATEST`."""
+        return any(version in (LATEST, mark.version) and (deleted or not mark.deleted) for mark in self.marks)
+
     def numbers(self, *, deleted: bool) -> list[int]:
         return [mark.version for mark in self.marks if deleted or not mark.deleted]
-
-
-_SCHEMA_COLUMNS = (
-    SchemaRow.row_key,
-    SchemaRow.context,
-    SchemaRow.id,
-    SchemaRow.text,
-    SchemaRow.metadata_json,
-    SchemaRow.rule_set_json,
-    SchemaRow.created_ms.label("schema_created_ms"),
-)
-_VERSION_COLUMNS = (SubjectRow.name, VersionRow.version, VersionRow.deleted, VersionRow.created_ms, *_SCHEMA_COLUMNS)
 
 
 class Repository(ScopeTables):
@@ -108,31 +101,24 @@ class Repository(ScopeTables):
     def subject_state(self, subject: str) -> SubjectState | None:
         if not is_storable(subject):
             return None
-        query = sa.select(SubjectRow.id, SubjectRow.revision).where(SubjectRow.name == subject)
-        row = self._connection.execute(query).first()
+        seen = self._seen(("view", subject))
+        if seen is not None:
+            return cast(SubjectView, seen).state
+        row = self._connection.execute(statements.SUBJECT_STATE, {"name": subject}).first()
         return None if row is None else SubjectState(row.id, row.revision)
 
     def subject_view(self, subject: str) -> SubjectView:
+        """All versions of a subject. On the way a read learns the registry's revision."""
         if not is_storable(subject):
             return SubjectView()
-        query = (
-            sa.select(
-                SubjectRow.id,
-                SubjectRow.revision,
-                VersionRow.version,
-                VersionRow.deleted,
-                VersionRow.schema_key,
-                SchemaRow.lookup_key,
-            )
-            .outerjoin(VersionRow, VersionRow.subject_id == SubjectRow.id)
-            .outerjoin(SchemaRow, SchemaRow.row_key == VersionRow.schema_key)
-            .where(SubjectRow.name == subject)
-            .order_by(VersionRow.version)
-        )
-        rows = self._connection.execute(query).all()
-        if not rows:
+        return self._once(("view", subject), lambda: self._subject_view(subject))
+
+    def _subject_view(self, subject: str) -> SubjectView:
+        rows = self._connection.execute(statements.SUBJECT_VIEW, {"name": subject}).all()
+        self._once("revision", lambda: rows[0].registry_revision)
+        if rows[0].id is None:
             return SubjectView()
-        marks = (VersionMark(*row[2:]) for row in rows if row.version is not None)
+        marks = (VersionMark(*row[3:]) for row in rows if row.version is not None)
         return SubjectView(SubjectState(rows[0].id, rows[0].revision), tuple(marks))
 
     def version_numbers(self, subject: str) -> list[tuple[int, bool]]:
@@ -159,7 +145,12 @@ class Repository(ScopeTables):
         """Versions that match all that is given, ordered by subject and version."""
         if not (is_storable(subject or "") and is_storable(wanted.prefix)):
             return []
-        query = _version_query().where(*_matching(wanted))
+        if subject is not None and lookup_key is not None and wanted is EVERYTHING and schema_key is None:
+            found = self._stored_versions(
+                statements.VERSIONS_LIKE[deleted], {"name": subject, "lookup_key": lookup_key}
+            )
+            return sorted(found, key=lambda item: item.version)
+        query = statements.VERSIONS.where(*_matching(wanted))
         if subject is not None:
             query = query.where(SubjectRow.name == subject)
         if lookup_key is not None:
@@ -189,21 +180,24 @@ class Repository(ScopeTables):
         for part in _portions(chosen):
             pairs = [(item.subject, item.version) for item in part]
             wanted = sa.tuple_(SubjectRow.name, VersionRow.version).in_(pairs)
-            found += self._stored_versions(_version_query().where(wanted))
+            found += self._stored_versions(statements.VERSIONS.where(wanted))
         return sorted(found, key=lambda item: (item.subject, item.version))
 
     def version(self, subject: str, version: int, *, deleted: bool = False) -> StoredVersion | None:
         """One version, or the newest visible one for `LATEST`."""
         if not is_storable(subject):
             return None
-        query = _version_query().where(SubjectRow.name == subject)
+        view = self._seen(("view", subject))
+        if view is not None and not cast(SubjectView, view).has(version, deleted=deleted):
+            return None
+        return self._once((subject, version, deleted), lambda: self._version(subject, version, deleted))
+
+    def _version(self, subject: str, version: int, deleted: bool) -> StoredVersion | None:
         if version == LATEST:
-            query = query.order_by(VersionRow.version.desc()).limit(1)
+            found = self._stored_versions(statements.LATEST_VERSION[deleted], {"name": subject})
         else:
-            query = query.where(VersionRow.version == version)
-        if not deleted:
-            query = query.where(VersionRow.deleted.is_(False))
-        return next(iter(self._stored_versions(query)), None)
+            found = self._stored_versions(statements.VERSION[deleted], {"name": subject, "version": version})
+        return next(iter(found), None)
 
     def claim_subject(self, subject: str, seen: SubjectState | None) -> int:
         """Makes the subject's next revision this transaction's own and returns the subject's row id.
@@ -213,23 +207,18 @@ class Repository(ScopeTables):
         """
         if seen is None:
             row = {"name": subject, "context": context_of(subject), "revision": 1}
-            result = self._connection.execute(sa.insert(SubjectRow).values(row))
-            return int(_inserted_id(result))
+            return int(self._connection.execute(statements.ADD_SUBJECT, row).scalar_one())
         moved = self._connection.execute(
-            sa.update(SubjectRow)
-            .where(SubjectRow.id == seen.subject_id, SubjectRow.revision == seen.revision)
-            .values(revision=seen.revision + 1)
+            statements.MOVE_SUBJECT,
+            {"subject_id": seen.subject_id, "seen": seen.revision, "next_revision": seen.revision + 1},
         )
         if moved.rowcount != 1:
             raise Conflict(f"subject {subject!r} has moved on")
         return seen.subject_id
 
     def add_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> None:
-        self._connection.execute(
-            sa.insert(VersionRow).values(
-                subject_id=subject_id, version=version, schema_key=schema_key, deleted=False, created_ms=now_ms
-            )
-        )
+        row = {"subject_id": subject_id, "version": version, "schema_key": schema_key, "created_ms": now_ms}
+        self._connection.execute(statements.ADD_VERSION, {**row, "deleted": False})
 
     def put_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> None:
         """Adds a version, or replaces the one of that number."""
@@ -297,17 +286,16 @@ class Repository(ScopeTables):
         # A database driver would refuse a larger number in its own way.
         if not 0 <= schema_id <= SCHEMA_ID_MAX:
             return None
-        return next(iter(self._schemas(SchemaRow.context == context, SchemaRow.id == schema_id)), None)
+        return next(iter(self._schemas(statements.SCHEMA, {"context": context, "id": schema_id})), None)
 
     def schema_of(self, context: str, content: SchemaContent) -> StoredSchema | None:
         """The schema with that content; of several, which only imports bring, the one that was there first."""
-        chosen = (SchemaRow.context == context, SchemaRow.fingerprint == content.fingerprint)
-        return min(self._schemas(*chosen), key=lambda schema: schema.row_key, default=None)
+        found = self._schemas(statements.SCHEMA_OF, {"context": context, "fingerprint": content.fingerprint})
+        return min(found, key=lambda schema: schema.row_key, default=None)
 
     def hold_schema(self, row_key: int) -> bool:
         """Whether a schema is there, and nobody deletes it or its versions before the end of this transaction."""
-        query = sa.select(SchemaRow.row_key).where(SchemaRow.row_key == row_key).with_for_update(read=True)
-        return self._connection.scalar(query) is not None
+        return self._connection.scalar(statements.HOLD_SCHEMA, {"row_key": row_key}) is not None
 
     def is_hidden(self, row_key: int, subject: str) -> bool:
         """Whether all versions of a schema are deleted softly, or one under a subject is."""
@@ -322,14 +310,12 @@ class Repository(ScopeTables):
 
     def schemas_by_fingerprint(self, fingerprint: bytes) -> list[StoredSchema]:
         """The same content in each context that has it, the default context first."""
-        found = self._schemas(SchemaRow.fingerprint == fingerprint)
+        found = self._schemas(statements.SCHEMAS.where(SchemaRow.fingerprint == fingerprint))
         return sorted(found, key=lambda schema: (schema.context != DEFAULT_CONTEXT, schema.context))
 
-    def _schemas(self, *chosen: Any) -> list[StoredSchema]:
-        live = sa.exists().where(VersionRow.schema_key == SchemaRow.row_key, VersionRow.deleted.is_(False))
-        columns: tuple[Any, ...] = _SCHEMA_COLUMNS
-        rows = self._connection.execute(sa.select(*columns, live.label("live")).where(*chosen)).all()
-        references = self._references([row.row_key for row in rows])
+    def _schemas(self, query: sa.Select[Any], parameters: Mapping[str, Any] | None = None) -> list[StoredSchema]:
+        rows = self._connection.execute(query, parameters).all()
+        references = self._references_of(rows)
         return [_stored_schema(row, references, deleted=not row.live) for row in rows]
 
     def schema_id_max(self, context: str) -> int:
@@ -351,20 +337,18 @@ class Repository(ScopeTables):
         `is_copy` says that the content is there already, under another id.
         """
         result = self._connection.execute(
-            self._insert(SchemaRow)
-            .values(
-                context=context,
-                id=schema_id,
-                fingerprint=content.fingerprint,
-                copy=schema_id if is_copy else 0,
-                lookup_key=lookup_key,
-                text=content.text,
-                metadata_json=metadata_json(content.metadata),
-                rule_set_json=rule_set_json(content.rule_set),
-                created_ms=now_ms,
-            )
-            .on_conflict_do_nothing(index_elements=["context", "fingerprint", "copy"])
-            .returning(SchemaRow.row_key)
+            statements.add_schema(self._connection.dialect.name),
+            {
+                "context": context,
+                "id": schema_id,
+                "fingerprint": content.fingerprint,
+                "copy": schema_id if is_copy else 0,
+                "lookup_key": lookup_key,
+                "text": content.text,
+                "metadata_json": metadata_json(content.metadata),
+                "rule_set_json": rule_set_json(content.rule_set),
+                "created_ms": now_ms,
+            },
         )
         row_key = result.scalar()
         if row_key is not None:
@@ -395,7 +379,7 @@ class Repository(ScopeTables):
             ReferenceRow.target == subject,
             ReferenceRow.version == version,
         )
-        found = self._schemas(refers)
+        found = self._schemas(statements.SCHEMAS.where(refers))
         return sorted((item for item in found if deleted or not item.deleted), key=lambda item: item.schema_id)
 
     def users(self, schemas: Sequence[StoredSchema], *, deleted: bool) -> list[SubjectVersion]:
@@ -414,25 +398,21 @@ class Repository(ScopeTables):
         query = sa.select(SubjectRow.name).join(VersionRow, VersionRow.subject_id == SubjectRow.id)
         return list(self._connection.scalars(query.where(VersionRow.schema_key == row_key).distinct()))
 
-    def _stored_versions(self, query: sa.Select[Any]) -> list[StoredVersion]:
-        rows = self._connection.execute(query).all()
-        references = self._references([row.row_key for row in rows])
+    def _stored_versions(
+        self, query: sa.Select[Any], parameters: Mapping[str, Any] | None = None
+    ) -> list[StoredVersion]:
+        rows = self._connection.execute(query, parameters).all()
+        references = self._references_of(rows)
         return [
             StoredVersion(row.name, row.version, _stored_schema(row, references), row.created_ms, row.deleted)
             for row in rows
         ]
 
-    def _references(self, schema_keys: Sequence[int]) -> dict[int, tuple[SchemaReference, ...]]:
+    def _references_of(self, rows: Sequence[Any]) -> dict[int, tuple[SchemaReference, ...]]:
+        """By row key of the schemas in the rows, those that have references."""
         found: dict[int, tuple[SchemaReference, ...]] = {}
-        chosen = sorted(set(schema_keys))
-        # In portions, because databases bound the number of parameters of one statement.
-        for start in range(0, len(chosen), 500):
-            query = (
-                sa.select(ReferenceRow.schema_key, ReferenceRow.name, ReferenceRow.subject, ReferenceRow.version)
-                .where(ReferenceRow.schema_key.in_(chosen[start : start + 500]))
-                .order_by(ReferenceRow.schema_key, ReferenceRow.position)
-            )
-            for row in self._connection.execute(query):
+        for part in _portions(sorted({row.row_key for row in rows if row.has_references})):
+            for row in self._connection.execute(statements.REFERENCES, {"schema_keys": part}):
                 reference = SchemaReference(row.name, row.subject, row.version)
                 found[row.schema_key] = (*found.get(row.schema_key, ()), reference)
         return found
@@ -452,19 +432,6 @@ def _matching(wanted: SubjectFilter) -> list[Any]:
         start = sa.case((SubjectRow.context == DEFAULT_CONTEXT, 1), else_=sa.func.length(SubjectRow.context) + 3)
         chosen.append(sa.func.substr(SubjectRow.name, start, len(wanted.prefix)) == wanted.prefix)
     return chosen
-
-
-def _version_query() -> sa.Select[Any]:
-    columns: tuple[Any, ...] = _VERSION_COLUMNS
-    return (
-        sa.select(*columns)
-        .join(VersionRow, VersionRow.subject_id == SubjectRow.id)
-        .join(SchemaRow, SchemaRow.row_key == VersionRow.schema_key)
-    )
-
-
-def _inserted_id(result: Any) -> Any:
-    return result.inserted_primary_key[0]
 
 
 def _stored_schema(

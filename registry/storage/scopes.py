@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar, cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from registry.domain import ConfigEntry, Mode, SchemaId
 from registry.names import DEFAULT_CONTEXT, is_storable
+from registry.storage import statements
 from registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
 from registry.storage.models import GLOBAL_SCOPE, STATE_ID, ConfigRow, ContextRow, ModeRow, StateRow, SubjectRow
 
@@ -24,18 +24,73 @@ _JSON_KEYS: Mapping[str, tuple[Callable[[Any], str | None], Callable[[str | None
 }
 """Keys of a configuration that are kept as JSON, in a column of that name with `_json` behind it."""
 
+T = TypeVar("T")
+
 
 ReservedIds = Mapping[str, SchemaId]
 """By context: an id that was taken before the transaction began, from a context that is listed."""
 
 
+@dataclass(frozen=True, slots=True)
+class ScopeValues(Generic[T]):
+    """What scopes have in one table; None where they have nothing. All others have nothing when it `is_whole`."""
+
+    values: dict[str | None, T | None]
+    is_whole: bool
+
+    def lacks(self, scope: str | None) -> bool:
+        return not self.is_whole and scope not in self.values
+
+
+class ScopesAtRevision:
+    """Configurations and modes at one revision of the registry."""
+
+    def __init__(self, revision: int) -> None:
+        self.revision = revision
+        self.configs: ScopeValues[ConfigEntry] | None = None
+        self.modes: ScopeValues[Mode] | None = None
+
+
+class KeptScopes:
+    """What earlier reads found, which changes only with the registry's revision. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._newest = ScopesAtRevision(-1)
+
+    def at(self, revision: int) -> ScopesAtRevision:
+        """To look into and to add to, which any number of threads may do at once: they find the same."""
+        newest = self._newest
+        if newest.revision == revision:
+            return newest
+        fresh = ScopesAtRevision(revision)
+        if revision > newest.revision:
+            self._newest = fresh
+        return fresh
+
+
 class ScopeTables:
     """The part of the repository that knows scopes: a subject, a context, or (None) all of the default context."""
 
-    def __init__(self, connection: Connection, reserved: ReservedIds | None = None) -> None:
+    def __init__(
+        self, connection: Connection, *, reserved: ReservedIds | None = None, kept: KeptScopes | None = None
+    ) -> None:
+        """`reserved` are ids taken beforehand; `kept` makes it a read, whose transaction sees one state throughout."""
         self._connection = connection
         self._reserved = dict(reserved or {})
+        self._kept = kept
+        self._answers: dict[Hashable, Any] = {}
         self.has_bumped_revision = False
+
+    def _once(self, question: Hashable, ask: Callable[[], T]) -> T:
+        """The answer to a question, which a read asks the database once."""
+        if self._kept is None:
+            return ask()
+        if question not in self._answers:
+            self._answers[question] = ask()
+        return cast(T, self._answers[question])
+
+    def _seen(self, question: Hashable) -> Any:
+        return self._answers.get(question)
 
     def bump_revision(self) -> None:
         """Makes the registry's revision greater, before anything else in the transaction is locked.
@@ -49,7 +104,7 @@ class ScopeTables:
 
     def revision(self) -> int:
         """The registry's: greater after every deletion, revival, import and change of configuration or mode."""
-        return self._connection.scalar(sa.select(StateRow.revision).where(StateRow.id == STATE_ID)) or 0
+        return self._once("revision", lambda: self._connection.scalar(statements.REVISION) or 0)
 
     def contexts(self) -> list[str]:
         """The default context, then the others that have ever held a subject and were not deleted, sorted."""
@@ -62,7 +117,7 @@ class ScopeTables:
         if context in self._reserved:
             return
         # Only when it has to be: the row of a busy context is not to be locked for as long as a registration.
-        if self._connection.scalar(sa.select(ContextRow.listed).where(ContextRow.name == context)):
+        if self._connection.scalar(statements.CONTEXT_LISTED, {"name": context}):
             return
         self._make_context(context)
         changed = sa.update(ContextRow).where(ContextRow.name == context, ContextRow.listed.is_(False))
@@ -99,12 +154,10 @@ class ScopeTables:
 
     def _make_context(self, context: str) -> None:
         self._connection.execute(
-            self._insert(ContextRow).values(name=context, next_id=1, listed=False).on_conflict_do_nothing()
+            statements.insert_for(self._connection.dialect.name, ContextRow)
+            .values(name=context, next_id=1, listed=False)
+            .on_conflict_do_nothing()
         )
-
-    def _insert(self, table: Any) -> Any:
-        """An INSERT that can leave out what is there already."""
-        return (postgresql if self._connection.dialect.name == "postgresql" else sqlite).insert(table)
 
     def config(self, scope: str | None) -> ConfigEntry | None:
         """What is configured for a subject or a context, or for all of the default context when None."""
@@ -112,7 +165,17 @@ class ScopeTables:
 
     def configs(self, scopes: Sequence[str | None]) -> dict[str | None, ConfigEntry]:
         """What is configured, for those of the scopes that have an entry."""
-        rows = self._connection.execute(sa.select(ConfigRow.__table__).where(ConfigRow.scope.in_(_scopes(scopes))))
+        if self._kept is None:
+            return self._configs(statements.CONFIGS, scopes)
+        kept = self._kept.at(self.revision())
+        if kept.configs is None:
+            kept.configs = _whole(self._configs(statements.FIRST_CONFIGS))
+        return _of_scopes(kept.configs, scopes, lambda missing: self._configs(statements.CONFIGS, missing))
+
+    def _configs(
+        self, query: sa.Executable, scopes: Sequence[str | None] | None = None
+    ) -> dict[str | None, ConfigEntry]:
+        rows = self._connection.execute(query, None if scopes is None else {"scopes": _scopes(scopes)})
         return {_unscoped(row.scope): _config_entry(row._asdict()) for row in rows}
 
     def aliases(self) -> dict[str | None, str]:
@@ -133,8 +196,16 @@ class ScopeTables:
 
     def modes(self, scopes: Sequence[str | None]) -> dict[str | None, Mode]:
         """The modes that are set, for those of the scopes that have one."""
-        query = sa.select(ModeRow.scope, ModeRow.mode).where(ModeRow.scope.in_(_scopes(scopes)))
-        return {_unscoped(row.scope): Mode(row.mode) for row in self._connection.execute(query)}
+        if self._kept is None:
+            return self._modes(statements.MODES, scopes)
+        kept = self._kept.at(self.revision())
+        if kept.modes is None:
+            kept.modes = _whole(self._modes(statements.FIRST_MODES))
+        return _of_scopes(kept.modes, scopes, lambda missing: self._modes(statements.MODES, missing))
+
+    def _modes(self, query: sa.Executable, scopes: Sequence[str | None] | None = None) -> dict[str | None, Mode]:
+        rows = self._connection.execute(query, None if scopes is None else {"scopes": _scopes(scopes)})
+        return {_unscoped(row.scope): Mode(row.mode) for row in rows}
 
     def put_mode(self, scope: str | None, mode: Mode) -> None:
         self.remove_modes([scope])
@@ -146,6 +217,20 @@ class ScopeTables:
     def mode_scopes(self) -> list[str | None]:
         """Every scope with a mode of its own."""
         return [_unscoped(scope) for scope in self._connection.scalars(sa.select(ModeRow.scope))]
+
+
+def _whole(rows: Mapping[str | None, T]) -> ScopeValues[T]:
+    """A table's first rows, which are mostly all that it has."""
+    return ScopeValues({**rows}, is_whole=len(rows) < statements.KEPT_SCOPES_MAX)
+
+
+def _of_scopes(
+    known: ScopeValues[T], scopes: Sequence[str | None], read: Callable[[list[str | None]], Mapping[str | None, T]]
+) -> dict[str | None, T]:
+    """What the scopes have, read only for those that are not known. Of a large table that is not kept."""
+    missing = [scope for scope in scopes if known.lacks(scope)]
+    values = {**{scope: known.values.get(scope) for scope in scopes}, **(read(missing) if missing else {})}
+    return {scope: value for scope, value in values.items() if value is not None}
 
 
 def _scope(scope: str | None) -> str:
@@ -170,15 +255,4 @@ def reserve_schema_id(connection: Connection, context: str) -> SchemaId:
 
     It does not wait for the disk: what uses the id commits later, and that brings everything before it to the disk.
     """
-    unflushed = (
-        sa.select(sa.func.set_config("synchronous_commit", "off", True)).cte("unflushed").prefix_with("MATERIALIZED")
-    )
-    row = sa.select(sa.literal(context), sa.literal(2), sa.true()).select_from(unflushed)
-    taken = postgresql.insert(ContextRow).from_select(["name", "next_id", "listed"], row)
-    following = connection.scalar(
-        taken.on_conflict_do_update(
-            index_elements=["name"], set_={"next_id": ContextRow.next_id + 1, "listed": sa.true()}
-        ).returning(ContextRow.next_id)
-    )
-    assert following is not None
-    return SchemaId(following - 1)
+    return SchemaId(connection.execute(statements.RESERVE_ID, {"context": context}).scalar_one() - 1)

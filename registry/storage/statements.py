@@ -1,0 +1,146 @@
+"""The statements of registrations and lookups, built once: building one takes longer than the database's answer.
+
+Parameters are named as the columns they are compared with, except where both are in one statement.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam
+from sqlalchemy.dialects import postgresql, sqlite
+
+from registry.storage.models import (
+    STATE_ID,
+    ConfigRow,
+    ContextRow,
+    ModeRow,
+    ReferenceRow,
+    SchemaRow,
+    StateRow,
+    SubjectRow,
+    VersionRow,
+)
+
+_SCHEMA_COLUMNS: Final[tuple[Any, ...]] = (
+    SchemaRow.row_key,
+    SchemaRow.context,
+    SchemaRow.id,
+    SchemaRow.text,
+    SchemaRow.metadata_json,
+    SchemaRow.rule_set_json,
+    SchemaRow.created_ms.label("schema_created_ms"),
+    # Most schemas have none, and need not be asked for them.
+    sa.exists().where(ReferenceRow.schema_key == SchemaRow.row_key).label("has_references"),
+)
+
+SUBJECT_VIEW: Final = (
+    sa.select(
+        StateRow.revision.label("registry_revision"),
+        SubjectRow.id,
+        SubjectRow.revision,
+        VersionRow.version,
+        VersionRow.deleted,
+        VersionRow.schema_key,
+        SchemaRow.lookup_key,
+    )
+    .select_from(StateRow)
+    .outerjoin(SubjectRow, SubjectRow.name == bindparam("name"))
+    .outerjoin(VersionRow, VersionRow.subject_id == SubjectRow.id)
+    .outerjoin(SchemaRow, SchemaRow.row_key == VersionRow.schema_key)
+    .where(StateRow.id == STATE_ID)
+    .order_by(VersionRow.version)
+)
+"""One row for each version of a subject, or one with nulls: the registry's revision is always told."""
+
+SUBJECT_STATE: Final = sa.select(SubjectRow.id, SubjectRow.revision).where(SubjectRow.name == bindparam("name"))
+REVISION: Final = sa.select(StateRow.revision).where(StateRow.id == STATE_ID)
+CONFIGS: Final = sa.select(ConfigRow.__table__).where(ConfigRow.scope.in_(bindparam("scopes", expanding=True)))
+MODES: Final = sa.select(ModeRow.scope, ModeRow.mode).where(ModeRow.scope.in_(bindparam("scopes", expanding=True)))
+
+KEPT_SCOPES_MAX: Final = 200  # read again, all of them, after every change of the registry's revision
+FIRST_CONFIGS: Final = sa.select(ConfigRow.__table__).limit(KEPT_SCOPES_MAX)
+FIRST_MODES: Final = sa.select(ModeRow.scope, ModeRow.mode).limit(KEPT_SCOPES_MAX)
+
+VERSIONS: Final = (
+    sa.select(SubjectRow.name, VersionRow.version, VersionRow.deleted, VersionRow.created_ms, *_SCHEMA_COLUMNS)
+    .join(VersionRow, VersionRow.subject_id == SubjectRow.id)
+    .join(SchemaRow, SchemaRow.row_key == VersionRow.schema_key)
+)
+_OF_SUBJECT: Final = VERSIONS.where(SubjectRow.name == bindparam("name"))
+_LIVE: Final = VersionRow.deleted.is_(False)
+
+VERSION: Final = {
+    True: _OF_SUBJECT.where(VersionRow.version == bindparam("version")),
+    False: _OF_SUBJECT.where(VersionRow.version == bindparam("version"), _LIVE),
+}
+"""One version of a subject; by whether it may be deleted softly, as the next two."""
+
+LATEST_VERSION: Final = {
+    True: _OF_SUBJECT.order_by(VersionRow.version.desc()).limit(1),
+    False: _OF_SUBJECT.where(_LIVE).order_by(VersionRow.version.desc()).limit(1),
+}
+VERSIONS_LIKE: Final = {
+    True: _OF_SUBJECT.where(SchemaRow.lookup_key == bindparam("lookup_key")),
+    False: _OF_SUBJECT.where(SchemaRow.lookup_key == bindparam("lookup_key"), _LIVE),
+}
+
+SCHEMAS: Final = sa.select(
+    *_SCHEMA_COLUMNS, sa.exists().where(VersionRow.schema_key == SchemaRow.row_key, _LIVE).label("live")
+)
+SCHEMA: Final = SCHEMAS.where(SchemaRow.context == bindparam("context"), SchemaRow.id == bindparam("id"))
+SCHEMA_OF: Final = SCHEMAS.where(
+    SchemaRow.context == bindparam("context"), SchemaRow.fingerprint == bindparam("fingerprint")
+)
+
+REFERENCES: Final = (
+    sa.select(ReferenceRow.schema_key, ReferenceRow.name, ReferenceRow.subject, ReferenceRow.version)
+    .where(ReferenceRow.schema_key.in_(bindparam("schema_keys", expanding=True)))
+    .order_by(ReferenceRow.schema_key, ReferenceRow.position)
+)
+
+ADD_SUBJECT: Final = sa.insert(SubjectRow).returning(SubjectRow.id)
+MOVE_SUBJECT: Final = (
+    sa.update(SubjectRow)
+    .where(SubjectRow.id == bindparam("subject_id"), SubjectRow.revision == bindparam("seen"))
+    .values(revision=bindparam("next_revision"))
+)
+ADD_VERSION: Final = sa.insert(VersionRow)
+HOLD_SCHEMA: Final = (
+    sa.select(SchemaRow.row_key).where(SchemaRow.row_key == bindparam("row_key")).with_for_update(read=True)
+)
+CONTEXT_LISTED: Final = sa.select(ContextRow.listed).where(ContextRow.name == bindparam("name"))
+
+
+def insert_for(dialect: str, table: Any) -> Any:
+    """An INSERT that can leave out what is there already."""
+    return (postgresql if dialect == "postgresql" else sqlite).insert(table)
+
+
+@cache
+def add_schema(dialect: str) -> Any:
+    """Adds a schema unless another transaction has just added the same."""
+    return (
+        insert_for(dialect, SchemaRow)
+        .on_conflict_do_nothing(index_elements=["context", "fingerprint", "copy"])
+        .returning(SchemaRow.row_key)
+    )
+
+
+def _reservation() -> Any:
+    unflushed = (
+        sa.select(sa.func.set_config("synchronous_commit", "off", True)).cte("unflushed").prefix_with("MATERIALIZED")
+    )
+    row = sa.select(bindparam("context", type_=sa.Text), sa.literal(2), sa.true()).select_from(unflushed)
+    return (
+        postgresql.insert(ContextRow)
+        .from_select(["name", "next_id", "listed"], row)
+        .on_conflict_do_update(index_elements=["name"], set_={"next_id": ContextRow.next_id + 1, "listed": sa.true()})
+        .returning(ContextRow.next_id)
+    )
+
+
+RESERVE_ID: Final = _reservation()
+"""Takes the next id of a context and lists the context; on PostgreSQL only. The commit does not wait for the disk."""
