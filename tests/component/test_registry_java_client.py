@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,9 +44,14 @@ def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
     return output.read_text(encoding="utf-8").strip()
 
 
-def test_full_round(classpath: str, registry_url: str) -> None:
+@pytest.mark.parametrize(("profile", "incompatible"), [("8", "40901"), ("7", "409")])
+def test_full_round(classpath: str, start_service: Any, tmp_path: Path, profile: str, incompatible: str) -> None:
+    """Under the bodies and codes of today, and those of the client's own time."""
+    serve = ["registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "127.0.0.1:0"]
+    service = start_service("headrace", *serve, environment={"HEADRACE__REGISTRY__API_PROFILE": profile})
+    java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath, str(JAVA / "RegistryRound.java")]
     done = subprocess.run(
-        ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath, JAVA / "RegistryRound.java", registry_url],
+        [*java, service.addresses["registry"], incompatible],
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,
