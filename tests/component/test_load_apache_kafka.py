@@ -15,11 +15,11 @@ import pytest
 from apache_kafka import ApacheKafka
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from conftest import ROOT
 
 from avro_schema import frame
 from registry.client import RegistryClient
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(600)]
 
 SCHEMA = {"type": "record", "name": "Click", "fields": [{"name": "id", "type": "long"}]}
