@@ -7,6 +7,7 @@ the port is first bound without it, which finds out who else has it and which on
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.client
 import logging
 import os
@@ -32,12 +33,13 @@ logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024  # connections that wait to be accepted, of each worker
 CONNECTIONS_MAX: Final = 4096  # of one worker, idle ones included
-HEADERS_S: Final = 30  # a client has so long for the head of a request
+IDLE_S: Final = 60  # a client has so long for the head of its next request
 HEADERS_BYTES_MAX: Final = 64 * 1024  # of the head of a request, in which subjects may be long
 GRACEFUL_STOP_S: Final = 10  # requests under way at a stop get this long
 READY_TIMEOUT_S: Final = 60.0
 READY_POLL_S: Final = 0.05
 PARENT_POLL_S: Final = 0.5  # how often a worker looks whether the process that watches over it is there
+GARBAGE_THRESHOLDS: Final = (20_000, 20, 20)  # few collections: requests leave little behind that refers to itself
 SWITCH_INTERVAL_S: Final = 0.001  # the event loop waits no longer than this for a thread that computes
 
 
@@ -102,7 +104,7 @@ def serve(taken: TakenPort, make_front: Callable[[], Front], *, workers: int = 1
         loop=Loops.uvloop,
         http=HTTPModes.http1,
         http1_settings=HTTP1Settings(
-            header_read_timeout=HEADERS_S * 1000, max_buffer_size=HEADERS_BYTES_MAX, keep_alive=True
+            header_read_timeout=IDLE_S * 1000, max_buffer_size=HEADERS_BYTES_MAX, keep_alive=True
         ),
         websockets=False,
         backlog=BACKLOG,
@@ -130,6 +132,10 @@ def serve(taken: TakenPort, make_front: Callable[[], Front], *, workers: int = 1
 
 def _started(front: Front, parent: int) -> Front:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # What has been imported stays for good: looking through it for garbage would stop all requests for 0.1 s.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     front.on_start = lambda: _watch_parent(parent)
     return front
 
