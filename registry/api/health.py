@@ -37,3 +37,8 @@ def cluster_id() -> Response:
 @blueprint.get("/v1/metadata/version")
 def version() -> Response:
     return answer({"version": services().version, "commitId": ""})
+
+
+@blueprint.get("/v1/metadata/deployment")
+def deployment() -> Response:
+    return answer({"attributes": []})

@@ -455,3 +455,4 @@ def test_what_else_is_there(registry: Registry) -> None:
     assert registry.get("/readyz").json == {"status": "ready"}
     assert "scope" in registry.get("/v1/metadata/id").json
     assert registry.get("/v1/metadata/version").json == {"version": VERSION, "commitId": ""}
+    assert registry.get("/v1/metadata/deployment").json == {"attributes": []}
