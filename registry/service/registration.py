@@ -8,6 +8,7 @@ clients racing each is either first or sees the one that was.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,8 +34,10 @@ from registry.storage.repository import Conflict, Repository, SubjectState, Subj
 logger = logging.getLogger(__name__)
 
 DECISIONS_MAX = 200
-"""Of one registration. Each one lost is another client's success on the same subject, so only a subject that takes
-some two hundred registrations at once, from one unlucky client's view, can come near it."""
+"""Of one registration. Each one lost is another client's success on the same subject or with the same schema, and in a
+process only one at a time loses any more after its first, so only some hundred processes could bring one near it."""
+
+TURNS = 1024  # locks that the subjects share; two subjects that share one are rarely both crowded
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class Registration:
         self._configuration = configuration
         self._compatibility = compatibility
         self._now_ms = now_ms
+        self._turns = tuple(threading.Lock() for _ in range(TURNS))
 
     def register(self, subject: str, request: SchemaRequest, *, normalize: bool, force: bool = False) -> Registered:
         """The version that holds the schema: an equal one that was there, else a new one.
@@ -105,25 +109,36 @@ class Registration:
         """
         if request.rule_set is not None:
             check_rule_set(request.rule_set)
-        for _ in range(DECISIONS_MAX):
-            decided = self._database.read(
-                partial(self._decide, subject=subject, request=request, normalize=normalize, force=force)
-            )
-            if isinstance(decided, StoredVersion):
-                return Registered(decided, is_new=False)
-            try:
-                id_context = decided.context if decided.needs_id else None
-                stored = self._database.write(partial(self._apply, plan=decided), attempts=1, new_id_in=id_context)
-            except Conflict:
-                continue
-            logger.info(
-                "schema registered: subject=%s version=%d schema_id=%d",
-                stored.subject,
-                stored.version,
-                stored.schema.schema_id,
-            )
-            return Registered(stored, is_new=True)
-        raise StoreError(f"Register operation on subject '{subject}' timed out: too many others at once")
+        attempt = partial(self._attempt, subject, request, normalize=normalize, force=force)
+        registered = attempt()
+        if registered is None:
+            # Others are changing the subject. Of those in this process one after the other goes on, since of any number
+            # that decide at once only one succeeds.
+            with self._turns[hash(subject) % TURNS]:
+                registered = next(filter(None, (attempt() for _ in range(DECISIONS_MAX))), None)
+        if registered is None:
+            raise StoreError(f"Register operation on subject '{subject}' timed out: too many others at once")
+        return registered
+
+    def _attempt(self, subject: str, request: SchemaRequest, *, normalize: bool, force: bool) -> Registered | None:
+        """Decides and writes; None when another change came first."""
+        decided = self._database.read(
+            partial(self._decide, subject=subject, request=request, normalize=normalize, force=force)
+        )
+        if isinstance(decided, StoredVersion):
+            return Registered(decided, is_new=False)
+        id_context = decided.context if decided.needs_id else None
+        try:
+            stored = self._database.write(partial(self._apply, plan=decided), attempts=1, new_id_in=id_context)
+        except Conflict:
+            return None
+        logger.info(
+            "schema registered: subject=%s version=%d schema_id=%d",
+            stored.subject,
+            stored.version,
+            stored.schema.schema_id,
+        )
+        return Registered(stored, is_new=True)
 
     def _decide(
         self, repository: Repository, *, subject: str, request: SchemaRequest, normalize: bool, force: bool
