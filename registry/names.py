@@ -30,6 +30,11 @@ class SubjectFilter:
     prefix: str = ""
     context: str | None = None
 
+    @property
+    def is_storable(self) -> bool:
+        """Whether there can be such subjects."""
+        return is_storable(self.prefix) and is_storable(self.context or "")
+
     @classmethod
     def of(cls, text: str) -> SubjectFilter:
         """What a `subjectPrefix` asks for: `:*:a` in every context, `:.c:a` in that one, `a` in the default one."""

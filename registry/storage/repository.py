@@ -78,7 +78,7 @@ class Repository(ScopeTables):
         self, wanted: SubjectFilter = EVERYTHING, *, deleted: bool = False, deleted_only: bool = False
     ) -> list[str]:
         """Names of subjects with a version that is not deleted (or any, or only deleted ones), sorted."""
-        if not is_storable(wanted.prefix):
+        if not wanted.is_storable:
             return []
         query = (
             sa.select(SubjectRow.name)
@@ -143,7 +143,7 @@ class Repository(ScopeTables):
         deleted: bool = False,
     ) -> list[StoredVersion]:
         """Versions that match all that is given, ordered by subject and version."""
-        if not (is_storable(subject or "") and is_storable(wanted.prefix)):
+        if not (is_storable(subject or "") and wanted.is_storable):
             return []
         if subject is not None and lookup_key is not None and wanted is EVERYTHING and schema_key is None:
             found = self._stored_versions(
@@ -163,7 +163,7 @@ class Repository(ScopeTables):
 
     def listed_versions(self, wanted: SubjectFilter, *, deleted: bool = False) -> list[SubjectVersion]:
         """Which versions the subjects that are wanted have, in no order."""
-        if not is_storable(wanted.prefix):
+        if not wanted.is_storable:
             return []
         query = (
             sa.select(SubjectRow.name, VersionRow.version)
@@ -283,8 +283,8 @@ class Repository(ScopeTables):
         self._connection.execute(sa.delete(SchemaRow).where(SchemaRow.row_key.in_(schema_keys), unused))
 
     def schema(self, context: str, schema_id: int) -> StoredSchema | None:
-        # A database driver would refuse a larger number in its own way.
-        if not 0 <= schema_id <= SCHEMA_ID_MAX:
+        # A database driver would refuse a larger number, or a control character, in its own way.
+        if not 0 <= schema_id <= SCHEMA_ID_MAX or not is_storable(context):
             return None
         return next(iter(self._schemas(statements.SCHEMA, {"context": context, "id": schema_id})), None)
 

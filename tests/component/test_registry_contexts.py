@@ -234,3 +234,24 @@ def test_texts_that_are_no_subjects(registry: Registry, name: str) -> None:
     for answer in (registry.register(name, STRING), registry.get(f"/subjects/{name}/versions")):
         assert answer.problem[:2] == (422, 42208)
         assert answer.problem[2].endswith("is not a valid.")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/subjects?subjectPrefix=:.%00:", []),
+        ("/subjects?subjectPrefix=%00", []),
+        ("/subjects?subjectPrefix=:*:%0A", []),
+        ("/schemas?subjectPrefix=:.%00:a&aliases=true", []),
+        ("/schemas/ids/1?subject=:.%00:", 40403),
+        ("/schemas/ids/1?subject=:.%00:a", 40403),
+        ("/schemas/ids/1/versions?subject=:.a%1F:", 40403),
+        ("/contexts/%00/subjects", 400),
+        ("/contexts?contextPrefix=%00", []),
+        ("/mode/:.%00:", 42208),
+        ("/config/:.%00:a", 42208),
+    ],
+)
+def test_texts_that_no_database_holds(registry: Registry, path: str, expected: Any) -> None:
+    answer = registry.get(path)
+    assert answer.problem[1] == expected if isinstance(expected, int) else answer.json == expected
