@@ -14,10 +14,11 @@ PYTEST_ARGUMENTS ?=
 SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or s3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fault test-kafka test-node test-java test-full check format bench setup setup-dev clean
+.PHONY: help demo test test-fault test-kafka test-postgres test-node test-java test-full check format bench setup \
+	setup-dev clean
 
 help: ## show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## a year of real flights from producer to Hive table, checked against the data set
 	@$(BIN)/headrace demo --data-dir $(DATA_DIR)
@@ -31,6 +32,10 @@ test-fault: setup-dev ## kill -9 at every step of a load, twenty times and more
 test-kafka: setup-dev ## the loader against an Apache Kafka broker, which Maven fetches
 	@$(BIN)/python -m pytest -m kafka $(PYTEST_ARGUMENTS)
 
+test-postgres: setup-dev ## the registry on a PostgreSQL server of its own, which as root on Debian is installed when missing
+	@$(BIN)/python tools/setup_postgres.py
+	@$(BIN)/python -m pytest -m postgres $(PYTEST_ARGUMENTS)
+
 test-node: setup-dev ## the registry under its clients of Node, which npm fetches once
 	@$(BIN)/python -m pytest -m node $(PYTEST_ARGUMENTS)
 
@@ -38,6 +43,7 @@ test-java: setup-dev ## the registry under Confluent's Java client, which Maven 
 	@$(BIN)/python -m pytest -m java $(PYTEST_ARGUMENTS)
 
 test-full: setup-dev ## every test, with the servers that they fetch and start themselves
+	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
 
 check: setup-dev ## format, lint and types
