@@ -102,8 +102,14 @@ class RegistrySettings:
     compatibility: str = "BACKWARD"  # level of subjects that have none of their own
     api_profile: int = 8  # release of the Confluent Schema Registry whose bodies are answered; 7 for clients before 7.0
     rules: str = "keep"  # keep | drop: rule sets in requests; dropped, as by the community edition, they change no id
+    mode_changes: str = "allow"  # allow | refuse: whether clients may change modes, as READONLY and IMPORT are
     request_bytes_max: int = 4 * 1024 * 1024  # body of one request; a schema of 1 MB escaped as JSON fits
     workers: int = 1  # processes that serve; more than the cores that they may use does not help
+    users: str = ""  # file of users and what each may do; "": whoever reaches the registry may do everything
+    open_to: str = "loopback"  # loopback | network: where a registry without `users` may listen
+    tls_certificate: str = ""  # PEM file of the certificate, with its chain, that is served with; "": plain HTTP
+    tls_key: str = ""  # PEM file of its key, not encrypted; "": the key is in `tls_certificate`
+    access_log: str = ""  # file that gets a line of JSON for each request; "-" is standard error, "" no log
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +211,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     ),
     "registry.api_profile": ("7", "8"),
     "registry.rules": ("keep", "drop"),
+    "registry.mode_changes": ("allow", "refuse"),
+    "registry.open_to": ("loopback", "network"),
     "broker.fsync": ("none", "interval", "always"),
     "loader.partition_by": ("hour", "day"),
     "loader.codec": ("null", "deflate", "snappy"),

@@ -43,6 +43,7 @@ FLAGS: Mapping[str, Flag] = {
         Flag("--registry-listen", "registry.listen", "host:port the registry listens on"),
         Flag("--database-url", "registry.database_url", "SQLAlchemy URL of the registry's database"),
         Flag("--workers", "registry.workers", "number of processes that serve the registry"),
+        Flag("--users", "registry.users", "file of the registry's users and what each may do"),
         Flag("--registry-url", "registry.url", "URL of the schema registry; several joined by commas"),
         Flag("--broker-listen", "broker.listen", "host:port the bundled broker listens on"),
         Flag("--bootstrap-servers", "kafka.bootstrap_servers", "host:port,… of the Kafka brokers"),

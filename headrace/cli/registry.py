@@ -6,13 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli import registry_transfer
+from headrace.cli import registry_access, registry_transfer
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, settings_from
 from headrace.settings import Settings
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
     from registry.api.front import Front
+    from registry.operation.shared_counts import SharedCounts
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +21,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     serve = verbs.add_parser(
         "serve",
         help="serve the REST API",
-        description="Serves the Confluent Schema Registry REST API for Avro. It listens on loopback unless "
-        "registry.listen names another address: there is no authentication, so whoever reaches it may change schemas.",
+        description="Serves the Confluent Schema Registry REST API for Avro. Without registry.users whoever reaches it "
+        "may change schemas, so that it only listens on loopback unless registry.open_to says network.",
     )
-    add_settings_flags(serve, ("registry.listen", "registry.database_url", "registry.workers"))
+    add_settings_flags(serve, ("registry.listen", "registry.database_url", "registry.workers", "registry.users"))
     serve.set_defaults(run_verb=serve_registry)
     database = verbs.add_parser("db", help="the registry's database")
     database_verbs = database.add_subparsers(metavar="VERB", required=True)
@@ -35,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_settings_flags(upgrade, ("registry.database_url",))
     upgrade.set_defaults(run_verb=upgrade_database)
     registry_transfer.add_verbs(verbs)
+    registry_access.add_verbs(verbs)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,13 +45,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def serve_registry(args: argparse.Namespace) -> int:
+    # Needed by the workers only, but a library that is missing is named here.
+    import registry.api.app  # noqa: F401
     from registry.api.server import TakenPort, serve
     from registry.errors import RegistryError
+    from registry.operation.metrics import new_counts
     from registry.storage.database import Database
 
     settings = settings_from(args)
     url = database_url(settings)
     address = settings.registry.listen
+    registry_access.check_access(settings.registry)
+    tls = registry_access.tls_of(settings.registry)
     if settings.registry.workers < 1:
         raise CommandError(f"registry.workers is {settings.registry.workers}, expected at least 1 process")
     try:
@@ -66,17 +73,22 @@ def serve_registry(args: argparse.Namespace) -> int:
         database.close()
     except RegistryError as error:
         raise CommandError(str(error)) from error
-    return serve(taken, lambda: _front(settings, url), workers=settings.registry.workers)
+    workers = settings.registry.workers
+    counts = new_counts(workers)
+    return serve(taken, lambda: _front(settings, url, counts), workers=workers, tls=tls)
 
 
-def _front(settings: Settings, url: str) -> Front:
+def _front(settings: Settings, url: str, counts: SharedCounts) -> Front:
     """What one worker process serves."""
+    from registry.access.authenticator import UsersFile
     from registry.api.app import create_app
     from registry.api.front import Front
+    from registry.operation.observer import observer_of
     from registry.storage.footing import ServedDatabase
     from registry.storage.looks import looks_at
 
     database = ServedDatabase(url)
+    users = UsersFile(Path(settings.registry.users)) if settings.registry.users else None
     application = create_app(
         database,
         default_level=settings.registry.compatibility,
@@ -84,11 +96,16 @@ def _front(settings: Settings, url: str) -> Front:
         version=VERSION,
         profile=settings.registry.api_profile,
         keeps_rules=settings.registry.rules == "keep",
+        mutable_modes=settings.registry.mode_changes == "allow",
+        users=users,
+        counts=counts,
     )
     return Front(
         application,
         looks_at(url),
         request_bytes_max=settings.registry.request_bytes_max,
+        authenticator=users,
+        observer=observer_of(counts, settings.registry.access_log),
         on_end=database.close,
     )
 

@@ -16,17 +16,22 @@ from werkzeug.routing import BaseConverter, ValidationError
 
 from compat.levels import CompatibilityLevel
 from registry.access.authenticator import UsersFile
-from registry.api import access, compatibility, config, contexts, health, mode, problems, schemas, subjects
+from registry.api import access, compatibility, config, contexts, health, metrics, mode, problems, schemas, subjects
 from registry.api.answers import content_type
 from registry.api.context_paths import in_context
 from registry.api.entities import Profile
 from registry.api.services import Services
 from registry.api.wsgi_call import KEEP_KEY, ROUTE_KEY
+from registry.operation.metrics import MetricsPage, new_counts
+from registry.operation.shared_counts import SharedCounts
 from registry.storage.database import Database
 
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 KEPT_BLUEPRINTS = frozenset({"subjects", "schemas", "compatibility", "config", "mode"})
 """Whose answers may be given again while what they rest on has not changed; the others speak of the process."""
+
+OWN_TYPE_BLUEPRINTS = frozenset({"metrics"})
+"""Whose answers are not of the API's content types."""
 
 
 def create_app(
@@ -40,6 +45,7 @@ def create_app(
     keeps_rules: bool = True,
     mutable_modes: bool = True,
     users: UsersFile | None = None,
+    counts: SharedCounts | None = None,
 ) -> Flask:
     """The application on a database whose tables are up to date.
 
@@ -53,6 +59,7 @@ def create_app(
         keeps_rules: whether rule sets in requests are stored, or dropped as by the community edition.
         mutable_modes: whether clients may change modes.
         users: who may do what; None lets everybody do everything.
+        counts: what the processes of the server count in.
     """
     app = Flask("registry.api", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = request_bytes_max
@@ -69,7 +76,8 @@ def create_app(
     problems.install(app)
     if users is not None:
         access.install(app, users)
-    for module in (health, contexts, subjects, schemas, compatibility, config, mode):
+    app.extensions[metrics.EXTENSION] = MetricsPage(new_counts(1) if counts is None else counts, version)
+    for module in (health, metrics, contexts, subjects, schemas, compatibility, config, mode):
         app.register_blueprint(module.blueprint)
     app.before_request(_refuse_unacceptable)
     app.after_request(_tell_front)
@@ -77,7 +85,7 @@ def create_app(
 
 
 def _refuse_unacceptable() -> Response | None:
-    if request.url_rule is not None and content_type() is None:
+    if request.url_rule is not None and request.blueprint not in OWN_TYPE_BLUEPRINTS and content_type() is None:
         return problems.problem(406, 406, "HTTP 406 Not Acceptable")
     return None
 

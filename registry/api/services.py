@@ -74,4 +74,7 @@ def services() -> Services:
     """The services of the application that answers the present request."""
     found = current_app.extensions["registry"]
     assert isinstance(found, Services)
-    return replace(found, lookup=RestrictedLookup(found.lookup, may_read)) if is_restricted() else found
+    if not is_restricted():
+        return found
+    lookup = RestrictedLookup(found.lookup, may_read)
+    return replace(found, lookup=lookup, tagging=Tagging(lookup, found.registration))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from registry.access.users import Principal
 from registry.operation.access_log import AccessLog
 from registry.operation.metrics import RequestMetrics
+from registry.operation.shared_counts import SharedCounts
+
+logger = logging.getLogger(__name__)
 
 
 class Operation:
@@ -31,3 +35,18 @@ class Operation:
             self._metrics.count(scope["method"], route, status, seconds, cached=cached)
         if self._log is not None:
             self._log.write(scope, status, size, seconds, "" if principal is None else principal.name, cached=cached)
+
+
+def observer_of(counts: SharedCounts, access_log: str) -> Operation:
+    """The observer of this worker process.
+
+    Args:
+        counts: what it takes a slot of.
+        access_log: see `AccessLog`; "" is none.
+    """
+    log = AccessLog(access_log) if access_log else None
+    if not counts.claim():
+        # The workers that are being replaced have not ended yet, all of them.
+        logger.error("requests not counted: cause=no_free_slot")
+        return Operation(None, log)
+    return Operation(RequestMetrics(counts), log)

@@ -1,0 +1,117 @@
+"""`headrace registry user`, and what `serve` checks before it lets anybody in."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import ipaddress
+import logging
+import secrets
+import socket
+import ssl
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.cli.command import EXIT_OK, CommandError
+from headrace.settings import RegistrySettings
+
+if TYPE_CHECKING:
+    from registry.api.server import Tls
+
+logger = logging.getLogger(__name__)
+
+
+def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `user` to the verbs of `headrace registry`."""
+    user = verbs.add_parser(
+        "user",
+        help="make a line of the users file",
+        description="Prints the line of the file registry.users that makes a user, with a hash of the password. The "
+        "password is asked for on a terminal, and otherwise the first line of standard input. Beside such lines the "
+        "file has lines `grant NAME read|write|admin PATTERN`, where PATTERN is a subject with * as a wildcard.",
+    )
+    user.add_argument("name", metavar="NAME", help="the user's name")
+    user.set_defaults(run_verb=print_user)
+
+
+def print_user(args: argparse.Namespace) -> int:
+    from registry.access.passwords import PASSWORD_BYTES_MAX, SALT_BYTES, PasswordHash
+    from registry.access.users import user_line
+
+    password = _password()
+    if not 0 < len(password.encode("utf-8", "surrogateescape")) <= PASSWORD_BYTES_MAX:
+        raise CommandError(f"the password is empty or longer than {PASSWORD_BYTES_MAX} bytes; choose another one")
+    try:
+        print(user_line(args.name, PasswordHash.of(password, secrets.token_bytes(SALT_BYTES))))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    return EXIT_OK
+
+
+def check_access(settings: RegistrySettings) -> None:
+    """
+    Raises:
+        CommandError: the registry would be open to a network without being told, or a file cannot be used.
+    """
+    from registry.access.authenticator import UsersFile
+    from registry.errors import UsersFileUnusable
+    from registry.operation.access_log import AccessLog
+
+    is_local = _is_loopback(settings.listen.host)
+    if not settings.users and not is_local and settings.open_to != "network":
+        raise CommandError(
+            f"registry.listen is {settings.listen}, where whoever reaches it could change schemas; name the users in a "
+            "file with --users, or set registry.open_to to network if that is meant"
+        )
+    if settings.users and not is_local and not settings.tls_certificate:
+        logger.warning("passwords go over the network in clear: listen=%s tls_certificate is not set", settings.listen)
+    try:
+        if settings.users:
+            UsersFile(Path(settings.users))
+        if settings.access_log:
+            AccessLog(settings.access_log).close()
+    except UsersFileUnusable as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(f"registry.access_log {settings.access_log} cannot be written: {error.strerror}") from error
+
+
+def tls_of(settings: RegistrySettings) -> Tls | None:
+    """
+    Raises:
+        CommandError: the certificate or its key cannot be used.
+    """
+    from registry.api.server import Tls
+
+    if not settings.tls_certificate:
+        return None
+    certificate, key = settings.tls_certificate, settings.tls_key or settings.tls_certificate
+    try:
+        # With a password that is none, since OpenSSL would ask for one at the terminal.
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, lambda: "")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        cause = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+        raise CommandError(
+            f"registry.tls_certificate {certificate} with key {key} cannot be used: {cause}; "
+            "expected PEM files that belong together, with a key that is not encrypted"
+        ) from error
+    return Tls(Path(certificate), Path(key))
+
+
+def _password() -> str:
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\r\n")
+    password = getpass.getpass("Password: ")
+    if getpass.getpass("Again: ") != password:
+        raise CommandError("the two passwords differ; try again")
+    return password
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether nobody on another machine reaches an address; of a name, all its addresses."""
+    try:
+        found = {str(row[4][0]) for row in socket.getaddrinfo(host or "0.0.0.0", None)}  # noqa: S104  (not bound)
+        return all(ipaddress.ip_address(address).is_loopback for address in found)
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,229 @@
+"""Access, TLS, metrics and the access log of a served registry with several worker processes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import Authority
+from prometheus_client.parser import text_string_to_metric_families
+from registry_calls import STRING, Registry
+
+from headrace.cli.command import CommandError
+from headrace.cli.registry_access import check_access, tls_of
+from headrace.settings import Address, RegistrySettings
+from registry.access.passwords import Cost, PasswordHash
+from registry.access.users import user_line
+
+WORKERS = 2
+
+
+def users_text() -> str:
+    cost = Cost(log2_n=4, r=1, p=1)
+    lines = [user_line(name, PasswordHash.of(name, name.encode(), cost)) for name in ("root", "team")]
+    return "\n".join([*lines, "grant root admin *", "grant team write team-*", ""])
+
+
+def basic(name: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{name}:{name}".encode()).decode()}
+
+
+class Served:
+    def __init__(self, folder: Path, url: str) -> None:
+        self.registry = Registry(url)
+        self.users = folder / "users"
+        self.log = folder / "access.log"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, start_module_service: Any) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("operation")
+    (folder / "users").write_text(users_text())
+    service = start_module_service(
+        *("headrace", "registry", "serve", "--data-dir", str(folder), "--registry-listen", "127.0.0.1:0"),
+        *("--workers", str(WORKERS), "--users", str(folder / "users")),
+        environment={"HEADRACE__REGISTRY__ACCESS_LOG": str(folder / "access.log")},
+    )
+    found = Served(folder, service.addresses["registry"])
+    body = {"schema": STRING}
+    assert found.registry.call("POST", "/subjects/team-a/versions", body, basic("root")).status == 200
+    yield found
+
+
+def test_kept_answers_are_given_to_those_who_may_have_them(served: Served) -> None:
+    path = "/subjects/team-a/versions/latest"
+    for _ in range(10):
+        assert served.registry.call("GET", path, headers=basic("team")).status == 200
+        assert served.registry.call("GET", path, headers=basic("root")).status == 200
+        assert served.registry.call("GET", path).status == 401
+        wrong = {"Authorization": "Basic " + base64.b64encode(b"root:wrong").decode()}
+        assert served.registry.call("GET", path, headers=wrong).status == 401
+        assert served.registry.call("GET", "/schemas/ids/1", headers=basic("team")).status == 200
+
+
+def requests_counted(served: Served) -> dict[tuple[str, str, str], int]:
+    """By method, route and status, kept or not."""
+    page = served.registry.call("GET", "/metrics", headers=basic("root"))
+    assert page.status == 200
+    found: dict[tuple[str, str, str], int] = {}
+    for family in text_string_to_metric_families(page.text):
+        for sample in family.samples:
+            if sample.name == "headrace_registry_requests_total":
+                key = (sample.labels["method"], sample.labels["route"], sample.labels["status"])
+                found[key] = found.get(key, 0) + int(sample.value)
+            elif sample.name == "headrace_registry_workers":
+                assert sample.value == WORKERS
+    return found
+
+
+def test_metrics_count_every_request_of_every_worker(served: Served) -> None:
+    before = requests_counted(served)
+    for _ in range(50):
+        # Each call is a connection of its own, which any worker may get.
+        assert served.registry.call("GET", "/subjects/team-a/versions", headers=basic("root")).status == 200
+    assert served.registry.call("GET", "/subjects/team-a/versions").status == 401
+    route = "/subjects/{subject}/versions"
+    deadline = time.monotonic() + 60
+    rows: list[int] = []
+    # An answer is counted when it has been sent, and may be there a little earlier than its count.
+    while rows != [50, 1] and time.monotonic() < deadline:
+        after = requests_counted(served)
+        rows = [after["GET", route, status] - before.get(("GET", route, status), 0) for status in ("200", "401")]
+    assert rows == [50, 1]
+
+
+def test_the_log_names_users_and_no_secret(served: Served) -> None:
+    served.registry.call("GET", "/subjects/team-a%2Fx?deleted=true", headers=basic("team"))
+    deadline = time.monotonic() + 60
+    found: list[dict[str, Any]] = []
+    while not found and time.monotonic() < deadline:
+        lines = [json.loads(line) for line in served.log.read_text().splitlines()]
+        found = [line for line in lines if line["path"] == "/subjects/team-a%2Fx"]
+    line = found[0]
+    assert (line["user"], line["query"], line["status"]) == ("team", "deleted=true", 405)
+    text = served.log.read_text()
+    assert all(header not in text for name in ("root", "team") for header in basic(name).values())
+
+
+def test_a_new_user_is_known_and_a_removed_one_unknown_without_a_restart(served: Served) -> None:
+    path = "/subjects/team-a/versions"
+    assert served.registry.call("GET", path, headers=basic("team")).status == 200
+    text = served.users.read_text()
+    new = served.users.with_name("users.new")
+    try:
+        new.write_text("\n".join(line for line in text.splitlines() if "team" not in line))
+        new.replace(served.users)
+        deadline = time.monotonic() + 60
+        # Every worker looks at the file for itself.
+        unknown = 0
+        while unknown < 20 and time.monotonic() < deadline:
+            unknown = unknown + 1 if served.registry.call("GET", path, headers=basic("team")).status == 401 else 0
+            time.sleep(0.05)
+        assert unknown == 20
+    finally:
+        served.users.write_text(text)
+
+
+def test_a_line_for_the_users_file() -> None:
+    made = user_command("alice", "wonder\n")
+    assert made.returncode == 0, made.stderr
+    kind, name, text = made.stdout.split()
+    assert (kind, name) == ("user", "alice")
+    assert PasswordHash.parse(text).matches("wonder")
+    refused = user_command("alice", "")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "the password is empty" in refused.stderr
+
+
+def user_command(name: str, text: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headrace", "registry", "user", name]
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
+
+
+def test_an_open_registry_is_refused_to_a_network(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace", "registry", "serve", "--data-dir", str(tmp_path)]
+    ended = subprocess.run([*command, "--registry-listen", "0.0.0.0:0"], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "headrace: registry.listen is 0.0.0.0:0, where whoever reaches it could change schemas; name the users in a "
+        "file with --users, or set registry.open_to to network if that is meant\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"listen": Address("192.0.2.1", 0)}, "registry.listen is 192.0.2.1:0, where whoever reaches it could"),
+        ({"listen": Address("::", 0)}, "registry.listen is"),
+        ({"users": "/nonexistent/users"}, "the users file /nonexistent/users cannot be read: No such file"),
+        ({"access_log": "/nonexistent/log"}, "registry.access_log /nonexistent/log cannot be written: No such file"),
+        ({"tls_certificate": "/nonexistent/pem"}, "registry.tls_certificate /nonexistent/pem with key /nonexistent/p"),
+    ],
+)
+def test_what_keeps_a_registry_from_being_served(settings: dict[str, Any], message: str) -> None:
+    wanted = RegistrySettings(**settings)
+    with pytest.raises(CommandError, match=re.escape(message)):
+        check_access(wanted)
+        tls_of(wanted)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"listen": Address("127.0.0.1", 0)},
+        {"listen": Address("::1", 0)},
+        {"listen": Address("localhost", 0)},
+        {"listen": Address("0.0.0.0", 0), "open_to": "network"},
+    ],
+)
+def test_where_a_registry_without_users_may_listen(settings: dict[str, Any]) -> None:
+    check_access(RegistrySettings(**settings))
+
+
+def test_passwords_in_clear_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "users").write_text(users_text())
+    check_access(RegistrySettings(listen=Address("0.0.0.0", 0), users=str(tmp_path / "users")))
+    assert "passwords go over the network in clear" in caplog.text
+
+
+def test_tls(tmp_path: Path, start_service: Any) -> None:
+    authority = Authority(tmp_path / "pki")
+    certificate, key = authority.certificate("server")
+    certificate.write_bytes(certificate.read_bytes() + key.read_bytes())
+    service = start_service(
+        *("headrace", "registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "127.0.0.1:0"),
+        environment={"HEADRACE__REGISTRY__TLS_CERTIFICATE": str(certificate)},
+    )
+    url = service.addresses["registry"]
+    assert url.startswith("https://127.0.0.1:")
+    trusting = ssl.create_default_context(cafile=str(authority.ca_file))
+    with urllib.request.urlopen(f"{url}/subjects", context=trusting, timeout=60) as answer:
+        assert json.load(answer) == []
+    with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+        urllib.request.urlopen(f"{url}/subjects", context=ssl.create_default_context(), timeout=60)
+
+
+def test_an_encrypted_key_is_refused(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.certificate("server", key_password="open sesame")
+    with pytest.raises(CommandError, match="with a key that is not encrypted"):
+        tls_of(RegistrySettings(tls_certificate=str(certificate), tls_key=str(key)))
+    other = authority.certificate("other")[1]
+    with pytest.raises(CommandError, match="PEM files that belong together"):
+        tls_of(RegistrySettings(tls_certificate=str(certificate), tls_key=str(other)))
+    tls = tls_of(
+        RegistrySettings(tls_certificate=str(authority.certificate("third")[0]), tls_key=str(tmp_path / "third.key"))
+    )
+    assert tls is not None
+    assert tls_of(RegistrySettings()) is None
