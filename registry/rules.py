@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from registry.errors import InvalidRuleSet
 
+NAME_CHARS_MAX: Final = 64
+
 
 class RuleKind(StrEnum):
     TRANSFORM = "TRANSFORM"
@@ -150,8 +152,16 @@ def check_rule_set(rule_set: RuleSet) -> None:
             names.add(_checked_name(rule.name))
             if rule.type is None:
                 raise InvalidRuleSet("Missing rule type")
+            _check_action(rule, rule.on_success)
+            _check_action(rule, rule.on_failure)
             if rule.mode not in part.modes:
                 raise InvalidRuleSet(f"{part.title} rules can only be {', '.join(part.modes)}")
+
+
+def _check_action(rule: Rule, action: str | None) -> None:
+    """A mode of two directions may have an action for each, with a comma between; others have one."""
+    if action is not None and "," in action and rule.mode not in (RuleMode.WRITEREAD, RuleMode.UPDOWN):
+        raise InvalidRuleSet("Multiple actions only valid with WRITEREAD and UPDOWN")
 
 
 def _checked_name(name: str | None) -> str:
@@ -159,10 +169,12 @@ def _checked_name(name: str | None) -> str:
         raise InvalidRuleSet("Missing rule name")
     if not name:
         raise InvalidRuleSet("Empty rule name")
+    if len(name) > NAME_CHARS_MAX:
+        raise InvalidRuleSet("Rule name too long")
     if not (name[0].isalpha() or name[0] == "_"):
         raise InvalidRuleSet(f"Illegal initial character in rule name: {name}")
     # Java's letters and digits; a digit there is only what can be written as a decimal.
-    if not all(character.isalpha() or character.isdecimal() or character == "_" for character in name):
+    if not all(character.isalpha() or character.isdecimal() or character in "_-" for character in name):
         raise InvalidRuleSet(f"Illegal character in rule name: {name}")
     return name
 

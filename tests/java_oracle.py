@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from headrace.java import ensure_java
 
 JAVA_SOURCES = Path(__file__).parent / "java"
+FETCH_TIMEOUT_S = 600
 
 
 class JavaOracle:
@@ -45,11 +49,30 @@ def pyspark_jars() -> str:
     return str(Path(spec.origin).parent / "jars" / "*")
 
 
+def confluent_classpath(output_dir: Path) -> str:
+    """The jars of Confluent's Java client, in Maven's own cache and fetched where they are missing."""
+    for program in ("mvn", "javac"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} on the PATH to fetch and compile with")
+    output = output_dir / "classpath"
+    command = ["mvn", "-q", "-B", "-f", str(JAVA_SOURCES / "pom.xml"), "dependency:build-classpath"]
+    done = subprocess.run(
+        [*command, f"-Dmdep.outputFile={output}"],
+        capture_output=True,
+        text=True,
+        timeout=FETCH_TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, f"Maven could not fetch the client:\n{done.stdout[-2000:]}"
+    return output.read_text(encoding="utf-8").strip()
+
+
 @contextmanager
-def java_oracle(program: str, cache_dir: Path) -> Iterator[JavaOracle]:
-    """Runs `tests/java/<program>.java` with the jars of the pyspark wheel, Avro's among them."""
+def java_oracle(program: str, cache_dir: Path, classpath: str | None = None) -> Iterator[JavaOracle]:
+    """Runs `tests/java/<program>.java`, by default with the jars of the pyspark wheel, Avro's among them."""
     java = ensure_java(cache_dir, dict(os.environ)) / "bin" / "java"
-    command = [str(java), "-Xmx256m", "-cp", pyspark_jars(), str(JAVA_SOURCES / f"{program}.java")]
+    jars = pyspark_jars() if classpath is None else classpath
+    command = [str(java), "-Xmx256m", "-cp", jars, str(JAVA_SOURCES / f"{program}.java")]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
     try:
         yield JavaOracle(process)

@@ -23,7 +23,14 @@ def rule(name: str | None, mode: str = "WRITE", **more: object) -> dict[str, obj
         ({"domainRules": [rule(None)]}, "Missing rule name"),
         ({"domainRules": [rule("")]}, "Empty rule name"),
         ({"domainRules": [rule("1a")]}, "Illegal initial character in rule name: 1a"),
-        ({"domainRules": [rule("a-b")]}, "Illegal character in rule name: a-b"),
+        ({"domainRules": [rule("a.b")]}, "Illegal character in rule name: a.b"),
+        ({"domainRules": [rule("-a")]}, "Illegal initial character in rule name: -a"),
+        ({"domainRules": [rule("a" * 65)]}, "Rule name too long"),
+        ({"domainRules": [rule("a", onFailure="A,B")]}, "Multiple actions only valid with WRITEREAD and UPDOWN"),
+        (
+            {"migrationRules": [rule("a", "UPGRADE", onSuccess=",")]},
+            "Multiple actions only valid with WRITEREAD and UPDOWN",
+        ),
         ({"domainRules": [{"name": "a"}]}, "Missing rule type"),
         ({"migrationRules": [rule("a", "READ")]}, "Migration rules can only be UPGRADE, DOWNGRADE, UPDOWN"),
         ({"domainRules": [rule("a", "UPGRADE")]}, "Domain rules can only be WRITE, READ, WRITEREAD"),
@@ -41,6 +48,8 @@ def test_what_is_wrong_with_a_rule_set_is_named(values, message):
     [
         {},
         {"migrationRules": [rule("a", "UPGRADE"), rule("b", "DOWNGRADE"), rule("c", "UPDOWN")]},
+        {"domainRules": [rule("a" * 64), rule("a-", "WRITEREAD", onSuccess="A,B", onFailure="C,D")]},
+        {"migrationRules": [rule("a", "UPDOWN", onFailure="A,B")]},
         {"domainRules": [rule("_a1"), rule("é", "READ"), rule("c", "WRITEREAD")], "encodingRules": [rule("d")]},
     ],
 )
