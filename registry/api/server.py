@@ -40,7 +40,7 @@ READY_TIMEOUT_S: Final = 60.0
 READY_POLL_S: Final = 0.05
 PARENT_POLL_S: Final = 0.5  # how often a worker looks whether the process that watches over it is there
 GARBAGE_THRESHOLDS: Final = (20_000, 20, 20)  # few collections: requests leave little behind that refers to itself
-SWITCH_INTERVAL_S: Final = 0.001  # the event loop waits no longer than this for a thread that computes
+SWITCH_INTERVAL_S: Final = 0.002  # the event loop waits no longer for a thread that computes; less costs registrations
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,317 @@
+"""How fast the registry answers, beside the same Flask views without what is kept, in one run on one machine.
+
+    python bench/registry.py [--seconds 3] [--clients 1,32,100] [--workers 2] [--databases sqlite,postgresql]
+                             [--parts reads,registrations,servers,memory]
+
+Clients run on the same machine as the registry and its database. The load that others make is printed with each part,
+as is the CPU time of the registry's processes for one request, which does not depend on it. PostgreSQL is started with
+fsync from the system's package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import http.client
+import importlib.metadata
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import sqlalchemy as sa  # noqa: E402
+from registry_load import CONTENT_TYPE, GENERATOR, Load, Rate, run_load  # noqa: E402
+from registry_servers import SERVERS  # noqa: E402
+
+from registry.storage.database import Database  # noqa: E402
+from registry.storage.models import ContextRow, SchemaRow, SubjectRow, VersionRow  # noqa: E402
+
+SUBJECTS = 10_000
+SCHEMAS_IN_MEMORY = 50_000
+READY_TIMEOUT_S = 60
+PARTS = ("reads", "registrations", "servers", "memory")
+
+
+def schema_text(name: str) -> str:
+    """A record of usual size."""
+    fields = [
+        {"name": f"field_{number}", "type": "string", "doc": "what the field holds, in a sentence"}
+        for number in range(7)
+    ]
+    record = {"type": "record", "name": name, "namespace": "shop.orders", "fields": fields}
+    return json.dumps(record, separators=(",", ":"))
+
+
+def body(name: str) -> str:
+    return json.dumps({"schema": schema_text(name)})
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server and its worker processes."""
+
+    url: str
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        ticks = 0
+        for process in self._processes():
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def resident_mb(self) -> list[float]:
+        """Of each worker."""
+        return [
+            int(line.split()[1]) / 1024
+            for process in self._processes()[1:]
+            for line in Path(f"/proc/{process}/status").read_text().splitlines()
+            if line.startswith("VmRSS")
+        ]
+
+    def _processes(self) -> list[int]:
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return [self.pid, *map(int, children)]
+
+    def call(self, path: str, method: str = "GET", content: str | None = None) -> tuple[int, bytes]:
+        parts = urlsplit(self.url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+        try:
+            connection.request(method, path, content, {"Content-Type": CONTENT_TYPE} if content else {})
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+
+@contextmanager
+def running(command: list[str], url: str) -> Iterator[Running]:
+    """A server that answers."""
+    environment = {**os.environ, "HEADRACE_LOG_LEVEL": "ERROR"}
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT, env=environment)
+    server = Running(url, process.pid)
+    try:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while True:
+            try:
+                if server.call("/readyz")[0] == 200:
+                    break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{' '.join(command)} did not start") from None
+            time.sleep(0.1)
+        yield server
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+@contextmanager
+def served(database_url: str, workers: int) -> Iterator[Running]:
+    port = free_port()
+    command = [sys.executable, "-m", "headrace", "registry", "serve", "--registry-listen", f"127.0.0.1:{port}"]
+    with running(
+        [*command, "--database-url", database_url, "--workers", str(workers)], f"http://127.0.0.1:{port}"
+    ) as it:
+        yield it
+
+
+@contextmanager
+def other_server(name: str, database_url: str, workers: int) -> Iterator[Running]:
+    port = free_port()
+    command = [sys.executable, str(ROOT / "bench" / "registry_servers.py"), name, database_url, str(port)]
+    with running([*command, str(workers)], f"http://127.0.0.1:{port}") as it:
+        yield it
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def database(kind: str) -> Iterator[str]:
+    """The URL of an empty database of this version."""
+    with ExitStack() as stack:
+        if kind == "sqlite":
+            url = f"sqlite:///{stack.enter_context(tempfile.TemporaryDirectory())}/registry.db"
+        else:
+            from postgres_server import PostgresServer
+
+            server = PostgresServer(durable=True)
+            stack.callback(server.remove)
+            url = server.new_database()
+        made = Database(url)
+        made.upgrade()
+        made.close()
+        yield url
+
+
+def fill(url: str, count: int) -> None:
+    """Adds subjects `s1`… with one schema each, whose ids count from 1."""
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    numbers = range(1, count + 1)
+    schemas = [
+        {
+            "context": ".",
+            "id": number,
+            "fingerprint": hashlib.md5(b"f%d" % number, usedforsecurity=False).digest(),
+            "copy": 0,
+            "lookup_key": hashlib.md5(b"k%d" % number, usedforsecurity=False).digest(),
+            "text": schema_text(f"R{number}"),
+            "created_ms": 0,
+        }
+        for number in numbers
+    ]
+    with engine.begin() as connection:
+        connection.execute(sa.insert(SubjectRow), [{"name": f"s{n}", "context": ".", "revision": 1} for n in numbers])
+        connection.execute(sa.insert(SchemaRow), schemas)
+        rows = sa.select(SubjectRow.id, 1, SchemaRow.row_key, sa.false(), 0).where(
+            SubjectRow.name == sa.literal("s").concat(sa.cast(SchemaRow.id, sa.Text))
+        )
+        connection.execute(
+            sa.insert(VersionRow).from_select(["subject_id", "version", "schema_key", "deleted", "created_ms"], rows)
+        )
+        connection.execute(sa.update(ContextRow).where(ContextRow.name == ".").values(next_id=count + 1))
+    engine.dispose()
+
+
+def measure(server: Running, what: str, load: Load, clients: list[int], seconds: float) -> list[Rate]:
+    rates = []
+    for number in clients:
+        before = server.cpu_seconds()
+        rate = run_load(server.url, load, number, seconds)
+        cpu_us = (server.cpu_seconds() - before) / max(1, rate.per_second * seconds) * 1e6
+        print(
+            f"{what:<44}{number:>8}{rate.per_second:>11,.0f}{rate.p50_ms:>9.2f}{rate.p99_ms:>9.2f}{cpu_us:>10,.0f}"
+            f"{f'   {rate.failed} FAILED' if rate.failed else ''}",
+            flush=True,
+        )
+        rates.append(rate)
+    return rates
+
+
+def heading(title: str) -> None:
+    load = os.getloadavg()[0]
+    print(f"\n{title} (load of the machine before: {load:.1f})")
+    print(f"{'what':<44}{'clients':>8}{'/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'CPU us':>10}", flush=True)
+
+
+def known_schema(server: Running) -> tuple[str, str]:
+    """A subject with a schema registered by its API, and the body that does so."""
+    content = body("Known")
+    assert server.call("/subjects/known-value/versions", "POST", content)[0] == 200
+    return "known-value", content
+
+
+def reads(kind: str, clients: list[int], seconds: float, workers: int) -> None:
+    with database(kind) as url:
+        fill(url, SUBJECTS)
+        with served(url, workers) as ours, other_server("front without cache", url, workers) as baseline:
+            subject, content = known_schema(ours)
+            loads = {
+                "GET /schemas/ids/{id}, one": Load("/schemas/ids/7"),
+                "GET /schemas/ids/{id}, 1,000 of them": Load("/schemas/ids/{n}", first=1, count=1000),
+                "GET /subjects/{s}/versions/latest": Load("/subjects/s{n}/versions/latest", first=1, count=1000),
+                "GET /subjects/{s}/versions": Load(f"/subjects/{subject}/versions"),
+                "POST /subjects/{s} (look up)": Load(f"/subjects/{subject}", "POST", content),
+                "POST .../versions (register again)": Load(f"/subjects/{subject}/versions", "POST", content),
+                f"GET /subjects ({SUBJECTS:,} of them)": Load("/subjects"),
+            }
+            heading(f"Reads on {kind}, {workers} workers; baseline: the same without what is kept")
+            for what, load in loads.items():
+                measure(ours, what, load, clients, seconds)
+                measure(baseline, "   baseline", load, clients[-2:-1] or clients, seconds)
+
+
+def registrations(kind: str, clients: list[int], seconds: float, workers: int) -> None:
+    with database(kind) as url, served(url, workers) as server:
+        heading(f"Registrations on {kind} with fsync, {workers} workers")
+        for number in clients:
+            first = number * 1_000_000
+            new = Load("/subjects/n{n}-value/versions", "POST", body("New{n}"), first=first)
+            measure(server, "register new, each in a subject of its own", new, [number], seconds)
+        for number in clients:
+            # The next version each time: compatible, since a name in the documentation differs.
+            text = schema_text("Next").replace("what the field holds", "what {n} holds")
+            known = Load(
+                "/subjects/next-value/versions", "POST", json.dumps({"schema": text}), first=number * 1_000_000
+            )
+            measure(server, "register new, all in one subject", known, [number], seconds)
+
+
+def servers(kind: str, clients: list[int], seconds: float, workers: int) -> None:
+    with database(kind) as url:
+        fill(url, 100)
+        heading(f"GET /schemas/ids/7 behind different servers, {kind}, {workers} workers")
+        with served(url, workers) as ours:
+            measure(ours, "headrace registry serve", Load("/schemas/ids/7"), clients, seconds)
+            assert ours.call("/subjects/a%2Fb/versions", "POST", body("Slash"))[0] == 200
+        for name in SERVERS:
+            with other_server(name, url, workers) as server:
+                status = server.call("/subjects/a%2Fb/versions/1")[0]
+                finds = "" if status == 200 else f" (a%2Fb: {status})"
+                measure(server, f"{name}{finds}", Load("/schemas/ids/7"), clients, seconds)
+
+
+def memory(kind: str) -> None:
+    with database(kind) as url:
+        fill(url, SCHEMAS_IN_MEMORY)
+        with served(url, 1) as server:
+            heading(f"Memory of one worker on {kind}")
+            before = server.resident_mb()[0]
+            load = Load("/schemas/ids/{n}", first=1, count=SCHEMAS_IN_MEMORY)
+            began, answered = time.perf_counter(), 0.0
+            while answered < SCHEMAS_IN_MEMORY * 1.05:
+                rate = measure(
+                    server, f"GET /schemas/ids/1…{SCHEMAS_IN_MEMORY}", load_from(load, int(answered)), [32], 10
+                )[0]
+                answered += rate.per_second * 10
+            after = server.resident_mb()[0]
+            print(
+                f"{SCHEMAS_IN_MEMORY:,} schemas answered in {time.perf_counter() - began:.0f} s: "
+                f"resident {before:.0f} MB before, {after:.0f} MB after"
+            )
+
+
+def load_from(load: Load, start: int) -> Load:
+    """The same numbers, beginning elsewhere."""
+    return Load(load.path, first=1 + start % load.count, count=max(1, load.count - start % load.count))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--clients", default="1,32,100")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--databases", default="sqlite,postgresql")
+    parser.add_argument("--parts", default=",".join(PARTS))
+    args = parser.parse_args()
+    clients = [int(number) for number in args.clients.split(",")]
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("granian", "flask", "sqlalchemy"))
+    print(f"{os.cpu_count()} cores shared with the clients; schemas of {len(schema_text('R1234'))} bytes; {GENERATOR}")
+    print(f"Python {sys.version.split()[0]}, {versions}")
+    for kind in args.databases.split(","):
+        for part in args.parts.split(","):
+            if part == "memory":
+                memory(kind)
+            else:
+                {"reads": reads, "registrations": registrations, "servers": servers}[part](
+                    kind, clients, args.seconds, args.workers
+                )
+
+
+if __name__ == "__main__":
+    main()
