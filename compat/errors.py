@@ -1,8 +1,11 @@
 """What can go wrong while schemas are compared. Incompatibility is not an error: it is the answer, in a `Report`.
 
 CompatError
-├── InvalidLevel       a word that is not a compatibility level
-└── ComparisonTooLarge two schemas whose comparison would take unreasonably long
+├── InvalidLevel         a word that is not a compatibility level
+├── InvalidSuppression   a suppression without a reason, or with what is none
+├── InvalidBaselineFile  a text that is no file of known findings
+├── NoSubject            a schema file whose subject cannot be told
+└── ComparisonTooLarge   two schemas whose comparison would take unreasonably long
 """
 
 from __future__ import annotations
@@ -22,6 +25,18 @@ class InvalidLevel(CompatError):
 
     def __str__(self) -> str:
         return f"{self.text!r} is not a compatibility level; expected one of {', '.join(self.levels)}"
+
+
+class InvalidSuppression(CompatError):
+    pass
+
+
+class InvalidBaselineFile(CompatError):
+    pass
+
+
+class NoSubject(CompatError):
+    pass
 
 
 class ComparisonTooLarge(CompatError):

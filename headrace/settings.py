@@ -168,6 +168,21 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CompatSettings:
+    schemas: tuple[str, ...] = ()  # files, patterns and folders that are checked when the command names none
+    types: tuple[str, ...] = ()  # files and folders of types that schemas use, which are not checked themselves
+    against: tuple[str, ...] = ()  # baseline: git:REF[:path], registry, a URL, a folder, or files, oldest first
+    level: str = ""  # a level for all; "": the subject's own in a registry, else BACKWARD
+    all_versions: bool = False  # compare with every earlier version, as the _TRANSITIVE levels do
+    require_subject: bool = False  # a schema without an earlier version fails
+    subject_strategy: str = "topic"  # topic | record | topic-record | file: how a file's subject is named
+    subjects: Mapping[str, str] = field(default_factory=dict)  # pattern of a path = subject, before the strategy
+    lints: tuple[str, ...] = ()  # rules beyond compatibility that are asked for, or all
+    suppressions: tuple[Mapping[str, Any], ...] = ()  # tables of rule, path, subject, field, reason, expires
+    baseline: str = ""  # file of known findings that do not count
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     data_dir: Path = Path("headrace-data")
     registry: RegistrySettings = RegistrySettings()
@@ -177,6 +192,7 @@ class Settings:
     hive: HiveSettings = HiveSettings()
     sql: SqlSettings = SqlSettings()
     audit: AuditSettings = AuditSettings()
+    compat: CompatSettings = CompatSettings()
     spark: Mapping[str, str] = field(default_factory=lambda: types.MappingProxyType({"master": "local[*]"}))
     # `master`, and any spark.* property without its prefix, passed through to Spark
 
@@ -219,6 +235,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "loader.kafka_column": ("none", "position", "full"),
     "loader.lost_ground": ("fail", "earliest"),
     "hive.executor": ("spark", "print"),
+    "compat.subject_strategy": ("topic", "record", "topic-record", "file"),
 }
 """Settings that take one of a few words."""
 
@@ -281,7 +298,9 @@ def load_settings(
 def _masked(key: str, value: Any) -> str:
     if is_secret(key):
         return _without_passwords(str(value)) if "://" in str(value) else "***" if value else ""
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    return str(value) if value or not isinstance(value, Mapping) else ""
 
 
 def is_secret(key: str) -> bool:
@@ -349,6 +368,7 @@ _SECTIONS: Mapping[str, type] = {
     "hive": HiveSettings,
     "sql": SqlSettings,
     "audit": AuditSettings,
+    "compat": CompatSettings,
 }
 
 
@@ -424,6 +444,18 @@ def _converted(value: Any, wanted: Any) -> Any:
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
             raise ValueError("expected a list of texts")
         return tuple(item.strip() for item in items if item.strip())
+    if wanted is bool:
+        if str(value).lower() not in ("true", "false"):
+            raise ValueError("expected true or false")
+        return str(value).lower() == "true"
+    if wanted == Mapping[str, str]:
+        if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in value.values()):
+            raise ValueError("expected a table of texts")
+        return dict(value)
+    if wanted == tuple[Mapping[str, Any], ...]:
+        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+            raise ValueError("expected tables")
+        return tuple(value)
     if not isinstance(value, str):
         raise ValueError("expected text")
     return value

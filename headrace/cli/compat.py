@@ -1,100 +1,123 @@
-"""`headrace compat check`: may a schema change go out?
+"""`headrace compat`: may a schema change go out?
 
 Exit codes: 0 compatible, 1 incompatible, 2 a file could not be read or the command line is wrong, 3 a file is not a
-valid Avro schema. Of several that apply the one that leaves most in the dark is given: 2, then 3, then 1.
+valid Avro schema, 4 the registry cannot be reached or refuses access. Of several that apply the one that leaves most
+in the dark is given: 4, then 2, then 3, then 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
-import os
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TextIO
+import datetime
+from dataclasses import replace
+from pathlib import Path
 
-from avro_schema import Position, Schema, SchemaParseError, parse_schema
-from compat import (
-    CompatError,
-    CompatibilityLevel,
-    InvalidLevel,
-    Report,
-    VersionedSchema,
-    check_level,
-    parse_level,
+from compat import CompatibilityLevel
+from compat.baseline_file import baseline_text
+from compat.formats import FORMATS
+from compat.outcome import Outcome, count_words
+from headrace.checking.baselines.base import BaselineFailed
+from headrace.checking.baselines.files import FilesBaseline
+from headrace.checking.options import (
+    add_source_flags,
+    baseline_from,
+    choice_from,
+    leniency_from,
+    naming_from,
+    sources_from,
 )
-from compat.report import COLOURED, PLAIN, json_document, printable, text_report
-from headrace.cli.command import EXIT_FAILED, EXIT_FINDINGS, EXIT_OK, CommandError, add_format_flag, print_json
-
-EXIT_INVALID_SCHEMA = 3
-
-FILE_BYTES_MAX = 16_000_000
-"""Largest file that is read: the longest schema text in the widest characters."""
+from headrace.checking.output import parse_outputs, print_outcome, write_outputs
+from headrace.checking.run import check, with_leniency
+from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, settings_from
+from headrace.version import VERSION
 
 EPILOG = """\
 examples:
-  headrace compat check order.avsc --against released/order.avsc
+  headrace compat check schemas/ --against git:origin/main
+  headrace compat check schemas/ --against-registry http://127.0.0.1:8081 --since origin/main
+  headrace compat check order.avsc --against released/ --level FULL
   headrace compat check order.avsc --against v1.avsc v2.avsc v3.avsc --level FULL_TRANSITIVE
-  headrace compat check order.avsc --against <(git show main:order.avsc) --format json
+  headrace compat check schemas/ --against git:main --format github --output sarif=compat.sarif
 
 exit codes:
   0  compatible
   1  incompatible: each problem is named with its line, column and a fix
-  2  could not tell: a file could not be read, or the command line is wrong
+  2  could not tell: a file or git revision could not be read, or the command line is wrong
   3  a file is not a valid Avro schema
+  4  the registry cannot be reached, or refuses access
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a file could not be judged; `exit_code` says what kind of reason it is."""
-
-    exit_code: int
-    file: str
-    message: str
-    position: Position | None = None
-
-    def line(self) -> str:
-        place = f"{self.position.line}:{self.position.column}: " if self.position else ""
-        file = self.file or '""'
-        return printable(f"{file}:{place or ' '}error: {self.message}")
-
-
-class _FileError(Exception):
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.line())
-        self.failure = failure
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    check = verbs.add_parser(
-        "check",
-        help="check new schemas against earlier ones",
-        description="Checks whether each NEW schema is compatible with the earlier ones, as a registry would on "
-        "registration. The meaning is that of Avro Java's SchemaCompatibility.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    configure_check(
+        verbs.add_parser(
+            "check",
+            help="check new schemas against earlier ones",
+            description="Checks whether each SCHEMA is compatible with its earlier versions, as a registry would on "
+            "registration. The meaning is that of Avro Java's SchemaCompatibility.",
+            epilog=EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
     )
-    check.add_argument("new", nargs="+", metavar="NEW", help="schema file (.avsc) to check; each is checked by itself")
-    check.add_argument(
+
+
+def configure_check(parser: argparse.ArgumentParser) -> None:
+    add_source_flags(parser)
+    add_baseline_flags(parser)
+    group = parser.add_argument_group("what counts")
+    group.add_argument(
+        "--require-subject",
+        action="store_true",
+        help="fail for a schema that has no earlier version; without it that is told and passes",
+    )
+    group.add_argument("--baseline", metavar="FILE", help="known findings that do not count (adopting the check late)")
+    group.add_argument("--write-baseline", metavar="FILE", help="write what is found to FILE as known; exit 0")
+    group.add_argument("--exit-zero", action="store_true", help="exit 0 also when schemas are incompatible (exit 1)")
+    group = parser.add_argument_group("output")
+    group.add_argument("--format", choices=FORMATS, default="text", help="what standard output gets (default: text)")
+    group.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="FORMAT=PATH",
+        help="also write a format to a file; may be repeated",
+    )
+    group.add_argument("--verbose", action="store_true", help="say which versions and whose level were used")
+    group.add_argument("--quiet", action="store_true", help="leave out schemas of which there is nothing to say")
+    parser.add_argument("--jobs", type=_count, metavar="N", help="processes to use (default: the number of cores)")
+    add_settings_flags(parser, ("registry.url",))
+    parser.set_defaults(run=run_check)
+
+
+def add_baseline_flags(parser: argparse.ArgumentParser) -> None:
+    """What is compared with, and how."""
+    group = parser.add_argument_group("what it is compared with")
+    group.add_argument(
         "--against",
         nargs="+",
         action="extend",
-        required=True,
         metavar="OLD",
-        help="schema files of the earlier versions, oldest first",
+        help="git:REF or git:REF:PATH (no network, renames followed); a folder; schema files, oldest first; or "
+        "registry, the one of the settings",
     )
+    group.add_argument("--against-registry", metavar="URL", help="a registry, each subject at its own level")
+    group.add_argument("--against-db", metavar="URL", help="a Headrace registry's database, without its server")
     levels = ", ".join(CompatibilityLevel)
-    check.add_argument(
+    group.add_argument(
         "--level",
-        default=CompatibilityLevel.BACKWARD.value,
-        help=f"{levels}, in any case (default: BACKWARD). BACKWARD: NEW reads data written with OLD; FORWARD: OLD "
-        "reads data written with NEW; FULL: both. Only the last OLD is compared, all of them with _TRANSITIVE",
+        metavar="LEVEL",
+        help=f"{levels}, in any case; default: the subject's own in a registry, else BACKWARD. BACKWARD: the new "
+        "schema reads data written with the earlier one; FORWARD: the other way round; FULL: both. Only the last "
+        "version is compared, every one with _TRANSITIVE",
     )
-    add_format_flag(check)
-    check.set_defaults(run=run_check)
+    group.add_argument("--all-versions", action="store_true", help="compare with every earlier version at any level")
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) < 1000:
+        raise argparse.ArgumentTypeError(f"expected a number of processes from 1 to 999, found {text!r}")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,125 +125,47 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A file name need not be valid text, and not every terminal has every character; neither may end the check.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    level = _level(args.level)
-    schemas, failures = _read_all([*args.against, *args.new])
-    reports: list[Report] = []
-    if all(file in schemas for file in args.against):
-        history = [VersionedSchema(number, schemas[file], file) for number, file in enumerate(args.against, 1)]
-        for file in args.new:
-            if file in schemas:
-                _check(schemas[file], history, level, reports, failures)
-    if args.format == "json":
-        print_json(json_document(reports, [_failure_json(failure) for failure in failures]))
+    settings = settings_from(args)
+    outputs = parse_outputs(args.output)
+    baseline = baseline_from(args, settings)
+    choice = choice_from(args, settings.compat)
+    naming = naming_from(args, settings.compat)
+    leniency = leniency_from(args, settings.compat)
+    try:
+        sources = sources_from(args, settings.compat)
+    except BaselineFailed as error:
+        outcome = Outcome((), error.failures, tool_version=VERSION)
     else:
-        _print_text(reports, len(history) if reports else 0)
-    sys.stdout.flush()
-    for failure in failures:
-        print(failure.line(), file=sys.stderr)
-    return _exit_code(reports, failures)
+        require = args.require_subject or settings.compat.require_subject
+        outcome = check(sources, naming, baseline, choice, require_subject=require, processes=args.jobs)
+        outcome = with_leniency(outcome, leniency, datetime.date.today())
+    if isinstance(baseline, FilesBaseline):
+        outcome = _with_note_on_older_files(outcome)
+    write_outputs(outcome, outputs)
+    print_outcome(outcome, args.format, verbose=args.verbose, quiet=args.quiet)
+    if args.write_baseline:
+        return _write_baseline(args.write_baseline, outcome)
+    return EXIT_OK if args.exit_zero and outcome.exit_code == 1 else outcome.exit_code
 
 
-def _level(text: str) -> CompatibilityLevel:
+def _with_note_on_older_files(outcome: Outcome) -> Outcome:
+    """Comparing with the latest only surprises people who have just named several files."""
+    for checked in outcome.checked[:1]:
+        older = checked.known - len(checked.compared)
+        if checked.compared and older > 0:
+            others = "the older file was" if older == 1 else f"the {older} older files were"
+            note = f"{others} not compared; --level {checked.level.value}_TRANSITIVE compares every one"
+            return replace(outcome, notes=(*outcome.notes, note))
+    return outcome
+
+
+def _write_baseline(path: str, outcome: Outcome) -> int:
+    """Writes what is found as known; schemas that could not be judged keep their exit code."""
+    text = baseline_text(outcome.checked)
     try:
-        return parse_level(text)
-    except InvalidLevel as error:
-        raise CommandError(f"--level: {error}") from error
-
-
-def _check(
-    schema: Schema,
-    history: Sequence[VersionedSchema],
-    level: CompatibilityLevel,
-    reports: list[Report],
-    failures: list[Failure],
-) -> None:
-    try:
-        reports.append(check_level(schema, history, level, every_version=True))
-    except CompatError as error:
-        failures.append(Failure(EXIT_FAILED, schema.source, str(error)))
-
-
-def _read_all(files: Sequence[str]) -> tuple[Mapping[str, Schema], list[Failure]]:
-    """The schemas of all files that hold one, each file read once, and what is wrong with the others."""
-    schemas: dict[str, Schema] = {}
-    failures: list[Failure] = []
-    for file in dict.fromkeys(files):
-        try:
-            schemas[file] = parse_schema(_read_text(file), source=file)
-        except _FileError as error:
-            failures.append(error.failure)
-        except SchemaParseError as error:
-            failures.append(Failure(EXIT_INVALID_SCHEMA, file, error.message, error.position))
-    return schemas, failures
-
-
-def _read_text(file: str) -> str:
-    """The text of a file.
-
-    Raises:
-        _FileError: it cannot be read, or is no UTF-8 text.
-    """
-    try:
-        with open(file, "rb") as stream:  # noqa: PTH123 - Path would take "" for the current folder
-            data = stream.read(FILE_BYTES_MAX + 1)
-    except IsADirectoryError as error:
-        raise _FileError(Failure(EXIT_FAILED, file, "is a folder; expected a schema file (.avsc)")) from error
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _FileError(Failure(EXIT_FAILED, file, f"cannot be read: {reason}; expected a schema file")) from error
-    if len(data) > FILE_BYTES_MAX:
-        message = f"longer than {FILE_BYTES_MAX} bytes; expected an Avro schema in JSON"
-        raise _FileError(Failure(EXIT_INVALID_SCHEMA, file, message))
-    if not data.strip():
-        message = "the file is empty; expected an Avro schema in JSON"
-        raise _FileError(Failure(EXIT_INVALID_SCHEMA, file, message, Position("", 1, 1)))
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _FileError(Failure(EXIT_INVALID_SCHEMA, file, *_not_text(data, error))) from error
-
-
-def _not_text(data: bytes, error: UnicodeDecodeError) -> tuple[str, Position]:
-    """What is wrong with bytes that are not UTF-8, and where."""
-    before = data[: error.start]
-    line_start = before.rfind(b"\n") + 1
-    position = Position("", before.count(b"\n") + 1, len(before[line_start:].decode("utf-8")) + 1)
-    found = "UTF-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else f"the byte 0x{data[error.start]:02x}"
-    return f"not UTF-8 text (found {found}); expected an Avro schema in JSON", position
-
-
-def _failure_json(failure: Failure) -> dict[str, object]:
-    position = failure.position
-    return {
-        "kind": "invalid" if failure.exit_code == EXIT_INVALID_SCHEMA else "unreadable",
-        "file": failure.file,
-        "line": position.line if position else None,
-        "column": position.column if position else None,
-        "pointer": position.pointer if position else None,
-        "message": failure.message,
-    }
-
-
-def _print_text(reports: Sequence[Report], versions: int) -> None:
-    style = COLOURED if _wants_colour(sys.stdout) else PLAIN
-    for report in reports:
-        print(text_report(report, style))
-    if reports and versions > 1 and reports[0].compared and len(reports[0].compared) < versions:
-        level = reports[0].level.value
-        others = "the older file was" if versions == 2 else f"the {versions - 1} older files were"
-        print(f"note: {others} not compared; --level {level}_TRANSITIVE compares every one")
-
-
-def _wants_colour(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _exit_code(reports: Sequence[Report], failures: Sequence[Failure]) -> int:
-    codes = {failure.exit_code for failure in failures}
-    for code in (EXIT_FAILED, EXIT_INVALID_SCHEMA):
-        if code in codes:
-            return code
-    return EXIT_OK if all(report.is_compatible for report in reports) else EXIT_FINDINGS
+        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise CommandError(f"--write-baseline: {path} cannot be written: {error.strerror}") from None
+    count = text.count('"fingerprint"')
+    print(f"wrote {count_words(count, 'known finding')} to {path}; check with --baseline {path}")
+    return EXIT_OK if outcome.exit_code == 1 else outcome.exit_code

@@ -122,7 +122,7 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("utf16.avsc", 3, "utf16.avsc:1:1: error: not UTF-8 text (found UTF-16)"),
         ("binary.avsc", 3, "binary.avsc:2:118: error: not UTF-8 text (found the byte 0x80)"),
         ("missing.avsc", 2, "missing.avsc: error: cannot be read: No such file or directory"),
-        ("folder.avsc", 2, "folder.avsc: error: is a folder; expected a schema file (.avsc)"),
+        ("folder.avsc", 2, "folder.avsc: error: the folder holds no schema file (.avsc)"),
         ("v1.avsc/x", 2, "v1.avsc/x: error: cannot be read: Not a directory"),
         ("", 2, '"": error: cannot be read: No such file or directory'),
         ("a\x00b", 2, "a·b: error: cannot be read: embedded null byte"),

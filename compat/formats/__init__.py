@@ -1,0 +1,17 @@
+"""The answer of a run as text: one module for each format, imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+from compat.outcome import Outcome
+
+FORMATS: Final = ("text", "json", "junit", "sarif", "github", "gitlab", "markdown")
+"""Each is a module here with a function `outcome_<format>`."""
+
+
+def render(name: str, outcome: Outcome) -> str:
+    """A run in one of the `FORMATS`, as what goes into a file."""
+    text: str = getattr(importlib.import_module(f"compat.formats.{name}"), f"outcome_{name}")(outcome)
+    return text

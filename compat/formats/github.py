@@ -1,0 +1,54 @@
+"""Workflow commands of GitHub Actions, which annotate the lines of a pull request.
+
+GitHub shows the first ten errors and the first ten warnings of a step; the job's log and the summary hold all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compat.outcome import Failure, Outcome, Problem, grouped, leaves
+
+
+def outcome_github(outcome: Outcome) -> str:
+    return "".join(f"{line}\n" for line in _lines(outcome))
+
+
+def _lines(outcome: Outcome) -> Iterator[str]:
+    for checked in outcome.checked:
+        for group in grouped(problem for problem in checked.problems if problem.suppressed is None):
+            for leaf in leaves(group[0]):
+                yield _problem(checked.file, group[0], leaf)
+    for failure in outcome.failures:
+        yield _failure(failure)
+    for note in outcome.notes:
+        yield f"::notice title=Avro compatibility::{_data(note)}"
+
+
+def _problem(file: str, problem: Problem, leaf: Problem) -> str:
+    place = {"file": file, **({"line": str(leaf.line), "col": str(leaf.column)} if leaf.line else {})}
+    title = f"Avro {problem.rule}" + (f" ({problem.direction.value})" if problem.direction else "")
+    message = f"{leaf.sentence}\nfix: {leaf.fix}" if leaf.fix else leaf.sentence
+    return _command(problem.severity.value, {**place, "title": title}, message)
+
+
+def _failure(failure: Failure) -> str:
+    position = failure.position
+    place = {"line": str(position.line), "col": str(position.column)} if position and position.line else {}
+    return _command(
+        "error", {"file": failure.file, **place, "title": f"Avro schema {failure.kind.value}"}, failure.message
+    )
+
+
+def _command(command: str, properties: dict[str, str], message: str) -> str:
+    words = ",".join(f"{name}={_property(value)}" for name, value in properties.items() if value)
+    return f"::{command} {words}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    """The escapes of the runner's own toolkit; everything else stands as it is."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,89 @@
+"""For programs: one JSON object, whose shape `JSON_FORMAT` counts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from compat.outcome import Checked, Failure, Outcome, Problem
+
+JSON_FORMAT = 1
+"""Counts the incompatible changes of the document's shape; keys may be added without it."""
+
+
+def outcome_json(outcome: Outcome) -> str:
+    return json.dumps(outcome_document(outcome), indent=2, ensure_ascii=False) + "\n"
+
+
+def outcome_document(outcome: Outcome) -> dict[str, Any]:
+    """The whole run as a JSON value."""
+    return {
+        "format": JSON_FORMAT,
+        "tool": {"name": "headrace", "version": outcome.tool_version},
+        "compatible": outcome.is_compatible,
+        "reports": [checked_document(checked) for checked in outcome.checked],
+        "errors": [failure_document(failure) for failure in outcome.failures],
+        "notes": list(outcome.notes),
+    }
+
+
+def checked_document(checked: Checked) -> dict[str, Any]:
+    """One schema that was judged."""
+    return {
+        "file": checked.file,
+        "subject": checked.subject,
+        "baseline": checked.baseline,
+        "new": checked.is_new,
+        "compatible": checked.is_compatible,
+        "level": checked.level.value,
+        "level_origin": checked.level_origin,
+        "compared": [{"version": known.version, "name": known.name} for known in checked.compared],
+        "known_versions": checked.known,
+        "findings": [
+            {**problem_document(problem), "fingerprint": problem.fingerprint, **_suppressed(problem)}
+            for problem in checked.problems
+        ],
+        "notes": list(checked.notes),
+    }
+
+
+def problem_document(problem: Problem) -> dict[str, Any]:
+    """One finding; what a lint finds has no direction and no words of Avro."""
+    out: dict[str, Any] = {
+        "rule": problem.rule,
+        "severity": problem.severity.value,
+        "direction": problem.direction.value if problem.direction else None,
+        "version": problem.version,
+        "version_name": problem.version_name,
+        "pointer": problem.pointer,
+        "line": problem.line,
+        "column": problem.column,
+        "sentence": problem.sentence,
+        "fix": problem.fix,
+        "reader": problem.reader,
+        "writer": problem.writer,
+    }
+    if problem.avro_location:
+        out["avro"] = {"location": problem.avro_location, "message": problem.avro_message}
+    if problem.causes:
+        out["causes"] = [problem_document(cause) for cause in problem.causes]
+    return out
+
+
+def _suppressed(problem: Problem) -> dict[str, Any]:
+    if problem.suppressed is None:
+        return {}
+    return {"suppressed": {"reason": problem.suppressed.reason, "origin": problem.suppressed.origin}}
+
+
+def failure_document(failure: Failure) -> dict[str, Any]:
+    """A schema, or a baseline, that could not be judged."""
+    position = failure.position
+    return {
+        "kind": failure.kind.value,
+        "file": failure.file,
+        "line": position.line if position else None,
+        "column": position.column if position else None,
+        "pointer": position.pointer if position else None,
+        "message": failure.message,
+    }

@@ -1,0 +1,68 @@
+"""JUnit XML, in the dialect that Jenkins' schema describes: a test case for each schema.
+
+A failure is an incompatible schema; an error is a schema that could not be judged; a problem that is suppressed, or a
+schema new to its baseline, shows in the case's output.
+"""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape, quoteattr
+
+from compat.formats.text import checked_text
+from compat.outcome import Checked, Failure, Outcome
+
+SUITE = "headrace compat"
+
+
+def outcome_junit(outcome: Outcome) -> str:
+    failed = sum(not checked.is_compatible for checked in outcome.checked)
+    tests = len(outcome.checked) + len(outcome.failures)
+    counts = f'tests="{tests}" failures="{failed}" errors="{len(outcome.failures)}"'
+    cases = [_case(checked) for checked in outcome.checked] + [_error(failure) for failure in outcome.failures]
+    notes = [f"    <system-out>{_text(chr(10).join(outcome.notes))}</system-out>"] if outcome.notes else []
+    return "\n".join(
+        [
+            '<?xml version="1.0" encoding="UTF-8"?>',
+            f"<testsuites name={quoteattr(SUITE)} {counts}>",
+            f'  <testsuite name={quoteattr(SUITE)} {counts} skipped="0">',
+            *cases,
+            *notes,
+            "  </testsuite>",
+            "</testsuites>",
+            "",
+        ]
+    )
+
+
+def _case(checked: Checked) -> str:
+    head = f"    <testcase name={_attribute(checked.file)} classname={_attribute(checked.subject or SUITE)}"
+    text = _text(checked_text(checked, verbose=True))
+    if checked.is_compatible:
+        return f"{head}>\n      <system-out>{text}</system-out>\n    </testcase>"
+    counting = [problem for problem in checked.problems if problem.counts]
+    message = _attribute(counting[0].sentence)
+    kind = _attribute(counting[0].rule)
+    return f"{head}>\n      <failure message={message} type={kind}>{text}</failure>\n    </testcase>"
+
+
+def _error(failure: Failure) -> str:
+    name, kind = _attribute(failure.file or "-"), _attribute(failure.kind.value)
+    body = f"<error message={_attribute(failure.message)} type={kind}>{_text(failure.text())}</error>"
+    return f"    <testcase name={name} classname={_attribute(SUITE)}>\n      {body}\n    </testcase>"
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(_allowed(text))
+
+
+def _text(text: str) -> str:
+    return escape(_allowed(text))
+
+
+def _allowed(text: str) -> str:
+    """XML 1.0 has no way to write control characters, surrogates and two noncharacters."""
+    return "".join(char if _is_allowed(ord(char)) else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def _is_allowed(code: int) -> bool:
+    return code in (9, 10, 13) or 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or code >= 0x10000

@@ -1,0 +1,103 @@
+"""Markdown for the summary of a CI job or the comment of a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from compat.outcome import Checked, Outcome, Problem, count_words, grouped, leaves
+
+ROWS_MAX = 200
+"""Most rows of one table; GitHub refuses comments beyond 65,536 characters and summaries beyond 1 MB."""
+
+
+def outcome_markdown(outcome: Outcome) -> str:
+    return "".join(f"{line}\n" for line in _lines(outcome))
+
+
+def _lines(outcome: Outcome) -> Iterator[str]:
+    yield f"### Avro compatibility: {_verdict(outcome)}"
+    yield ""
+    if outcome.failures:
+        yield "| could not be judged | why |"
+        yield "|---|---|"
+        rows = [
+            f"| {_code(_at(item.file, item.position.line if item.position else 0))} | {_cell(item.message)} |"
+            for item in outcome.failures
+        ]
+        yield from _bounded(rows)
+        yield ""
+    for checked in outcome.checked:
+        if checked.problems:
+            yield from _schema(checked)
+    quiet = [checked for checked in outcome.checked if not checked.problems]
+    if quiet:
+        yield f"<details><summary>{count_words(len(quiet), 'schema')} without findings</summary>"
+        yield ""
+        yield "| schema | subject | level | compared with |"
+        yield "|---|---|---|---|"
+        yield from _bounded([_quiet_row(checked) for checked in quiet])
+        yield ""
+        yield "</details>"
+        yield ""
+    for note in outcome.notes:
+        yield f"- {_cell(note)}"
+
+
+def _verdict(outcome: Outcome) -> str:
+    bad = sum(not checked.is_compatible for checked in outcome.checked)
+    words = [f"{bad} of {count_words(len(outcome.checked), 'schema')} incompatible"] if bad else []
+    words += [f"{len(outcome.failures)} could not be judged"] if outcome.failures else []
+    return ", ".join(words) if words else f"{count_words(len(outcome.checked), 'schema')} compatible"
+
+
+def _schema(checked: Checked) -> Iterator[str]:
+    mark = "compatible" if checked.is_compatible else "**incompatible**"
+    compared = ", ".join(_code(version.name) for version in checked.compared) or "nothing"
+    yield f"#### {_code(checked.file)}: {mark}"
+    yield ""
+    yield f"Subject {_code(checked.subject or '-')}, level `{checked.level.value}`, compared with {compared}."
+    yield ""
+    yield "| line | rule | what is wrong | fix |"
+    yield "|---|---|---|---|"
+    rows = [row for group in grouped(checked.problems) for row in _problem_rows(group)]
+    yield from _bounded(rows)
+    yield ""
+
+
+def _problem_rows(group: Sequence[Problem]) -> list[str]:
+    problem = group[0]
+    direction = f" ({problem.direction.value})" if problem.direction else ""
+    rule = f"`{problem.rule}`{direction}"
+    if problem.suppressed is not None:
+        rule += f"<br>suppressed: {_cell(problem.suppressed.reason)}"
+    elif not problem.counts:
+        rule += "<br>warning"
+    return [f"| {leaf.line or ''} | {rule} | {_cell(leaf.sentence)} | {_cell(leaf.fix)} |" for leaf in leaves(problem)]
+
+
+def _quiet_row(checked: Checked) -> str:
+    compared = ", ".join(_code(version.name) for version in checked.compared) or (
+        "new" if checked.is_new else "nothing"
+    )
+    return f"| {_code(checked.file)} | {_code(checked.subject or '-')} | `{checked.level.value}` | {compared} |"
+
+
+def _bounded(rows: Sequence[str]) -> Iterator[str]:
+    yield from rows[:ROWS_MAX]
+    if len(rows) > ROWS_MAX:
+        yield f"| … {len(rows) - ROWS_MAX} more |"
+
+
+def _at(file: str, line: int) -> str:
+    return f"{file}:{line}" if line else file
+
+
+def _cell(text: str) -> str:
+    """Text that stays inside one cell and is shown as it is."""
+    escaped = "".join(f"\\{char}" if char in "\\`*_[]|#~" else char for char in text)
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "").replace("\n", " ")
+
+
+def _code(text: str) -> str:
+    shown = text.replace("`", "'").replace("\r", "").replace("\n", " ").replace("|", "\\|")
+    return f"`{shown}`"

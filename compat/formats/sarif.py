@@ -1,0 +1,106 @@
+"""SARIF 2.1.0 (OASIS), which code scanning services take: one run, one result for each problem.
+
+`partialFingerprints` lets a service recognise a problem when lines above it come or go. What could not be judged is a
+notification of the invocation, since it is about the run and not about the code.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+from compat.finding import Severity
+from compat.outcome import Checked, Failure, Outcome, Problem, leaves
+from compat.rules import RULES
+
+SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+FINGERPRINT_NAME = "headraceFinding/v1"
+LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning"}
+
+
+def outcome_sarif(outcome: Outcome) -> str:
+    results = [
+        (checked, problem, leaf)
+        for checked in outcome.checked
+        for problem in checked.problems
+        for leaf in leaves(problem)
+    ]
+    rules = sorted({problem.rule for _, problem, _ in results})
+    driver: dict[str, Any] = {"name": "headrace", "rules": [_rule(rule) for rule in rules]}
+    if outcome.tool_version:
+        driver["version"] = outcome.tool_version
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "invocations": [_invocation(outcome)],
+        "results": [_result(rules.index(problem.rule), checked, problem, leaf) for checked, problem, leaf in results],
+    }
+    document = {"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _rule(rule: str) -> dict[str, Any]:
+    purpose = next((known.purpose for known in RULES.values() if str(known.id) == rule), "")
+    return {"id": rule, **({"shortDescription": {"text": purpose}} if purpose else {})}
+
+
+def _result(rule_index: int, checked: Checked, problem: Problem, leaf: Problem) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": problem.rule,
+        "ruleIndex": rule_index,
+        "level": LEVELS[problem.severity],
+        "message": {"text": f"{leaf.sentence}. Fix: {leaf.fix}" if leaf.fix else leaf.sentence},
+        "locations": [_location(checked.file, leaf)],
+        "properties": {
+            "subject": checked.subject,
+            "compatibilityLevel": checked.level.value,
+            "comparedWith": problem.version_name,
+            **({"direction": problem.direction.value} if problem.direction else {}),
+        },
+    }
+    if problem.fingerprint:
+        result["partialFingerprints"] = {FINGERPRINT_NAME: problem.fingerprint}
+    if problem.suppressed is not None:
+        result["suppressions"] = [{"kind": "external", "justification": problem.suppressed.reason}]
+    return result
+
+
+def _location(file: str, leaf: Problem) -> dict[str, Any]:
+    place: dict[str, Any] = {"artifactLocation": {"uri": _uri(file)}}
+    if leaf.line:
+        place["region"] = {"startLine": leaf.line, "startColumn": leaf.column}
+        if leaf.excerpt is not None and not leaf.excerpt.before and not leaf.excerpt.after:
+            place["region"]["snippet"] = {"text": leaf.excerpt.text}
+    location: dict[str, Any] = {"physicalLocation": place}
+    if leaf.pointer:
+        location["logicalLocations"] = [{"fullyQualifiedName": leaf.pointer, "kind": "member"}]
+    return location
+
+
+def _invocation(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "executionSuccessful": not outcome.failures,
+        "toolExecutionNotifications": [
+            *(_notification(failure) for failure in outcome.failures),
+            *({"level": "note", "message": {"text": note}} for note in outcome.notes),
+        ],
+    }
+
+
+def _notification(failure: Failure) -> dict[str, Any]:
+    place: dict[str, Any] = {"artifactLocation": {"uri": _uri(failure.file)}}
+    if failure.position is not None and failure.position.line:
+        place["region"] = {"startLine": failure.position.line, "startColumn": failure.position.column}
+    return {
+        "level": "error",
+        "descriptor": {"id": f"schema-{failure.kind.value}"},
+        "message": {"text": failure.message},
+        "locations": [{"physicalLocation": place}],
+    }
+
+
+def _uri(file: str) -> str:
+    """A relative reference with forward slashes; a colon in its first part would be read as a scheme."""
+    path = quote(file.encode("utf-8", "surrogateescape"), safe="/~!$&'()*+,;=@-._")
+    return path.removeprefix("./")

@@ -1,0 +1,121 @@
+"""Which subject a schema file is registered under.
+
+The strategies are those of the serializers: by topic (`orders-value`), by record (`shop.Order`), by both
+(`orders-shop.Order`); or the file's name as it is. A rule for some paths goes before the strategy.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from types import MappingProxyType
+
+from compat.errors import NoSubject
+
+SUFFIXES = (".avsc", ".json")
+"""Of schema files; what is left of the name is the topic or subject."""
+
+TOPIC_KINDS = ("-key", "-value")
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPlace:
+    """What a subject is made from. `record` is the full name of the schema, "" for one that has none."""
+
+    path: str
+    record: str = ""
+
+    @property
+    def stem(self) -> str:
+        """The file's name without its suffix."""
+        name = PurePosixPath(self.path).name
+        return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
+
+    @property
+    def topic(self) -> str:
+        """The file's name without `-key` or `-value`."""
+        return next((self.stem.removesuffix(kind) for kind in TOPIC_KINDS if self.stem.endswith(kind)), self.stem)
+
+    @property
+    def folder(self) -> str:
+        return PurePosixPath(self.path).parent.name
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """`template` is filled with the words of a `SchemaPlace`."""
+
+    name: str
+    template: str
+    purpose: str
+
+
+STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
+    {
+        strategy.name: strategy
+        for strategy in (
+            Strategy("topic", "{topic}-{kind}", "orders.avsc and orders-value.avsc are orders-value"),
+            Strategy("record", "{record}", "the full name of the record, such as shop.Order"),
+            Strategy("topic-record", "{folder}-{record}", "the file's folder is the topic: orders-shop.Order"),
+            Strategy("file", "{stem}", "the file's name without .avsc"),
+        )
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectRule:
+    """Files whose path matches `pattern` have the subject that `template` makes."""
+
+    pattern: str
+    template: str
+
+    def __post_init__(self) -> None:
+        _filled(self.template, SchemaPlace("a/b.avsc", "n.R"))
+
+    def covers(self, path: str) -> bool:
+        path = path.removeprefix("./")
+        return fnmatch.fnmatchcase(path, self.pattern.removeprefix("./")) or (
+            "/" not in self.pattern and fnmatch.fnmatchcase(PurePosixPath(path).name, self.pattern)
+        )
+
+
+def subject_of(place: SchemaPlace, strategy: str, rules: Sequence[SubjectRule] = ()) -> str:
+    """The subject of a file: by the first rule that covers it, else by the strategy.
+
+    Raises:
+        NoSubject: it needs the schema's name, and the schema has none.
+    """
+    template = next((rule.template for rule in rules if rule.covers(place.path)), STRATEGIES[strategy].template)
+    return _filled(template, place)
+
+
+def needs_record(strategy: str, rules: Sequence[SubjectRule]) -> bool:
+    """Whether some subject depends on what the schema is called."""
+    templates = [STRATEGIES[strategy].template, *(rule.template for rule in rules)]
+    return any(word in template for template in templates for word in ("{record}", "{name}", "{namespace}"))
+
+
+def _filled(template: str, place: SchemaPlace) -> str:
+    namespace, _, name = place.record.rpartition(".")
+    words = {
+        "stem": place.stem,
+        "topic": place.topic,
+        "kind": "key" if place.stem.endswith("-key") else "value",
+        "folder": place.folder,
+        "record": place.record,
+        "name": name,
+        "namespace": namespace,
+    }
+    try:
+        subject = template.format_map(words)
+    except (KeyError, IndexError, ValueError, AttributeError):
+        expected = ", ".join(f"{{{word}}}" for word in words)
+        raise NoSubject(f"{template!r} is not a subject; expected text in which {expected} may stand") from None
+    if not place.record and any(f"{{{word}}}" in template for word in ("record", "name")):
+        raise NoSubject("the schema has no name to make a subject of; give it one by a rule for its file")
+    if "{folder}" in template and not place.folder:
+        raise NoSubject("the file is in no folder that names its topic; give it a subject by a rule for its file")
+    return subject

@@ -1,0 +1,101 @@
+"""What every baseline is: subjects in, histories out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from avro_schema import Schema
+from compat import LEVELS, CompatibilityLevel
+from compat.outcome import Failure, FailureKind
+from headrace.checking.inputs import SchemaFile
+from headrace.checking.type_sets import root_name
+
+DEFAULT_LEVEL = CompatibilityLevel.BACKWARD
+
+
+class BaselineFailed(Exception):
+    """Nothing can be compared; `failures` say why, each in one line."""
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        super().__init__("; ".join(failure.text() for failure in failures))
+        self.failures = tuple(failures)
+
+    @classmethod
+    def because(cls, kind: FailureKind, name: str, message: str) -> BaselineFailed:
+        return cls([Failure(kind, name, message)])
+
+
+@dataclass(frozen=True, slots=True)
+class LevelChoice:
+    """`level` is what the user asked for, None to leave it to the baseline. `all_versions` makes any level
+    transitive."""
+
+    level: CompatibilityLevel | None = None
+    all_versions: bool = False
+
+    def effective(self, own: CompatibilityLevel | None) -> CompatibilityLevel:
+        """The level that holds where the baseline's own is `own`."""
+        level = self.level or own or DEFAULT_LEVEL
+        if self.all_versions and level is not CompatibilityLevel.NONE and not LEVELS[level].transitive:
+            return CompatibilityLevel(f"{level.value}_TRANSITIVE")
+        return level
+
+    def is_transitive(self, own: CompatibilityLevel | None = None) -> bool:
+        return LEVELS[self.effective(own)].transitive
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A schema whose earlier versions are wanted."""
+
+    file: SchemaFile
+    subject: str
+    text: str
+
+    @property
+    def record(self) -> str:
+        return root_name(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """One earlier version. `parse` gives its schema or raises SchemaParseError."""
+
+    version: int
+    label: str
+    text: str
+    parse: Callable[[], Schema] = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The earlier versions of one schema, ascending; none when it is new.
+
+    `known` is the number of versions that there are, of which those that no level asks for may have been left out.
+    `level` is the baseline's own for this schema, chosen by `level_origin`. `skips_broken`: a version that is no valid
+    schema is told and not compared (it has no data), instead of ending the check of this schema.
+    """
+
+    versions: tuple[Earlier, ...] = ()
+    known: int = 0
+    level: CompatibilityLevel | None = None
+    level_origin: str = ""
+    notes: tuple[str, ...] = ()
+    skips_broken: bool = False
+
+
+class Baseline(Protocol):
+    @property
+    def name(self) -> str:
+        """What the schemas are compared with, in a few words."""
+        ...
+
+    def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
+        """The history of each, in the same order.
+
+        Raises:
+            BaselineFailed: it cannot be told.
+        """
+        ...

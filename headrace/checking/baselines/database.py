@@ -1,0 +1,64 @@
+"""Schemas as they are in the database of a Headrace registry, without its server: the API runs in this process.
+
+What the registry answers and what is read here cannot differ, since both are the same application. It is reached on
+a port of loopback that nobody is told of, for as long as the schemas are being read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from compat.outcome import FailureKind
+from headrace.checking.baselines.base import BaselineFailed, History, LevelChoice, Wanted
+from headrace.checking.baselines.registry import RegistryBaseline
+from headrace.settings import Settings
+from registry.client import RegistryClient
+from registry.errors import RegistryError
+
+
+class DatabaseBaseline:
+    """
+    Args:
+        url: SQLAlchemy URL; "" for the one of the settings.
+    """
+
+    def __init__(self, settings: Settings, url: str) -> None:
+        self._settings = settings
+        self._url = url or settings.registry.database_url or f"sqlite:///{settings.data_dir / 'registry.db'}"
+
+    @property
+    def name(self) -> str:
+        return "registry database"
+
+    def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
+        try:
+            with self._served() as url:
+                return RegistryBaseline(RegistryClient(url), self.name).histories(wanted, choice)
+        except RegistryError as error:
+            raise BaselineFailed.because(FailureKind.REGISTRY, self.name, str(error)) from None
+
+    @contextmanager
+    def _served(self) -> Iterator[str]:
+        from registry.api.app import create_app
+        from registry.storage.database import Database
+
+        database = Database(self._url)
+        try:
+            database.check()
+            app = create_app(database, default_level=self._settings.registry.compatibility, mutable_modes=False)
+            with make_server("127.0.0.1", 0, app, handler_class=_Quiet) as server:
+                threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+                try:
+                    yield f"http://127.0.0.1:{server.server_port}"
+                finally:
+                    server.shutdown()
+        finally:
+            database.close()
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass

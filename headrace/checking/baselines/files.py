@@ -1,0 +1,45 @@
+"""Earlier versions given one by one: every new schema is compared with the same files, oldest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from avro_schema import SchemaParseError
+from compat.outcome import Failure, FailureKind
+from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
+from headrace.checking.inputs import read_text
+from headrace.checking.siblings import sibling_texts
+from headrace.checking.type_sets import TypeSet
+
+
+class FilesBaseline:
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = tuple(paths)
+
+    @property
+    def name(self) -> str:
+        return ", ".join(self._paths)
+
+    def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
+        texts: dict[str, str] = {}
+        failures: list[Failure] = []
+        for path in dict.fromkeys(self._paths):
+            text = read_text(path)
+            if isinstance(text, Failure):
+                failures.append(text)
+            else:
+                texts[path] = text
+        types = TypeSet(texts, more=sibling_texts)
+        for path in texts:
+            try:
+                types.schema(path)
+            except SchemaParseError as error:
+                failures.append(Failure(FailureKind.INVALID, path, error.message, error.position))
+        if failures:
+            raise BaselineFailed(failures)
+        versions = tuple(
+            Earlier(number, path, texts[path], partial(types.schema, path))
+            for number, path in enumerate(self._paths, 1)
+        )
+        return [History(versions, len(versions))] * len(wanted)

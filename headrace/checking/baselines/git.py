@@ -1,0 +1,198 @@
+"""Schemas as they are in a git revision, with renames followed; no network and no registry.
+
+The earlier version of a file is the file of the same path; else the one that git takes it to be renamed from; else the
+only one that is gone from the working tree and whose record has the same name. At a transitive level the history is
+what the revision's own line (its first parents) held under that path, with renames followed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+
+from avro_schema import Schema, SchemaParseError, parse_schema
+from compat.outcome import Failure, FailureKind
+from headrace.checking.baselines.base import (
+    BaselineFailed,
+    Earlier,
+    History,
+    LevelChoice,
+    Wanted,
+)
+from headrace.checking.baselines.folder import Layout
+from headrace.checking.git import Change, GitFailed, Repository
+from headrace.checking.inputs import SUFFIX, decode
+from headrace.checking.type_sets import TypeSet, root_name
+
+COMMIT_CHARS = 10  # of a commit in a label
+
+
+class GitBaseline:
+    """
+    Args:
+        revision: a branch, tag or commit.
+        place: a file or folder in the revision, "" for the same paths as in the working tree.
+    """
+
+    def __init__(self, revision: str, place: str = "", folder: Path | None = None) -> None:
+        self._revision = revision
+        self._place = place.strip("/")
+        self._folder = folder or Path()
+
+    @property
+    def name(self) -> str:
+        return f"git:{self._revision}{':' if self._place else ''}{self._place}"
+
+    def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
+        try:
+            found = _Revision(Repository(self._folder), self._revision)
+            found.fetch(found.earlier_path(item, self._place) for item in wanted)
+            if self._place:
+                found.require(self._place)
+            return [self._history(found, item, choice) for item in wanted]
+        except GitFailed as error:
+            raise BaselineFailed.because(FailureKind.UNREADABLE, self.name, str(error)) from None
+
+    def _history(self, found: _Revision, wanted: Wanted, choice: LevelChoice) -> History:
+        path = found.earlier_path(wanted, self._place)
+        if path is None:
+            return History()
+        notes = []
+        if path != found.path_of(wanted) and not self._place:
+            notes.append(f"was {path} in {self._revision}")
+        versions = [*(found.before(path) if choice.is_transitive() else ()), found.latest(path)]
+        numbered = tuple(Earlier(number, item.label, item.text, item.parse) for number, item in enumerate(versions, 1))
+        if choice.is_transitive() and found.repository.is_shallow():
+            notes.append("this clone is shallow, so that older versions may be missing; fetch the whole history")
+        return History(numbered, len(numbered), notes=tuple(notes), skips_broken=True)
+
+
+class _Revision:
+    """One revision of a repository, read once."""
+
+    def __init__(self, repository: Repository, revision: str) -> None:
+        self.repository = repository
+        self._revision = revision
+        self._commit = repository.commit(revision)
+        self._tree = repository.tree(self._commit)
+        self._texts: dict[str, str] = {}
+        self._failures: dict[str, Failure] = {}
+        self._found: dict[str, str | None] = {}
+        self._types = TypeSet({}, strict=False, prefix=f"{revision}:", more=lambda _: self._all_texts())
+
+    def require(self, place: str) -> None:
+        if place not in self._tree and not any(path.startswith(f"{place}/") for path in self._tree):
+            raise GitFailed(f"{self._revision} has no file or folder {place!r}")
+
+    def path_of(self, wanted: Wanted) -> str | None:
+        """Where the file is in the repository."""
+        return self.repository.path_of(wanted.file.path)
+
+    def earlier_path(self, wanted: Wanted, place: str) -> str | None:
+        """The path that holds the earlier version, None where there is none."""
+        key = wanted.file.path
+        if key not in self._found:
+            self._found[key] = self._placed(wanted, place) if place else self._same_or_renamed(wanted)
+        return self._found[key]
+
+    def _placed(self, wanted: Wanted, place: str) -> str | None:
+        if place in self._tree:
+            return place
+        found = self._layout(place).versions_of(wanted)
+        return found[-1] if found else None
+
+    def _layout(self, place: str) -> Layout:
+        keys = {path[len(place) + 1 :]: path for path in self._tree if path.startswith(f"{place}/")}
+        schemas = {key: path for key, path in keys.items() if key.endswith(SUFFIX)}
+        self.fetch(schemas.values())
+        return Layout({key: path for key, path in schemas.items() if path in self._texts}, self._texts)
+
+    def _same_or_renamed(self, wanted: Wanted) -> str | None:
+        path = self.path_of(wanted)
+        if path is None:
+            raise GitFailed(f"{wanted.file.path} is outside the repository {self.repository.top}")
+        if path in self._tree:
+            return path
+        before = self._renames.get(path)
+        if before is not None:
+            return before
+        same = self._gone_by_record.get(wanted.record, [])
+        return same[0] if len(same) == 1 and wanted.record else None
+
+    @cached_property
+    def _renames(self) -> Mapping[str, str]:
+        return self.repository.renames(self._commit)
+
+    @cached_property
+    def _gone_by_record(self) -> Mapping[str, list[str]]:
+        """The schemas that the working tree no longer has, by the names of their records."""
+        top = self.repository.top
+        gone = [path for path in self._tree if path.endswith(SUFFIX) and not os.path.lexists(top / path)]
+        self.fetch(gone)
+        found: dict[str, list[str]] = {}
+        for path in gone:
+            if path in self._texts:
+                found.setdefault(root_name(self._texts[path]), []).append(path)
+        return found
+
+    def fetch(self, paths: Iterable[str | None]) -> None:
+        """Reads files of the revision, all in one go."""
+        missing = [path for path in paths if path is not None and path not in self._texts]
+        blobs = self.repository.blobs([self._tree[path] for path in missing])
+        for path in missing:
+            text = decode(blobs[self._tree[path]], f"{self._revision}:{path}")
+            if isinstance(text, Failure):
+                self._failures[path] = text
+            else:
+                self._texts[path] = text
+                self._types.texts[path] = text
+
+    def _all_texts(self) -> Mapping[str, str]:
+        self.fetch(path for path in self._tree if path.endswith(SUFFIX))
+        return self._texts
+
+    def latest(self, path: str) -> Earlier:
+        label = f"{self._revision}:{path}"
+        if path in self._failures:
+            return _unreadable(label, self._failures[path])
+        return Earlier(0, label, self._texts[path], partial(self._types.schema, path))
+
+    def before(self, path: str) -> list[Earlier]:
+        """What the path held before the revision, oldest first, the same text twice in a row once."""
+        blob = self._tree[path]
+        found: list[Change] = []
+        for change in self._changes:
+            if change.path == path:
+                if change.blob not in ("", blob):
+                    found.append(change)
+                    blob = change.blob
+                path = change.before
+        blobs = self.repository.blobs([change.blob for change in found])
+        return [self._old(f"{item.commit[:COMMIT_CHARS]}:{item.path}", blobs[item.blob]) for item in reversed(found)]
+
+    def _old(self, label: str, data: bytes) -> Earlier:
+        text = decode(data, label)
+        if isinstance(text, Failure):
+            return _unreadable(label, text)
+        return Earlier(0, label, text, partial(self._parse_old, text, label))
+
+    def _parse_old(self, text: str, label: str) -> Schema:
+        """Types of other files are those of the revision, since what they were in each commit matters little more."""
+        types = TypeSet({label: text}, strict=False, more=lambda _: self._all_texts())
+        return types.schema(label)
+
+    @cached_property
+    def _changes(self) -> Sequence[Change]:
+        return list(self.repository.history(self._commit, [f":(glob)**/*{SUFFIX}"]))
+
+
+def _unreadable(label: str, failure: Failure) -> Earlier:
+    def parse() -> Schema:
+        position = failure.position
+        if position is None:
+            return parse_schema("", source=label)
+        raise SchemaParseError(failure.message, position, label)
+
+    return Earlier(0, label, "", parse)

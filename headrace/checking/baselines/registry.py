@@ -1,0 +1,233 @@
+"""Schemas as a registry holds them, each compared at its subject's own level.
+
+Few schemas are asked for one by one; many come in one listing, pages of 1,000 at a time, from registries that have it.
+Levels are asked for subject by subject, since no registry lists them, over a few connections that are kept open.
+Anything but an answer ends the check: a registry that cannot be reached or refuses access says nothing about schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from avro_schema import Schema, SchemaParseError, parse_schema
+from avro_schema.model import NOWHERE
+from compat import CompatibilityLevel, InvalidLevel, parse_level
+from compat.outcome import FailureKind
+from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
+from registry.client import RegisteredSchema, RegistryClient, SchemaReference
+from registry.errors import (
+    RegistryError,
+    SchemaNotFound,
+    ServiceError,
+    SubjectLevelNotConfigured,
+    SubjectNotFound,
+    VersionNotFound,
+)
+
+CONNECTIONS = 4
+"""Calls under way at once; a registry answers a few from memory while one waits for its database."""
+
+FEW = 24
+"""Up to so many subjects are asked for one by one."""
+
+LISTED_PER_WANTED_MAX = 20
+"""A listing that holds more subjects than this for each that is wanted costs more than it saves."""
+
+PAGE = 1000
+
+
+class RegistryBaseline:
+    """
+    Args:
+        name: what to call it, instead of by its URL.
+    """
+
+    def __init__(self, client: RegistryClient, name: str = "") -> None:
+        self._client = client
+        self.name = name or f"registry {client.url}"
+        self._parsed: Mapping[tuple[str, int], Schema | SchemaParseError] = {}
+
+    def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
+        try:
+            with ThreadPoolExecutor(CONNECTIONS) as pool:
+                return self._histories(wanted, choice, pool)
+        except RegistryError as error:
+            raise BaselineFailed.because(FailureKind.REGISTRY, self.name, str(error)) from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            message = f"the answer is not one of a schema registry ({type(error).__name__}: {error})"
+            raise BaselineFailed.because(FailureKind.REGISTRY, self.name, message) from None
+
+    def _histories(self, wanted: Sequence[Wanted], choice: LevelChoice, pool: ThreadPoolExecutor) -> list[History]:
+        subjects = list(dict.fromkeys(item.subject for item in wanted))
+        default = self._level(self._client.config())
+        latest = self._latest(subjects, pool)
+        known = [subject for subject in subjects if subject in latest]
+        levels = dict(zip(known, pool.map(partial(self._own, default), known), strict=True))
+        transitive = [subject for subject in known if choice.is_transitive(levels[subject].level)]
+        older = dict(zip(transitive, pool.map(lambda name: self._older(latest[name]), transitive), strict=True))
+        # Sockets must not be there when processes are forked.
+        referring = [item for item in (*latest.values(), *(x for y in older.values() for x in y)) if item.references]
+        self._parsed = dict(zip(map(_key, referring), pool.map(self._parsed_or_error, referring), strict=True))
+        self._client.close()
+        return [self._history(item.subject, default, latest, levels, older) for item in wanted]
+
+    def _history(
+        self,
+        subject: str,
+        default: CompatibilityLevel,
+        latest: Mapping[str, RegisteredSchema],
+        levels: Mapping[str, OwnLevel],
+        older: Mapping[str, Sequence[RegisteredSchema]],
+    ) -> History:
+        newest = latest.get(subject)
+        if newest is None:
+            return History(level=default, level_origin="the registry's")
+        versions = [*older.get(subject, ()), newest]
+        own = levels[subject]
+        known = len(versions) if subject in older else newest.version or 1
+        return History(tuple(self._earlier(item) for item in versions), known, own.level, own.origin, own.notes)
+
+    def _earlier(self, item: RegisteredSchema) -> Earlier:
+        version = item.version or 1
+        return Earlier(version, f"{item.subject} version {version}", item.text, partial(self._parse, item))
+
+    def _parse(self, item: RegisteredSchema) -> Schema:
+        if not item.references:
+            return parse_schema(item.text, source=f"{item.subject} version {item.version}", strict=False)
+        parsed = self._parsed[_key(item)]
+        if isinstance(parsed, SchemaParseError):
+            raise parsed
+        return parsed
+
+    def _parsed_or_error(self, item: RegisteredSchema) -> Schema | SchemaParseError:
+        """What refers to other schemas is parsed while the registry is at hand."""
+        try:
+            return self._client.parsed(item)
+        except SchemaParseError as error:
+            return error
+        except (SchemaNotFound, SubjectNotFound, VersionNotFound) as error:
+            return SchemaParseError(f"refers to what the registry does not have: {error}", NOWHERE, item.subject or "")
+
+    def _latest(self, subjects: Sequence[str], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
+        """The newest version of each subject that has any."""
+        if len(subjects) <= FEW:
+            return self._latest_one_by_one(subjects, pool)
+        found: dict[str, RegisteredSchema] = {}
+        for members in _by_context(subjects).values():
+            prefix = _shared_beginning(members)
+            listed = set(self._client.subjects(prefix))
+            here = [name for name in members if name in listed]
+            if len(listed) > LISTED_PER_WANTED_MAX * max(1, len(here)):
+                found.update(self._latest_one_by_one(here, pool))
+            else:
+                found.update(self._latest_listed(prefix, here, pool))
+        return found
+
+    def _latest_one_by_one(self, subjects: Sequence[str], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
+        return {
+            subject: item
+            for subject, item in zip(subjects, pool.map(self._latest_of, subjects), strict=True)
+            if item is not None
+        }
+
+    def _latest_of(self, subject: str) -> RegisteredSchema | None:
+        try:
+            return self._client.version(subject, "latest")
+        except (SubjectNotFound, VersionNotFound):
+            return None
+
+    def _latest_listed(
+        self, prefix: str, subjects: Sequence[str], pool: ThreadPoolExecutor
+    ) -> dict[str, RegisteredSchema]:
+        try:
+            rows = list(self._listing(prefix, latest_only=True))
+        except (SchemaNotFound, ServiceError) as error:
+            if isinstance(error, ServiceError) and error.status not in (404, 405, 500, 501):
+                raise
+            return self._latest_one_by_one(subjects, pool)
+        wanted = set(subjects)
+        found = {str(item.subject): item for item in rows if item.subject in wanted}
+        # What the listing lacks (an alias, or a version that came after it) is asked for by name.
+        found.update(self._latest_one_by_one([name for name in subjects if name not in found], pool))
+        return found
+
+    def _listing(self, prefix: str, *, latest_only: bool) -> Iterator[RegisteredSchema]:
+        """`GET /schemas`, page by page; a server that does not know pages gives all of it as the first one."""
+        offset = 0
+        seen: set[tuple[str, int]] = set()
+        while True:
+            query = {"subjectPrefix": prefix, "latestOnly": str(latest_only).lower()}
+            rows = self._client.call("GET", "/schemas", query={**query, "offset": str(offset), "limit": str(PAGE)})
+            fresh = [row for row in rows if (row["subject"], row["version"]) not in seen]
+            seen.update((row["subject"], row["version"]) for row in fresh)
+            for row in fresh:
+                if row.get("schemaType", "AVRO") == "AVRO":
+                    yield _registered(row)
+            if len(rows) < PAGE or not fresh:
+                return
+            offset += len(rows)
+
+    def _older(self, newest: RegisteredSchema) -> Sequence[RegisteredSchema]:
+        """The other versions of a subject, ascending."""
+        subject, last = str(newest.subject), newest.version
+        numbers = [number for number in self._client.versions(subject) if number != last]
+        return [self._client.version(subject, number) for number in numbers]
+
+    def _own(self, default: CompatibilityLevel, subject: str) -> OwnLevel:
+        """The level that holds for a subject."""
+        try:
+            config = self._client.config(subject)
+        except SubjectLevelNotConfigured:
+            return OwnLevel(default, "the registry's")
+        level = self._level(config)
+        notes = []
+        if config.get("compatibilityGroup"):
+            notes.append(
+                f"{subject} compares only versions of one {config['compatibilityGroup']!r}, which a file does not "
+                "tell; it is compared with all here"
+            )
+        return OwnLevel(level, "the registry's" if level is default else "the subject's own", tuple(notes))
+
+    def _level(self, config: Mapping[str, Any]) -> CompatibilityLevel:
+        try:
+            return parse_level(str(config["compatibilityLevel"]))
+        except InvalidLevel as error:
+            raise ServiceError(f"the registry's level: {error}", status=200) from None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLevel:
+    level: CompatibilityLevel
+    origin: str
+    notes: tuple[str, ...] = ()
+
+
+def _key(item: RegisteredSchema) -> tuple[str, int]:
+    return item.subject or "", item.version or 0
+
+
+def _registered(row: Mapping[str, Any]) -> RegisteredSchema:
+    references = tuple(
+        SchemaReference(item["name"], item["subject"], item["version"]) for item in row.get("references") or ()
+    )
+    return RegisteredSchema(int(row["id"]), str(row["schema"]), str(row["subject"]), int(row["version"]), references)
+
+
+def _by_context(subjects: Iterable[str]) -> dict[str, list[str]]:
+    """Subjects by the prefix that names their context, "" for the default one."""
+    found: dict[str, list[str]] = {}
+    for subject in subjects:
+        context, colon, _ = subject[1:].partition(":") if subject.startswith(":.") else ("", "", "")
+        found.setdefault(f":{context}:" if colon else "", []).append(subject)
+    return found
+
+
+def _shared_beginning(names: Sequence[str]) -> str:
+    """What all names begin with; the context of all, at least."""
+    first, last = min(names), max(names)
+    same = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[:same]

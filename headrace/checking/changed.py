@@ -1,0 +1,46 @@
+"""Only what a branch changed: the schemas that differ from a revision, and those that use the types of these."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from headrace.checking.git import Repository
+from headrace.checking.inputs import SchemaFile
+from headrace.checking.type_sets import AmbiguousType, TypeSet
+
+
+def changed_since(files: Sequence[SchemaFile], revision: str, types: TypeSet) -> tuple[SchemaFile, ...]:
+    """The files that differ from where this branch left a revision, or need a file that does; standard input always.
+
+    Raises:
+        GitFailed: there is no such revision or no repository.
+    """
+    repository = Repository(Path())
+    changed = repository.changed_files(repository.merge_base(revision))
+    touched = {file.path for file in files if file.is_stdin or repository.path_of(file.path) in changed}
+    wanted = _with_users(touched, types)
+    return tuple(file for file in files if file.path in wanted)
+
+
+def _with_users(touched: Collection[str], types: TypeSet) -> Collection[str]:
+    """The same files and all that need one of them, directly or not."""
+    if not touched:
+        return touched
+    if not touched:
+        return touched
+    users: dict[str, list[str]] = {}
+    for path in list(types.texts):
+        try:
+            needs = types.needs(path)
+        except AmbiguousType:  # told when the file is checked
+            needs = ()
+        for other in needs:
+            users.setdefault(other, []).append(path)
+    found = set(touched)
+    waiting = list(touched)
+    while waiting:
+        new = [user for user in users.get(waiting.pop(), ()) if user not in found]
+        found.update(new)
+        waiting += new
+    return found

@@ -1,0 +1,167 @@
+"""The few things that are asked of git, as values. No network: a revision that is not there is an error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+BLOB_BYTES_MAX = 16_000_000  # as of a file that is read
+ANSWER_TIMEOUT_S = 120  # of one git command; a repository with a long history takes seconds
+
+
+class GitFailed(Exception):
+    """One line that says what git cannot do, and what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One file in one commit. `before` differs from `path` where the commit renamed it; `blob` is "" where the commit
+    removed it."""
+
+    commit: str
+    path: str
+    before: str
+    blob: str
+
+
+class Repository:
+    """The git repository around a folder.
+
+    Raises:
+        GitFailed: there is none, or no git.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        top = self._text("rev-parse", "--show-toplevel", error=f"{folder.absolute()} is in no git repository")
+        self.top = Path(os.path.realpath(top.rstrip("\n")))
+
+    def commit(self, revision: str) -> str:
+        """The commit that a revision means.
+
+        Raises:
+            GitFailed: none.
+        """
+        found = self._run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        if found.returncode or not revision:
+            raise GitFailed(f"git knows no revision {revision!r}{self._advice()}")
+        return os.fsdecode(found.stdout).strip()
+
+    def _advice(self) -> str:
+        shallow = self._run("rev-parse", "--is-shallow-repository").stdout.strip() == b"true"
+        if shallow:
+            return (
+                "; this clone is shallow: fetch the branch with its history (fetch-depth: 0, or git fetch --unshallow)"
+            )
+        return "; expected a branch, tag or commit of this repository, such as main or origin/main"
+
+    def is_shallow(self) -> bool:
+        return self._run("rev-parse", "--is-shallow-repository").stdout.strip() == b"true"
+
+    def path_of(self, path: str) -> str | None:
+        """A file's place in the repository, with forward slashes; None where it is outside."""
+        full = os.path.join(os.path.realpath(os.path.dirname(path) or "."), os.path.basename(path))  # noqa: PTH118,PTH119,PTH120
+        try:
+            return Path(full).relative_to(self.top).as_posix()
+        except ValueError:
+            return None
+
+    def tree(self, commit: str) -> Mapping[str, str]:
+        """The files of a commit: path to blob."""
+        listing = self._output("ls-tree", "-r", "-z", "--full-tree", commit)
+        found = {}
+        for row in listing.split(b"\0"):
+            if row:
+                head, _, path = row.partition(b"\t")
+                _, kind, blob = head.split(b" ")
+                if kind == b"blob":
+                    found[os.fsdecode(path)] = blob.decode()
+        return found
+
+    def blobs(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
+        """The contents of blobs, in one process; of one beyond the limit, what reaches just over it."""
+        names = list(dict.fromkeys(wanted))
+        if not names:
+            return {}
+        answer = self._output("cat-file", "--batch", feed="".join(f"{name}\n" for name in names).encode())
+        found, at = {}, 0
+        for name in names:
+            end = answer.index(b"\n", at)
+            head = answer[at:end].split(b" ")
+            if len(head) != 3:
+                raise GitFailed(f"git has no object {name}; is this a partial clone without its blobs?")
+            size = int(head[2])
+            found[name] = answer[end + 1 : end + 1 + min(size, BLOB_BYTES_MAX + 1)]
+            at = end + 1 + size + 1
+        return found
+
+    def renames(self, commit: str) -> Mapping[str, str]:
+        """Files of the working tree that a commit has under another path: path to that path."""
+        listing = self._output("diff", "--name-status", "-z", "-M", "--diff-filter=R", commit, "--")
+        parts = [os.fsdecode(part) for part in listing.split(b"\0") if part]
+        return {parts[at + 2]: parts[at + 1] for at in range(0, len(parts) - 2, 3)}
+
+    def changed_files(self, commit: str) -> frozenset[str]:
+        """Paths of the working tree that differ from a commit, new ones that git does not know yet among them."""
+        changed = self._output("diff", "--name-only", "-z", "--no-renames", commit, "--")
+        untracked = self._output("ls-files", "-z", "--others", "--exclude-standard", "--full-name", ":/")
+        return frozenset(os.fsdecode(part) for part in (changed + untracked).split(b"\0") if part)
+
+    def history(self, commit: str, patterns: Sequence[str]) -> Iterator[Change]:
+        """What the line of first parents changed, newest first; of a merge, what it brought to that line."""
+        shape = ("--raw", "-z", "-M", "--no-abbrev", "--format=format:%x01%H")
+        listing = self._output("log", "--first-parent", "-m", *shape, commit, "--", *patterns)
+        for part in listing.split(b"\x01")[1:]:
+            head, _, rows = part.partition(b"\n")
+            yield from _changes(os.fsdecode(head), [os.fsdecode(row) for row in rows.split(b"\0")])
+
+    def merge_base(self, revision: str) -> str:
+        """The commit that the working tree's branch left a revision at, or the revision where they share none."""
+        commit = self.commit(revision)
+        found = self._run("merge-base", commit, "HEAD")
+        return os.fsdecode(found.stdout).strip() if found.returncode == 0 else commit
+
+    def _text(self, *arguments: str, error: str) -> str:
+        found = self._run(*arguments)
+        if found.returncode:
+            raise GitFailed(error)
+        return os.fsdecode(found.stdout)
+
+    def _output(self, *arguments: str, feed: bytes = b"") -> bytes:
+        found = self._run(*arguments, feed=feed)
+        if found.returncode:
+            lines = os.fsdecode(found.stderr).strip().splitlines()
+            raise GitFailed(f"git {arguments[0]} failed: {lines[-1] if lines else found.returncode}")
+        return found.stdout
+
+    def _run(self, *arguments: str, feed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
+        command = ["git", "-C", str(self._folder), "-c", "core.quotePath=false", *arguments]
+        try:
+            return subprocess.run(
+                command, input=feed, capture_output=True, env=environment, timeout=ANSWER_TIMEOUT_S, check=False
+            )
+        except FileNotFoundError:
+            raise GitFailed("the program git is not installed, or not on the PATH") from None
+        except (OSError, ValueError) as error:
+            raise GitFailed(f"git cannot be run: {error}") from None
+        except subprocess.TimeoutExpired:
+            raise GitFailed(f"git {arguments[0]} did not end within {ANSWER_TIMEOUT_S} s") from None
+
+
+def _changes(commit: str, rows: Sequence[str]) -> Iterator[Change]:
+    """The rows of `git log --raw -z`: modes, blobs and a status, then one path, or two of a rename."""
+    at = 0
+    while at < len(rows):
+        if not rows[at].startswith(":"):
+            at += 1
+            continue
+        _, _, _, blob, status = rows[at].split(" ")
+        path = rows[at + 1]
+        is_moved = status[:1] in "RC"
+        new = rows[at + 2] if is_moved else path
+        yield Change(commit, new, path, "" if status == "D" else blob)
+        at += 3 if is_moved else 2

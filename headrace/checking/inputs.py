@@ -1,0 +1,131 @@
+"""The schema files that a command line names: files, patterns, folders and standard input."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from avro_schema import Position
+from compat.outcome import Failure, FailureKind
+
+STANDARD_INPUT = "-"
+SUFFIX = ".avsc"
+
+FILE_BYTES_MAX = 16_000_000
+"""Largest file that is read: the longest schema text in the widest characters."""
+
+FOLDERS_LEFT_OUT = frozenset({"node_modules", "__pycache__"})
+"""Besides hidden ones, such as .git and .venv."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFile:
+    """`path` is the name shown to people and opened; `key` is its place below the folder that was named, with forward
+    slashes, by which another folder holds the same schema. Of standard input both are the name it was given."""
+
+    path: str
+    key: str
+    is_stdin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    files: tuple[SchemaFile, ...]
+    failures: tuple[Failure, ...]
+
+
+def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> Found:
+    """The files that arguments mean, each once, in the arguments' order.
+
+    Args:
+        stdin_name: what `-` is called; its subject and its place in a baseline are made from it.
+    """
+    files: dict[str, SchemaFile] = {}
+    failures: list[Failure] = []
+    for argument in arguments:
+        found = list(_expanded(argument, stdin_name))
+        if not found:
+            failures.append(Failure(FailureKind.UNREADABLE, argument, _nothing_found(argument)))
+        for file in found:
+            files.setdefault(file.path, file)
+    return Found(tuple(files.values()), tuple(failures))
+
+
+def _expanded(argument: str, stdin_name: str) -> Iterator[SchemaFile]:
+    if argument == STANDARD_INPUT:
+        name = stdin_name or "stdin.avsc"
+        yield SchemaFile(name, PurePath(name).name, is_stdin=True)
+    elif argument and "\x00" not in argument and os.path.isdir(argument):  # noqa: PTH112 - "" is not "."
+        yield from _below(argument)
+    elif _is_pattern(argument) and not os.path.exists(argument):  # noqa: PTH110
+        for path in sorted(glob.glob(argument, recursive=True)):  # noqa: PTH207
+            if not os.path.isdir(path):  # noqa: PTH112
+                yield SchemaFile(path, PurePath(path).name)
+    else:
+        yield SchemaFile(argument, PurePath(argument).name)
+
+
+def _is_pattern(argument: str) -> bool:
+    return re.search(r"[*?]|\[.*\]", argument, re.DOTALL) is not None
+
+
+def _below(folder: str) -> Iterator[SchemaFile]:
+    """The .avsc files below a folder, sorted; a folder called something.avsc is looked into like any other."""
+    root = folder.rstrip("/") or folder
+    for path, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in FOLDERS_LEFT_OUT)
+        for name in sorted(names):
+            if name.endswith(SUFFIX):
+                full = f"{path}/{name}" if root != "." else f"{path}/{name}".removeprefix("./")
+                yield SchemaFile(full, f"{path}/{name}"[len(root) :].lstrip("/"))
+
+
+def _nothing_found(argument: str) -> str:
+    if _is_pattern(argument):
+        return "the pattern matches no file; expected schema files (.avsc)"
+    return "the folder holds no schema file (.avsc)"
+
+
+def read_text(file: SchemaFile | str) -> str | Failure:
+    """The text of a file, or why there is none."""
+    path = file if isinstance(file, str) else file.path
+    try:
+        if isinstance(file, SchemaFile) and file.is_stdin:
+            data = sys.stdin.buffer.read(FILE_BYTES_MAX + 1)
+        else:
+            with open(path, "rb") as stream:  # noqa: PTH123 - Path would take "" for the current folder
+                data = stream.read(FILE_BYTES_MAX + 1)
+    except IsADirectoryError:
+        return Failure(FailureKind.UNREADABLE, path, "is a folder; expected a schema file (.avsc)")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return Failure(FailureKind.UNREADABLE, path, f"cannot be read: {reason}; expected a schema file")
+    return decode(data, path)
+
+
+def decode(data: bytes, path: str) -> str | Failure:
+    """The text that bytes hold, or why they hold none."""
+    if len(data) > FILE_BYTES_MAX:
+        message = f"longer than {FILE_BYTES_MAX} bytes; expected an Avro schema in JSON"
+        return Failure(FailureKind.INVALID, path, message, Position("", 1, 1))
+    if not data.strip():
+        message = "the file is empty; expected an Avro schema in JSON"
+        return Failure(FailureKind.INVALID, path, message, Position("", 1, 1))
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Failure(FailureKind.INVALID, path, *_not_text(data, error))
+
+
+def _not_text(data: bytes, error: UnicodeDecodeError) -> tuple[str, Position]:
+    """What is wrong with bytes that are not UTF-8, and where."""
+    before = data[: error.start]
+    line_start = before.rfind(b"\n") + 1
+    position = Position("", before.count(b"\n") + 1, len(before[line_start:].decode("utf-8")) + 1)
+    found = "UTF-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else f"the byte 0x{data[error.start]:02x}"
+    return f"not UTF-8 text (found {found}); expected an Avro schema in JSON", position

@@ -1,0 +1,190 @@
+"""From the settings and a command's flags to the values that a check takes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compat import CompatError, InvalidLevel, parse_level
+from compat.baseline_file import parse_baseline
+from compat.errors import NoSubject
+from compat.outcome import EXIT_CODES, FailureKind
+from compat.subjects import STRATEGIES, SubjectRule
+from compat.suppressions import parse_suppression
+from headrace.checking.baselines.base import Baseline, LevelChoice
+from headrace.checking.baselines.files import FilesBaseline
+from headrace.checking.baselines.folder import FolderBaseline
+from headrace.checking.baselines.git import GitBaseline
+from headrace.checking.run import Leniency, Naming, Sources, only_changed, read_sources
+from headrace.cli.command import CommandError
+from headrace.settings import CompatSettings, Settings
+
+if TYPE_CHECKING:
+    from registry.client import RegistryClient
+
+GIT_PREFIX = "git:"
+REGISTRY = "registry"
+URL_BEGINNINGS = ("http://", "https://")
+SETTINGS_ORIGIN = "the settings (compat.suppressions)"
+
+
+def add_source_flags(parser: argparse.ArgumentParser) -> None:
+    """What is checked, and what its subjects are called."""
+    parser.add_argument(
+        "schemas",
+        nargs="*",
+        metavar="SCHEMA",
+        help="schema file, pattern in quotes ('schemas/**/*.avsc'), folder, or - for standard input; default: "
+        "compat.schemas of the settings. Files may use each other's types in any order",
+    )
+    group = parser.add_argument_group("what is checked")
+    group.add_argument(
+        "--since", metavar="REF", help="only files that differ from where this branch left REF, and those that use them"
+    )
+    group.add_argument(
+        "--types", nargs="+", action="extend", metavar="PATH", help="files and folders of types that schemas may use"
+    )
+    group.add_argument("--stdin-name", default="", metavar="FILE", help="file name that standard input stands for")
+    group = parser.add_argument_group("subjects")
+    group.add_argument(
+        "--subject-strategy",
+        choices=sorted(STRATEGIES),
+        help="; ".join(f"{strategy.name}: {strategy.purpose}" for strategy in STRATEGIES.values())
+        + " (default: topic)",
+    )
+    group.add_argument(
+        "--subject",
+        action="append",
+        default=[],
+        metavar="[PATTERN=]SUBJECT",
+        help="the subject of files of such a path, before the strategy; may be made of {topic} {kind} {stem} {folder} "
+        "{record} {name} {namespace}; may be repeated",
+    )
+
+
+def sources_from(args: argparse.Namespace, settings: CompatSettings) -> Sources:
+    """The schemas that a command is about.
+
+    Raises:
+        BaselineFailed: `--since` cannot be told.
+    """
+    schemas = args.schemas or settings.schemas
+    if not schemas:
+        raise CommandError("no schema to work on; name files or folders, or set compat.schemas in headrace.toml")
+    if args.schemas.count("-") > 1:
+        raise CommandError("standard input (-) can be read only once")
+    types = args.types or settings.types
+    sources = read_sources(schemas, stdin_name=args.stdin_name, type_files=types)
+    return only_changed(sources, args.since) if args.since else sources
+
+
+def naming_from(args: argparse.Namespace, settings: CompatSettings) -> Naming:
+    """How subjects are named; rules of the command line go before those of the settings."""
+    rules = []
+    try:
+        for text in args.subject:
+            pattern, equals, subject = text.partition("=")
+            rules.append(SubjectRule(pattern, subject) if equals else SubjectRule("*", text))
+        rules += [SubjectRule(pattern, subject) for pattern, subject in settings.subjects.items()]
+    except NoSubject as error:
+        raise CommandError(f"--subject: {error}") from None
+    return Naming(args.subject_strategy or settings.subject_strategy, tuple(rules))
+
+
+def choice_from(args: argparse.Namespace, settings: CompatSettings) -> LevelChoice:
+    """Which level is asked for."""
+    text, origin = (args.level, "--level") if args.level else (settings.level, "compat.level")
+    try:
+        level = parse_level(text) if text else None
+    except InvalidLevel as error:
+        raise CommandError(f"{origin}: {error}") from error
+    return LevelChoice(level, args.all_versions or settings.all_versions)
+
+
+def baseline_from(args: argparse.Namespace, settings: Settings) -> Baseline:
+    """What the schemas are compared with: of the flags, else of the settings."""
+    given = [name for name in ("against", "against_registry", "against_db") if getattr(args, name) is not None]
+    if len(given) > 1:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise CommandError(f"{flags}: expected one baseline")
+    if args.against_registry is not None:
+        return _registry(settings, args.against_registry)
+    if args.against_db is not None:
+        return _database(settings, args.against_db)
+    places = args.against or settings.compat.against
+    if not places:
+        raise CommandError(
+            "nothing to compare with; give --against git:REF, a folder or files, or --against-registry URL, "
+            "or set compat.against in headrace.toml"
+        )
+    return _places(places, settings)
+
+
+def _places(places: Sequence[str], settings: Settings) -> Baseline:
+    special = [place for place in places if place.startswith((GIT_PREFIX, *URL_BEGINNINGS)) or place == REGISTRY]
+    if special and len(places) > 1:
+        raise CommandError(f"--against: {special[0]} stands alone; only files may be several, oldest first")
+    place = places[0]
+    if place.startswith(GIT_PREFIX):
+        revision, _, path = place.removeprefix(GIT_PREFIX).partition(":")
+        return GitBaseline(revision, path)
+    if special:
+        return _registry(settings, "" if place == REGISTRY else place)
+    if len(places) == 1 and place and "\x00" not in place and Path(place).is_dir():
+        return FolderBaseline(place)
+    return FilesBaseline(places)
+
+
+def _registry(settings: Settings, url: str) -> Baseline:
+    from headrace.checking.baselines.registry import RegistryBaseline
+
+    return RegistryBaseline(client_from(settings, url))
+
+
+def _database(settings: Settings, url: str) -> Baseline:
+    from headrace.checking.baselines.database import DatabaseBaseline
+
+    return DatabaseBaseline(settings, url)
+
+
+def client_from(settings: Settings, url: str) -> RegistryClient:
+    """A client of the registry at a URL, "" for the one of the settings, with the settings' credentials.
+
+    Raises:
+        CommandError: with the exit code of a registry that cannot be used.
+    """
+    from headrace.registry_client import registry_client
+    from registry.errors import RegistryError
+
+    if url:
+        settings = replace(settings, registry=replace(settings.registry, url=url))
+    try:
+        return registry_client(settings)
+    except RegistryError as error:
+        raise CommandError(str(error), EXIT_CODES[FailureKind.REGISTRY]) from None
+
+
+def leniency_from(args: argparse.Namespace, settings: CompatSettings) -> Leniency:
+    """What is found and does not count."""
+    suppressions = []
+    for number, table in enumerate(settings.suppressions, 1):
+        try:
+            suppressions.append(parse_suppression(table))
+        except CompatError as error:
+            raise CommandError(f"compat.suppressions, table {number}: {error}") from None
+    path = args.baseline or settings.baseline
+    leniency = Leniency(tuple(suppressions), SETTINGS_ORIGIN)
+    if not path or args.write_baseline:
+        return leniency
+    try:
+        known = parse_baseline(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CommandError(
+            f"the baseline file {path} cannot be read: {error.strerror}; make it with --write-baseline {path}"
+        ) from None
+    except (UnicodeDecodeError, CompatError) as error:
+        raise CommandError(f"the baseline file {path} cannot be used: {error}") from None
+    return replace(leniency, known=known, baseline_file=path)

@@ -1,0 +1,80 @@
+"""Where an outcome goes: standard output in one format, files in others, what could not be judged to standard error."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from compat.formats import FORMATS, render
+from compat.formats.text import COLOURED, PLAIN, outcome_text
+from compat.outcome import Outcome
+from headrace.cli.command import CommandError
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A file that gets a format."""
+
+    format: str
+    path: str
+
+
+def parse_outputs(texts: Sequence[str]) -> tuple[Output, ...]:
+    """`FORMAT=PATH` of each.
+
+    Raises:
+        CommandError: one of them is none.
+    """
+    outputs = []
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if name not in FORMATS or not equals or not path:
+            raise CommandError(f"--output: expected FORMAT=PATH with one of {', '.join(FORMATS)}, found {text!r}")
+        outputs.append(Output(name, path))
+    return tuple(outputs)
+
+
+def write_outputs(outcome: Outcome, outputs: Sequence[Output]) -> None:
+    """Writes the files, and the folders they lie in.
+
+    Raises:
+        CommandError: one cannot be written.
+    """
+    for output in outputs:
+        path = Path(output.path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # A file name need not be valid text; escaped, it is still there to read.
+            path.write_text(render(output.format, outcome), encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise CommandError(f"--output: {output.path} cannot be written: {error.strerror}") from None
+
+
+def print_outcome(outcome: Outcome, name: str, *, verbose: bool = False, quiet: bool = False) -> None:
+    """The outcome on standard output, and one line on standard error for each schema that could not be judged."""
+    let_everything_through(sys.stdout)
+    let_everything_through(sys.stderr)
+    if name == "text":
+        style = COLOURED if wants_colour(sys.stdout) else PLAIN
+        text = outcome_text(outcome, style, verbose=verbose, quiet=quiet)
+    else:
+        text = render(name, outcome)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    for failure in outcome.failures:
+        print(failure.text(), file=sys.stderr)
+
+
+def let_everything_through(stream: TextIO) -> None:
+    """A file name need not be valid text, and not every terminal has every character; neither may end the check."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+
+
+def wants_colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,228 @@
+"""A whole check: a plan, then its outcome. What each step decides is a value that the next one takes."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from avro_schema import Schema, SchemaParseError
+from compat import LEVELS, CompatError, VersionedSchema, check_level
+from compat.baseline_file import leave_out_known
+from compat.errors import NoSubject
+from compat.outcome import Checked, Failure, FailureKind, Outcome, with_fingerprints
+from compat.report import checked_of
+from compat.subjects import SchemaPlace, SubjectRule, needs_record, subject_of
+from compat.suppressions import Suppression, suppress
+from headrace.checking.baselines.base import Baseline, BaselineFailed, Earlier, History, LevelChoice, Wanted
+from headrace.checking.changed import changed_since
+from headrace.checking.git import GitFailed
+from headrace.checking.inputs import SchemaFile, find_files, read_text
+from headrace.checking.processes import answers_of
+from headrace.checking.siblings import sibling_texts
+from headrace.checking.type_sets import TypeSet, plain_text, root_name
+from headrace.version import VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How subjects are named; see `compat.subjects`."""
+
+    strategy: str = "topic"
+    rules: tuple[SubjectRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Leniency:
+    """What is found and does not count. `known` are the fingerprints of `baseline_file`."""
+
+    suppressions: tuple[Suppression, ...] = ()
+    suppressions_origin: str = ""
+    known: Mapping[str, str] = field(default_factory=dict)
+    baseline_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The new schemas: `files` with their `texts` and `types`, and what could not be read."""
+
+    files: tuple[SchemaFile, ...]
+    texts: Mapping[str, str]
+    types: TypeSet
+    failures: tuple[Failure, ...]
+
+
+def read_sources(arguments: Sequence[str], *, stdin_name: str = "", type_files: Sequence[str] = ()) -> Sources:
+    """The schemas that arguments name.
+
+    Args:
+        type_files: files and folders that may define types which the schemas use, and are not checked themselves.
+    """
+    found = find_files(arguments, stdin_name=stdin_name)
+    texts, failures = _read(found.files)
+    extra = find_files(type_files)
+    more, _ = _read(extra.files)
+    types = TypeSet({**more, **texts}, more=sibling_texts)
+    files = tuple(file for file in found.files if file.path in texts)
+    return Sources(files, texts, types, (*found.failures, *failures, *extra.failures))
+
+
+def _read(files: Sequence[SchemaFile]) -> tuple[dict[str, str], list[Failure]]:
+    texts: dict[str, str] = {}
+    failures = []
+    for file in files:
+        text = read_text(file)
+        if isinstance(text, Failure):
+            failures.append(text)
+        else:
+            texts[file.path] = text
+    return texts, failures
+
+
+def only_changed(sources: Sources, revision: str) -> Sources:
+    """The same with those files only that differ from a revision.
+
+    Raises:
+        BaselineFailed: git cannot tell.
+    """
+    try:
+        return replace(sources, files=changed_since(sources.files, revision, sources.types))
+    except GitFailed as error:
+        raise BaselineFailed.because(FailureKind.UNREADABLE, f"--since {revision}", str(error)) from None
+
+
+def wanted_of(sources: Sources, naming: Naming) -> tuple[list[Wanted], list[Failure]]:
+    """The schemas with their subjects, and those whose subject cannot be told."""
+    wanted: list[Wanted] = []
+    failures: list[Failure] = []
+    by_record = needs_record(naming.strategy, naming.rules)
+    for file in sources.files:
+        text = sources.texts[file.path]
+        place = SchemaPlace(file.path, root_name(text) if by_record else "")
+        try:
+            wanted.append(Wanted(file, subject_of(place, naming.strategy, naming.rules), text))
+        except NoSubject as error:
+            if _is_schema(sources.types, file.path, failures):
+                failures.append(Failure(FailureKind.UNREADABLE, file.path, str(error)))
+    return wanted, failures
+
+
+def _is_schema(types: TypeSet, path: str, failures: list[Failure]) -> bool:
+    """What is no schema has no name either; the first is what is told."""
+    try:
+        types.schema(path)
+    except SchemaParseError as error:
+        failures.append(Failure(FailureKind.INVALID, path, error.message, error.position))
+        return False
+    return True
+
+
+def check(
+    sources: Sources,
+    naming: Naming,
+    baseline: Baseline,
+    choice: LevelChoice,
+    *,
+    require_subject: bool = False,
+    processes: int | None = None,
+) -> Outcome:
+    """Every schema compared with its baseline; what is wrong with one does not stop the others."""
+    wanted, failures = wanted_of(sources, naming)
+    failures = [*sources.failures, *failures]
+    try:
+        histories = baseline.histories(wanted, choice) if wanted else []
+    except BaselineFailed as error:
+        broken = [failure for item in wanted if (failure := _invalid(sources.types, item)) is not None]
+        return Outcome((), (*failures, *error.failures, *broken), tool_version=VERSION)
+    judge = Judge(sources.types, baseline.name, choice, require_subject)
+    answers = answers_of(partial(_judge, judge), list(zip(wanted, histories, strict=True)), processes)
+    checked = tuple(answer for answer in answers if isinstance(answer, Checked))
+    failed = [answer for answer in answers if isinstance(answer, Failure)]
+    return Outcome(checked, (*failures, *failed), tool_version=VERSION)
+
+
+def _judge(judge: Judge, item: tuple[Wanted, History]) -> Checked | Failure:
+    return judge.answer(*item)
+
+
+def _invalid(types: TypeSet, wanted: Wanted) -> Failure | None:
+    try:
+        types.schema(wanted.file.path)
+    except SchemaParseError as error:
+        return Failure(FailureKind.INVALID, wanted.file.path, error.message, error.position)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """What is the same for every schema of a run."""
+
+    types: TypeSet
+    baseline: str
+    choice: LevelChoice
+    require_subject: bool = False
+
+    def answer(self, wanted: Wanted, history: History) -> Checked | Failure:
+        """One schema against its history."""
+        path = wanted.file.path
+        try:
+            candidate = self.types.schema(path)
+        except SchemaParseError as error:
+            return Failure(FailureKind.INVALID, path, error.message, error.position)
+        try:
+            versions, notes = self._versions(wanted, candidate, history)
+        except SchemaParseError as error:
+            return Failure(FailureKind.INVALID, error.source or path, error.message, error.position)
+        if not versions and self.require_subject:
+            message = f"{self.baseline} has no earlier version of {wanted.subject}, and --require-subject asks for one"
+            return Failure(FailureKind.NOT_REGISTERED, path, message)
+        level = self.choice.effective(history.level)
+        try:
+            report = check_level(candidate, versions, level, every_version=True)
+        except CompatError as error:
+            return Failure(FailureKind.INCOMPARABLE, path, str(error))
+        origin = "as asked" if self.choice.level else history.level_origin or "the default"
+        checked = checked_of(
+            report, subject=wanted.subject, baseline=self.baseline, level_origin=origin, known=history.known
+        )
+        checked = replace(checked, is_new=not history.versions, notes=(*history.notes, *notes))
+        return with_fingerprints(checked)
+
+    def _versions(self, wanted: Wanted, candidate: Schema, history: History) -> tuple[list[VersionedSchema], list[str]]:
+        """The versions that the level asks for; one that says the same word for word is the candidate itself.
+
+        Raises:
+            SchemaParseError: one of them is no schema, and the history does not skip such.
+        """
+        transitive = self.choice.is_transitive(history.level)
+        rule = LEVELS[self.choice.effective(history.level)]
+        asked = history.versions if transitive else history.versions[-1:]
+        same_text = self._comparable_text(wanted)
+        versions, notes = [], []
+        for earlier in asked if rule.directions else history.versions[-1:]:
+            try:
+                schema = candidate if same_text(earlier) else earlier.parse()
+            except SchemaParseError as error:
+                if not history.skips_broken:
+                    raise
+                notes.append(f"{earlier.label} is no valid schema, so nothing is compared with it: {error}")
+            else:
+                versions.append(VersionedSchema(earlier.version, schema, earlier.label))
+        return versions, notes
+
+    def _comparable_text(self, wanted: Wanted) -> Callable[[Earlier], bool]:
+        """Whether a version's text is the candidate's; never where other files take part in its meaning."""
+        if not self.types.stands_alone(wanted.file.path):
+            return lambda _: False
+        text = plain_text(wanted.text)
+        return lambda earlier: earlier.text == wanted.text or plain_text(earlier.text) == text
+
+
+def with_leniency(outcome: Outcome, leniency: Leniency, today: datetime.date) -> Outcome:
+    """The same outcome with what is suppressed or known marked, and what is to be told of that."""
+    checked, notes = suppress(outcome.checked, leniency.suppressions, today, leniency.suppressions_origin)
+    if leniency.known:
+        checked, gone = leave_out_known(checked, leniency.known, leniency.baseline_file)
+        notes = (*notes, *gone)
+    return replace(outcome, checked=checked, notes=(*outcome.notes, *notes))
