@@ -1,0 +1,50 @@
+"""The client of the other rooms over two registries on one database, one of which is killed under load."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from registry.client import RegistryClient
+
+pytestmark = pytest.mark.fault
+
+THREADS = 8
+SCHEMAS = 240
+SUBJECTS = 4
+KILLED_AFTER = 60  # registrations
+
+
+def test_no_registration_fails_when_a_registry_is_killed(start_service: Any, tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'registry.db'}"
+    serve = ["registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "127.0.0.1:0"]
+    services = [start_service("headrace", *serve, "--database-url", database) for _ in range(2)]
+    urls = [service.addresses["registry"] for service in services]
+    done = threading.Semaphore(0)
+
+    with RegistryClient(urls) as client, ThreadPoolExecutor(THREADS) as pool:
+        client.set_compatibility("NONE")
+
+        def register(number: int) -> tuple[int, int]:
+            text = f'{{"type":"fixed","name":"F{number}","size":1}}'
+            registered = client.register(f"subject-{number % SUBJECTS}", text)
+            done.release()
+            return number, registered.schema_id
+
+        registering = [pool.submit(register, number) for number in range(SCHEMAS)]
+        for _ in range(KILLED_AFTER):
+            done.acquire()
+        services[0].kill()
+        ids = dict(future.result() for future in registering)
+
+        assert len(set(ids.values())) == SCHEMAS
+        for number in range(SUBJECTS):
+            versions = client.versions(f"subject-{number}")
+            assert versions == list(range(1, SCHEMAS // SUBJECTS + 1))
+    with RegistryClient(urls[1]) as other:
+        for number, schema_id in ids.items():
+            assert f'"F{number}"' in other.schema_by_id(schema_id).text
