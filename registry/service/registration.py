@@ -247,7 +247,9 @@ def _decide_import(
     there = repository.version(subject, version)
     if there is not None and there.schema.schema_id != schema_id:
         raise SchemaIdMismatch(str(schema_id), subject=subject, version=version, schema_id=there.schema.schema_id)
-    return _Plan(subject, view.state, candidate, version, known=owner, imposed_id=schema_id, revives=True)
+    # What only adds changes no answer that is kept; thousands of versions come so, and each would wait for the others.
+    revives = there is not None or (owner is not None and repository.is_hidden(owner.row_key, subject))
+    return _Plan(subject, view.state, candidate, version, known=owner, imposed_id=schema_id, revives=revives)
 
 
 def _planned(repository: Repository, plan: _Plan) -> _Plan:
