@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from registry.domain import SubjectVersion
-from registry.names import GLOBAL_CONTEXT
+from registry.names import DEFAULT_CONTEXT, GLOBAL_CONTEXT
 from registry.transfer.at_once import AT_ONCE
 from registry.transfer.errors import RegistryChanged
 from registry.transfer.remote import Remote
@@ -18,6 +18,7 @@ from registry.transfer.snapshot import (
     Selection,
     Snapshot,
     in_order_of_references,
+    scope_of_context,
     scopes_of,
 )
 
@@ -42,12 +43,22 @@ def read_registry(remote: Remote, selection: Selection, steps: Steps) -> Snapsho
         told = selection.contexts_told((*contexts, GLOBAL_CONTEXT))
         configs, modes = read_scopes(remote, scopes_of(told, {version.subject for version in versions}), steps)
         if read_versions(remote, remote.contexts(), steps) == every:
-            return Snapshot(told, versions, configs, modes)
+            return Snapshot(tuple(_worth_telling(told, versions, {*configs, *modes})), versions, configs, modes)
         logger.warning("registry_changed attempt=%d url=%s", attempt, remote.url)
     raise RegistryChanged(
         f"{remote.url} was written to while it was read, {ATTEMPTS_MAX} times; "
         "set its mode to READONLY for the time and export again"
     )
+
+
+def _worth_telling(
+    contexts: Iterable[str], versions: Iterable[ExportedVersion], scopes: Collection[str]
+) -> Iterator[str]:
+    """Without those that hold nothing any more: the API cannot make an empty context."""
+    held = {version.context for version in versions}
+    for context in contexts:
+        if context in (DEFAULT_CONTEXT, GLOBAL_CONTEXT, *held) or scope_of_context(context) in scopes:
+            yield context
 
 
 def read_versions(remote: Remote, contexts: Iterable[str], steps: Steps) -> dict[SubjectVersion, ExportedVersion]:

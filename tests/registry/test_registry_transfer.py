@@ -162,6 +162,20 @@ def test_any_registry_is_copied_also_in_two_attempts(data: st.DataObject) -> Non
     assert exported(target) == content
 
 
+def test_a_context_that_holds_nothing_any_more_is_left_out() -> None:
+    class Emptied(ReferenceRegistry):
+        def _get_contexts(self, rest: list[str], query: dict[str, Any], body: dict[str, Any]) -> list[str]:
+            return [".", ".empty", ".kept"]
+
+    registry = Emptied()
+    registry.call("PUT", "/config/:.kept:", body={"compatibility": "NONE"})
+    assert [line["context"] for line in lines(exported(registry)) if line["kind"] == "context"] == [
+        ".",
+        ".__GLOBAL",
+        ".kept",
+    ]
+
+
 def test_versions_of_a_subject_stay_in_order_where_references_allow() -> None:
     registry = ReferenceRegistry()
     registry.register("b", fixed(1))
