@@ -23,6 +23,7 @@ from registry.errors import (
     UNANSWERED,
     AccessRefused,
     RegistryError,
+    RegistryUnavailable,
     SchemaNotFound,
     SubjectNotFound,
     VersionNotFound,
@@ -92,7 +93,11 @@ class WriterSchemas:
     @property
     def outage(self) -> str:
         """Why the registry could not be asked, "" while it answers."""
-        return str(self._outage) if self._outage else ""
+        if self._outage is None:
+            return ""
+        return (
+            str(self._outage) if isinstance(self._outage, RegistryUnavailable) else f"schema registry: {self._outage}"
+        )
 
     def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas | Waiting | SchemaProblem:
         """The schemas to load a topic with. `known` is what has been decided of it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE
@@ -186,3 +188,12 @@ def test_contexts(client: RegistryClient, subject: str) -> None:
     assert parsed[0] == parsed[1] == parsed[2] == parsed[3]
     with pytest.raises(errors.SubjectNotFound):
         client.versions(f"{subject}-nowhere")
+
+
+def test_the_page_of_clients_is_true(registry_url: str) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "registry-clients.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        # Nobody is at the other addresses; making a client asks nobody.
+        exec(example.replace("http://127.0.0.1:8081", registry_url), {})
