@@ -20,6 +20,9 @@ EVERYWHERE: Final = ":.__GLOBAL:"
 """Scope of the configuration and the mode of every context."""
 
 EVERY_CONTEXT_PREFIX: Final = ":*:"
+NAME_BYTES_MAX: Final = 1_300
+"""Of a subject's name and of a context's, in UTF-8. PostgreSQL indexes at most 2,700 bytes, where both meet."""
+
 RESERVED_NAMES: Final = frozenset({"__GLOBAL", "__EMPTY"})
 
 
@@ -101,7 +104,7 @@ def subject_name(text: str) -> str:
     """The subject that a path segment or a reference names; `:.:orders` is `orders`.
 
     Raises:
-        InvalidSubject: it has control characters, a reserved name or context, or cannot be told from another one.
+        InvalidSubject: it is long, has control characters, a reserved name or context, or cannot be told from another.
     """
     context, name = _split_valid(text)
     if context == GLOBAL_CONTEXT:
@@ -135,13 +138,15 @@ def in_context_of(subject: str, text: str) -> str:
 
 
 def context_name(text: str) -> str:
-    """The context that a path segment names, with or without its dot.
+    """The context that a path segment names: with or without its dot, or as it stands in front of a subject.
 
     Raises:
         InvalidSubject: it holds what no name of a context can.
     """
+    if text.startswith(":.") and text.endswith(":") and len(text) > 2:
+        text = text[1:-1]
     name = text if text.startswith(".") else f".{text}"
-    if ":" in name or not is_storable(name):
+    if ":" in name or not is_storable(name) or _is_long(name):
         raise InvalidSubject(subject=text)
     return name
 
@@ -155,6 +160,10 @@ def _split_valid(text: str) -> tuple[str, str]:
     context, name = split_subject(text)
     # `:.::.c:a` would be the name `:.c:a` in the default context, which is already the text for another subject.
     ambiguous = context == DEFAULT_CONTEXT and name.startswith((":.", EVERY_CONTEXT_PREFIX))
-    if name in RESERVED_NAMES or ambiguous or not is_storable(text):
+    if name in RESERVED_NAMES or ambiguous or not is_storable(text) or _is_long(context) or _is_long(name):
         raise InvalidSubject(subject=text)
     return context, name
+
+
+def _is_long(name: str) -> bool:
+    return len(name.encode()) > NAME_BYTES_MAX

@@ -91,7 +91,7 @@ def test_subjects_are_listed_by_prefix_and_page(registry: Registry, subject: str
     assert f"{subject}.a" in registry.get("/subjects").json
 
 
-@pytest.mark.parametrize("encoded", ["a%2Fb", "%C3%A4%20%3F", "a+b", "%25", "..%2f..", "a%3Ab", "%2A", "x" * 3000])
+@pytest.mark.parametrize("encoded", ["a%2Fb", "%C3%A4%20%3F", "a+b", "%25", "..%2f..", "a%3Ab", "%2A", "x" * 1300])
 def test_any_character_in_a_subject(registry: Registry, encoded: str) -> None:
     from urllib.parse import unquote
 
