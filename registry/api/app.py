@@ -20,6 +20,7 @@ from registry.api import access, compatibility, config, contexts, health, metric
 from registry.api.answers import content_type
 from registry.api.context_paths import in_context
 from registry.api.entities import Profile
+from registry.api.openapi import views as openapi
 from registry.api.services import Services
 from registry.api.wsgi_call import KEEP_KEY, ROUTE_KEY
 from registry.operation.metrics import MetricsPage, new_counts
@@ -30,7 +31,7 @@ REQUEST_BYTES_MAX = 4 * 1024 * 1024
 KEPT_BLUEPRINTS = frozenset({"subjects", "schemas", "compatibility", "config", "mode"})
 """Whose answers may be given again while what they rest on has not changed; the others speak of the process."""
 
-OWN_TYPE_BLUEPRINTS = frozenset({"metrics"})
+OWN_TYPE_BLUEPRINTS = frozenset({"metrics", "openapi"})
 """Whose answers are not of the API's content types."""
 
 
@@ -77,7 +78,7 @@ def create_app(
     if users is not None:
         access.install(app, users)
     app.extensions[metrics.EXTENSION] = MetricsPage(new_counts(1) if counts is None else counts, version)
-    for module in (health, metrics, contexts, subjects, schemas, compatibility, config, mode):
+    for module in (health, metrics, openapi, contexts, subjects, schemas, compatibility, config, mode):
         app.register_blueprint(module.blueprint)
     app.before_request(_refuse_unacceptable)
     app.after_request(_tell_front)
