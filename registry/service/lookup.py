@@ -71,21 +71,20 @@ class Lookup:
         """Ascending; with `deleted_as_negative` all, those deleted softly as negative numbers.
 
         Raises:
-            SubjectNotFound: there are none.
+            SubjectNotFound: nothing is stored under the subject, or only what is deleted and not asked for.
         """
 
         def read(repository: Repository) -> list[int]:
             name = aliased(repository, subject)
             stored = repository.version_numbers(name)
-            if deleted_as_negative:
-                found = [-number if is_deleted else number for number, is_deleted in stored]
-            elif deleted_only:
-                found = [number for number, is_deleted in stored if is_deleted]
-            else:
-                found = [number for number, is_deleted in stored if deleted or not is_deleted]
-            if not found:
+            live = [number for number, is_deleted in stored if not is_deleted]
+            if not (stored if deleted or deleted_only or deleted_as_negative else live):
                 raise SubjectNotFound(subject=name)
-            return found
+            if deleted_as_negative:
+                return [-number if is_deleted else number for number, is_deleted in stored]
+            if deleted_only:
+                return [number for number, is_deleted in stored if is_deleted]
+            return [number for number, _ in stored] if deleted else live
 
         return self._database.read(read)
 
@@ -232,11 +231,13 @@ class Lookup:
 
         def read(repository: Repository) -> list[int]:
             name = aliased(repository, subject)
-            found = repository.version(name, version, deleted=version != LATEST)
+            found = self._first(
+                repository, name, lambda other: repository.version(other, version, deleted=version != LATEST)
+            )
             if found is None:
                 _require_subject(repository, name, deleted=True)
                 raise VersionNotFound(subject=name, version=version)
-            schemas = repository.referencing(name, found.version, deleted=deleted)
+            schemas = repository.referencing(found.subject, found.version, deleted=deleted)
             return sorted({schema.schema_id for schema in schemas})
 
         return self._database.read(read)

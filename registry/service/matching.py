@@ -21,7 +21,7 @@ def matching(
     version: int | None = None,
     deleted: bool = False,
 ) -> StoredVersion | None:
-    """The newest version of a subject that says the same as the candidate.
+    """The version of a subject that holds the very candidate, else the newest that says the same.
 
     Args:
         repository: where the schemas are.
@@ -40,8 +40,9 @@ def matching(
     if not any(keys.get(number) == candidate.lookup_key for number in numbers):
         return None
     found = repository.versions(subject=subject, lookup_key=candidate.lookup_key, deleted=deleted)
-    chosen = (item for item in reversed(found) if item.version in numbers)
-    return next((item for item in chosen if _says_the_same(candidate.content, item)), None)
+    chosen = [item for item in reversed(found) if item.version in numbers]
+    same = (item for item in chosen if item.schema.content == candidate.content)
+    return next(same, None) or next((item for item in chosen if _says_the_same(candidate.content, item)), None)
 
 
 def completed(

@@ -29,15 +29,16 @@ class Modes:
         self._mutable = mutable
 
     def of_scope(self, scope: str | None, *, in_effect: bool) -> Mode:
-        """The mode that is set at a scope itself, or with `in_effect` the one that holds in it.
+        """The mode that is set at a scope, or the one that overrides it; with `in_effect` the one that holds there.
 
         Raises:
             SubjectModeNotConfigured: none is set; the default context is READWRITE then.
         """
 
         def read(repository: Repository) -> Mode:
-            if in_effect:
-                return mode_of(repository, scope)
+            in_scope = mode_of(repository, scope)
+            if in_effect or in_scope is Mode.READONLY_OVERRIDE:
+                return in_scope
             found = repository.modes([scope]).get(scope)
             if found is None and scope is not None:
                 raise SubjectModeNotConfigured(subject=scope)

@@ -152,7 +152,9 @@ class Registration:
         tagged = self._tagged(repository, subject, request)
         request, is_tagged = tagged, tagged is not request
         candidate, problem = self._parsed(repository, request, settings, normalize)
-        if candidate is not None and not is_tagged and not adds_to_requests(config):
+        # Whoever names the next version wants a new one, unless it comes with the id that the version has.
+        is_new = request.version not in (None, 0, LATEST) and request.schema_id is None
+        if candidate is not None and not (is_new or is_tagged or adds_to_requests(config)):
             existing = matching(repository, subject, view, candidate, version=request.version)
             if existing is not None and request.schema_id in (None, existing.schema.schema_id):
                 return existing

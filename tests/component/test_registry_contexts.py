@@ -80,6 +80,10 @@ def test_lists_of_subjects(registry: Registry, query: str, expected: list[str]) 
         ("GET", "/contexts/.shop/subjects?subjectPrefix=:*:", "/subjects?subjectPrefix=:*:"),
         ("GET", "/contexts/.shop/subjects?subject=on", "/subjects?subjectPrefix=:.shop:on"),
         ("GET", "/contexts/./subjects", "/subjects?subjectPrefix="),
+        ("GET", "/contexts/:.:/subjects", "/subjects?subjectPrefix="),
+        ("GET", "/contexts/:.:/mode", "/mode"),
+        ("GET", "/contexts/:.shop:/subjects", "/subjects?subjectPrefix=:.shop:"),
+        ("GET", "/contexts/%3A.shop%3A/subjects/orders/versions", "/subjects/:.shop:orders/versions"),
         ("GET", "/contexts/.shop/subjects/orders/versions", "/subjects/:.shop:orders/versions"),
         ("GET", "/contexts/.shop/subjects/orders/versions/", "/subjects/:.shop:orders/versions"),
         ("GET", "/contexts/shop/subjects/orders/versions/1", "/subjects/:.shop:orders/versions/1"),
@@ -135,7 +139,9 @@ def test_writing_in_a_context(registry: Registry) -> None:
     assert registry.delete(path).json == [1]
 
 
-@pytest.mark.parametrize("path", ["/contexts/a:b/subjects", "/contexts/:.shop:/subjects/orders/versions"])
+@pytest.mark.parametrize(
+    "path", ["/contexts/a:b/subjects", "/contexts/:.a:b/subjects/orders/versions", "/contexts/::/subjects"]
+)
 def test_a_context_has_no_colon_in_its_name(registry: Registry, path: str) -> None:
     assert registry.get(path).problem[:2] == (400, 400)
 
@@ -148,6 +154,7 @@ def test_a_context_has_no_colon_in_its_name(registry: Registry, path: str) -> No
         ("/subjects/only/versions/latest", {"subject": ":.shop:only", "version": 1, "id": 2}),
         ("/subjects/orders/versions/1", {"subject": "orders", "version": 1, "id": 1}),
         ("/subjects/:.twin:only/versions/1", None),
+        ("/subjects/:.shop:only/versions/2", None),
         ("/subjects/:.shop:only/versions/1", {"subject": ":.shop:only", "version": 1, "id": 2}),
         # An id under such a subject likewise; if no subject has it, it is the default context's.
         ("/schemas/ids/2?subject=only", {"subject": ":.shop:only", "version": 1, "schema": BYTES}),
@@ -179,9 +186,11 @@ def test_a_schema_is_looked_up_in_all_contexts(registry: Registry) -> None:
     assert registry.post("/subjects/:.twin:only", {"schema": BYTES}).problem[1] == 40401
 
 
-@pytest.mark.parametrize("path", ["/subjects/only/versions", "/subjects/only/versions/1/referencedby"])
-def test_lists_are_of_the_named_context_only(registry: Registry, path: str) -> None:
-    assert registry.get(path).problem[1] == 40401
+def test_versions_are_listed_and_deleted_in_the_named_context_only(registry: Registry) -> None:
+    assert registry.get("/subjects/only/versions").problem[1] == 40401
+    assert registry.delete("/subjects/only").problem[1] == 40401
+    assert registry.delete("/subjects/only/versions/1").problem[1] == 40401
+    assert registry.get("/subjects/only/versions/1/referencedby").json == []
 
 
 def test_a_reference_is_in_the_context_of_its_schema_unless_it_says_another(registry: Registry) -> None:

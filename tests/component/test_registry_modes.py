@@ -103,6 +103,15 @@ def test_the_mode_of_all(registry: Registry) -> None:
     assert registry.delete("/mode").json == {"mode": "READWRITE"}
 
 
+def test_a_mode_that_overrides_is_that_of_every_subject(registry: Registry) -> None:
+    set_mode(registry, "s", "READWRITE")
+    set_mode(registry, "", "READONLY_OVERRIDE")
+    assert registry.get("/mode/s").json == registry.get("/mode/other").json == {"mode": "READONLY_OVERRIDE"}
+    assert registry.register("s", STRING).problem[1] == 42205
+    registry.delete("/mode")
+    assert registry.get("/mode/s").json == {"mode": "READWRITE"}
+
+
 def test_removing_modes_with_those_inside(registry: Registry, context: str) -> None:
     for scope in (context, f"{context}a", f"{context}b", ":.beside:s"):
         set_mode(registry, scope, "READONLY")

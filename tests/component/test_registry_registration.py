@@ -34,11 +34,11 @@ def fixed(label: object) -> str:
     [
         # Found before anything else is asked …
         ({"schema": USER_1}, 1),
-        ({"schema": USER_1, "version": 1}, 1),
         ({"schema": USER_1, "version": 0}, 1),
         ({"schema": USER_2, "version": -1}, 2),
-        # … but not under another number or id, and as the latest only if it is.
-        ({"schema": USER_1, "version": 2}, 42201),
+        # … but not for a request that wants a new version, nor under another id, and as the latest only if it is.
+        ({"schema": USER_1, "version": 1}, 42201),
+        ({"schema": USER_2, "version": 2}, 42201),
         ({"schema": USER_1, "version": 3}, 3),
         ({"schema": USER_1, "version": -1}, 3),
         ({"schema": USER_1, "id": 99}, 42205),
@@ -96,6 +96,57 @@ def test_a_version_that_is_asked_for_is_told_in_the_metadata(registry: Registry,
     second = registry.register(subject, STRING).json
     assert second["metadata"] == {"properties": {"confluent:version": "2"}}
     assert registry.post(f"/subjects/{subject}", {"schema": STRING}).json["version"] == 2
+
+
+VERSION = "confluent:version"
+STEPS: tuple[tuple[str, int | None, dict[str, str] | None, Any, Any], ...] = (
+    # what is done, the version and the metadata in the request, the version that answers, the number it tells
+    ("register", None, None, 1, None),
+    ("register", -1, None, 1, None),
+    ("register", 2, None, 2, "2"),
+    ("register", -1, None, 2, "2"),
+    ("look up", None, None, 1, None),
+    ("look up", None, {VERSION: "1"}, 1, None),
+    ("look up", None, {VERSION: "2"}, 2, "2"),
+    ("delete", 1, None, 1, None),
+    ("look up", None, None, 2, "2"),
+    ("register", None, None, 2, "2"),
+    ("register", 3, None, 3, "3"),
+    ("register", -1, None, 3, "3"),
+    ("register", 3, None, 42201, None),
+    ("register", 4, None, 4, "4"),
+    ("look up", None, None, 4, "4"),
+    ("register", None, {VERSION: "-1"}, 5, "5"),
+    ("register", None, {VERSION: "2"}, 2, "2"),
+    ("register", None, {VERSION: "3"}, 3, "3"),
+    ("register", None, {VERSION: "0"}, 6, "6"),
+    ("register", None, {}, 6, "6"),
+    ("register", None, {"key": "value"}, 7, None),
+    ("register", -1, None, 8, "8"),
+    ("look up", None, {"key": "value"}, 7, None),
+    ("delete", 7, None, 7, None),
+    ("look up", None, {"key": "value"}, 8, "8"),
+)
+
+
+def test_numbers_of_versions_in_metadata(registry: Registry, subject: str) -> None:
+    """The steps are those of the Confluent registry's own test of such numbers."""
+    for number, (step, version, properties, expected, told) in enumerate(STEPS):
+        body = {"schema": USER_1, "version": version, "metadata": properties and {"properties": properties}}
+        if properties == {}:
+            body["metadata"] = {"properties": {}}
+        if step == "delete":
+            answer = registry.delete(f"/subjects/{subject}/versions/{version}")
+            assert answer.json == expected
+            continue
+        path = f"/subjects/{subject}" + ("/versions" if step == "register" else "")
+        answer = registry.post(path, body)
+        if answer.status != 200:
+            assert answer.problem[1] == expected, number
+            continue
+        found = registry.get(f"/subjects/{subject}/versions/{answer.json['version']}").json
+        numbers = found.get("metadata", {}).get("properties", {}).get(VERSION)
+        assert (answer.json["version"], numbers) == (expected, told), number
 
 
 def test_metadata_makes_schemas_differ(registry: Registry, subject: str) -> None:
