@@ -397,6 +397,50 @@ def test_new_schemas_may_be_left_unchecked(registry: RegistryInProcess, subject:
     assert registry.register(subject, bad_namespace).json["version"] == 2
 
 
+def field(kind: str, more: str = "") -> str:
+    return f'{{"type":"record","name":"R","fields":[{{"name":"a","type":{kind}{more}}}]}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"type":"enum","name":"E","symbols":[]}',
+        '{"type":"fixed","name":"F","size":0}',
+        '{"type":"bytes","logicalType":"decimal","precision":2,"scale":4}',
+        field('["null","int"]', ',"default":1'),
+        field('["int","null"]', ',"default":null'),
+        field('"null"', ',"default":null'),
+    ],
+)
+def test_schemas_that_are_accepted(registry: RegistryInProcess, subject: str, text: str) -> None:
+    assert registry.register(subject, text).json["schema"] == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"type":"record","name":"R","fields":[{"name":"bad-field","type":"int"}]}', "bad-field"),
+        ('{"type":"record","name":"é","fields":[]}', "é"),
+        ('{"type":"fixed","name":"F","namespace":"a-b","size":1}', "a-b"),
+        (field('"int"', ',"default":"x"'), '"x"'),
+        (field('["null","string"]', ',"default":1'), "1"),
+        ('{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"a","type":"int"}]}', "a"),
+        ('{"type":"enum","name":"E"}', "symbols"),
+        ('["int","int"]', "int"),
+        ('[["int"]]', "union"),
+        ('"int" 1', "column 7"),
+        ('"no.such.Type"', "no.such.Type"),
+    ],
+)
+def test_schemas_that_are_refused(registry: RegistryInProcess, subject: str, text: str, said: str) -> None:
+    status, code, message = registry.register(subject, text).problem
+    assert (status, code) == (422, 42201)
+    start = f"Invalid schema of type AVRO, details: Invalid schema {{subject={subject},version=0,schemaType=AVRO,"
+    assert message.startswith(start)
+    assert said in message.rpartition("details: ")[2]
+    assert registry.get(f"/subjects/{subject}/versions").problem[1] == 40401
+
+
 @pytest.mark.parametrize("policy", ["strict", "LENIENT", "Logical"])
 def test_compatibility_policies(registry: RegistryInProcess, subject: str, policy: str) -> None:
     assert registry.put(f"/config/{subject}", {"compatibilityPolicy": policy}).json == {
