@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-from conftest import ROOT, Service
 from kafka import KafkaProducer
+from running_service import ROOT, Service
 
 from avro_schema import frame
 from loader.quarantine import read_rows

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from load_world import LoadWorld
+from running_service import ROOT
 
 from loader.decision import Decision, DecisionKind
 from loader.decision_log import DecisionLog
