@@ -1,0 +1,247 @@
+"""Answers that are given again: by which requests, and that no change is ever missed, whichever process makes it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
+from registry_front import RegistryBehindFront
+
+from registry.storage.database import sqlite_url
+from registry.storage.footing import ServedDatabase
+
+FRONTS = 2
+
+
+def new_database(folder: Path) -> str:
+    url = sqlite_url(folder / "registry.db")
+    database = ServedDatabase(url)
+    database.upgrade()
+    database.close()
+    return url
+
+
+@pytest.fixture
+def fronts(tmp_path: Path) -> Iterator[tuple[RegistryBehindFront, ...]]:
+    """Several on one database, as worker processes are; the last one keeps nothing."""
+    url = new_database(tmp_path)
+    made = tuple(RegistryBehindFront(url, keeps=number < FRONTS) for number in range(FRONTS + 1))
+    yield made
+    for front in made:
+        front.close()
+
+
+@pytest.fixture
+def front(fronts: tuple[RegistryBehindFront, ...]) -> RegistryBehindFront:
+    return fronts[0]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryBehindFront]:
+    front = RegistryBehindFront(new_database(tmp_path_factory.mktemp("kept")))
+    front.registered("a", USER_1)
+    front.registered(":.c:a", USER_1)
+    yield front
+    front.close()
+
+
+def is_kept(front: RegistryBehindFront, method: str, path: str, body: Any = None, **headers: str) -> bool:
+    """Whether a request is answered without the application when it comes again, with the same answer."""
+    first = front.call(method, path, body, headers)
+    again = front.call(method, path, body, headers)
+    assert (again.status, again.text, again.headers) == (first.status, first.text, first.headers)
+    return front.observed.cached[-1]
+
+
+KEPT = [
+    ("GET", "/schemas/ids/1", None),
+    ("GET", "/schemas/ids/1?fetchMaxId=false&subject=a", None),
+    ("GET", "/schemas/ids/1/schema", None),
+    ("GET", "/subjects/a/versions", None),
+    ("GET", "/subjects/a/versions/1", None),
+    ("GET", "/subjects/a/versions/latest", None),
+    ("GET", "/subjects/a/versions/-1/schema", None),
+    ("GET", "/contexts/.c/subjects/a/versions/1", None),
+    ("POST", "/subjects/a", {"schema": USER_1}),
+    ("POST", "/subjects/a/versions", {"schema": USER_1}),
+    ("POST", "/compatibility/subjects/a/versions/latest?verbose=true", {"schema": USER_2}),
+    ("GET", "/config", None),
+    ("GET", "/mode", None),
+]
+NOT_KEPT = [
+    # They grow with the registration of anything.
+    ("GET", "/subjects", None),
+    ("GET", "/contexts", None),
+    ("GET", "/schemas", None),
+    ("GET", "/schemas/ids/1/versions", None),
+    ("GET", "/schemas/ids/1?fetchMaxId=true", None),
+    ("GET", "/subjects/a/versions/1/referencedby", None),
+    # They are about the process.
+    ("GET", "/readyz", None),
+    ("GET", "/schemas/types", None),
+    # They are refusals, whose cause may pass.
+    ("GET", "/schemas/ids/9", None),
+    ("GET", "/subjects/nothing/versions", None),
+    ("POST", "/subjects/a", {"schema": STRING}),
+    ("GET", "/config/none", None),
+    # They change something.
+    ("PUT", "/config/a", {"compatibility": "NONE"}),
+    ("DELETE", "/subjects/a/versions/7", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), KEPT, ids=lambda value: str(value))
+def test_what_is_kept(filled: RegistryBehindFront, method: str, path: str, body: Any) -> None:
+    assert is_kept(filled, method, path, body)
+
+
+@pytest.mark.parametrize(("method", "path", "body"), NOT_KEPT, ids=lambda value: str(value))
+def test_what_is_not_kept(filled: RegistryBehindFront, method: str, path: str, body: Any) -> None:
+    assert not is_kept(filled, method, path, body)
+
+
+def delete(path: str) -> Callable[[Registry], Answer]:
+    return lambda registry: registry.delete(path)
+
+
+def put(path: str, body: Any) -> Callable[[Registry], Answer]:
+    return lambda registry: registry.put(path, body)
+
+
+def register(subject: str, text: str) -> Callable[[Registry], Answer]:
+    return lambda registry: registry.register(subject, text)
+
+
+HARD = "?permanent=true"
+CHANGES: list[tuple[str, list[Callable[[Registry], Answer]]]] = [
+    ("soft delete of a version", [delete("/subjects/a/versions/1")]),
+    ("permanent delete of a version", [delete("/subjects/a/versions/2"), delete(f"/subjects/a/versions/2{HARD}")]),
+    ("delete of a subject", [delete("/subjects/a"), delete(f"/subjects/a{HARD}")]),
+    ("number given again", [delete("/subjects/a"), delete(f"/subjects/a{HARD}"), register("a", STRING)]),
+    ("a new version", [put("/config/a", {"compatibility": "NONE"}), register("a", STRING)]),
+    ("revival", [delete("/subjects/a"), register("b", USER_1), register("a", USER_1)]),
+    ("level", [put("/config/a", {"compatibility": "FULL"})]),
+    ("level of all", [put("/config", {"compatibility": "NONE"})]),
+    ("mode", [put("/mode/a", {"mode": "READONLY"})]),
+    ("alias", [register("other", STRING), put("/config/a", {"alias": "other"})]),
+    ("default metadata", [put("/config/a", {"defaultMetadata": {"properties": {"owner": "x"}}})]),
+]
+QUESTIONS = [
+    ("GET", "/schemas/ids/1", None),
+    ("GET", "/schemas/ids/2", None),
+    ("GET", "/schemas/ids/1?subject=a", None),
+    ("GET", "/subjects/a/versions", None),
+    ("GET", "/subjects/a/versions?deleted=true", None),
+    ("GET", "/subjects/a/versions/1", None),
+    ("GET", "/subjects/a/versions/1?deleted=true", None),
+    ("GET", "/subjects/a/versions/2", None),
+    ("GET", "/subjects/a/versions/latest", None),
+    ("POST", "/subjects/a", {"schema": USER_1}),
+    ("POST", "/subjects/a?deleted=true", {"schema": USER_2}),
+    ("POST", "/compatibility/subjects/a/versions", {"schema": STRING}),
+    ("GET", "/config/a?defaultToGlobal=true", None),
+    ("GET", "/mode/a?defaultToGlobal=true", None),
+]
+
+
+@pytest.mark.parametrize("changes", [row[1] for row in CHANGES], ids=[row[0] for row in CHANGES])
+def test_no_change_is_missed(fronts: tuple[RegistryBehindFront, ...], changes: list[Any]) -> None:
+    """After each step, made by one process, every process answers as the one that has kept nothing."""
+    for text in (USER_1, USER_2):
+        fronts[0].registered("a", text)
+    *keepers, truth = fronts
+    for step in [None, *changes]:
+        if step is not None:
+            changed = step(keepers[0])
+            assert changed.status == 200, changed.text
+        for question in QUESTIONS * 2:
+            # Those that have answered before are asked first, and at once.
+            found = [front.call(*question) for front in reversed(keepers)]
+            expected = truth.call(*question)
+            assert [(answer.status, answer.text) for answer in found] == [(expected.status, expected.text)] * FRONTS
+    assert all(any(front.observed.cached) for front in keepers)
+    assert not any(truth.observed.cached)
+
+
+def test_what_a_request_says_of_its_answer_is_heeded(front: RegistryBehindFront) -> None:
+    path = f"/schemas/ids/{front.registered('a', STRING)}"
+    for accepted in ("application/json", "application/vnd.schemaregistry+json", CONTENT_TYPE):
+        for _ in range(2):
+            assert front.get(path, Accept=accepted).headers["Content-Type"] == accepted
+    assert front.get(path, Accept="text/html").status == 406
+    known = {"schema": STRING}
+    assert is_kept(front, "POST", "/subjects/a", known)
+    assert front.call("POST", "/subjects/a", known, {"Content-Type": "text/plain"}).status == 415
+    assert front.call("POST", "/subjects/a", {"schema": USER_1}).status == 404
+    assert front.call("GET", "/subjects/a", known).status == 405
+
+
+def test_a_head_is_answered_as_its_get_without_the_body(front: RegistryBehindFront) -> None:
+    path = f"/schemas/ids/{front.registered('a', STRING)}"
+    assert not is_kept(front, "HEAD", path)
+    whole = front.get(path)
+    head = front.call("HEAD", path)
+    assert front.observed.cached[-1]
+    assert (head.status, head.headers, head.text) == (200, whole.headers, "")
+
+
+def test_routes_are_told_for_kept_answers_too(front: RegistryBehindFront) -> None:
+    front.registered("a", STRING)
+    front.observed.routes.clear()
+    for path in ("/subjects/a/versions", "/subjects/a/versions", "/nowhere", "/schemas/ids/x"):
+        front.get(path)
+    known = "/subjects/<subject:subject>/versions"
+    assert front.observed.routes == [known, known, "", ""]
+
+
+def test_nobody_answers_what_has_been_deleted(fronts: tuple[RegistryBehindFront, ...]) -> None:
+    """Requests that begin after a deletion was answered never see what it deleted, while others are answered fast."""
+    stop = threading.Event()
+    gone: dict[int, float] = {}
+    wrong: list[int] = []
+    answered = [0]
+    ids = list(range(1, 13))
+    for number in ids:
+        assert fronts[0].registered(f"s{number}", f'{{"type":"fixed","name":"F{number}","size":4}}') == number
+
+    def read(front: RegistryBehindFront) -> None:
+        while not stop.is_set():
+            for schema_id in ids:
+                gone_at, began = gone.get(schema_id), time.monotonic()
+                status = front.get(f"/schemas/ids/{schema_id}").status
+                answered[0] += 1
+                if gone_at is not None and gone_at < began and status != 404:
+                    wrong.append(schema_id)
+
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(read, front) for front in fronts[:FRONTS] * 2]
+        for schema_id in ids:
+            front = fronts[schema_id % FRONTS]
+            for query in ("", HARD):
+                assert front.delete(f"/subjects/s{schema_id}{query}").status == 200
+            gone[schema_id] = time.monotonic()
+        stop.set()
+        for reader in readers:
+            reader.result(60)
+    assert wrong == []
+    assert answered[0] > len(ids)
+    assert any(fronts[0].observed.cached)
+    assert any(fronts[1].observed.cached)
+
+
+def test_a_subject_is_read_as_it_was_written(fronts: tuple[RegistryBehindFront, ...]) -> None:
+    """Whoever registers a version finds it as the latest in every process, at once."""
+    fronts[0].put("/config", {"compatibility": "NONE"})
+    for number in range(1, 30):
+        writer, reader = fronts[number % 2], fronts[(number + 1) % 2]
+        writer.registered("a", f'{{"type":"fixed","name":"F","size":{number}}}')
+        assert reader.get("/subjects/a/versions/latest").json["version"] == number
+        assert reader.get("/subjects/a/versions").json == list(range(1, number + 1))
+        assert reader.get("/subjects/a/versions").status == 200
+        assert reader.observed.cached[-1]
