@@ -90,20 +90,17 @@ class Remote:
             "limit": str(PAGE),
         }
         found: dict[SubjectVersion, ExportedVersion] = {}
-        offset = 0
         while True:
-            page = self._client.call("GET", "/schemas", query={**query, "offset": str(offset)})
+            # Counted in what the server sent, also of other contexts, which it sends when it knows none.
+            page = self._client.call("GET", "/schemas", query={**query, "offset": str(len(found))})
             with self._usable("/schemas"):
                 versions = [version_of(item) for item in page]
-            # A server that knows no contexts answers with all it has, and one that does not page with all again.
-            fresh = {
-                version.key: version for version in versions if version.context == context and version.key not in found
-            }
-            if not fresh:
-                return found
-            found.update(fresh)
-            offset += len(page)
-            progress(len(fresh))
+            count = len(found)
+            found.update((version.key, version) for version in versions)
+            # A server that does not page sends the same again.
+            if len(found) == count:
+                return {key: version for key, version in found.items() if version.context == context}
+            progress(len(found) - count)
 
     def config(self, scope: str) -> str | None:
         """What is configured for a scope itself, as JSON text."""

@@ -22,13 +22,25 @@ class ReferenceRegistry:
     Args:
         release: 7 says nothing of deletions in lists of schemas, 8 does.
         page_max: of a list of schemas; what asks for more gets this many.
+        pages: some implementations send all, whatever page is asked for.
+        tells_contexts: some send all contexts, whatever prefix is asked for.
         keeps_rules: the community edition drops rule sets.
     """
 
-    def __init__(self, *, release: int = 8, page_max: int = 1000, keeps_rules: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        release: int = 8,
+        page_max: int = 1000,
+        pages: bool = True,
+        tells_contexts: bool = True,
+        keeps_rules: bool = True,
+    ) -> None:
         self.url = "http://reference"
         self.release = release
         self.page_max = page_max
+        self.pages = pages
+        self.tells_contexts = tells_contexts
         self.keeps_rules = keeps_rules
         self.stored: dict[tuple[str, int], JsonObject] = {}
         self.configs: dict[str, JsonObject] = {}
@@ -60,6 +72,7 @@ class ReferenceRegistry:
         chosen = []
         for (subject, version), value in sorted(self.stored.items(), key=lambda item: item[0]):
             matches = subject.startswith(prefix) if prefix.startswith(":.") else _context(subject) == "."
+            matches = matches or not self.tells_contexts
             if matches and (query.get("deleted") == "true" or not value["deleted"]):
                 shown = {key: item for key, item in value.items() if item or key == "schema"}
                 if self.release < 8:
@@ -68,6 +81,8 @@ class ReferenceRegistry:
                 else:
                     shown = {**shown, "schemaType": "AVRO", "guid": "g", "ts": 1, "deleted": value["deleted"]}
                 chosen.append({"subject": subject, "version": version, **shown})
+        if not self.pages:
+            return chosen
         limit = int(query.get("limit", 0))
         limit = limit if 0 < limit <= self.page_max else self.page_max
         offset = int(query.get("offset", 0))

@@ -114,8 +114,19 @@ def test_an_export_says_what_there_is_in_the_order_of_references(shop: Reference
     assert found[-1]["lines"] == len(found) - 1
 
 
-@pytest.mark.parametrize("options", [{}, {"release": 7}, {"page_max": 2}])
-def test_a_copy_exports_the_same_bytes(shop: ReferenceRegistry, options: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"release": 7},
+        {"page_max": 2},
+        {"pages": False},
+        {"tells_contexts": False},
+        {"tells_contexts": False, "page_max": 1},
+    ],
+    ids=str,
+)
+def test_a_copy_exports_the_same_bytes(shop: ReferenceRegistry, options: dict[str, Any]) -> None:
     content = exported(shop)
     target = ReferenceRegistry(**options)
     imported(content, target)
