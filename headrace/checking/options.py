@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from compat import CompatError, InvalidLevel, parse_level
 from compat.baseline_file import parse_baseline
 from compat.errors import NoSubject
-from compat.outcome import EXIT_CODES, FailureKind
 from compat.subjects import STRATEGIES, SubjectRule
 from compat.suppressions import parse_suppression
 from headrace.checking.baselines.base import Baseline, LevelChoice
@@ -154,7 +153,7 @@ def client_from(settings: Settings, url: str) -> RegistryClient:
     """A client of the registry at a URL, "" for the one of the settings, with the settings' credentials.
 
     Raises:
-        CommandError: with the exit code of a registry that cannot be used.
+        CommandError: the URL is none, or credentials and certificates cannot be used.
     """
     from headrace.registry_client import registry_client
     from registry.errors import RegistryError
@@ -164,7 +163,7 @@ def client_from(settings: Settings, url: str) -> RegistryClient:
     try:
         return registry_client(settings)
     except RegistryError as error:
-        raise CommandError(str(error), EXIT_CODES[FailureKind.REGISTRY]) from None
+        raise CommandError(str(error)) from None
 
 
 def leniency_from(args: argparse.Namespace, settings: CompatSettings) -> Leniency:

@@ -1,8 +1,9 @@
 """A folder of released schemas, laid out like the new ones.
 
-The earlier version of `schemas/shop/order.avsc`, given as `schemas`, is `shop/order.avsc` in the folder; else the only
-file there of that name; else the only one whose record has that name. A folder `shop/order/` holds several versions:
-its files in the order of the numbers in their names.
+The earlier version of `schemas/shop/order.avsc`, given as `schemas`, is `shop/order.avsc` in the folder; else the file
+called after its subject, as `schema download` writes it; else the only file there of that name; else the only one whose
+record has that name. A folder `shop/order/`, or one called after the subject, holds several versions: its files in the
+order of the numbers in their names.
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from urllib.parse import quote
 
 from compat.outcome import Failure
 from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.checking.inputs import SUFFIX, find_files, read_text
 from headrace.checking.type_sets import TypeSet, root_name
+
+
+SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."
+"""What stands as it is in a file that is called after its subject; the rest is percent-encoded."""
 
 
 class FolderBaseline:
@@ -81,7 +87,10 @@ class Layout:
             return [self._paths[key]]
         self._sort_folders()
         assert self._folders is not None
-        inside = self._folders.get(key.removesuffix(SUFFIX))
+        subject = quote(wanted.subject, safe=SUBJECT_CHARS)
+        if f"{subject}{SUFFIX}" in self._paths:
+            return [self._paths[f"{subject}{SUFFIX}"]]
+        inside = self._folders.get(key.removesuffix(SUFFIX)) or self._folders.get(subject)
         if inside:
             return [self._paths[key] for key in sorted(inside, key=_natural)]
         same_name = self._by_name.get(os.path.basename(key), [])  # noqa: PTH119

@@ -1,0 +1,297 @@
+"""`headrace schema`: schema files and a registry - register, download, lock.
+
+Exit codes are those of `headrace compat`: 0 fine, 1 incompatible or not as locked, 2 a file or the command line, 3 a
+file is no schema, 4 the registry cannot be reached or refuses access.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compat.outcome import EXIT_CODES, Failure, FailureKind, Outcome, count_words
+from headrace.checking.baselines.base import BaselineFailed, LevelChoice
+from headrace.checking.options import add_source_flags, client_from, naming_from, sources_from
+from headrace.checking.output import let_everything_through, print_outcome
+from headrace.checking.run import check
+from headrace.cli.command import (
+    EXIT_FINDINGS,
+    EXIT_OK,
+    CommandError,
+    add_format_flag,
+    add_settings_flags,
+    print_json,
+    print_table,
+    settings_from,
+)
+from headrace.settings import Settings
+
+if TYPE_CHECKING:
+    from headrace.checking.registering import Registered, Registration
+    from headrace.checking.run import Sources
+    from registry.client import RegistryClient
+
+LOCK_FILE = "headrace.lock"
+EXIT_REGISTRY = EXIT_CODES[FailureKind.REGISTRY]
+EXIT_INVALID = EXIT_CODES[FailureKind.INVALID]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    _configure_register(
+        verbs.add_parser(
+            "register",
+            help="register schema files",
+            description="Registers schemas, what others refer to first. Everything is checked before anything is "
+            "registered; what is registered already is left alone.",
+        )
+    )
+    _configure_download(
+        verbs.add_parser(
+            "download",
+            help="write a registry's schemas to files",
+            description="Writes the newest version of subjects, and of those they refer to, to <subject>.avsc.",
+        )
+    )
+    _configure_lock(
+        verbs.add_parser(
+            "lock",
+            help="pin which version and id each schema file is",
+            description="Writes a lock file that says which registered version each schema file is; with --check, "
+            "compares files, lock and registry and changes nothing.",
+        )
+    )
+
+
+def _configure_register(parser: argparse.ArgumentParser) -> None:
+    add_source_flags(parser)
+    parser.add_argument("--dry-run", action="store_true", help="show what would be registered, and change nothing")
+    _add_registry_flags(parser)
+    parser.set_defaults(run_verb=run_register)
+
+
+def _configure_download(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "subjects", nargs="*", metavar="SUBJECT", help="subject, or pattern in quotes; default: all subjects"
+    )
+    parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="folder of the files")
+    parser.add_argument("--all-versions", action="store_true", help="every version, to <subject>/<version>.avsc")
+    parser.add_argument("--dry-run", action="store_true", help="show which files would be written, and write none")
+    _add_registry_flags(parser)
+    parser.set_defaults(run_verb=run_download)
+
+
+def _configure_lock(parser: argparse.ArgumentParser) -> None:
+    add_source_flags(parser)
+    parser.add_argument("--lock-file", type=Path, default=Path(LOCK_FILE), metavar="FILE", help=f"default: {LOCK_FILE}")
+    parser.add_argument("--check", action="store_true", help="exit 1 where files, lock and registry do not agree")
+    parser.add_argument("--offline", action="store_true", help="with --check: compare files and lock only")
+    parser.add_argument("--dry-run", action="store_true", help="print the lock, and write no file")
+    _add_registry_flags(parser)
+    parser.set_defaults(run_verb=run_lock)
+
+
+def _add_registry_flags(parser: argparse.ArgumentParser) -> None:
+    add_format_flag(parser)
+    add_settings_flags(parser, ("registry.url",))
+
+
+def run(args: argparse.Namespace) -> int:
+    import sys
+
+    let_everything_through(sys.stdout)
+    let_everything_through(sys.stderr)
+    return int(args.run_verb(args))
+
+
+def run_register(args: argparse.Namespace) -> int:
+    from headrace.checking.baselines.registry import RegistryBaseline
+    from headrace.checking.registering import plan_registrations, register_all, with_files
+
+    settings = settings_from(args)
+    naming = naming_from(args, settings.compat)
+    sources = _sources(args, settings)
+    plan, failures = plan_registrations(sources, naming)
+    if failures:
+        return _refused(Outcome((), failures))
+    with client_from(settings, "") as client:
+        outcome = check(with_files(sources, plan), naming, RegistryBaseline(client), LevelChoice())
+        if not outcome.is_compatible:
+            return _refused(outcome)
+        done: list[Registered] = []
+        try:
+            with _registry_errors():
+                for item in register_all(plan, client, dry_run=args.dry_run):
+                    done.append(item)
+        finally:
+            _print_registered(args, done)
+    return EXIT_OK
+
+
+def _sources(args: argparse.Namespace, settings: Settings) -> Sources:
+    try:
+        return sources_from(args, settings.compat)
+    except BaselineFailed as error:
+        raise CommandError(str(error)) from None
+
+
+def _refused(outcome: Outcome) -> int:
+    """What is wrong, as `compat check` tells it; nothing was registered."""
+    print_outcome(outcome, "text", quiet=True)
+    return outcome.exit_code
+
+
+@contextmanager
+def _registry_errors() -> Iterator[None]:
+    """The errors of a registry as one line and an exit code."""
+    from registry.errors import (
+        AccessRefused,
+        IncompatibleSchema,
+        InvalidSchema,
+        RegistryError,
+        RegistryUnavailable,
+        ServiceError,
+        StoreError,
+    )
+
+    try:
+        yield
+    except IncompatibleSchema as error:
+        raise CommandError(str(error), EXIT_FINDINGS) from None
+    except InvalidSchema as error:
+        raise CommandError(f"the registry takes it for no schema: {error}", EXIT_INVALID) from None
+    except (RegistryUnavailable, AccessRefused, ServiceError, StoreError) as error:
+        raise CommandError(str(error), EXIT_REGISTRY) from None
+    except RegistryError as error:
+        raise CommandError(str(error)) from None
+
+
+def _print_registered(args: argparse.Namespace, done: Sequence[Registered]) -> None:
+    rows = [
+        {
+            "file": item.registration.file,
+            "subject": item.registration.subject,
+            "action": item.action.value,
+            "version": item.version,
+            "id": item.schema_id,
+        }
+        for item in done
+    ]
+    if args.format == "json":
+        print_json({"format": 1, "dry_run": args.dry_run, "schemas": rows})
+        return
+    _print_rows(("FILE", "SUBJECT", "ACTION", "VERSION", "ID"), rows)
+    if args.dry_run:
+        print("dry run: nothing was registered")
+
+
+def _print_rows(header: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        cells = [["-" if value is None else str(value) for value in row.values()] for row in rows]
+        print_table(header, cells, right=(3, 4))
+
+
+def run_download(args: argparse.Namespace) -> int:
+    from headrace.checking.downloads import plan_downloads, wanted_subjects
+
+    settings = settings_from(args)
+    rows = []
+    with client_from(settings, "") as client, _registry_errors():
+        subjects = wanted_subjects(client, args.subjects)
+        try:
+            for item in plan_downloads(client, subjects, args.to, all_versions=args.all_versions):
+                rows.append(
+                    {
+                        "file": str(item.path),
+                        "subject": item.subject,
+                        "action": item.state,
+                        "version": item.version,
+                    }
+                )
+                if not args.dry_run and item.state != "unchanged":
+                    item.path.parent.mkdir(parents=True, exist_ok=True)
+                    item.path.write_text(item.text, encoding="utf-8")
+        except OSError as error:
+            raise CommandError(f"{error.filename or args.to} cannot be written: {error.strerror}") from None
+    if args.format == "json":
+        print_json({"format": 1, "dry_run": args.dry_run, "schemas": rows})
+    else:
+        _print_rows(("FILE", "SUBJECT", "ACTION", "VERSION"), rows)
+        if args.dry_run:
+            print("dry run: no file was written")
+    return EXIT_OK
+
+
+def run_lock(args: argparse.Namespace) -> int:
+    from headrace.checking.registering import plan_registrations
+
+    if args.offline and not args.check:
+        raise CommandError("--offline goes with --check: a lock is written from what the registry says")
+    settings = settings_from(args)
+    sources = _sources(args, settings)
+    plan, failures = plan_registrations(sources, naming_from(args, settings.compat))
+    if failures:
+        return _refused(Outcome((), failures))
+    with client_from(settings, "") as client, _registry_errors():
+        if args.check:
+            return _check_lock(args, sources, plan, None if args.offline else client)
+        return _write_lock(args, sources, plan, client)
+
+
+def _write_lock(
+    args: argparse.Namespace, sources: Sources, plan: Sequence[Registration], client: RegistryClient
+) -> int:
+    from headrace.checking.lock import lock_text, locked
+    from headrace.checking.registering import register_all
+
+    found = list(register_all(plan, client, dry_run=True))
+    missing = tuple(
+        Failure(
+            FailureKind.NOT_REGISTERED,
+            item.registration.file,
+            f"is no version of {item.registration.subject} in {client.url}; register it first",
+        )
+        for item in found
+        if item.version is None
+    )
+    if missing:
+        return _refused(Outcome((), missing))
+    text = lock_text([locked(item, sources) for item in found])
+    if args.dry_run:
+        print(text, end="")
+        return EXIT_OK
+    try:
+        args.lock_file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{args.lock_file} cannot be written: {error.strerror}") from None
+    print(f"locked {count_words(len(found), 'schema')} in {args.lock_file}")
+    return EXIT_OK
+
+
+def _check_lock(
+    args: argparse.Namespace, sources: Sources, plan: Sequence[Registration], client: RegistryClient | None
+) -> int:
+    from headrace.checking.lock import InvalidLock, differences, parse_lock
+
+    try:
+        rows = parse_lock(args.lock_file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CommandError(
+            f"the lock file {args.lock_file} cannot be read: {error.strerror}; make it with headrace schema lock"
+        ) from None
+    except (UnicodeDecodeError, InvalidLock) as error:
+        raise CommandError(f"the lock file {args.lock_file} cannot be used: {error}") from None
+    subjects = {item.file: item.subject for item in plan}
+    found = list(differences(rows, sources, subjects, client))
+    if args.format == "json":
+        print_json({"format": 1, "agree": not found, "differences": found})
+    else:
+        for line in found:
+            print(line)
+        if not found:
+            where = "files and lock" if client is None else f"files, lock and {client.url}"
+            print(f"{count_words(len(rows), 'schema')} locked: {where} agree")
+    return EXIT_FINDINGS if found else EXIT_OK
