@@ -13,7 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from registry.domain import LATEST, Mode, SchemaId, SchemaRequest, StoredSchema, StoredVersion
+from registry.domain import (
+    LATEST,
+    SCHEMA_ID_MAX,
+    VERSION_MAX,
+    Mode,
+    SchemaId,
+    SchemaRequest,
+    StoredSchema,
+    StoredVersion,
+)
 from registry.errors import (
     IncompatibleSchema,
     InvalidSchema,
@@ -63,6 +72,11 @@ class _Plan:
     @property
     def needs_id(self) -> bool:
         return self.imposed_id is None and self.known is None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it touches nothing but its subject and a schema of its own."""
+        return self.needs_id and not self.candidate.content.references and not self.revives
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +136,20 @@ class Registration:
 
     def _attempt(self, subject: str, request: SchemaRequest, *, normalize: bool, force: bool) -> Registered | None:
         """Decides and writes; None when another change came first."""
+        # What it rests on is held when it is written: the subject's revision, references, the content's being new.
         decided = self._database.read(
-            partial(self._decide, subject=subject, request=request, normalize=normalize, force=force)
+            partial(self._decide, subject=subject, request=request, normalize=normalize, force=force), one_view=False
         )
         if isinstance(decided, StoredVersion):
             return Registered(decided, is_new=False)
         id_context = decided.context if decided.needs_id else None
         try:
-            stored = self._database.write(partial(self._apply, plan=decided), attempts=1, new_id_in=id_context)
+            stored = self._database.write(
+                partial(self._apply_plain if decided.is_plain else self._apply, plan=decided),
+                attempts=1,
+                new_id_in=id_context,
+                in_one_statement=decided.is_plain,
+            )
         except Conflict:
             return None
         logger.info(
@@ -177,6 +197,7 @@ class Registration:
             self._require_compatible(repository, settings, candidate)
         if request.version not in (None, 0, LATEST, view.next_version):
             raise InvalidSchema("Version is not one more than previous version", subject=subject)
+        _require_number(subject, view.next_version)
         return _planned(repository, _Plan(subject, view.state, candidate, view.next_version))
 
     def _tagged(self, repository: Repository, subject: str, request: SchemaRequest) -> SchemaRequest:
@@ -212,16 +233,27 @@ class Registration:
         if not verdict.is_compatible:
             raise IncompatibleSchema(verdict.messages, subject=settings.subject)
 
+    def _apply_plain(self, repository: Repository, *, plan: _Plan) -> StoredVersion:
+        now_ms, candidate = self._now_ms(), plan.candidate
+        schema = repository.add_whole_version(
+            plan.subject, plan.seen, plan.version, candidate.content, candidate.lookup_key, now_ms
+        )
+        return StoredVersion(plan.subject, plan.version, schema, now_ms)
+
     def _apply(self, repository: Repository, *, plan: _Plan) -> StoredVersion:
         now_ms = self._now_ms()
         if plan.revives:
             repository.bump_revision()
         subject_id = repository.claim_subject(plan.subject, plan.seen)
         is_import = plan.imposed_id is not None
-        for reference in plan.candidate.content.references:
-            target = in_context_of(plan.subject, reference.subject)
-            if not repository.hold_reference(target, reference.version, deleted=is_import):
-                raise Conflict(f"{reference} has been deleted")
+        targets = {
+            (in_context_of(plan.subject, reference.subject), reference.version)
+            for reference in plan.candidate.content.references
+        }
+        # In the order in which deletions lock them, so that nobody waits for the other.
+        for target, version in sorted(targets):
+            if not repository.hold_reference(target, version, deleted=is_import):
+                raise Conflict(f"version {version} of {target} has been deleted")
         repository.list_context(plan.context)
         schema = _held_schema(repository, plan) if plan.known is not None else _new_schema(repository, plan, now_ms)
         (repository.put_version if is_import else repository.add_version)(
@@ -250,7 +282,13 @@ def _decide_import(
     if there is not None and there.schema.schema_id != schema_id:
         raise SchemaIdMismatch(str(schema_id), subject=subject, version=version, schema_id=there.schema.schema_id)
     # What only adds changes no answer that is kept; thousands of versions come so, and each would wait for the others.
-    revives = there is not None or (owner is not None and repository.is_hidden(owner.row_key, subject))
+    # What refers to others waits all the same: others that are deleted softly could else be replaced meanwhile.
+    revives = (
+        any(mark.version == version for mark in view.marks)
+        or bool(candidate.content.references)
+        or (owner is not None and repository.is_hidden(owner.row_key, subject))
+    )
+    _require_number(subject, version)
     return _Plan(subject, view.state, candidate, version, known=owner, imposed_id=schema_id, revives=revives)
 
 
@@ -276,6 +314,8 @@ def _new_schema(repository: Repository, plan: _Plan, now_ms: int) -> StoredSchem
     is_copy = False
     if plan.imposed_id is None:
         schema_id = repository.take_schema_id(context)
+        if schema_id > SCHEMA_ID_MAX:
+            raise OperationNotPermitted(f"No schema id is left in context {context}", subject=plan.subject)
     else:
         schema_id = plan.imposed_id
         repository.keep_schema_id(context, schema_id)
@@ -284,6 +324,12 @@ def _new_schema(repository: Repository, plan: _Plan, now_ms: int) -> StoredSchem
     if row_key is None:
         raise Conflict("the schema has come")
     return StoredSchema(schema_id, content, now_ms, context=context, row_key=row_key)
+
+
+def _require_number(subject: str, version: int) -> None:
+    # An import can use up the numbers.
+    if version > VERSION_MAX:
+        raise InvalidSchema(f"No version number is left for subject '{subject}'", subject=subject)
 
 
 def _require_mode(subject: str, request: SchemaRequest, mode: Mode) -> None:

@@ -316,6 +316,29 @@ def test_forwarding_takes_schemas_with_ids_into_what_need_not_be_empty(registry:
     assert registry.get("/mode").json == {"mode": "FORWARD"}
 
 
+def test_an_import_may_use_up_the_numbers(registry: Registry, context: str) -> None:
+    highest = 2**31 - 1
+    set_mode(registry, context, "IMPORT")
+    assert import_schema(registry, f"{context}s", STRING, 5, highest).json["version"] == highest
+    spent = f"No version number is left for subject '{context}s'"
+    assert registry.register(f"{context}s", BYTES, id=6).problem == (422, 42201, spent)
+    assert import_schema(registry, f"{context}t", BYTES, highest, 1).json["id"] == highest
+    set_mode(registry, context, "READWRITE")
+    registry.put(f"/config/{context}", {"compatibility": "NONE"})
+    assert registry.register(f"{context}s", INT).problem == (422, 42201, spent)
+    spent = f"No schema id is left in context {context[1:-1]}"
+    assert registry.register(f"{context}u", INT).problem == (422, 42205, spent)
+    # What is there goes on.
+    assert registry.registered(f"{context}u", STRING) == 5
+    assert registry.get(f"/schemas/ids/{highest}?subject={context}&fetchMaxId=true").json["maxId"] == highest
+
+
+def test_the_lowest_id_is_zero(registry: Registry, context: str) -> None:
+    set_mode(registry, context, "IMPORT")
+    assert import_schema(registry, f"{context}s", STRING, 0, 1).json["id"] == 0
+    assert registry.get(f"/schemas/ids/0?subject={context}").json["schema"] == STRING
+
+
 def test_references_of_an_import_may_be_deleted_softly(registry: Registry, context: str) -> None:
     set_mode(registry, context, "IMPORT")
     import_schema(registry, f"{context}target", '{"type":"fixed","name":"F","size":4}', 1, 1)
