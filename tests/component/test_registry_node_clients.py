@@ -7,8 +7,11 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from certificates import Authority
+from secured_registry import PASSWORD, secured_registry
 
 pytestmark = pytest.mark.node
 
@@ -47,9 +50,20 @@ def node_modules() -> Path:
 
 @pytest.mark.parametrize("script", ["kafkajs_client", "confluent_client"])
 def test_full_round(script: str, node_modules: Path, registry_url: str) -> None:
+    run_script(script, node_modules, {"REGISTRY_URL": registry_url})
+
+
+def test_with_credentials_and_tls(node_modules: Path, start_service: Any, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    url = secured_registry(start_service, tmp_path, authority)
+    environment = {"REGISTRY_URL": url, "PASSWORD": PASSWORD, "NODE_EXTRA_CA_CERTS": str(authority.ca_file)}
+    run_script("secured_clients", node_modules, environment)
+
+
+def run_script(script: str, node_modules: Path, environment: dict[str, str]) -> None:
     done = subprocess.run(
         ["node", "--test", "--test-reporter=spec", str(SOURCES / f"{script}.cjs")],
-        env={**os.environ, "NODE_PATH": str(node_modules), "REGISTRY_URL": registry_url},
+        env={**os.environ, "NODE_PATH": str(node_modules), **environment},
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,

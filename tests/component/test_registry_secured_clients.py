@@ -11,13 +11,12 @@ import httpx
 import pytest
 from certificates import Authority
 from registry_calls import STRING, USER_1
+from secured_registry import PASSWORD, secured_registry
 
 from headrace import Consumer, Producer
 from headrace.registry_client import registry_client
 from headrace.settings import Settings, load_settings
 from registry import errors
-from registry.access.passwords import Cost, PasswordHash
-from registry.access.users import user_line
 
 confluent = pytest.importorskip("confluent_kafka.schema_registry")
 schema_registry = pytest.importorskip("schema_registry.client")
@@ -25,9 +24,6 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: E402
 from confluent_kafka.serialization import MessageField, SerializationContext  # noqa: E402
 from schema_registry.client.errors import ClientError  # noqa: E402
-
-PASSWORD = "open: sesame@home"
-GRANTS = ("grant shop write shop-*", "grant shop read *", "grant shop write headrace.audit-value")
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +33,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def url(authority: Authority, start_module_service: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("registry")
-    line = user_line("shop", PasswordHash.of(PASSWORD, b"some salt", Cost(log2_n=4, r=1, p=1)))
-    (folder / "users").write_text("\n".join((line, *GRANTS)) + "\n")
-    certificate, key = authority.certificate("server")
-    serve = ["registry", "serve", "--data-dir", str(folder), "--registry-listen", "127.0.0.1:0"]
-    environment = {
-        "HEADRACE__REGISTRY__USERS": str(folder / "users"),
-        "HEADRACE__REGISTRY__TLS_CERTIFICATE": str(certificate),
-        "HEADRACE__REGISTRY__TLS_KEY": str(key),
-    }
-    address = start_module_service("headrace", *serve, environment=environment).addresses["registry"]
-    return str(address).replace("http://", "https://")
+    return secured_registry(start_module_service, tmp_path_factory.mktemp("registry"), authority)
 
 
 @pytest.fixture(scope="module")
