@@ -1,0 +1,112 @@
+"""Whatever is registered, imported and deleted in two contexts: an id says one content and is given once."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compat.levels import CompatibilityLevel
+from registry.api.services import Services
+from registry.domain import Mode, SchemaRequest
+from registry.errors import RegistryError
+from registry.names import EVERYTHING, context_of
+from registry.storage.database import Database, sqlite_url
+
+SUBJECTS = ("a", "b", ":.c:a")
+CONTENTS = range(4)
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("register"), st.sampled_from(SUBJECTS), st.sampled_from(CONTENTS), st.just(0)),
+        st.tuples(st.just("import"), st.sampled_from(SUBJECTS), st.sampled_from(CONTENTS), st.integers(1, 8)),
+        st.tuples(st.just("delete"), st.sampled_from(SUBJECTS), st.just(0), st.integers(0, 1)),
+        st.tuples(st.just("delete context"), st.just(":.c:"), st.just(0), st.just(0)),
+    ),
+    max_size=20,
+)
+
+
+def schema(content: int) -> str:
+    return f'{{"type":"fixed","name":"F","size":4,"of":{content}}}'
+
+
+@cache
+def empty_database() -> bytes:
+    """A migrated database without anything in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "registry.db"
+        database = Database(sqlite_url(path))
+        database.upgrade()
+        database.close()
+        return path.read_bytes()
+
+
+@contextmanager
+def opened() -> Iterator[Services]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "registry.db"
+        path.write_bytes(empty_database())
+        database = Database(sqlite_url(path))
+        yield Services.of(database, CompatibilityLevel.NONE, lambda: 1, "")
+        database.close()
+
+
+def register(services: Services, subject: str, content: int) -> tuple[int, bool]:
+    found = services.registration.register(subject, SchemaRequest(schema(content)), normalize=False)
+    return found.stored.schema.schema_id, found.is_new
+
+
+def import_schema(services: Services, subject: str, content: int, schema_id: int) -> None:
+    services.modes.change(subject, Mode.IMPORT, force=True)
+    try:
+        request = SchemaRequest(schema(content), schema_id=schema_id)
+        services.registration.register(subject, request, normalize=False)
+    finally:
+        services.modes.reset(subject, recursive=False)
+
+
+def do(services: Services, step: tuple[str, str, int, int], given_ids: dict[str, set[int]]) -> None:
+    kind, subject, content, number = step
+    known = contents(services)
+    seen = given_ids.setdefault(context_of(subject), set())
+    if kind == "register":
+        schema_id, _ = register(services, subject, content)
+        if (context_of(subject), schema_id) not in known:
+            assert schema_id > max(seen, default=0)
+    elif kind == "import":
+        import_schema(services, subject, content, number)
+    elif kind == "delete":
+        services.deletion.delete_subject(subject, permanent=bool(number))
+    else:
+        services.deletion.delete_context(context_of(subject))
+
+
+def contents(services: Services) -> dict[tuple[str, int], str]:
+    """What each id of each context says."""
+    stored = services.database.read(lambda repository: repository.versions(wanted=EVERYTHING, deleted=True))
+    return {(item.schema.context, item.schema.schema_id): item.schema.content.text for item in stored}
+
+
+@settings(max_examples=20, deadline=None)
+@given(steps)
+def test_ids(taken: list[tuple[str, str, int, int]]) -> None:
+    given_ids: dict[str, set[int]] = {}
+    with opened() as services:
+        for step in taken:
+            before = contents(services)
+            try:
+                do(services, step, given_ids)
+            except RegistryError:
+                assert contents(services) == before
+            after = contents(services)
+            assert all(after.get(key, text) == text for key, text in before.items())
+            for context, schema_id in after:
+                given_ids.setdefault(context, set()).add(schema_id)
+                found = services.lookup.schema(schema_id, subject=":.c:" if context == ".c" else None)
+                assert found.schema.content.text == after[context, schema_id]
