@@ -12,7 +12,7 @@ import datetime
 from dataclasses import replace
 from pathlib import Path
 
-from compat import CompatibilityLevel
+from compat import RULES, CompatibilityLevel
 from compat.baseline_file import baseline_text
 from compat.formats import FORMATS
 from compat.outcome import Outcome, count_words
@@ -28,7 +28,8 @@ from headrace.checking.options import (
 )
 from headrace.checking.output import parse_outputs, print_outcome, write_outputs
 from headrace.checking.run import check, with_leniency
-from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, settings_from
+from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, print_table, settings_from
+from headrace.cli.compat_diff import configure_diff
 from headrace.version import VERSION
 
 EPILOG = """\
@@ -60,6 +61,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )
+    diff = verbs.add_parser(
+        "diff",
+        help="show what changed since the earlier version",
+        description="Shows what changed in each SCHEMA since its latest earlier version, documentation too, and which "
+        "levels allow it. Exit 0 whatever changed.",
+    )
+    add_baseline_flags(diff)
+    configure_diff(diff)
+    explain = verbs.add_parser("explain", help="say what a rule asks, and why", description="Explains rules.")
+    explain.add_argument(
+        "rule", nargs="?", metavar="RULE", help="such as TYPE_MISMATCH, in any case; default: list all"
+    )
+    explain.set_defaults(run=run_explain)
 
 
 def configure_check(parser: argparse.ArgumentParser) -> None:
@@ -146,6 +160,19 @@ def run_check(args: argparse.Namespace) -> int:
     if args.write_baseline:
         return _write_baseline(args.write_baseline, outcome)
     return EXIT_OK if args.exit_zero and outcome.exit_code == 1 else outcome.exit_code
+
+
+def run_explain(args: argparse.Namespace) -> int:
+    """What a rule asks for, or the list of rules."""
+    if args.rule is None:
+        print_table(("RULE", "WHAT IT ASKS"), [(str(rule.id), rule.purpose) for rule in RULES.values()])
+        return EXIT_OK
+    wanted = args.rule.upper().replace("-", "_")
+    rule = next((rule for rule in RULES.values() if str(rule.id).upper().replace("-", "_") == wanted), None)
+    if rule is None:
+        raise CommandError(f"{args.rule!r} is not a rule; expected one of {', '.join(map(str, RULES))}")
+    print(f"{rule.id} ({rule.severity.value})\n\n{rule.purpose}")
+    return EXIT_OK
 
 
 def _with_note_on_older_files(outcome: Outcome) -> Outcome:

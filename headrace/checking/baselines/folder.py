@@ -19,7 +19,6 @@ from headrace.checking.baselines.base import BaselineFailed, Earlier, History, L
 from headrace.checking.inputs import SUFFIX, find_files, read_text
 from headrace.checking.type_sets import TypeSet, root_name
 
-
 SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."
 """What stands as it is in a file that is called after its subject; the rest is percent-encoded."""
 
@@ -87,7 +86,7 @@ class Layout:
             return [self._paths[key]]
         self._sort_folders()
         assert self._folders is not None
-        subject = quote(wanted.subject, safe=SUBJECT_CHARS)
+        subject = quote(wanted.subject, safe=SUBJECT_CHARS, errors="replace")
         if f"{subject}{SUFFIX}" in self._paths:
             return [self._paths[f"{subject}{SUFFIX}"]]
         inside = self._folders.get(key.removesuffix(SUFFIX)) or self._folders.get(subject)

@@ -1,0 +1,181 @@
+"""What changed between two schemas, whether or not it matters for compatibility.
+
+Both are taken apart into rows - types by their full name, fields by the name of their record and their own - and rows
+of one name are compared. The outermost types are the same row whatever they are called, so that a renamed record shows
+as renamed and not as another one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from avro_schema import (
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    Map,
+    NamedType,
+    Position,
+    Record,
+    Schema,
+    Type,
+    Union,
+)
+from compat.words import kind_word, type_fragment
+
+TEXT_CHARS_MAX = 120
+"""Longest value that is shown, such as documentation."""
+
+
+class ChangeKind(StrEnum):
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference. `attribute` is what changed of `name`, "" where it was added or removed as a whole.
+
+    `position` is in the candidate's text, or in the earlier one's for what was removed.
+    """
+
+    kind: ChangeKind
+    name: str
+    attribute: str
+    before: str
+    after: str
+    position: Position
+
+    def words(self) -> str:
+        """The change in one line."""
+        if self.kind is ChangeKind.ADDED:
+            return f"+ {self.name}: {self.after}"
+        if self.kind is ChangeKind.REMOVED:
+            return f"- {self.name}: {self.before}"
+        return f"~ {self.name}: {self.attribute} {self.before or 'none'} -> {self.after or 'none'}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    name: str
+    summary: str
+    attributes: Mapping[str, str]
+    position: Position
+
+
+def changes(earlier: Schema, candidate: Schema) -> tuple[Change, ...]:
+    """The differences, in the order of the candidate's text, what was removed last."""
+    before, after = _rows(earlier), _rows(candidate)
+    found: list[Change] = []
+    for key, row in after.items():
+        old = before.get(key)
+        if old is None:
+            if _owner(key) not in after or _owner(key) in before:  # of a type that is new as a whole the type is told
+                found.append(Change(ChangeKind.ADDED, row.name, "", "", row.summary, row.position))
+        else:
+            found += _changed(old, row)
+    for key, row in before.items():
+        if key not in after and (_owner(key) not in before or _owner(key) in after):
+            found.append(Change(ChangeKind.REMOVED, row.name, "", row.summary, "", row.position))
+    return tuple(found)
+
+
+def _owner(key: tuple[str, ...]) -> tuple[str, ...]:
+    """The row of a field's record; of a type none."""
+    return key[:1] if len(key) > 1 else ()
+
+
+def _changed(old: _Row, new: _Row) -> Iterator[Change]:
+    for attribute in dict.fromkeys((*old.attributes, *new.attributes)):
+        before, after = old.attributes.get(attribute, ""), new.attributes.get(attribute, "")
+        if before != after:
+            yield Change(ChangeKind.CHANGED, new.name, attribute, _cut(before), _cut(after), new.position)
+
+
+def _rows(schema: Schema) -> dict[tuple[str, ...], _Row]:
+    """Every type and field by a key; the outermost type's key is its kind alone."""
+    rows: dict[tuple[str, ...], _Row] = {}
+    _add(schema.root, schema.root, rows)
+    return rows
+
+
+def _add(node: Type, root: Type, rows: dict[tuple[str, ...], _Row]) -> None:
+    match node:
+        case Record():
+            key = _key(node, root)
+            rows[key] = _Row(node.name.full, _summary(node), _type_attributes(node), node.position)
+            for field in node.fields:
+                name = f"{node.name.full}.{field.name}"
+                rows[(*key, field.name)] = _Row(name, _field_summary(field), _field_attributes(field), field.position)
+                _add(field.type, root, rows)
+        case Enum() | Fixed():
+            rows[_key(node, root)] = _Row(node.name.full, _summary(node), _type_attributes(node), node.position)
+        case Array():
+            _add(node.items, root, rows)
+        case Map():
+            _add(node.values, root, rows)
+        case Union():
+            for branch in node.branches:
+                _add(branch, root, rows)
+    if node is root and not isinstance(node, NamedType):
+        rows[("",)] = _Row("the schema", type_fragment(node), {"type": type_fragment(node)}, node.position)
+
+
+def _key(node: NamedType, root: Type) -> tuple[str, ...]:
+    return ("",) if node is root else (node.name.full,)
+
+
+def _summary(node: NamedType) -> str:
+    match node:
+        case Enum():
+            return f"enum of {', '.join(node.symbols)}"
+        case Fixed():
+            return f"fixed of {node.size} bytes"
+    return f"{kind_word(node)} of {', '.join(field.name for field in node.fields)}"
+
+
+def _type_attributes(node: NamedType) -> dict[str, str]:
+    own: dict[str, str] = {}
+    match node:
+        case Enum():
+            own = {"symbols": ", ".join(node.symbols), "default": node.default or ""}
+        case Fixed():
+            own = {"size": str(node.size)}
+    aliases = ", ".join(alias.full for alias in node.aliases)
+    return {
+        "kind": kind_word(node),
+        "name": node.name.full,
+        **own,
+        "aliases": aliases,
+        "doc": node.doc or "",
+        **_props(node.props),
+    }
+
+
+def _field_summary(field: Field) -> str:
+    default = f", default {json.dumps(field.default, ensure_ascii=False)}" if field.has_default else ""
+    return _cut(f"{type_fragment(field.type)}{default}")
+
+
+def _field_attributes(field: Field) -> dict[str, str]:
+    return {
+        "type": type_fragment(field.type),
+        "default": json.dumps(field.default, ensure_ascii=False) if field.has_default else "",
+        "order": "" if field.order.value == "ascending" else field.order.value,
+        "aliases": ", ".join(field.aliases),
+        "doc": field.doc or "",
+        **_props(field.props),
+    }
+
+
+def _props(props: tuple[tuple[str, object], ...]) -> dict[str, str]:
+    return {key: json.dumps(value, ensure_ascii=False) for key, value in props}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_CHARS_MAX else f"{text[: TEXT_CHARS_MAX - 1]}…"
