@@ -87,14 +87,17 @@ def with_tags(text: str, add: Iterable[TaggedEntity], remove: Iterable[TaggedEnt
         UnknownEntity: the text itself, without its references, defines no such record or field.
     """
     value = json.loads(text)
+    defined = _defined(value)
     changes: dict[tuple[str, EntityKind], tuple[list[str], list[str]]] = {}
     for side, entities in enumerate((add, remove)):
         for entity in entities:
             changes.setdefault((entity.path, entity.kind), ([], []))[side].extend(entity.tags)
     for (path, kind), (added, removed) in changes.items():
-        node = _find(value, path, kind)
-        tags = dict.fromkeys([*_texts(node.get(TAGS_PROPERTY)), *added])
-        left = [tag for tag in tags if tag not in removed]
+        node = defined.get((path, kind))
+        if node is None:
+            raise UnknownEntity(path)
+        gone = set(removed)
+        left = [tag for tag in dict.fromkeys([*_texts(node.get(TAGS_PROPERTY)), *added]) if tag not in gone]
         if left:
             node[TAGS_PROPERTY] = left
         else:
@@ -104,22 +107,13 @@ def with_tags(text: str, add: Iterable[TaggedEntity], remove: Iterable[TaggedEnt
 
 def known_entities(text: str, entities: Iterable[TaggedEntity]) -> list[TaggedEntity]:
     """Those of the entities that a canonical text defines."""
-    value = json.loads(text)
-
-    def is_known(entity: TaggedEntity) -> bool:
-        try:
-            _find(value, entity.path, entity.kind)
-        except UnknownEntity:
-            return False
-        return True
-
-    return [entity for entity in entities if is_known(entity)]
+    defined = _defined(json.loads(text))
+    return [entity for entity in entities if (entity.path, entity.kind) in defined]
 
 
-def _find(value: Any, path: str, kind: EntityKind) -> dict[str, Any]:
-    """The JSON object of an entity, the outermost first; a path without a namespace fits every namespace."""
-    record_path, _, field_name = path.rpartition(".") if kind is EntityKind.FIELD else (path, "", "")
-    wanted_namespace, _, wanted_name = record_path.rpartition(".")
+def _defined(value: Any) -> dict[tuple[str, EntityKind], dict[str, Any]]:
+    """The JSON objects of all records and fields by their paths; a path without a namespace is the outermost's."""
+    found: dict[tuple[str, EntityKind], dict[str, Any]] = {}
     pending: deque[tuple[Any, str]] = deque([(value, "")])
     while pending:
         node, namespace = pending.popleft()
@@ -133,12 +127,10 @@ def _find(value: Any, path: str, kind: EntityKind) -> dict[str, Any]:
         if node["type"] not in ("record", "error"):
             continue
         namespace = node.get("namespace", namespace)
-        if node["name"] == wanted_name and wanted_namespace in ("", namespace):
-            if kind is EntityKind.RECORD:
-                return node
+        paths = {f"{namespace}.{node['name']}" if namespace else node["name"], node["name"]}
+        for path in paths:
+            found.setdefault((path, EntityKind.RECORD), node)
             for field in node["fields"]:
-                if field["name"] == field_name:
-                    found: dict[str, Any] = field
-                    return found
+                found.setdefault((f"{path}.{field['name']}", EntityKind.FIELD), field)
         pending.extend((field["type"], namespace) for field in node["fields"])
-    raise UnknownEntity(path)
+    return found

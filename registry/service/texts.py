@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from avro_schema import Schema, SchemaParseError, canonical_text, normalized_text, parse_schema, self_contained_text
 from registry.domain import (
@@ -23,6 +25,8 @@ from registry.storage.repository import Repository
 from registry.tags import TaggedEntity, UnknownEntity, known_entities, tagged_entities, with_tags
 
 PARSED_MAX = 1000  # parsed schemas kept; the Confluent registry's own cache size
+READ_MAX = 200  # texts of requests kept as parsed
+KEPT_CHARS_MAX = 2_000_000  # of the texts of either; what is parsed takes some 15 bytes for each
 REFERENCES_MAX = 1000  # schemas that one may refer to, itself and through others; beyond that a request takes seconds
 RESOLVED_FORMAT = "resolved"
 SHOWN_TEXT_MAX = 500  # characters of a refused schema that its error repeats
@@ -51,13 +55,53 @@ class _Parsed:
         return cls(parse_schema(stored.content.text, references=schemas, strict=False), reaches)
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A text of a request, read with what it refers to."""
+
+    schema: Schema
+    canonical: str
+    lookup_key: bytes
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class _Kept(Generic[K, V]):
+    """The values last used, within bounds of their number and of the texts that they were read from. Thread-safe."""
+
+    def __init__(self, entries_max: int) -> None:
+        self._entries_max = entries_max
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._chars = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: K) -> V | None:
+        with self._lock:
+            found = self._entries.get(key)
+            if found is None:
+                return None
+            self._entries.move_to_end(key)
+            return found[0]
+
+    def put(self, key: K, value: V, chars: int) -> None:
+        with self._lock:
+            self._chars += chars - self._entries.pop(key, (None, 0))[1]
+            self._entries[key] = value, chars
+            while len(self._entries) > self._entries_max or self._chars > KEPT_CHARS_MAX:
+                _, (_, dropped) = self._entries.popitem(last=False)
+                self._chars -= dropped
+
+
 class SchemaTexts:
-    """Parses schemas, keeping those that are stored. Thread-safe."""
+    """Parses schemas, keeping what was parsed last. Thread-safe."""
 
     def __init__(self) -> None:
         # By row key, which is never used for another content, so that nothing here can become wrong.
-        self._parsed: OrderedDict[int, _Parsed] = OrderedDict()
-        self._lock = threading.Lock()
+        self._stored = _Kept[int, _Parsed](PARSED_MAX)
+        # A text is read again when its registration has to be decided again, and often checked before it is registered.
+        self._read = _Kept[tuple[str, bool, tuple[int, ...]], _Read](READ_MAX)
 
     def candidate(
         self,
@@ -88,20 +132,35 @@ class SchemaTexts:
             raise InvalidSchema("Empty schema")
         try:
             references = tuple(_definite(repository, subject, item, deleted) for item in request.references)
-            schema = parse_schema(
-                request.text, references=self._referenced(repository, subject, references), source="", strict=strict
-            )
-            lookup_key = _lookup_key(schema, bool(references))
+            read = self._read_text(repository, subject, request.text, references, strict)
         except SchemaParseError as error:
             raise _invalid(subject, request, _described(error)) from error
         except _UnusableReference as error:
             raise _invalid(subject, request, str(error)) from error
+        text = read.canonical
         if normalize:
-            text, references = normalized_text(schema), tuple(sorted(set(references)))
-        else:
-            text = canonical_text(schema)
+            text, references = normalized_text(read.schema), tuple(sorted(set(references)))
         content = SchemaContent(text, references, request.metadata, request.rule_set)
-        return Candidate(content, schema, lookup_key)
+        return Candidate(content, read.schema, read.lookup_key)
+
+    def _read_text(
+        self,
+        repository: Repository,
+        subject: str,
+        text: str,
+        references: tuple[SchemaReference, ...],
+        strict: bool,
+    ) -> _Read:
+        if len(references) > REFERENCES_MAX:
+            raise _UnusableReference(f"{len(references)} references; at most {REFERENCES_MAX} are followed")
+        targets = _targets(repository, subject, references)
+        key = (text, strict, tuple(target.row_key for target in targets))
+        read = self._read.get(key)
+        if read is None:
+            schema = parse_schema(text, references=self._referenced(repository, targets), strict=strict)
+            read = _Read(schema, canonical_text(schema), _lookup_key(schema, bool(references)))
+            self._read.put(key, read, len(text))
+        return read
 
     def tagged(
         self, repository: Repository, subject: str, request: SchemaRequest, latest: StoredVersion | None
@@ -153,7 +212,7 @@ class SchemaTexts:
         pending, opened = [stored], set[int]()
         while pending:
             schema = pending[-1]
-            known = found.get(schema.row_key) or self._kept(schema.row_key)
+            known = found.get(schema.row_key) or self._stored.get(schema.row_key)
             if known is None:
                 targets = _targets(repository, qualified(schema.context, ""), schema.content.references)
                 missing = [target for target in targets if target.row_key not in found]
@@ -164,32 +223,17 @@ class SchemaTexts:
                     pending.extend(missing)
                     continue
                 known = _Parsed.of(schema, [found[target.row_key] for target in targets])
-                self._keep(schema.row_key, known)
+                self._stored.put(schema.row_key, known, len(schema.content.text))
             found[schema.row_key] = known
             pending.pop()
         return found[stored.row_key]
 
-    def _referenced(self, repository: Repository, parent: str, references: tuple[SchemaReference, ...]) -> list[Schema]:
-        if len(references) > REFERENCES_MAX:
-            raise _UnusableReference(f"{len(references)} references; at most {REFERENCES_MAX} are followed")
-        found = [self._with_references(repository, target) for target in _targets(repository, parent, references)]
+    def _referenced(self, repository: Repository, targets: list[StoredSchema]) -> list[Schema]:
+        found = [self._with_references(repository, target) for target in targets]
         reached = len(frozenset[int]().union(*(item.reaches for item in found)))
         if reached > REFERENCES_MAX:
             raise _UnusableReference(f"{reached} schemas are referred to by others; at most {REFERENCES_MAX} are read")
         return [item.schema for item in found]
-
-    def _kept(self, row_key: int) -> _Parsed | None:
-        with self._lock:
-            found = self._parsed.get(row_key)
-            if found is not None:
-                self._parsed.move_to_end(row_key)
-            return found
-
-    def _keep(self, row_key: int, parsed: _Parsed) -> None:
-        with self._lock:
-            self._parsed[row_key] = parsed
-            while len(self._parsed) > PARSED_MAX:
-                self._parsed.popitem(last=False)
 
 
 class _UnusableReference(Exception):

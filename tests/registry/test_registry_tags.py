@@ -103,3 +103,17 @@ def test_properties_that_look_like_types_are_not_entered():
     text = json.dumps({"type": "enum", "name": "E", "symbols": [], "items": {"fields": []}, "fields": [1]})
     with pytest.raises(UnknownEntity):
         with_tags(text, [TaggedEntity("R", RECORD, ("T",))], [])
+
+
+def test_the_outermost_of_several_is_meant_by_a_path_without_a_namespace():
+    text = canonical_text(
+        parse_schema(
+            '{"type":"record","name":"a.R","fields":[{"name":"x","type":{"type":"record","name":"b.R","fields":['
+            '{"name":"y","type":"int"}]}}]}'
+        )
+    )
+    added = [TaggedEntity("R", RECORD, ("T",)), TaggedEntity("R.y", FIELD, ("U",))]
+    assert [(item.path, item.tags) for item in tagged_entities(parse_schema(with_tags(text, added, [])))] == [
+        ("a.R", ("T",)),
+        ("b.R.y", ("U",)),
+    ]
