@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 from certificates import Authority
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from registry_calls import STRING
 from scripted_http import BREAK_OFF, Asked, ScriptedServer, scripted_server
 
@@ -425,3 +427,44 @@ def test_connections_are_kept_but_not_by_a_forked_process(serve: Any) -> None:
     client.subjects()
     assert connections._idle != [kept]
     kept.close()
+
+
+HEADS = st.sampled_from(
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: \xff\xfe\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 404 ?\r\nContent-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 429 ?\r\nRetry-After: Thu, 32 Foo 99999 00:00:00\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/9.9 999 \r\n\r\n",
+        b"",
+    ]
+)
+JSON_PIECES = st.sampled_from(
+    [b"[]", b"{}", b"2\r\n[]\r\n0\r\n\r\n", b'{"error_code":40401}', b'{"error_code":1e999,"message":{}}', b'"\xff"']
+)
+
+
+@given(HEADS, JSON_PIECES | st.binary(max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_whatever_comes_is_an_answer_or_an_error_of_the_tree(head: bytes, rest: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with listening.accept()[0] as connection:
+                        if not connection.recv(65536):
+                            return
+                        connection.sendall(head + rest)
+
+        answering = pool.submit(answer)
+        client = RegistryClient(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        client._transport._sleep = lambda _: None
+        with contextlib.suppress(errors.RegistryError):
+            assert isinstance(client.subjects(), list)
+        socket.create_connection(listening.getsockname()).close()
+        answering.result()
