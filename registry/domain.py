@@ -15,11 +15,9 @@ from functools import cached_property
 from typing import Final, NewType
 
 from registry.errors import InvalidMode, InvalidVersion
-from registry.names import DEFAULT_CONTEXT, is_storable, subject_name
+from registry.names import DEFAULT_CONTEXT
 from registry.rules import RuleSet
 from registry.tags import TaggedEntity
-
-__all__ = ["is_storable", "subject_name"]
 
 SchemaId = NewType("SchemaId", int)
 """Number of a schema's content within its context, from 1; the same content has the same id under every subject."""

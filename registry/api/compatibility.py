@@ -7,7 +7,8 @@ from flask import Blueprint, Response
 from registry.api.answers import answer, query_flag
 from registry.api.payloads import SchemaPayload, read_body
 from registry.api.services import services
-from registry.domain import SchemaRequest, parse_version, subject_name
+from registry.domain import SchemaRequest, parse_version
+from registry.names import subject_name
 from registry.service.compatibility import Verdict
 
 blueprint = Blueprint("compatibility", __name__)

@@ -10,9 +10,9 @@ from registry.domain import (
     SchemaContent,
     SchemaReference,
     parse_version,
-    subject_name,
 )
 from registry.errors import IncompatibleSchema, InvalidSubject, InvalidVersion, SchemaNotFound, SubjectNotFound
+from registry.names import subject_name
 
 MY = '{"type":"record","name":"My","namespace":"ns","fields":[{"name":"f","type":"otherns.Sub"}]}'
 
