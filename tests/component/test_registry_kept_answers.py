@@ -6,21 +6,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
 from registry_front import RegistryBehindFront
 
-from registry.storage.database import sqlite_url
 from registry.storage.footing import ServedDatabase
 
 FRONTS = 2
 
 
-def new_database(folder: Path) -> str:
-    url = sqlite_url(folder / "registry.db")
+def upgraded(url: str) -> str:
     database = ServedDatabase(url)
     database.upgrade()
     database.close()
@@ -28,9 +25,9 @@ def new_database(folder: Path) -> str:
 
 
 @pytest.fixture
-def fronts(tmp_path: Path) -> Iterator[tuple[RegistryBehindFront, ...]]:
+def fronts(database_url: str) -> Iterator[tuple[RegistryBehindFront, ...]]:
     """Several on one database, as worker processes are; the last one keeps nothing."""
-    url = new_database(tmp_path)
+    url = upgraded(database_url)
     made = tuple(RegistryBehindFront(url, keeps=number < FRONTS) for number in range(FRONTS + 1))
     yield made
     for front in made:
@@ -43,8 +40,8 @@ def front(fronts: tuple[RegistryBehindFront, ...]) -> RegistryBehindFront:
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryBehindFront]:
-    front = RegistryBehindFront(new_database(tmp_path_factory.mktemp("kept")))
+def filled(registry_database_url: str) -> Iterator[RegistryBehindFront]:
+    front = RegistryBehindFront(upgraded(registry_database_url))
     front.registered("a", USER_1)
     front.registered(":.c:a", USER_1)
     yield front
