@@ -235,8 +235,9 @@ class Registration:
 
     def _apply_plain(self, repository: Repository, *, plan: _Plan) -> StoredVersion:
         now_ms, candidate = self._now_ms(), plan.candidate
+        schema_id = _new_id(repository, plan)
         schema = repository.add_whole_version(
-            plan.subject, plan.seen, plan.version, candidate.content, candidate.lookup_key, now_ms
+            plan.subject, plan.seen, plan.version, schema_id, candidate.content, candidate.lookup_key, now_ms
         )
         return StoredVersion(plan.subject, plan.version, schema, now_ms)
 
@@ -313,9 +314,7 @@ def _new_schema(repository: Repository, plan: _Plan, now_ms: int) -> StoredSchem
     content, context = plan.candidate.content, plan.context
     is_copy = False
     if plan.imposed_id is None:
-        schema_id = repository.take_schema_id(context)
-        if schema_id > SCHEMA_ID_MAX:
-            raise OperationNotPermitted(f"No schema id is left in context {context}", subject=plan.subject)
+        schema_id = _new_id(repository, plan)
     else:
         schema_id = plan.imposed_id
         repository.keep_schema_id(context, schema_id)
@@ -324,6 +323,14 @@ def _new_schema(repository: Repository, plan: _Plan, now_ms: int) -> StoredSchem
     if row_key is None:
         raise Conflict("the schema has come")
     return StoredSchema(schema_id, content, now_ms, context=context, row_key=row_key)
+
+
+def _new_id(repository: Repository, plan: _Plan) -> SchemaId:
+    schema_id = repository.take_schema_id(plan.context)
+    # An import can use up the ids.
+    if schema_id > SCHEMA_ID_MAX:
+        raise OperationNotPermitted(f"No schema id is left in context {plan.context}", subject=plan.subject)
+    return schema_id
 
 
 def _require_number(subject: str, version: int) -> None:

@@ -88,15 +88,23 @@ class Database:
     def close(self) -> None:
         self._engine.dispose()
 
-    def read(self, work: Callable[[Repository], T]) -> T:
+    def read(self, work: Callable[[Repository], T], *, one_view: bool = True) -> T:
         """Runs `work` on one consistent view of the database; again, on a new view, when the connection broke.
+
+        Args:
+            work: what to ask.
+            one_view: False for a change that is being decided and holds what it rests on when it is written. On
+                PostgreSQL each question then sees the newest state, which saves beginning and ending a transaction.
 
         Raises:
             StoreError: the database failed.
         """
         for attempt in range(1, CONNECTION_ATTEMPTS_MAX + 1):
             try:
-                with self._transaction(Purpose.READ) as (connection, _):
+                with self._transaction(Purpose.READ if one_view else self._purpose_alone(Purpose.READ)) as (
+                    connection,
+                    _,
+                ):
                     return work(Repository(connection, kept=self._kept_scopes))
             except ConnectionLost:
                 if attempt == CONNECTION_ATTEMPTS_MAX:
@@ -104,7 +112,12 @@ class Database:
         raise AssertionError("the last attempt returns or raises")
 
     def write(
-        self, work: Callable[[Repository], T], attempts: int = WRITE_ATTEMPTS_MAX, *, new_id_in: str | None = None
+        self,
+        work: Callable[[Repository], T],
+        attempts: int = WRITE_ATTEMPTS_MAX,
+        *,
+        new_id_in: str | None = None,
+        in_one_statement: bool = False,
     ) -> T:
         """Runs `work` in one write transaction and commits it; `work` is run again when another change came first.
 
@@ -114,15 +127,18 @@ class Database:
             new_id_in: the context in which `work` is going to take an id for a schema. On PostgreSQL its counter is a
                 row that all registrations write, so it is moved before the transaction begins and locked for a moment
                 only, not until the registration is on the disk. An id that is not used in the end is a gap.
+            in_one_statement: `work` changes the database by one statement or not at all, and asks nothing. On
+                PostgreSQL that is then the whole transaction.
 
         Raises:
             Conflict: the only attempt met another change, or the connection broke, maybe after it had committed; with
                 more attempts that is a `StoreError`.
             StoreError: the database failed; nothing was changed, unless the message says that this is not known.
         """
+        purpose = self._purpose_alone(Purpose.WRITE) if in_one_statement else Purpose.WRITE
         for attempt in range(1, attempts + 1):
             try:
-                with self._turn(), self._transaction(Purpose.WRITE, new_id_in) as (connection, reserved):
+                with self._turn(), self._transaction(purpose, new_id_in) as (connection, reserved):
                     return work(Repository(connection, reserved=reserved))
             except Conflict as error:
                 if attempts == 1:
@@ -136,6 +152,9 @@ class Database:
                     raise
         raise AssertionError("attempts is at least 1")
 
+    def _purpose_alone(self, purpose: Purpose) -> Purpose:
+        return purpose if self._is_sqlite else Purpose.ONE_STATEMENT
+
     def _turn(self) -> AbstractContextManager[Any]:
         return self._write_turn if self._is_sqlite else nullcontext()
 
@@ -148,12 +167,13 @@ class Database:
             reserved = {new_id_in: reserve_schema_id(connection, new_id_in)} if is_reserved and new_id_in else {}
             connection.commit()
             transaction = connection.execution_options(**{PURPOSE: purpose}).begin()
+            stage.is_committing = purpose is Purpose.ONE_STATEMENT
             try:
                 yield connection, reserved
             except BaseException:
                 transaction.rollback()
                 raise
-            stage.is_committing = purpose is Purpose.WRITE
+            stage.is_committing = purpose is not Purpose.READ
             transaction.commit()
 
     def _connected(self, purpose: Purpose) -> Connection:

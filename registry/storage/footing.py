@@ -109,6 +109,9 @@ class FootingNotes:
     def note(self, repository: Repository, ground: Ground) -> None:
         """To be called before the read."""
         if self._revision is None:
+            if isinstance(ground, Subject):
+                # One statement that tells the registry's revision and the subject's.
+                repository.subject_view(ground.name)
             self._revision = repository.revision()
         if isinstance(ground, Growing):
             self.spoil()
@@ -167,14 +170,21 @@ class _NotingRepository:
 class ServedDatabase(Database):
     """A database whose changes are acknowledged only when nobody answers from before them any more."""
 
-    def read(self, work: Callable[[Repository], T]) -> T:
+    def read(self, work: Callable[[Repository], T], *, one_view: bool = True) -> T:
         notes = _notes.get()
         if notes is None:
-            return super().read(work)
-        return super().read(lambda repository: work(cast(Repository, _NotingRepository(repository, notes))))
+            return super().read(work, one_view=one_view)
+        return super().read(
+            lambda repository: work(cast(Repository, _NotingRepository(repository, notes))), one_view=one_view
+        )
 
     def write(
-        self, work: Callable[[Repository], T], attempts: int = WRITE_ATTEMPTS_MAX, *, new_id_in: str | None = None
+        self,
+        work: Callable[[Repository], T],
+        attempts: int = WRITE_ATTEMPTS_MAX,
+        *,
+        new_id_in: str | None = None,
+        in_one_statement: bool = False,
     ) -> T:
         notes = _notes.get()
         if notes is not None:
@@ -189,7 +199,7 @@ class ServedDatabase(Database):
             return result
 
         try:
-            return super().write(watched, attempts, new_id_in=new_id_in)
+            return super().write(watched, attempts, new_id_in=new_id_in, in_one_statement=in_one_statement)
         finally:
             # Also after an error: a connection that broke may have committed, and whoever tries again finds it done.
             if has_bumped:

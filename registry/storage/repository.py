@@ -208,10 +208,7 @@ class Repository(ScopeTables):
         if seen is None:
             row = {"name": subject, "context": context_of(subject), "revision": 1}
             return int(self._connection.execute(statements.ADD_SUBJECT, row).scalar_one())
-        moved = self._connection.execute(
-            statements.MOVE_SUBJECT,
-            {"subject_id": seen.subject_id, "seen": seen.revision, "next_revision": seen.revision + 1},
-        )
+        moved = self._connection.execute(statements.MOVE_SUBJECT, _moved(seen))
         if moved.rowcount != 1:
             raise Conflict(f"subject {subject!r} has moved on")
         return seen.subject_id
@@ -219,6 +216,39 @@ class Repository(ScopeTables):
     def add_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> None:
         row = {"subject_id": subject_id, "version": version, "schema_key": schema_key, "created_ms": now_ms}
         self._connection.execute(statements.ADD_VERSION, {**row, "deleted": False})
+
+    def add_whole_version(
+        self,
+        subject: str,
+        seen: SubjectState | None,
+        version: int,
+        schema_id: SchemaId,
+        content: SchemaContent,
+        lookup_key: bytes,
+        now_ms: int,
+    ) -> StoredSchema:
+        """Adds a content without references, which is new to its context, as the next version of a subject.
+
+        In one statement where the database can do that.
+
+        Raises:
+            Conflict: the subject is no longer as `seen` says, or the content has come.
+        """
+        context = context_of(subject)
+        if self._connection.dialect.name != "postgresql":
+            subject_id = self.claim_subject(subject, seen)
+            self.list_context(context)
+            row_key = self.add_schema(context, schema_id, content, lookup_key, now_ms)
+            if row_key is None:
+                raise Conflict("the schema has come")
+            self.add_version(subject_id, version, row_key, now_ms)
+        else:
+            row = _schema_row(context, schema_id, content, lookup_key, now_ms)
+            parameters = {f"new_{name}": value for name, value in row.items()} | {"new_version": version}
+            parameters |= {"new_name": subject} if seen is None else _moved(seen)
+            statement = statements.add_whole_version(new_subject=seen is None)
+            row_key = int(self._connection.execute(statement, parameters).scalar_one())
+        return StoredSchema(schema_id, content, now_ms, context=context, row_key=row_key)
 
     def put_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> None:
         """Adds a version, or replaces the one of that number."""
@@ -336,20 +366,8 @@ class Repository(ScopeTables):
 
         `is_copy` says that the content is there already, under another id.
         """
-        result = self._connection.execute(
-            statements.add_schema(self._connection.dialect.name),
-            {
-                "context": context,
-                "id": schema_id,
-                "fingerprint": content.fingerprint,
-                "copy": schema_id if is_copy else 0,
-                "lookup_key": lookup_key,
-                "text": content.text,
-                "metadata_json": metadata_json(content.metadata),
-                "rule_set_json": rule_set_json(content.rule_set),
-                "created_ms": now_ms,
-            },
-        )
+        row = _schema_row(context, schema_id, content, lookup_key, now_ms, is_copy=is_copy)
+        result = self._connection.execute(statements.add_schema(self._connection.dialect.name), row)
         row_key = result.scalar()
         if row_key is not None:
             self._add_references(int(row_key), qualified(context, ""), content.references)
@@ -421,6 +439,26 @@ class Repository(ScopeTables):
 def _portions(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Parts of a list, because databases bound the number of parameters of one statement."""
     return (items[start : start + 500] for start in range(0, len(items), 500))
+
+
+def _moved(seen: SubjectState) -> dict[str, int]:
+    return {"subject_id": seen.subject_id, "seen": seen.revision, "next_revision": seen.revision + 1}
+
+
+def _schema_row(
+    context: str, schema_id: SchemaId, content: SchemaContent, lookup_key: bytes, now_ms: int, *, is_copy: bool = False
+) -> dict[str, Any]:
+    return {
+        "context": context,
+        "id": schema_id,
+        "fingerprint": content.fingerprint,
+        "copy": schema_id if is_copy else 0,
+        "lookup_key": lookup_key,
+        "text": content.text,
+        "metadata_json": metadata_json(content.metadata),
+        "rule_set_json": rule_set_json(content.rule_set),
+        "created_ms": now_ms,
+    }
 
 
 def _matching(wanted: SubjectFilter) -> list[Any]:

@@ -129,6 +129,34 @@ def add_schema(dialect: str) -> Any:
     )
 
 
+@cache
+def add_whole_version(*, new_subject: bool) -> Any:
+    """Adds a schema as the next version of a subject, in one statement; on PostgreSQL only.
+
+    Whichever part finds that another transaction came first answers with nothing. Then a key of the version is null,
+    which no version may have, and the whole is undone.
+    """
+    if new_subject:
+        adding = sa.insert(SubjectRow).values(name=bindparam("new_name"), context=bindparam("new_context"), revision=1)
+        claimed = adding.returning(SubjectRow.id).cte("claimed")
+    else:
+        claimed = MOVE_SUBJECT.returning(SubjectRow.id).cte("claimed")
+    content: dict[str, Any] = {name: bindparam(f"new_{name}") for name in CONTENT_COLUMNS}
+    stored = add_schema("postgresql").values(**content).cte("stored")
+    row = sa.select(
+        sa.select(claimed.c.id).scalar_subquery(),
+        bindparam("new_version", type_=sa.Integer),
+        sa.select(stored.c.row_key).scalar_subquery(),
+        sa.false(),
+        bindparam("new_created_ms", type_=sa.BigInteger),
+    )
+    columns = ["subject_id", "version", "schema_key", "deleted", "created_ms"]
+    return sa.insert(VersionRow).from_select(columns, row).returning(VersionRow.schema_key)
+
+
+CONTENT_COLUMNS: Final = tuple(column.name for column in SchemaRow.__table__.columns if not column.primary_key)
+
+
 def _reservation() -> Any:
     unflushed = (
         sa.select(sa.func.set_config("synchronous_commit", "off", True)).cte("unflushed").prefix_with("MATERIALIZED")
