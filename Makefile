@@ -39,7 +39,7 @@ test-postgres: setup-dev ## the registry on a PostgreSQL server of its own, whic
 test-node: setup-dev ## the registry under its clients of Node, which npm fetches once
 	@$(BIN)/python -m pytest -m node $(PYTEST_ARGUMENTS)
 
-test-java: setup-dev ## the registry under Confluent's Java client, which Maven fetches
+test-java: setup-dev ## against Confluent's own Java client and schema classes, which Maven fetches
 	@$(BIN)/python -m pytest -m java $(PYTEST_ARGUMENTS)
 
 test-full: setup-dev ## every test, with the servers that they fetch and start themselves

@@ -52,7 +52,8 @@ def resolve_registry_url(settings: Settings) -> str:
     if settings.registry.url:
         return settings.registry.url.rstrip("/")
     live = live_addresses(settings)
-    return live.registry if live else f"http://{settings.registry.listen}"
+    scheme = "https" if settings.registry.tls_certificate else "http"
+    return live.registry if live else f"{scheme}://{settings.registry.listen}"
 
 
 def resolve_bootstrap_servers(settings: Settings) -> str:

@@ -16,7 +16,7 @@ from headrace.addresses import (
     resolve_registry_url,
     warehouse_dir,
 )
-from headrace.settings import KafkaSettings, LoaderSettings, Settings, SettingsError
+from headrace.settings import KafkaSettings, LoaderSettings, Settings, SettingsError, load_settings
 
 LIVE = LiveAddresses(
     pid=1,
@@ -35,6 +35,11 @@ def test_an_unlocked_file_is_stale(tmp_path: Path) -> None:
     assert live_addresses(settings) is None
     assert resolve_registry_url(settings) == "http://127.0.0.1:8081"
     assert resolve_metastore(settings) is None
+
+
+def test_a_registry_with_a_certificate_is_asked_over_https() -> None:
+    settings = load_settings(flags={"registry.tls_certificate": "registry.pem"})
+    assert resolve_registry_url(settings) == "https://127.0.0.1:8081"
 
 
 def test_a_locked_file_wins_over_defaults_and_loses_to_settings(tmp_path: Path) -> None:
