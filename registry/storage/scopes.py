@@ -184,7 +184,10 @@ class ScopeTables:
         return {_unscoped(row.scope): row.alias for row in self._connection.execute(query)}
 
     def put_config(self, scope: str | None, entry: ConfigEntry) -> None:
+        """Replaces what is configured; an entry that says nothing is none, since one would hide those around it."""
         self.remove_config(scope)
+        if entry.is_empty:
+            return
         row: dict[str, Any] = {"scope": _scope(scope)}
         for key in _CONFIG_KEYS:
             value = getattr(entry, key)

@@ -141,6 +141,16 @@ def test_a_change_keeps_what_it_does_not_name(registry: Registry, subject: str) 
     assert registry.delete(f"/config/{subject}").json == own
 
 
+def test_an_entry_that_says_nothing_is_none(registry: Registry, subject: str) -> None:
+    configure(registry, "", compatibility="FULL")
+    configure(registry, subject, normalize=None)
+    assert registry.get(f"/config/{subject}").problem[1] == 40408
+    configure(registry, subject, compatibility="NONE", alias="other")
+    configure(registry, subject, compatibility=None, alias=None)
+    assert registry.get(f"/config/{subject}").problem[1] == 40408
+    assert registry.get(f"/config/{subject}?defaultToGlobal=true").json == {"compatibilityLevel": "FULL"}
+
+
 def test_the_level_of_a_context_decides_about_its_subjects(registry: Registry, context: str) -> None:
     registry.registered(f"{context}s", USER_1)
     assert registry.register(f"{context}s", USER_INCOMPATIBLE).problem[:2] == (409, 40901)
