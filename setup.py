@@ -40,6 +40,7 @@ DEV = [
     "confluent-kafka[avro,schemaregistry]>=2.8,<3",
     "cryptography>=43",
     "hypothesis>=6.115,<7",
+    "jsonschema>=4.23,<5",
     "mypy>=1.13,<3",
     "openapi-spec-validator>=0.7.1,<1",
     "pytest>=8.3,<10",
@@ -48,6 +49,7 @@ DEV = [
     "python-schema-registry-client>=2.6,<3",
     "ruff>=0.8,<1",
     "schemathesis>=4.0,<5",
+    "xmlschema>=3.4,<5",
 ]
 
 setup(

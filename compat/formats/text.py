@@ -68,6 +68,8 @@ def checked_text(checked: Checked, style: Style = PLAIN, *, verbose: bool = Fals
 def _summary(outcome: Outcome, style: Style) -> list[str]:
     """A last line where there is too much above it to be counted by eye."""
     total = len(outcome.checked) + len(outcome.failures)
+    if total == 0:
+        return ["no schema to check"]
     if total < 3:
         return []
     bad = sum(not checked.is_compatible for checked in outcome.checked)

@@ -1,0 +1,43 @@
+"""Outcomes that hold everything a format has to cope with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from avro_schema import Position, parse_schema
+from compat import CompatibilityLevel, VersionedSchema, check_level
+from compat.outcome import Checked, Failure, FailureKind, Outcome, Suppressed, with_fingerprints
+from compat.report import checked_of
+
+V1 = '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type": "long"}\n]}\n'
+V3 = (
+    '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type": "string"},\n'
+    '  {"name": "note", "type": ["null", {"type": "record", "name": "Note", "fields": []}]},\n'
+    '  {"name": "rate", "type": "int"}\n]}\n'
+)
+HOSTILE = 'a,b:c%d\r\n<&>"|`\x00\udcff.avsc'
+
+
+def checked(candidate: str = V3, earlier: str = V1, file: str = "schemas/order.avsc") -> Checked:
+    """A schema compared with one earlier version."""
+    history = [VersionedSchema(7, parse_schema(earlier, source="v7"), "main:schemas/order.avsc")]
+    report = check_level(parse_schema(candidate, source=file), history, CompatibilityLevel.FULL)
+    return with_fingerprints(checked_of(report, subject="order-value", baseline="git:main", level_origin="as asked"))
+
+
+def everything() -> Outcome:
+    """Incompatible, suppressed, new and compatible schemas, failures with and without a place, names of all kinds."""
+    bad = checked()
+    first, *others = bad.problems
+    suppressed = replace(bad, file="b.avsc", problems=(replace(first, suppressed=Suppressed("we know", "settings")),))
+    new = Checked("new schema.avsc", "n", "git:main", CompatibilityLevel.BACKWARD, "the default", (), 0, is_new=True)
+    hostile = replace(bad, file=HOSTILE, problems=tuple(replace(item, sentence=HOSTILE, fix="") for item in others))
+    return Outcome(
+        (bad, suppressed, new, checked(V1, V1, "same.avsc"), hostile),
+        (
+            Failure(FailureKind.INVALID, "x.avsc", "expected, a: value %", Position("/a", 3, 4)),
+            Failure(FailureKind.REGISTRY, "registry http://127.0.0.1:1", "cannot be reached"),
+        ),
+        ("a note with %, : and\nlines",),
+        "1.2.3",
+    )
