@@ -266,3 +266,39 @@ def test_deletes_and_errors(client: Any, subject: str) -> None:
     assert f"{subject}2" not in client.get_subjects(deleted=True)
     assert client.delete_version(subject, 1, permanent=True) == 1
     assert error_of(client.delete_subject, subject) == (404, 40401)
+
+
+def test_parameters_as_the_client_spells_them(client: Any, subject: str) -> None:
+    """Some of its names are not those of the reference (`deleted_only`, `reference_format`, `subject` for a prefix)."""
+    client.register_schema(f"{subject}-id", Schema(ID, "AVRO"))
+    reference = SchemaReference("n.Id", f"{subject}-id", 1)
+    schema_id = client.register_schema(subject, Schema(WITH_ID, "AVRO", [reference]))
+    resolved = json.loads(client.get_schema(schema_id, fmt="resolved").schema_str)
+    assert resolved["fields"][0]["type"] == json.loads(ID)
+    assert client.get_version(subject, 1, fmt="resolved").schema.schema_str != WITH_ID
+    assert client.get_schema(schema_id, subject_name=subject, reference_format="qualified").references[0].name == "n.Id"
+    assert client.get_subjects(subject_prefix=f"{subject}") == [subject, f"{subject}-id"]
+    assert client.get_subjects(subject_prefix=subject, offset=1, limit=1) == [f"{subject}-id"]
+    client.delete_subject(subject)
+    assert client.get_subjects(subject_prefix=subject, deleted_only=True) == [subject]
+    assert client.get_subjects(subject_prefix=subject, deleted=True) == [subject, f"{subject}-id"]
+    assert client.get_versions(subject, deleted_only=True) == [1]
+    assert client.lookup_schema(subject, Schema(WITH_ID, "AVRO", [reference]), deleted=True).schema_id == schema_id
+    found = client.get_schema_versions(schema_id, deleted=True, subject_name=subject)
+    assert [(item.subject, item.version) for item in found] == [(subject, 1)]
+    assert client.get_contexts(offset=0, limit=1) == ["."]
+
+
+def test_associations_are_not_there(client: Any) -> None:
+    """Serializers look for them first and fall back to the topic's name on 404."""
+    assert error_of(client.get_associations_by_resource_name, "topic", "-")[0] == 404
+
+
+def test_global_settings(client: Any) -> None:
+    assert client.set_compatibility(level="FULL") == {"compatibility": "FULL"}
+    assert client.get_compatibility() == "FULL"
+    assert client.set_config(config=ServerConfig(compatibility=ConfigCompatibilityLevel.BACKWARD)) is not None
+    assert client.get_config().compatibility_level is ConfigCompatibilityLevel.BACKWARD
+    assert client.update_global_mode("READONLY") == "READONLY"
+    assert client.get_global_mode() == "READONLY"
+    assert client.update_global_mode("READWRITE") == "READWRITE"
