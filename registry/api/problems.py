@@ -15,8 +15,6 @@ from registry.api.profiles import profile
 
 logger = logging.getLogger(__name__)
 
-DISCARDED_BYTES_MAX = 64 * 1024 * 1024  # of a body that is too large; whoever sends more finds the connection closed
-
 ERROR_CODES: dict[type[errors.RegistryError], tuple[int, int]] = {
     errors.AccessRefused: (403, FORBIDDEN),
     errors.SubjectNotFound: (404, 40401),
@@ -78,20 +76,9 @@ def _bad_request(error: BadRequest) -> Response:
 
 
 def _too_large(error: RequestEntityTooLarge) -> Response:
-    _discard_body()
     if request.endpoint == "subjects.register":
         return _registry_error(errors.SchemaTooLarge())
     return _http_error(error)
-
-
-def _discard_body() -> None:
-    """Reads what the client still sends, within bounds: closing on it would lose the answer on the way."""
-    left = DISCARDED_BYTES_MAX
-    try:
-        while left > 0 and (part := request.environ["wsgi.input"].read(min(left, 65536))):
-            left -= len(part)
-    except Exception as error:
-        logger.debug("refused body not read to its end: cause=%s", error)
 
 
 def _http_error(error: HTTPException) -> Response:

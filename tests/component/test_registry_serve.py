@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from registry_calls import STRING, Registry
 
+from registry.api.server import TakenPort
 from registry.client import RegistryClient
 from registry.errors import RegistryUnavailable
 
@@ -53,7 +55,7 @@ def test_stops_cleanly_and_keeps_everything(start_service: StartService, tmp_pat
 
 
 def test_ctrl_c_reaches_every_process_and_still_ends_cleanly(tmp_path: Path) -> None:
-    for _ in range(4):
+    for _ in range(2):
         process = subprocess.Popen(
             [sys.executable, "-m", *SERVE, str(tmp_path)],
             stdin=subprocess.DEVNULL,
@@ -75,6 +77,16 @@ def test_taken_port(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         line = refused("serve", "--data-dir", str(tmp_path), "--registry-listen", f"127.0.0.1:{port}")
     assert f"registry cannot listen on 127.0.0.1:{port}: Address already in use" in line
+
+
+def test_an_address_is_one_registrys_alone() -> None:
+    """From the moment it is taken, also before anybody listens, and for those who would share it with its workers."""
+    taken = TakenPort("127.0.0.1", 0)
+    assert taken.url() == f"http://127.0.0.1:{taken.port}"
+    with pytest.raises(OSError, match="Address already in use"):
+        TakenPort("127.0.0.1", taken.port)
+    taken.close()
+    TakenPort("127.0.0.1", taken.port).close()
 
 
 def test_unusable_databases(tmp_path: Path) -> None:
@@ -104,7 +116,7 @@ def test_nothing_listens_beyond_the_address(start_service: StartService, tmp_pat
     port = int(service.addresses["registry"].rpartition(":")[2])
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     listening = [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
-    assert listening == [f"0100007F:{port:04X}"]
+    assert set(listening) == {f"0100007F:{port:04X}"}
     rows = [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
     assert not [row for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
 
@@ -158,8 +170,7 @@ def _register_until_killed(service: Any, subject: str, acknowledged: dict[str, i
         thread.start()
     assert enough.wait(60)
     # The serving process is the child; killing both is what a power cut or `kill -9` of the group does.
-    children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split()
-    for pid in (service.process.pid, *map(int, children)):
+    for pid in (service.process.pid, *children(service.process.pid)):
         os.kill(pid, signal.SIGKILL)
     service.process.wait(60)
     for thread in threads:
@@ -168,14 +179,88 @@ def _register_until_killed(service: Any, subject: str, acknowledged: dict[str, i
     acknowledged.update(own)
 
 
-def test_a_killed_front_process_takes_its_worker_along(start_service: StartService, tmp_path: Path) -> None:
-    service = start_service(*SERVE, str(tmp_path))
-    url = service.addresses["registry"]
+def test_a_killed_front_process_takes_its_workers_along(start_service: StartService, tmp_path: Path) -> None:
+    service = start_service(*SERVE, str(tmp_path), "--workers", "2")
+    workers = children(service.process.pid)
+    assert len(workers) == 2
     service.kill()
-    again = start_service(
-        "headrace", "registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "127.0.0.1:0"
-    )
-    assert again.addresses["registry"] != url
+    wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
     with pytest.raises(RegistryUnavailable):
-        for _ in range(100):
-            RegistryClient(url, timeout_s=1).subjects()
+        RegistryClient(service.addresses["registry"], timeout_s=1).subjects()
+
+
+def test_a_killed_worker_is_replaced(start_service: StartService, tmp_path: Path) -> None:
+    service = start_service(*SERVE, str(tmp_path), "--workers", "2")
+    registry = Registry(service.addresses["registry"])
+    schema_id = registry.registered("kept", STRING)
+    before = children(service.process.pid)
+    os.kill(before[0], signal.SIGKILL)
+    wait_until(lambda: len(children(service.process.pid)) == 2 and before[0] not in children(service.process.pid))
+    for _ in range(20):
+        assert RegistryClient(service.addresses["registry"]).schema_by_id(schema_id).text == STRING
+    assert service.stop() == 0
+
+
+def test_a_request_under_way_is_answered_at_a_stop(start_service: StartService, tmp_path: Path) -> None:
+    service = start_service(*SERVE, str(tmp_path))
+    registry = Registry(service.addresses["registry"])
+    body = b'{"schema":"\\"string\\""}'
+    with socket.create_connection((registry.host, registry.port), timeout=60) as connection:
+        head = f"POST /subjects/late/versions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body[:5])
+        wait_until(lambda: registry.get("/healthz").status == 200)
+        service.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: is_refused(registry))
+        connection.sendall(body[5:])
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
+    assert service.process.wait(60) == 0
+    again = Registry(start_service(*SERVE, str(tmp_path)).addresses["registry"])
+    assert again.get("/subjects/late/versions").json == [1]
+
+
+def test_bodies_that_are_too_large_are_refused_and_the_answer_arrives(
+    start_service: StartService, tmp_path: Path
+) -> None:
+    environment = {"HEADRACE__REGISTRY__REQUEST_BYTES_MAX": "1024"}
+    service = start_service(*SERVE, str(tmp_path), environment=environment)
+    registry = Registry(service.addresses["registry"])
+    chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+    for head, body in (
+        (b"Content-Length: 5000000", b"x" * 5_000_000),
+        (b"Transfer-Encoding: chunked", chunk * 80 + b"0\r\n\r\n"),
+        (b"Content-Length: 5000000\r\nExpect: 100-continue", b""),
+    ):
+        for path, status in ((b"/subjects/a/versions", 422), (b"/subjects/a", 413)):
+            with socket.create_connection((registry.host, registry.port), timeout=60) as connection:
+                connection.sendall(b"POST " + path + b" HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n\r\n" + body)
+                assert connection.recv(65536).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_a_client_that_is_gone_costs_nothing(start_service: StartService, tmp_path: Path) -> None:
+    service = start_service(*SERVE, str(tmp_path))
+    registry = Registry(service.addresses["registry"])
+    for _ in range(50):
+        with socket.create_connection((registry.host, registry.port), timeout=60) as connection:
+            connection.sendall(b"POST /subjects/a HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    assert registry.get("/subjects").json == []
+    assert service.stop() == 0
+    assert [line for line in service.errors if " INFO " not in line] == []
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_refused(registry: Registry) -> bool:
+    try:
+        socket.create_connection((registry.host, registry.port), timeout=60).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
