@@ -8,13 +8,14 @@ NO_PYTHON = set-up: no Python 3.11, 3.12 or 3.13 found on the PATH; install one 
 BIN := .venv/bin
 DATA_DIR ?= headrace-data/demo
 PYTEST_ARGUMENTS ?=
+FUZZ_EXAMPLES ?= 50
 
 # What `make test` leaves out: tests that need more than Python and Java, and the long ones that kill real processes
 # again and again. `make test-full` runs all.
 SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or s3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fault test-kafka test-postgres test-node test-java test-full check format bench setup \
+.PHONY: help demo test test-fault test-kafka test-postgres test-node test-java test-full fuzz check format bench setup \
 	setup-dev clean
 
 help: ## show this list
@@ -41,6 +42,9 @@ test-node: setup-dev ## the registry under its clients of Node, which npm fetche
 
 test-java: setup-dev ## against Confluent's own Java client and schema classes, which Maven fetches
 	@$(BIN)/python -m pytest -m java $(PYTEST_ARGUMENTS)
+
+fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPLES=n of each kind
+	@HEADRACE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/component/test_registry_fuzz.py $(PYTEST_ARGUMENTS)
 
 test-full: setup-dev ## every test, with the servers that they fetch and start themselves
 	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"

@@ -58,6 +58,11 @@ BODIES = {
     "property nests deeply": (as_schema('{"type":"string","p":' + "[" * 900 + "]" * 900 + "}"), 422),
     "property is a huge number": (as_schema('{"type":"string","p":' + "9" * 6000 + "}"), 422),
     "property is infinite": (as_schema('{"type":"string","p":1e999}'), 422),
+    "a key twice in the schema": (as_schema('{"type":"string","type":"int"}'), 422),
+    "a megabyte with a mistake at its end": (as_schema('{"type":"string","p":"' + "x" * MEGABYTE + '"'), 422),
+    "100,000 references": (with_schema(references=[{"name": "a", "subject": "b", "version": 1}] * 90_000), 422),
+    "text where a list of references is": (with_schema(references="x" * MEGABYTE), 400),
+    "many union branches of one name": (as_schema("[" + '"int",' * 100_000 + '"int"]'), 422),
     "too large": (as_schema("x" * (5 * MEGABYTE)), 422),
 }
 
@@ -97,6 +102,14 @@ def test_configuration_bodies(registry: Registry, body: bytes) -> None:
 
 
 PATHS = [
+    "/subjects/'%3B%20DROP%20TABLE%20subjects%3B--/versions",
+    "/subjects/a'%20OR%20'1'='1/versions/1",
+    "/subjects/%25/versions",
+    "/subjects/" + "x" * 5_000 + "/versions/1",
+    "/schemas/ids/-2147483649",
+    "/schemas/ids/2147483648/versions",
+    "/schemas/guids/%00",
+    "/schemas/guids/" + "f" * 5_000,
     "/subjects/../../etc/passwd",
     "/subjects/%2e%2e/versions",
     "/subjects/..%2f..%2fetc/versions",
@@ -173,6 +186,24 @@ def test_requests_that_are_not_http(registry: Registry, request_bytes: bytes, st
 def test_character_sets(registry: Registry, charset: str) -> None:
     headers = {"Content-Type": f"application/json; charset={charset}"}
     assert registry.call("POST", "/subjects/bad/versions", b"{}x", headers).problem[0] == 400
+
+
+def test_large_schemas_are_schemas(registry: Registry) -> None:
+    names = ",".join(f'{{"name":"f{number}","type":"int"}}' for number in range(5_000))
+    for number, text in enumerate(
+        (
+            json.dumps({"type": "record", "name": "R", "doc": "x" * MEGABYTE, "fields": []}),
+            f'{{"type":"record","name":"R","fields":[{names}]}}',
+            json.dumps({"type": "enum", "name": "E", "symbols": [f"s{number}" for number in range(10_000)]}),
+        )
+    ):
+        schema_id = registry.registered(f"large-{number}", text)
+        assert json.loads(registry.get(f"/schemas/ids/{schema_id}").json["schema"]) == json.loads(text)
+
+
+def test_of_a_key_twice_in_a_body_the_last_counts(registry: Registry) -> None:
+    body = b'{"schema":"\\"nothing\\"","schema":"\\"string\\""}'
+    assert registry.call("POST", "/subjects/twice/versions", body).status == 200
 
 
 def test_it_still_works(registry: Registry) -> None:
