@@ -21,6 +21,8 @@ ROUNDS = [
     "modes",
     "deletes",
     "contexts",
+    "tags and rules",
+    "server",
 ]
 
 

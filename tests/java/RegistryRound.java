@@ -2,13 +2,22 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Set;
 import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.ParsedSchema;
 import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.avro.AvroSchema;
 import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.CachedSchemaRegistryClient;
 import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.rest.RestService;
 import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.rest.entities.Config;
 import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.rest.entities.Metadata;
+import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.rest.entities.Rule;
+import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.rest.entities.RuleKind;
+import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.rest.entities.RuleMode;
+import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.rest.entities.RuleSet;
+import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.rest.entities.SchemaEntity;
 import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.rest.entities.SchemaReference;
+import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.rest.entities.SchemaTags;
+import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.rest.entities.requests.RegisterSchemaRequest;
+import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.rest.entities.requests.TagSchemaRequest;
 import org.apache.flink.avro.registry.confluent.shaded.io.confluent.kafka.schemaregistry.client.rest.exceptions.RestClientException;
 
 /**
@@ -42,6 +51,8 @@ public class RegistryRound {
     modes();
     deletes();
     contexts();
+    tagsAndRules();
+    server();
   }
 
   static void registerEvolveFind() throws Exception {
@@ -169,6 +180,38 @@ public class RegistryRound {
     same(true, rest().getAllContexts().contains(".java"));
     same(List.of(":.java:orders"), new ArrayList<>(client.getAllSubjectsByPrefix(":.java:")));
     done("contexts");
+  }
+
+  static void tagsAndRules() throws Exception {
+    CachedSchemaRegistryClient client = open();
+    client.register("java-tags", new AvroSchema(USER_1));
+    SchemaEntity field = new SchemaEntity("shop.User.id", SchemaEntity.EntityType.SR_FIELD);
+    TagSchemaRequest request = new TagSchemaRequest();
+    request.setTagsToAdd(List.of(new SchemaTags(field, List.of("PII"))));
+    Rule rule =
+        new Rule("mail", null, RuleKind.CONDITION, RuleMode.WRITE, "CEL", null, null, "size(x) > 0", null, null, false);
+    request.setRulesToMerge(new RuleSet(null, List.of(rule)));
+    int id = rest().modifySchemaTags(RestService.DEFAULT_REQUEST_PROPERTIES, request, "java-tags", "latest").getId();
+    same(id, open().getLatestSchemaMetadata("java-tags").getId());
+    same(2, open().getLatestSchemaMetadata("java-tags").getVersion());
+    ParsedSchema found = open().getSchemaById(id);
+    same(Set.of("PII"), found.inlineTags());
+    same("mail", found.ruleSet().getDomainRules().get(0).getName());
+    Rule wrong =
+        new Rule("mail", null, RuleKind.CONDITION, RuleMode.UPGRADE, "CEL", null, null, "x", null, null, false);
+    RegisterSchemaRequest bad = new RegisterSchemaRequest();
+    bad.setSchema(USER_1);
+    bad.setRuleSet(new RuleSet(null, List.of(wrong)));
+    refused(422, 42210, () -> rest().registerSchema(bad, "java-tags", false));
+    done("tags and rules");
+  }
+
+  static void server() throws Exception {
+    same(List.of("AVRO"), rest().getSchemaTypes());
+    same(false, rest().getSchemaRegistryServerVersion().getVersion().isEmpty());
+    same(false, rest().getClusterId().getScope().isEmpty());
+    same(true, rest().testCompatibility(USER_1, "java-nothing", true).isEmpty());
+    done("server");
   }
 
   static CachedSchemaRegistryClient open() {
