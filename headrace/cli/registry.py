@@ -87,7 +87,7 @@ def _front(settings: Settings, url: str, counts: SharedCounts) -> Front:
     from registry.storage.footing import ServedDatabase
     from registry.storage.looks import looks_at
 
-    database = ServedDatabase(url)
+    database = ServedDatabase(url, connections=settings.registry.database_connections)
     users = UsersFile(Path(settings.registry.users)) if settings.registry.users else None
     application = create_app(
         database,

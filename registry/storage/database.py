@@ -29,7 +29,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemy
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from registry.errors import DatabaseUnusable, StoreError
-from registry.storage.engines import PURPOSE, DatabaseAddress, Purpose, open_engine
+from registry.storage.engines import POSTGRES_CONNECTIONS, PURPOSE, DatabaseAddress, Purpose, open_engine
 from registry.storage.repository import Conflict, Repository
 from registry.storage.scopes import KeptScopes, ReservedIds, reserve_schema_id
 
@@ -60,13 +60,13 @@ class Database:
 
     Args:
         url: `sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/NAME`.
-        connections: how many are open at once at most; None for the default of the kind of database.
+        connections: how many are open to PostgreSQL at once at most.
 
     Raises:
         DatabaseUnusable: the URL names no database that can be opened.
     """
 
-    def __init__(self, url: str, *, connections: int | None = None) -> None:
+    def __init__(self, url: str, *, connections: int = POSTGRES_CONNECTIONS) -> None:
         try:
             self._address = DatabaseAddress.of(url)
             self._engine = open_engine(self._address, connections)

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, Engine, make_url
 
 SQLITE_BUSY_TIMEOUT_S = 30  # how long a writer waits for another process
 SQLITE_CONNECTIONS = 32  # at least the server's threads, so that none waits for a connection while it holds a request
-POSTGRES_CONNECTIONS = 10  # of one process; a server allows 100 in all unless told otherwise
+POSTGRES_CONNECTIONS = 10  # of one process unless told otherwise, as a server allows 100 in all
 POSTGRES_CONNECTION_WAIT_S = 20  # of a request, when all connections of its process are in use
 POSTGRES_CONNECT_TIMEOUT_S = 5
 POSTGRES_SETTINGS: Mapping[str, str] = {
@@ -88,14 +88,14 @@ class DatabaseAddress:
         return self.url.set(drivername="postgresql").render_as_string(hide_password=True)
 
 
-def open_engine(address: DatabaseAddress, connections: int | None = None) -> Engine:
-    """An engine that has not connected yet; at most `connections` are open at once."""
+def open_engine(address: DatabaseAddress, connections: int) -> Engine:
+    """An engine that has not connected yet; at most `connections` to PostgreSQL are open at once."""
     # The driver's own transactions are off on both, late and without a word about isolation as they are;
     # `_begin` makes them. It is AUTOCOMMIT on PostgreSQL, and `isolation_level = None` of the driver on SQLite.
     if address.is_sqlite:
         engine = sa.create_engine(
             address.url,
-            pool_size=connections or SQLITE_CONNECTIONS,
+            pool_size=SQLITE_CONNECTIONS,
             connect_args={"timeout": SQLITE_BUSY_TIMEOUT_S},
         )
         sa.event.listen(engine, "connect", _prepare_sqlite)
@@ -103,7 +103,7 @@ def open_engine(address: DatabaseAddress, connections: int | None = None) -> Eng
         engine = sa.create_engine(
             address.url,
             isolation_level="AUTOCOMMIT",
-            pool_size=connections or POSTGRES_CONNECTIONS,
+            pool_size=connections,
             max_overflow=0,
             pool_timeout=POSTGRES_CONNECTION_WAIT_S,
             # The most recently used first, so that the others can be given up by what stands between, and so that
