@@ -176,13 +176,14 @@ def _carry_out(
     _report_outcome(args, _action_facts(outcome.done), refused, wrong, outcome.is_finished)
     if not outcome.is_finished:
         raise CommandError(
-            f"the target refused {len(outcome.refused)} versions, so configurations and modes were left as they are; "
+            f"the target refused {_count(len(outcome.refused), 'version')}, so configurations and modes were left as they are; "
             "correct what is wrong and import again, or finish without them by --skip-refused",
             EXIT_FINDINGS,
         )
     if wrong:
         raise CommandError(
-            f"{len(wrong)} versions are not as in the file; does somebody else write to the target?", EXIT_FINDINGS
+            f"{_count(len(wrong), 'version')} not as in the file; does somebody else write to the target?",
+            EXIT_FINDINGS,
         )
     return EXIT_OK
 

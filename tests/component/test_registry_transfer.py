@@ -17,7 +17,7 @@ from registry_calls import Registry
 from headrace.cli import main
 
 FIXED = '{{"type":"fixed","name":"F{0}","size":{0}}}'
-MANY = 150
+MANY = 80
 """Versions of the registry whose import is killed: enough for a kill to fall between two of them."""
 
 
@@ -139,6 +139,7 @@ def test_a_part_is_copied_into_a_registry_in_use(
     done = run("import", file, other, "--format", "json")
     assert done.exit_code == 0, done.err
     assert (done.json["registered"], done.json["finished"]) == (2, True)
+    assert run("import", file, other, "--dry-run", "--format", "json").json["actions"] == []
     assert other.get("/subjects").json == ["a/b", "mine", "z-money"]
     assert other.get("/mode").json == {"mode": "READWRITE"}
     assert other.get("/mode/a%2Fb").json == {"mode": "READONLY"}
@@ -154,7 +155,7 @@ def test_an_import_that_is_killed_goes_on(start_registry: Callable[[], Registry]
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     assert run("export", first, busy).exit_code == 0
     target = start_registry()
-    for reached in (10, 60, 110):
+    for reached in (10, 50):
         kill_import_at(reached, first, target)
     assert run("import", first, target).exit_code == 0
     assert run("export", second, target).exit_code == 0
@@ -170,6 +171,32 @@ def kill_import_at(reached: int, file: Path, target: Registry) -> None:
         time.sleep(0.005)
     process.kill()
     process.wait()
+
+
+def test_what_cannot_be_taken_is_left_out_when_told(registry_url: str, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mixed.jsonl"
+    file.write_text(
+        '{"kind":"header","what":"schema registry export","format":1}\n'
+        '{"kind":"version","subject":"mixed-p","version":1,"id":901,"schemaType":"PROTOBUF","schema":"message P {}"}\n'
+        '{"kind":"version","subject":"mixed-a","version":1,"id":902,"schema":"{\\"type\\":\\"strin\\"}"}\n'
+        '{"kind":"version","subject":"mixed-b","version":7,"id":903,"schema":"\\"bytes\\""}\n'
+        '{"kind":"end","lines":4}\n'
+    )
+    target = Registry(registry_url)
+    stopped = run("import", file, target)
+    assert stopped.exit_code == 1
+    assert stopped.out == "subject mixed-p version 1 is of type PROTOBUF; the target has AVRO\n"
+    assert stopped.err.endswith("because of 1 problem; --skip-refused leaves them out\n")
+    assert target.get("/subjects?subjectPrefix=mixed").json == []
+    done = run("import", file, target, "--skip-refused", "--format", "json")
+    assert done.exit_code == 0, done.err
+    assert (done.json["registered"], done.json["finished"], len(done.json["left_out"])) == (1, True, 2)
+    assert done.json["left_out"][1].startswith("subject mixed-a version 1: Invalid schema of type AVRO")
+    assert target.get("/subjects/mixed-b/versions").json == [7]
+    assert target.get("/mode/mixed-b").status == 404
+    refused = run("import", file, target, "--subject", "mixed-a")
+    assert refused.exit_code == 1
+    assert refused.err.splitlines()[-1].startswith("headrace: the target refused 1 version, so")
 
 
 @pytest.mark.parametrize(

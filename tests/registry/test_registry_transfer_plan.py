@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from registry.transfer.carry_out import carry_out, missing_after, plan_without, 
 from registry.transfer.errors import ExportFileInvalid, ImportStopped, RegistryChanged
 from registry.transfer.export import read_registry
 from registry.transfer.lines import read_snapshot, write_snapshot
-from registry.transfer.plan import ImportPlan, SetMode, plan_import
+from registry.transfer.plan import ImportPlan, SetMode, Target, plan_import
 from registry.transfer.remote import Remote
 from registry.transfer.snapshot import ExportedVersion, Selection, Snapshot, json_text
 
@@ -499,6 +500,20 @@ def test_files_that_are_none_are_told_apart(content: str, problem: str) -> None:
     with pytest.raises(ExportFileInvalid) as found:
         read_snapshot(io.BytesIO(content.encode()), "e")
     assert str(found.value) == problem
+
+
+def test_the_example_in_the_documentation_is_a_file() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "registry.md").read_text(encoding="utf-8")
+    example = page.partition("### The file")[2].partition("```json\n")[2].partition("```")[0]
+    snapshot = snapshot_of(example.replace(',"sha256":"…"', "").encode())
+    assert [str(action) for action in plan_import(snapshot, Target()).actions] == [
+        "context .: mode IMPORT",
+        "subject money version 1: register with id 1",
+        "subject orders-value version 1: register with id 2",
+        "subject orders-value version 1: delete softly",
+        'context .: configuration {"compatibility":"BACKWARD"}',
+        "context .: mode READWRITE",
+    ]
 
 
 @given(st.text(), st.text(min_size=1))

@@ -1,0 +1,67 @@
+"""What a person sees of an export or import that takes a while."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+
+from headrace.cli import registry_transfer
+from headrace.cli.registry_transfer import Progress, bar
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    """Moves a second with every look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    ticking = Clock()
+    monkeypatch.setattr(registry_transfer, "time", ticking)
+    monkeypatch.setenv("TERM", "xterm")
+    return ticking
+
+
+def test_the_bar_says_how_far_a_step_is() -> None:
+    assert bar("reading versions", 1200, 0) == "reading versions 1200"
+    assert bar("importing", 0, 3) == "importing [..............................] 0/3"
+    assert bar("importing", 2, 3) == "importing [####################..........] 2/3"
+    assert bar("importing", 3, 3) == "importing [##############################] 3/3"
+
+
+def test_a_terminal_gets_a_line_that_is_gone_at_the_end() -> None:
+    terminal = Terminal()
+    with Progress(terminal) as progress:
+        progress.show("importing", 1, 2)
+        progress.show("importing", 2, 2)
+    assert terminal.getvalue() == (
+        "\r\x1b[Kimporting [###############...............] 1/2"
+        "\r\x1b[Kimporting [##############################] 2/2"
+        "\r\x1b[K"
+    )
+
+
+def test_elsewhere_a_log_line_comes_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    out = io.StringIO()
+    with Progress(out) as progress:
+        for done in range(25):
+            progress.show("importing", done, 0)
+    assert out.getvalue() == ""
+    assert [record.getMessage() for record in caplog.records] == [
+        "transfer_progress step='importing' done=9 total=unknown",
+        "transfer_progress step='importing' done=19 total=unknown",
+    ]
