@@ -176,8 +176,8 @@ def _carry_out(
     _report_outcome(args, _action_facts(outcome.done), refused, wrong, outcome.is_finished)
     if not outcome.is_finished:
         raise CommandError(
-            f"the target refused {_count(len(outcome.refused), 'version')}, so configurations and modes were left as they are; "
-            "correct what is wrong and import again, or finish without them by --skip-refused",
+            f"the target refused {_count(len(outcome.refused), 'version')}, so configurations and modes were left as they "
+            "are; correct what is wrong and import again, or finish without them by --skip-refused",
             EXIT_FINDINGS,
         )
     if wrong:
