@@ -175,9 +175,10 @@ def _carry_out(
         ) from error
     _report_outcome(args, _action_facts(outcome.done), refused, wrong, outcome.is_finished)
     if not outcome.is_finished:
+        refusals = _count(len(outcome.refused), "version")
         raise CommandError(
-            f"the target refused {_count(len(outcome.refused), 'version')}, so configurations and modes were left as they "
-            "are; correct what is wrong and import again, or finish without them by --skip-refused",
+            f"the target refused {refusals}, so configurations and modes were left as they are; "
+            "correct what is wrong and import again, or finish without them by --skip-refused",
             EXIT_FINDINGS,
         )
     if wrong:
