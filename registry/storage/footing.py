@@ -80,6 +80,7 @@ def _settled(*_: Any, **__: Any) -> Ground:
 
 RESTS_ON: Final[Mapping[str, Callable[..., Ground]]] = {
     "revision": _settled,
+    "settings_revision": _settled,
     "config": _settled,
     "configs": _settled,
     "aliases": _settled,
@@ -90,7 +91,9 @@ RESTS_ON: Final[Mapping[str, Callable[..., Ground]]] = {
     "subject_state": _of_subject,
     "subject_view": _of_subject,
     "version_numbers": _of_subject,
-    "newest_version": _of_subject,
+    # It grows with registrations, but it decides only who may read a schema: by more of them nobody loses that, and
+    # refusals are not kept.
+    "subjects_using": _settled,
 }
 """What the results of the repository's methods rest on; those of all other methods are `GROWING`."""
 

@@ -1,0 +1,143 @@
+"""What answers rest on, and that changes are acknowledged only when no kept answer is given any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from registry.domain import LATEST
+from registry.names import EVERYTHING
+from registry.storage import footing
+from registry.storage.database import Conflict, sqlite_url
+from registry.storage.footing import LEASE_MARGIN_S, LEASE_S, RESTS_ON, Footing, ServedDatabase, noting
+from registry.storage.repository import Repository
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[ServedDatabase]:
+    made = ServedDatabase(sqlite_url(tmp_path / "registry.db"))
+    made.upgrade()
+    for name in ("a", "b"):
+        made.write(lambda repository, name=name: repository.claim_subject(name, None))  # type: ignore[misc]
+    yield made
+    made.close()
+
+
+def rests_on(database: ServedDatabase, *reads: Callable[[Repository], Any]) -> Footing | None:
+    with noting() as notes:
+        for read in reads:
+            database.read(read)
+    return notes.footing()
+
+
+def state(database: ServedDatabase, subject: str) -> tuple[int, int]:
+    found = database.read(lambda repository: repository.subject_state(subject))
+    assert found is not None
+    return found.subject_id, found.revision
+
+
+def test_the_table_names_methods_that_exist() -> None:
+    assert [name for name in RESTS_ON if not callable(getattr(Repository, name, None))] == []
+
+
+READS: list[tuple[str, Callable[[Repository], Any], tuple[str, ...] | None]] = [
+    ("configuration", lambda repository: repository.configs([None, "a"]), ()),
+    ("mode", lambda repository: repository.modes(["a"]), ()),
+    ("aliases", lambda repository: repository.aliases(), ()),
+    ("numbers", lambda repository: repository.version_numbers("a"), ("a",)),
+    ("two subjects", lambda repository: [repository.version_numbers(name) for name in "ab"], ("a", "b")),
+    ("versions of a subject", lambda repository: repository.versions(subject="a"), ("a",)),
+    ("versions of all", lambda repository: repository.versions(wanted=EVERYTHING), None),
+    ("subjects", lambda repository: repository.subjects(), None),
+    ("contexts", lambda repository: repository.contexts(), None),
+    ("highest id", lambda repository: repository.schema_id_max("."), None),
+    ("a schema that is missing", lambda repository: repository.schema(".", 1), None),
+    ("a version that is missing", lambda repository: repository.version("a", 1), None),
+    ("a subject that is missing", lambda repository: repository.subject_state("none"), None),
+]
+
+
+@pytest.mark.parametrize(("read", "subjects"), [row[1:] for row in READS], ids=[row[0] for row in READS])
+def test_what_a_read_rests_on(
+    database: ServedDatabase, read: Callable[[Repository], Any], subjects: tuple[str, ...] | None
+) -> None:
+    expected = None if subjects is None else Footing(1, tuple(state(database, name) for name in subjects))
+    assert rests_on(database, read) == expected
+
+
+def test_the_newest_version_rests_on_its_subject_and_a_number_on_the_registry_alone() -> None:
+    assert RESTS_ON["version"]("a", LATEST) == footing.Subject("a")
+    assert RESTS_ON["version"]("a", 3) is footing.SETTLED
+
+
+def test_several_reads_rest_on_what_the_first_of_them_saw(database: ServedDatabase) -> None:
+    before = state(database, "a")
+
+    def change_in_between(repository: Repository) -> None:
+        repository.version_numbers("a")
+
+    with noting() as notes:
+        database.read(change_in_between)
+        # Another process, which this request does not know of.
+        other = ServedDatabase(str(database._address.url))
+        other.write(lambda repository: repository.claim_subject("a", repository.subject_state("a")))
+        other.close()
+    # That write was noted in this very thread; without it the footing is the older one.
+    assert notes.footing() is None
+    notes._can_be_kept = True
+    assert notes.footing() == Footing(1, (before,))
+
+
+def test_nothing_read_and_something_written_is_not_kept(database: ServedDatabase) -> None:
+    with noting() as notes:
+        pass
+    assert notes.footing() is None
+    with noting() as notes:
+        database.read(lambda repository: repository.version_numbers("a"))
+        database.write(lambda repository: repository.list_context(".c"))
+    assert notes.footing() is None
+
+
+def test_outside_of_a_request_nothing_is_noted(database: ServedDatabase) -> None:
+    assert database.read(lambda repository: type(repository)) is Repository
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    waited: list[float] = []
+    monkeypatch.setattr(footing.time, "sleep", waited.append)
+    return waited
+
+
+def test_a_greater_revision_is_acknowledged_after_the_lease(database: ServedDatabase, waits: list[float]) -> None:
+    database.write(lambda repository: repository.list_context(".c"))
+    assert waits == []
+    database.write(lambda repository: repository.bump_revision())
+    assert waits == [LEASE_S + LEASE_MARGIN_S]
+
+
+def test_a_change_that_was_not_made_is_not_waited_for(database: ServedDatabase, waits: list[float]) -> None:
+    def fail(repository: Repository) -> None:
+        repository.bump_revision()
+        raise Conflict("moved on")
+
+    with pytest.raises(Conflict):
+        database.write(fail, attempts=1)
+    assert waits == []
+
+
+def test_a_change_whose_commit_broke_is_waited_for(
+    database: ServedDatabase, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_after(self: Any, work: Callable[[Repository], Any], *_: Any, **__: Any) -> None:
+        real(self, work)
+        raise Conflict("the connection broke")
+
+    real = footing.Database.write
+    monkeypatch.setattr(footing.Database, "write", break_after)
+    with pytest.raises(Conflict):
+        database.write(lambda repository: repository.bump_revision(), attempts=1)
+    assert waits == [LEASE_S + LEASE_MARGIN_S]
