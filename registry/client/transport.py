@@ -35,7 +35,8 @@ from registry.errors import RegistryUnavailable
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS_MAX = 4  # of one call, so that a restarting server is met again but a dead one is soon reported
+ATTEMPTS_MAX = 7  # of one call: some 3.5 seconds of pauses, in which a registry restarts; a dead one is soon reported
+TIMEOUTS_MAX = 3  # of one call: after so many timeouts' time no attempt begins, since a silent server is not restarting
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 2.0  # also of a pause that the server asks for
 DOWN_S = 30.0  # how long a server that failed is asked only if no other is left
@@ -139,6 +140,7 @@ class Transport:
         self._connections = {
             server: Connections(server, context if server.is_secure else None, timeout_s) for server in self.servers
         }
+        self._patience_s = TIMEOUTS_MAX * timeout_s
         self._sleep = sleep
         self._clock = clock
         self._chance = chance
@@ -161,8 +163,8 @@ class Transport:
             RegistryUnavailable: no server gave one.
         """
         tries = _Tries()
-        attempts = ATTEMPTS_MAX + len(self.servers) - 1
-        for left in reversed(range(attempts)):
+        give_up_at = self._clock() + self._patience_s
+        for left in reversed(range(ATTEMPTS_MAX + len(self.servers) - 1)):
             server = self._chosen(tries)
             if tries.failures[server]:
                 self._sleep(pause_s(tries.failures[server], tries.asked_s.get(server), self._chance()))
@@ -170,10 +172,10 @@ class Transport:
                 answer = self._exchange(server, call)
             except NoAnswer as failure:
                 self._note_failure(server, call, tries, failure)
-                if not left or len(tries.lasting) == len(self.servers):
+                if not left or self._clock() >= give_up_at or len(tries.lasting) == len(self.servers):
                     raise RegistryUnavailable(self.url, tries.text()) from failure
             else:
-                if not left or not _is_again(call, answer.status):
+                if not left or self._clock() >= give_up_at or not _is_again(call, answer.status):
                     return answer
                 self._note_refusal(server, tries, answer)
         raise AssertionError("every attempt returns, raises or leads to another")

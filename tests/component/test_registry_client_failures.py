@@ -22,9 +22,9 @@ from registry_calls import STRING
 from scripted_http import BREAK_OFF, Asked, ScriptedServer, scripted_server
 
 from registry import errors
-from registry.client import ATTEMPTS_MAX, BasicAuth, BearerAuth, RegistryClient, Tls
+from registry.client import ATTEMPTS_MAX, BasicAuth, BearerAuth, RegistryClient, Tls, transport
 from registry.client.access import parse_servers
-from registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, Call, Transport
+from registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, TIMEOUTS_MAX, Call, Transport
 
 PASSWORD = "open ,@: sesame"
 ANSWER = {"id": 3, "version": 1, "schema": STRING, "subject": "s"}
@@ -45,6 +45,11 @@ def serve() -> Iterator[Callable[..., ScriptedServer]]:
             )
 
         yield start
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "PAUSE_MAX_S", 0.0)
 
 
 @pytest.fixture
@@ -170,10 +175,10 @@ def test_a_connection_that_the_server_closed_while_idle_is_replaced(serve: Any) 
 def test_the_next_server_is_asked_at_once_and_kept_to(serve: Any, nobody: str, caplog: Any) -> None:
     waits: list[float] = []
     busy, well = serve([(503, "busy")]), serve([(200, [])])
-    transport = Transport(parse_servers([nobody, busy.url, well.url]), sleep=waits.append)
+    asking = Transport(parse_servers([nobody, busy.url, well.url]), sleep=waits.append)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert transport.answer(Call.of("GET", "/subjects")).status == 200
+            assert asking.answer(Call.of("GET", "/subjects")).status == 200
     assert (waits, len(busy.asked), len(well.asked)) == ([], 1, 3)
     assert [record.getMessage().split()[:2] for record in caplog.records] == [
         ["registry_server_failed", f"url={nobody}"],
@@ -184,38 +189,44 @@ def test_the_next_server_is_asked_at_once_and_kept_to(serve: Any, nobody: str, c
 def test_the_preferred_server_is_asked_again_after_a_while(serve: Any) -> None:
     now = [100.0]
     first, second = serve([(503, "busy"), (200, [])]), serve([(200, [])])
-    transport = Transport(parse_servers([first.url, second.url]), sleep=lambda _: None, clock=lambda: now[0])
+    asking = Transport(parse_servers([first.url, second.url]), sleep=lambda _: None, clock=lambda: now[0])
     for expected in [(1, 1), (1, 2)]:
-        transport.answer(Call.of("GET", "/subjects"))
+        asking.answer(Call.of("GET", "/subjects"))
         assert (len(first.asked), len(second.asked)) == expected
     now[0] += 31
-    transport.answer(Call.of("GET", "/subjects"))
+    asking.answer(Call.of("GET", "/subjects"))
     assert (len(first.asked), len(second.asked)) == (2, 2)
 
 
-def test_pauses_grow_and_follow_the_server(serve: Any) -> None:
+def test_pauses_grow_and_follow_the_server(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "PAUSE_MAX_S", PAUSE_MAX_S)
     waits: list[float] = []
     server = serve([(503, "busy", {"Retry-After": text}) for text in ("1", "soon", "86400")] + [(200, [])])
-    transport = Transport(parse_servers(server.url), sleep=waits.append, chance=lambda: 0.5)
-    assert transport.answer(Call.of("GET", "/subjects")).status == 200
+    asking = Transport(parse_servers(server.url), sleep=waits.append, chance=lambda: 0.5)
+    assert asking.answer(Call.of("GET", "/subjects")).status == 200
     assert waits == [1.0, PAUSE_FIRST_S, PAUSE_MAX_S]
 
 
 def test_every_server_that_failed_is_named(serve: Any, nobody: str) -> None:
     server = serve([BREAK_OFF])
-    transport = Transport(parse_servers([nobody, server.url]), sleep=lambda _: None)
+    asking = Transport(parse_servers([nobody, server.url]), sleep=lambda _: None)
     with pytest.raises(errors.RegistryUnavailable) as caught:
-        transport.answer(Call.of("GET", "/subjects"))
+        asking.answer(Call.of("GET", "/subjects"))
     assert f"{nobody}: Connection refused" in str(caught.value)
     assert f"{server.url}: Remote end closed" in str(caught.value)
 
 
-def test_a_silent_server_is_given_up(serve: Any) -> None:
+def test_a_server_that_stays_silent_is_asked_three_times() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        transport = Transport(parse_servers(url), timeout_s=0.05, sleep=lambda _: None)
+        asking = Transport(parse_servers(url), timeout_s=0.05)
         with pytest.raises(errors.RegistryUnavailable, match="no answer in time"):
-            transport.answer(Call.of("GET", "/subjects"))
+            asking.answer(Call.of("GET", "/subjects"))
+        silent.setblocking(False)
+        with contextlib.ExitStack() as accepted, pytest.raises(BlockingIOError):
+            for _ in range(TIMEOUTS_MAX):
+                accepted.enter_context(silent.accept()[0])
+            silent.accept()
 
 
 def test_credentials_reach_their_server_and_nothing_else(serve: Any, nobody: str, caplog: Any) -> None:
@@ -382,9 +393,9 @@ def test_an_answer_that_drips_is_given_up(serve: Any) -> None:
 
         dripping = pool.submit(drip)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        transport = Transport(parse_servers(url), timeout_s=0.05)
+        asking = Transport(parse_servers(url), timeout_s=0.05)
         with pytest.raises(errors.RegistryUnavailable, match="no answer in time"):
-            transport.answer(Call.of("DELETE", "/subjects/s"))
+            asking.answer(Call.of("DELETE", "/subjects/s"))
         dripping.result()
 
 
@@ -463,7 +474,6 @@ def test_whatever_comes_is_an_answer_or_an_error_of_the_tree(head: bytes, rest: 
 
         answering = pool.submit(answer)
         client = RegistryClient(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        client._transport._sleep = lambda _: None
         with contextlib.suppress(errors.RegistryError):
             assert isinstance(client.subjects(), list)
         socket.create_connection(listening.getsockname()).close()
