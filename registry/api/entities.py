@@ -102,7 +102,7 @@ def version_entity(stored: StoredVersion, profile: Profile, as_shown: Shown = PL
         "version": stored.version,
         "id": stored.schema.schema_id,
         **_content(stored.schema, as_shown),
-        "schemaTags": tagged_entities(as_shown.tagged),
+        "schemaTags": _tags_entity(as_shown.tagged),
         "ts": stored.created_ms,
         "deleted": stored.deleted,
     }
@@ -127,7 +127,7 @@ def schema_entity(
         "subject": None if used is None else used.subject,
         "version": None if used is None else used.version,
         **_content(schema, as_shown),
-        "schemaTags": tagged_entities(as_shown.tagged),
+        "schemaTags": _tags_entity(as_shown.tagged),
         "maxId": schema_id_max,
         "ts": schema.created_ms if used is None else used.created_ms,
         "deleted": schema.deleted if used is None else used.deleted,
@@ -166,7 +166,7 @@ def metadata_entity(metadata: Metadata | None) -> dict[str, Any]:
     )
 
 
-def tagged_entities(tagged: Iterable[TaggedEntity]) -> list[dict[str, Any]]:
+def _tags_entity(tagged: Iterable[TaggedEntity]) -> list[dict[str, Any]]:
     """SchemaTags, as in requests that change them."""
     return [
         {"schemaEntity": {"entityPath": item.path, "entityType": item.kind.value}, "tags": list(item.tags)}

@@ -25,7 +25,7 @@ from registry.storage.repository import Repository
 from registry.tags import TaggedEntity, UnknownEntity, known_entities, tagged_entities, with_tags
 
 PARSED_MAX = 1000  # parsed schemas kept; the Confluent registry's own cache size
-READ_MAX = 200  # texts of requests kept as parsed
+READ_MAX = 400  # texts of requests kept as parsed, most of them in two spellings
 KEPT_CHARS_MAX = 2_000_000  # of the texts of either; what is parsed takes some 15 bytes for each
 REFERENCES_MAX = 1000  # schemas that one may refer to, itself and through others; beyond that a request takes seconds
 RESOLVED_FORMAT = "resolved"
@@ -49,10 +49,13 @@ class _Parsed:
     reaches: frozenset[int]
 
     @classmethod
-    def of(cls, stored: StoredSchema, references: list[_Parsed]) -> _Parsed:
-        schemas = [reference.schema for reference in references]
+    def of(cls, stored: StoredSchema, references: list[_Parsed], known: Schema | None) -> _Parsed:
+        """`known` is the schema if it has been read before."""
         reaches = frozenset([stored.row_key]).union(*(reference.reaches for reference in references))
-        return cls(parse_schema(stored.content.text, references=schemas, strict=False), reaches)
+        if known is None:
+            schemas = [reference.schema for reference in references]
+            known = parse_schema(stored.content.text, references=schemas, strict=False)
+        return cls(known, reaches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,8 @@ class SchemaTexts:
             schema = parse_schema(text, references=self._referenced(repository, targets), strict=strict)
             read = _Read(schema, canonical_text(schema), _lookup_key(schema, bool(references)))
             self._read.put(key, read, len(text))
+            # Under this key it is found when it has been registered and the next version is compared with it.
+            self._read.put((read.canonical, False, key[2]), read, len(read.canonical))
         return read
 
     def tagged(
@@ -222,7 +227,9 @@ class SchemaTexts:
                     opened.add(schema.row_key)
                     pending.extend(missing)
                     continue
-                known = _Parsed.of(schema, [found[target.row_key] for target in targets])
+                read = self._read.get((schema.content.text, False, tuple(target.row_key for target in targets)))
+                references = [found[target.row_key] for target in targets]
+                known = _Parsed.of(schema, references, None if read is None else read.schema)
                 self._stored.put(schema.row_key, known, len(schema.content.text))
             found[schema.row_key] = known
             pending.pop()
