@@ -34,6 +34,7 @@ REJECTED_MAX: Final = 1024  # headers found wrong
 REJECTED_S: Final = 10.0  # so long a wrong password is not computed again; a new user waits at most that
 CHECKS_MAX: Final = 2  # hashes computed at once, of 16 MB each; more would only take the cores from other requests
 CHECK_WAIT_S: Final = 3.0  # for a turn
+CHECKS_WAITING_MAX: Final = 6  # at once; they take threads that other requests need
 HEADER_CHARS_MAX: Final = 4096
 
 Answer = Principal | Refusal
@@ -51,6 +52,7 @@ class UsersFile:
         self._clock = clock
         self._lock = threading.Lock()
         self._turns = threading.BoundedSemaphore(CHECKS_MAX)
+        self._queue = threading.BoundedSemaphore(CHECKS_MAX + CHECKS_WAITING_MAX)
         self._key = secrets.token_bytes(32)
         self._state = _State(Policy())
         self._stamp: tuple[int, ...] = ()
@@ -99,7 +101,14 @@ class UsersFile:
         credentials = _credentials(authorization)
         if credentials is None:
             return WRONG_CREDENTIALS
-        name, password = credentials
+        if not self._queue.acquire(blocking=False):
+            return TOO_BUSY
+        try:
+            return self._check_in_turn(state, *credentials)
+        finally:
+            self._queue.release()
+
+    def _check_in_turn(self, state: _State, name: str, password: str) -> Answer:
         if not self._turns.acquire(timeout=CHECK_WAIT_S):
             return TOO_BUSY
         try:

@@ -23,7 +23,7 @@ from schemathesis import GenerationMode, checks
 
 from registry.api.app import create_app
 from registry.api.openapi.operations import OPERATIONS, QUERY, Operation
-from registry.storage.database import Database, sqlite_url
+from registry.storage.database import Database
 from tests.strategies import schema_values
 
 EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "2"))
@@ -48,8 +48,8 @@ BOUNDED = settings(
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flask]:
-    database = Database(sqlite_url(tmp_path_factory.mktemp("fuzz") / "registry.db"))
+def app(registry_database_url: str) -> Iterator[Flask]:
+    database = Database(registry_database_url)
     database.upgrade()
     app = create_app(database)
     registry = RegistryInProcess(app.test_client())

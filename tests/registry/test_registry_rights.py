@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -384,6 +385,16 @@ def test_clients_that_start_together_share_one_computation(users: UsersFile, com
 def test_too_many_checks_at_once_are_put_off(users: UsersFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authenticator_module, "CHECK_WAIT_S", 0.0)
     with users._turns, users._turns:
+        found = users.authenticate(basic("alice", "wonder"))
+    assert not isinstance(found, Principal)
+    assert found.status == 429
+    assert isinstance(users.authenticate(basic("alice", "wonder")), Principal)
+
+
+def test_only_so_many_wait_for_a_check(users: UsersFile) -> None:
+    with ExitStack() as held:
+        while users._queue.acquire(blocking=False):
+            held.callback(users._queue.release)
         found = users.authenticate(basic("alice", "wonder"))
     assert not isinstance(found, Principal)
     assert found.status == 429
