@@ -263,5 +263,7 @@ def _shown(text: str, at: int) -> str:
     """What stands at an offset, short enough for a message."""
     if at >= len(text):
         return "the end of the text"
+    if text.startswith(("//", "/*"), at):
+        return 'a comment, which JSON does not have; use "doc"'
     word = _WORD.match(text, at)
     return f'"{word.group() if word else text[at]}"' if text[at] != '"' else "a text in double quotes"

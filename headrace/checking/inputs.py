@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -75,14 +76,23 @@ def _is_pattern(argument: str) -> bool:
 
 
 def _below(folder: str) -> Iterator[SchemaFile]:
-    """The .avsc files below a folder, sorted; a folder called something.avsc is looked into like any other."""
+    """The .avsc files below a folder, sorted; a folder called something.avsc is looked into like any other, and what is
+    neither, such as a pipe that nobody writes to, is left alone."""
     root = folder.rstrip("/") or folder
     for path, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in FOLDERS_LEFT_OUT)
         for name in sorted(names):
-            if name.endswith(SUFFIX):
+            if name.endswith(SUFFIX) and is_file(f"{path}/{name}"):
                 full = f"{path}/{name}" if root != "." else f"{path}/{name}".removeprefix("./")
                 yield SchemaFile(full, f"{path}/{name}"[len(root) :].lstrip("/"))
+
+
+def is_file(path: str) -> bool:
+    """Whether it can be read to an end; a broken link is a file that cannot, which is told when it is read."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
+    except OSError:
+        return True
 
 
 def _nothing_found(argument: str) -> str:

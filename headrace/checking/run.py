@@ -22,7 +22,7 @@ from headrace.checking.changed import changed_since
 from headrace.checking.git import GitFailed
 from headrace.checking.inputs import SchemaFile, find_files, read_text
 from headrace.checking.processes import answers_of
-from headrace.checking.siblings import sibling_texts
+from headrace.checking.siblings import SEARCHED
 from headrace.checking.type_sets import TypeSet, plain_text, root_name
 from headrace.version import VERSION
 
@@ -46,6 +46,16 @@ class Leniency:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """`require_subject`: a schema without an earlier version fails. `skip_invalid`: an earlier version that is no valid
+    schema is told and left out, instead of failing its successor. `processes` None: as many as there are cores."""
+
+    require_subject: bool = False
+    skip_invalid: bool = False
+    processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
     """The new schemas: `files` with their `texts` and `types`, and what could not be read."""
 
@@ -65,7 +75,7 @@ def read_sources(arguments: Sequence[str], *, stdin_name: str = "", type_files: 
     texts, failures = _read(found.files)
     extra = find_files(type_files)
     more, _ = _read(extra.files)
-    types = TypeSet({**more, **texts}, more=sibling_texts)
+    types = TypeSet({**more, **texts}, more=SEARCHED)
     files = tuple(file for file in found.files if file.path in texts)
     return Sources(files, texts, types, (*found.failures, *failures, *extra.failures))
 
@@ -125,9 +135,7 @@ def check(
     naming: Naming,
     baseline: Baseline,
     choice: LevelChoice,
-    *,
-    require_subject: bool = False,
-    processes: int | None = None,
+    options: CheckOptions = CheckOptions(),
 ) -> Outcome:
     """Every schema compared with its baseline; what is wrong with one does not stop the others."""
     wanted, failures = wanted_of(sources, naming)
@@ -137,9 +145,9 @@ def check(
     except BaselineFailed as error:
         broken = [failure for item in wanted if (failure := _invalid(sources.types, item)) is not None]
         return Outcome((), (*failures, *error.failures, *broken), tool_version=VERSION)
-    judge = Judge(sources.types, baseline.name, choice, require_subject)
+    judge = Judge(sources.types, baseline.name, choice, options)
     with _without_collection():
-        answers = answers_of(partial(_judge, judge), list(zip(wanted, histories, strict=True)), processes)
+        answers = answers_of(partial(_judge, judge), list(zip(wanted, histories, strict=True)), options.processes)
     checked = tuple(answer for answer in answers if isinstance(answer, Checked))
     failed = [answer for answer in answers if isinstance(answer, Failure)]
     return Outcome(checked, (*failures, *failed), tool_version=VERSION)
@@ -176,7 +184,7 @@ class Judge:
     types: TypeSet
     baseline: str
     choice: LevelChoice
-    require_subject: bool = False
+    options: CheckOptions = CheckOptions()
 
     def answer(self, wanted: Wanted, history: History) -> Checked | Failure:
         """One schema against its history."""
@@ -188,8 +196,9 @@ class Judge:
         try:
             versions, notes = self._versions(wanted, candidate, history)
         except SchemaParseError as error:
-            return Failure(FailureKind.INVALID, error.source or path, error.message, error.position)
-        if not versions and self.require_subject:
+            message = f"{error.message}; without it nothing is compared with {path} (--skip-invalid leaves it out)"
+            return Failure(FailureKind.INVALID, error.source or path, message, error.position)
+        if not versions and self.options.require_subject:
             message = f"{self.baseline} has no earlier version of {wanted.subject}, and --require-subject asks for one"
             return Failure(FailureKind.NOT_REGISTERED, path, message)
         level = self.choice.effective(history.level)
@@ -208,7 +217,7 @@ class Judge:
         """The versions that the level asks for; one that says the same word for word is the candidate itself.
 
         Raises:
-            SchemaParseError: one of them is no schema, and the history does not skip such.
+            SchemaParseError: one of them is no schema, and such are not left out.
         """
         transitive = self.choice.is_transitive(history.level)
         rule = LEVELS[self.choice.effective(history.level)]
@@ -219,7 +228,7 @@ class Judge:
             try:
                 schema = candidate if same_text(earlier) else earlier.parse()
             except SchemaParseError as error:
-                if not history.skips_broken:
+                if not self.options.skip_invalid:
                     raise
                 notes.append(f"{earlier.label} is no valid schema, so nothing is compared with it: {error}")
             else:

@@ -8,7 +8,7 @@ definitions that differ are an error, since either could be meant; so are files 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -34,7 +34,7 @@ class TypeNames:
 
 
 class TypeSet:
-    """Texts by path. `more` is asked once for further texts when a type is in none of them."""
+    """Texts by path, to which more may be added at any time; `more` is asked when a type is in none of them."""
 
     def __init__(
         self,
@@ -42,12 +42,13 @@ class TypeSet:
         *,
         strict: bool = True,
         prefix: str = "",
-        more: Callable[[str], Mapping[str, str]] | None = None,
+        more: Sequence[Callable[[str], Mapping[str, str]]] = (),
     ) -> None:
         """
         Args:
             prefix: stands before the path in messages, such as `main:` of a git revision.
-            more: path to texts that may define what it misses, such as those of its folder.
+            more: each gives for a path the texts that may define what it misses, such as those of its folder; asked
+                one after the other until the type is found.
         """
         self.texts = dict(texts)
         self._strict = strict
@@ -56,7 +57,9 @@ class TypeSet:
         self._parsed: dict[str, Schema | SchemaParseError] = {}
         self._alone: set[str] = set()
         self._names: dict[str, TypeNames] = {}
-        self._index: dict[str, list[str]] | None = None
+        self._index: dict[str, list[str]] = {}
+        self._indexed: set[str] = set()
+        self._asked: set[tuple[int, str]] = set()
 
     def schema(self, path: str) -> Schema:
         """The schema of one text.
@@ -140,27 +143,26 @@ class TypeSet:
 
     def _indexes(self, path: str) -> Iterator[Mapping[str, Sequence[str]]]:
         """The index of the texts at hand, and if that does not do, with those of `more`."""
-        if self._index is None:
-            self._index = {}
-            self._add_to_index(list(self.texts))
-        yield self._index
-        if self._more is not None:
-            new = {other: text for other, text in self._more(path).items() if other not in self.texts}
-            if new:
-                self.texts.update(new)
-                self._add_to_index(new)
-                yield self._index
+        yield self._with_index()
+        for number, further in enumerate(self._more):
+            asked = (number, path.rpartition("/")[0])
+            if asked not in self._asked:
+                self._asked.add(asked)
+                self.texts = {**further(path), **self.texts}
+                yield self._with_index()
 
-    def _add_to_index(self, paths: Iterable[str]) -> None:
-        assert self._index is not None
-        for path in paths:
-            for name in self.names(path).defined:
-                self._index.setdefault(name, []).append(path)
+    def _with_index(self) -> Mapping[str, Sequence[str]]:
+        if len(self._indexed) < len(self.texts):
+            for path in self.texts.keys() - self._indexed:
+                for name in self.names(path).defined:
+                    self._index.setdefault(name, []).append(path)
+            self._indexed.update(self.texts)
+        return self._index
 
     def _nearest(self, path: str, name: str, places: Sequence[str]) -> str:
         shared = {place: _shared_folders(path, place) for place in places}
         most = max(shared.values())
-        nearest = [place for place in places if shared[place] == most]
+        nearest = sorted(place for place in places if shared[place] == most)
         definitions = [self.names(place).defined[name] for place in nearest]
         if any(definition != definitions[0] for definition in definitions[1:]):
             raise AmbiguousType(name, [f"{self._prefix}{place}" for place in nearest])

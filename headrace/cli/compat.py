@@ -27,7 +27,7 @@ from headrace.checking.options import (
     sources_from,
 )
 from headrace.checking.output import parse_outputs, print_outcome, write_outputs
-from headrace.checking.run import check, with_leniency
+from headrace.checking.run import CheckOptions, check, with_leniency
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, print_table, settings_from
 from headrace.cli.compat_diff import configure_diff
 from headrace.version import VERSION
@@ -84,6 +84,9 @@ def configure_check(parser: argparse.ArgumentParser) -> None:
         "--require-subject",
         action="store_true",
         help="fail for a schema that has no earlier version; without it that is told and passes",
+    )
+    group.add_argument(
+        "--skip-invalid", action="store_true", help="leave out earlier versions that are no valid schemas, and say so"
     )
     group.add_argument("--baseline", metavar="FILE", help="known findings that do not count (adopting the check late)")
     group.add_argument("--write-baseline", metavar="FILE", help="write what is found to FILE as known; exit 0")
@@ -151,7 +154,7 @@ def run_check(args: argparse.Namespace) -> int:
         outcome = Outcome((), error.failures, tool_version=VERSION)
     else:
         require = args.require_subject or settings.compat.require_subject
-        outcome = check(sources, naming, baseline, choice, require_subject=require, processes=args.jobs)
+        outcome = check(sources, naming, baseline, choice, CheckOptions(require, args.skip_invalid, args.jobs))
         outcome = with_leniency(outcome, leniency, datetime.date.today())
     if isinstance(baseline, FilesBaseline):
         outcome = _with_note_on_older_files(outcome)

@@ -74,8 +74,7 @@ class History:
     """The earlier versions of one schema, ascending; none when it is new.
 
     `known` is the number of versions that there are, of which those that no level asks for may have been left out.
-    `level` is the baseline's own for this schema, chosen by `level_origin`. `skips_broken`: a version that is no valid
-    schema is told and not compared (it has no data), instead of ending the check of this schema.
+    `level` is the baseline's own for this schema, chosen by `level_origin`.
     """
 
     versions: tuple[Earlier, ...] = ()
@@ -83,7 +82,6 @@ class History:
     level: CompatibilityLevel | None = None
     level_origin: str = ""
     notes: tuple[str, ...] = ()
-    skips_broken: bool = False
 
 
 class Baseline(Protocol):

@@ -9,7 +9,7 @@ from avro_schema import SchemaParseError
 from compat.outcome import Failure, FailureKind
 from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.checking.inputs import read_text
-from headrace.checking.siblings import sibling_texts
+from headrace.checking.siblings import SEARCHED
 from headrace.checking.type_sets import TypeSet
 
 
@@ -30,7 +30,7 @@ class FilesBaseline:
                 failures.append(text)
             else:
                 texts[path] = text
-        types = TypeSet(texts, more=sibling_texts)
+        types = TypeSet(texts, more=SEARCHED)
         for path in texts:
             try:
                 types.schema(path)

@@ -66,7 +66,7 @@ class GitBaseline:
         numbered = tuple(Earlier(number, item.label, item.text, item.parse) for number, item in enumerate(versions, 1))
         if choice.is_transitive() and found.repository.is_shallow():
             notes.append("this clone is shallow, so that older versions may be missing; fetch the whole history")
-        return History(numbered, len(numbered), notes=tuple(notes), skips_broken=True)
+        return History(numbered, len(numbered), notes=tuple(notes))
 
 
 class _Revision:
@@ -80,7 +80,7 @@ class _Revision:
         self._texts: dict[str, str] = {}
         self._failures: dict[str, Failure] = {}
         self._found: dict[str, str | None] = {}
-        self._types = TypeSet({}, strict=False, prefix=f"{revision}:", more=lambda _: self._all_texts())
+        self._types = TypeSet({}, strict=False, prefix=f"{revision}:", more=[lambda _: self._all_texts()])
 
     def require(self, place: str) -> None:
         if place not in self._tree and not any(path.startswith(f"{place}/") for path in self._tree):
@@ -180,7 +180,7 @@ class _Revision:
 
     def _parse_old(self, text: str, label: str) -> Schema:
         """Types of other files are those of the revision, since what they were in each commit matters little more."""
-        types = TypeSet({label: text}, strict=False, more=lambda _: self._all_texts())
+        types = TypeSet({label: text}, strict=False, more=[lambda _: self._all_texts()])
         return types.schema(label)
 
     @cached_property

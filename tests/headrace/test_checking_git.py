@@ -1,0 +1,316 @@
+"""`headrace compat check --against git:…` in sample repositories."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.checking.git import GitFailed, Repository
+from headrace.cli import main
+
+ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [\n  {"name": "id", "type": "%s"}%s\n]}\n'
+NOTE = ',\n  {"name": "note", "type": "string"}'
+USES_HEADER = '{"type": "record", "name": "Pay", "namespace": "shop", "fields": [{"name": "header", "type": "Header"}]}'
+HEADER = '{"type": "record", "name": "Header", "namespace": "shop", "fields": [{"name": "time", "type": "%s"}]}'
+
+Check = Callable[..., tuple[int, str, str]]
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def commit(message: str, **files: str | None) -> None:
+    """Writes files (`a__b` is a/b.avsc), removes those that are None, and commits."""
+    for name, text in files.items():
+        path = Path(f"{name.replace('__', '/')}.avsc")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text is None:
+            git("rm", "-q", str(path))
+        else:
+            path.write_text(text)
+    git("add", ".")
+    git("commit", "-q", "--allow-empty", "-m", message)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    git("init", "-q", "-b", "main", ".")
+    git("config", "user.email", "a@example.com")
+    git("config", "user.name", "a")
+    commit(
+        "first", schemas__order=ORDER % ("long", ""), schemas__shop__header=HEADER % "long", schemas__pay=USES_HEADER
+    )
+    return folder
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str]) -> Check:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(["compat", "check", *arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def reports(out: str) -> dict[str, dict[str, object]]:
+    return {report["file"]: report for report in json.loads(out)["reports"]}
+
+
+def test_a_clean_working_tree_is_compatible(repository: Path, check: Check) -> None:
+    code, out, err = check("schemas", "--against", "git:main")
+    assert (code, err) == (0, "")
+    assert out.endswith("3 schemas checked, all compatible\n")
+
+
+def test_a_changed_file_and_those_that_use_its_types(repository: Path, check: Check) -> None:
+    Path("schemas/shop/header.avsc").write_text(HEADER % "string")
+    code, out, _ = check("schemas", "--against", "git:HEAD", "--format", "json")
+    assert code == 1
+    assert {file for file, report in reports(out).items() if not report["compatible"]} == {
+        "schemas/pay.avsc",
+        "schemas/shop/header.avsc",
+    }
+
+
+def test_types_of_the_revision_are_the_revisions(repository: Path, check: Check) -> None:
+    """Only the user of the type is checked; what the type was is looked up in the revision, not in the working tree."""
+    Path("schemas/shop/header.avsc").write_text(HEADER % "string")
+    code, out, _ = check("schemas/pay.avsc", "--types", "schemas", "--against", "git:main")
+    assert code == 1
+    assert 'field "header.time" is string here but long in main:schemas/pay.avsc' in out
+
+
+def test_since_takes_changed_files_and_their_users_only(repository: Path, check: Check) -> None:
+    git("checkout", "-q", "-b", "feature")
+    code, out, _ = check("schemas", "--against", "git:main", "--since", "main")
+    assert (code, out) == (0, "no schema to check\n")
+    Path("schemas/shop/header.avsc").write_text(HEADER % "double")
+    Path("schemas/brand-new.avsc").write_text('"int"')
+    code, out, _ = check("schemas", "--against", "git:main", "--since", "main", "--format", "json")
+    assert set(reports(out)) == {"schemas/pay.avsc", "schemas/shop/header.avsc", "schemas/brand-new.avsc"}
+    git("checkout", "-q", "main")
+    commit("main moves on", schemas__order=ORDER % ("string", ""))
+    git("checkout", "-q", "feature")
+    code, out, _ = check("schemas", "--against", "git:main", "--since", "main", "--format", "json")
+    assert "schemas/order.avsc" not in reports(out), "what the other branch changed is not this one's change"
+
+
+@pytest.mark.parametrize("is_staged", [True, False])
+def test_renames_are_followed(repository: Path, check: Check, is_staged: bool) -> None:
+    Path("schemas/orders").mkdir()
+    if is_staged:
+        git("mv", "schemas/order.avsc", "schemas/orders/v.avsc")
+    else:
+        Path("schemas/order.avsc").rename("schemas/orders/v.avsc")
+    Path("schemas/orders/v.avsc").write_text(ORDER % ("long", NOTE))
+    code, out, _ = check("schemas/orders/v.avsc", "--against", "git:main", "--require-subject")
+    assert code == 1
+    assert 'field "note" is not in main:schemas/order.avsc' in out
+    assert out.endswith("note: was schemas/order.avsc in main\n")
+
+
+def test_transitive_levels_take_the_history_of_the_file(repository: Path, check: Check) -> None:
+    commit("widen", schemas__order=ORDER % ("float", ""))
+    commit("renamed", schemas__order=None, schemas__bestellung=ORDER % ("float", ""))
+    git("checkout", "-q", "-b", "side")
+    commit("side", schemas__bestellung=ORDER % ("string", ""))
+    commit("side again", schemas__bestellung=ORDER % ("double", ""))
+    git("checkout", "-q", "main")
+    git("merge", "-q", "--no-ff", "-m", "merge", "side")
+    arguments = ("schemas/bestellung.avsc", "--against", "git:main", "--format", "json", "--all-versions")
+    code, out, _ = check(*arguments)
+    assert code == 0
+    report = reports(out)["schemas/bestellung.avsc"]
+    assert report["level"] == "BACKWARD_TRANSITIVE"
+    names = [version["name"] for version in report["compared"]]  # type: ignore[attr-defined]
+    assert names[0] == "main:schemas/bestellung.avsc"
+    assert [name.partition(":")[2] for name in names[1:]] == ["schemas/bestellung.avsc", "schemas/order.avsc"]
+    Path("schemas/bestellung.avsc").write_text(ORDER % ("int", ""))
+    code, out, _ = check(*arguments)
+    assert code == 1
+    assert len(reports(out)["schemas/bestellung.avsc"]["findings"]) == 3  # type: ignore[arg-type]
+
+
+def test_a_place_in_the_revision(repository: Path, check: Check) -> None:
+    Path("other").mkdir()
+    Path("other/order.avsc").write_text(ORDER % ("long", NOTE))
+    for place in ("schemas", "schemas/order.avsc"):
+        code, out, _ = check("other", "--against", f"git:main:{place}")
+        assert code == 1
+        assert "main:schemas/order.avsc" in out
+    assert check("other", "--against", "git:main:elsewhere")[::2] == (
+        2,
+        "git:main:elsewhere: error: main has no file or folder 'elsewhere'\n",
+    )
+
+
+def test_from_a_folder_inside_and_from_standard_input(
+    repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository / "schemas" / "shop")
+    assert check("header.avsc", "../order.avsc", "--against", "git:main")[0] == 0
+    read, write = os.pipe()
+    os.write(write, (HEADER % "string").encode())
+    os.close(write)
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        code, out, _ = check("-", "--stdin-name", "header.avsc", "--against", "git:main")
+    assert code == 1
+    assert out.startswith("header.avsc:1:95: error: ")
+
+
+def test_an_earlier_version_that_was_no_schema_can_be_mended(repository: Path, check: Check) -> None:
+    commit("broken", schemas__order='{"type": "record", "name": }')
+    Path("schemas/order.avsc").write_text(ORDER % ("long", ""))
+    code, _, err = check("schemas/order.avsc", "--against", "git:main")
+    assert code == 3
+    assert err.startswith(
+        'main:schemas/order.avsc:1:28: error: expected a JSON value, found "}"; without it nothing is'
+    )
+    code, out, _ = check("schemas/order.avsc", "--against", "git:main", "--skip-invalid")
+    assert code == 0
+    assert "note: main:schemas/order.avsc is no valid schema, so nothing is compared with it: " in out
+    assert check("schemas/order.avsc", "--against", "git:main", "--skip-invalid", "--require-subject")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("revision", "message"),
+    [
+        ("nowhere", "git knows no revision 'nowhere'; expected a branch, tag or commit"),
+        ("", "git knows no revision ''"),
+        ("--output=x", "git knows no revision '--output=x'"),
+        ("main:", ""),
+    ],
+)
+def test_revisions_that_do_not_exist(repository: Path, check: Check, revision: str, message: str) -> None:
+    code, _, err = check("schemas", "--against", f"git:{revision}")
+    if not message:
+        assert code == 0
+        return
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"git:{revision}: error: {message}")
+    assert not Path("x").exists()
+
+
+def test_since_a_revision_that_does_not_exist(repository: Path, check: Check) -> None:
+    code, _, err = check("schemas", "--against", "git:main", "--since", "nowhere")
+    assert (code, err.splitlines()[0].partition(";")[0]) == (
+        2,
+        "--since nowhere: error: git knows no revision 'nowhere'",
+    )
+
+
+def test_a_shallow_clone_says_how_to_get_the_branch(
+    repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit("second", schemas__order=ORDER % ("double", ""))
+    git("clone", "-q", "--depth", "1", f"file://{repository}", str(repository.parent / "clone"))
+    monkeypatch.chdir(repository.parent / "clone")
+    code, _, err = check("schemas", "--against", "git:HEAD~1")
+    assert code == 2
+    assert "this clone is shallow: fetch the branch with its history (fetch-depth: 0" in err
+    code, out, _ = check("schemas/order.avsc", "--against", "git:HEAD", "--all-versions")
+    assert code == 0
+    assert "note: this clone is shallow" in out
+
+
+def test_outside_of_a_repository_and_without_git(
+    repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("../outside.avsc").write_text('"int"')
+    code, _, err = check("../outside.avsc", "--against", "git:main")
+    assert code == 2
+    assert "../outside.avsc is outside the repository" in err
+    with pytest.raises(GitFailed, match="is in no git repository"):
+        Repository(repository.parent)
+    monkeypatch.setenv("PATH", str(repository))
+    code, _, err = check("schemas", "--against", "git:main")
+    assert (code, err) == (2, "git:main: error: the program git is not installed, or not on the PATH\n")
+
+
+def test_git_mode_contacts_no_registry(repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings name a registry; nothing may open a socket all the same."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr("socket.socket", refuse)
+    monkeypatch.setenv("HEADRACE__REGISTRY__URL", "http://registry.invalid:8081")
+    assert check("schemas", "--against", "git:main")[0] == 0
+    assert check("schemas", "--against", "schemas")[0] == 0
+    assert check("schemas/order.avsc", "--against", "schemas/order.avsc")[0] == 0
+
+
+def test_the_settings_file_says_it_all(repository: Path, check: Check) -> None:
+    Path("headrace.toml").write_text(
+        '[compat]\nschemas = ["schemas"]\nagainst = ["git:main"]\nlevel = "FULL"\n'
+        '[compat.subjects]\n"schemas/order.avsc" = "orders-{name}"\n'
+        '[[compat.suppressions]]\nrule = "TYPE_MISMATCH"\npath = "schemas/order.avsc"\nreason = "agreed"\n'
+        "expires = 2999-01-01\n"
+    )
+    Path("schemas/order.avsc").write_text(ORDER % ("double", ""))
+    code, out, _ = check("--format", "json")
+    report = reports(out)["schemas/order.avsc"]
+    assert (code, report["subject"], report["level"]) == (0, "orders-Order", "FULL")
+    assert report["findings"][0]["suppressed"]["reason"] == "agreed (until 2999-01-01)"  # type: ignore[index]
+    Path("headrace.toml").write_text('[compat]\nsuppressions = [{rule = "X"}]\n')
+    code, _, err = check("schemas", "--against", "git:main")
+    assert (code, err) == (2, "headrace: compat.suppressions, table 1: a suppression needs a reason\n")
+
+
+def test_known_findings_of_a_legacy_repository(repository: Path, check: Check) -> None:
+    Path("schemas/order.avsc").write_text(ORDER % ("long", NOTE))
+    arguments = ("schemas", "--against", "git:main")
+    assert check(*arguments)[0] == 1
+    assert check(*arguments, "--exit-zero")[0] == 0
+    code, out, _ = check(*arguments, "--write-baseline", "known.json")
+    assert (code, out.splitlines()[-1]) == (0, "wrote 1 known finding to known.json; check with --baseline known.json")
+    code, out, _ = check(*arguments, "--baseline", "known.json")
+    assert code == 0
+    assert "schemas/order.avsc: compatible at BACKWARD with main:schemas/order.avsc (1 suppressed)" in out
+    Path("schemas/order.avsc").write_text(ORDER % ("long", NOTE + NOTE.replace("note", "more")))
+    assert check(*arguments, "--baseline", "known.json")[0] == 1
+    assert check(*arguments, "--baseline", "missing.json")[0] == 2
+
+
+def test_several_outputs_at_once(repository: Path, check: Check) -> None:
+    Path("schemas/order.avsc").write_text(ORDER % ("long", NOTE))
+    outputs = [f"--output={name}=out/{name}.txt" for name in ("json", "junit", "sarif", "gitlab", "markdown", "github")]
+    code, out, _ = check("schemas", "--against", "git:main", *outputs)
+    assert code == 1
+    assert "schemas/order.avsc:3:3: error:" in out
+    assert len(list(Path("out").iterdir())) == 6
+    assert all("note" in path.read_text() for path in Path("out").iterdir())
+    code, _, err = check("schemas", "--against", "git:main", "--output", "pdf=x")
+    assert (code, err.partition(";")[0]) == (
+        2,
+        "headrace: --output: expected FORMAT=PATH with one of text, json, junit, sarif, github, gitlab, markdown, "
+        "found 'pdf=x'\n",
+    )
+    code, _, err = check("schemas", "--against", "git:main", "--output", "json=schemas/order.avsc/x")
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_what_changed(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("schemas/order.avsc").write_text(ORDER % ("long", NOTE.replace('"string"', '"string", "default": ""')))
+    assert main(["compat", "diff", "schemas/order.avsc", "schemas/pay.avsc", "--against", "git:main"]) == 0
+    assert capsys.readouterr().out == (
+        "schemas/order.avsc against main:schemas/order.avsc\n"
+        '  + shop.Order.note: "string", default ""\n'
+        "  BACKWARD: yes, FORWARD: yes, FULL: yes\n"
+        "schemas/pay.avsc: the same as main:schemas/pay.avsc\n"
+    )
