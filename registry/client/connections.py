@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 
 from registry.client.access import Server
 
-IDLE_CONNECTIONS_MAX = 8
+IDLE_CONNECTIONS_MAX = 32  # of more threads than that some open a connection for each call
 ANSWER_BYTES_MAX = 256 * 1024 * 1024  # no list or schema is larger; a stray server could send without end
 ANSWER_TIMEOUTS_MAX = 6  # timeouts that a whole answer may take; a server could send a byte now and then without end
 PART_BYTES = 64 * 1024

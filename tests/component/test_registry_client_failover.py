@@ -1,7 +1,8 @@
-"""The client of the other rooms over two registries on one database, one of which is killed under load."""
+"""The client of the other rooms while registries are killed: one of two on one database, or one that comes back."""
 
 from __future__ import annotations
 
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from registry.client import RegistryClient
+from registry.client import RegistryClient, transport
 
 pytestmark = pytest.mark.fault
 
@@ -48,3 +49,22 @@ def test_no_registration_fails_when_a_registry_is_killed(start_service: Any, tmp
     with RegistryClient(urls[1]) as other:
         for number, schema_id in ids.items():
             assert f'"F{number}"' in other.schema_by_id(schema_id).text
+
+
+def test_a_registry_that_comes_back_is_waited_for(
+    start_service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more patience than by default, since a busy machine may start a registry slowly."""
+    monkeypatch.setattr(transport, "ATTEMPTS_MAX", 100)
+    monkeypatch.setattr(transport, "TIMEOUTS_MAX", 10)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = ["headrace", "registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", address]
+    first = start_service(*command)
+    with RegistryClient(f"http://{address}") as client, ThreadPoolExecutor(1) as pool:
+        registered = client.register("before", '"string"')
+        first.kill()
+        waiting = pool.submit(client.register, "after", '"string"')
+        start_service(*command)
+        assert waiting.result().schema_id == registered.schema_id
