@@ -24,7 +24,7 @@ from typing import Final
 
 from registry.domain import Mode, SubjectVersion
 from registry.names import EVERYWHERE, context_of
-from registry.transfer.content import Content, Contents
+from registry.transfer.content import Contents
 from registry.transfer.snapshot import (
     DEFAULT_SCOPE,
     Circular,
@@ -184,7 +184,10 @@ def _dangling(snapshot: Snapshot, target: Target) -> Iterator[Problem]:
 
 
 def _clashes(snapshot: Snapshot, target: Target) -> Iterator[Problem]:
-    """Numbers and ids that stand for different schemas in the file and in the target, or twice in the file."""
+    """Numbers and ids that stand for different schemas in the file and in the target, or twice in the file.
+
+    One schema under several ids is none: merged registries have such, and every id is still that of its messages.
+    """
     contents = Contents(target.versions, {version.key: version for version in snapshot.versions})
     owners = {(version.context, version.schema_id): contents.of_target(version) for version in target.versions.values()}
     taken = dict(owners)
@@ -197,23 +200,6 @@ def _clashes(snapshot: Snapshot, target: Target) -> Iterator[Problem]:
             yield Problem(
                 f"id {version.schema_id} in context {version.context} is {version_words(version.key)} in the file and "
                 f"{version_words(owner.version.key)} in the {where}, and their schemas differ",
-                version.key,
-            )
-    yield from _other_ids(snapshot, owners, contents)
-
-
-def _other_ids(snapshot: Snapshot, owners: Mapping[tuple[str, int], Content], contents: Contents) -> Iterator[Problem]:
-    """Schemas that the target has under another id."""
-    new = [version for version in snapshot.versions if (version.context, version.schema_id) not in owners]
-    if not new or not owners:
-        return
-    held = {(context, owner.identity): owner.version for (context, _), owner in owners.items()}
-    for version in new:
-        there = held.get((version.context, contents.of_file(version).identity))
-        if there is not None:
-            yield Problem(
-                f"the schema of {version_words(version.key)} has id {version.schema_id} in the file and "
-                f"{there.schema_id} in the target, as {version_words(there.key)}",
                 version.key,
             )
 

@@ -80,7 +80,9 @@ def take_step(data: st.DataObject, registry: RegistryInProcess) -> None:
     """Something that clients do; a refusal is an answer like any other."""
     subject = data.draw(st.sampled_from(SUBJECTS))
     path = quote(subject, safe="")
-    match data.draw(st.sampled_from(("register", "register", "refer", "delete", "delete all", "purge", "set"))):
+    match data.draw(
+        st.sampled_from(("register", "register", "refer", "import", "delete", "delete all", "purge", "set"))
+    ):
         case "register":
             metadata = data.draw(st.sampled_from(({}, {"metadata": {"properties": {"owner": "me"}}})))
             registry.register(path, data.draw(st.sampled_from(SCHEMAS)), **metadata)
@@ -90,6 +92,11 @@ def take_step(data: st.DataObject, registry: RegistryInProcess) -> None:
             if found.status == 200:
                 reference = {"name": "F1", "subject": other, "version": data.draw(st.sampled_from(found.json))}
                 registry.register(path, '{"type":"array","items":"F1"}', references=[reference])
+        case "import":
+            registry.put(f"/mode/{path}?force=true", {"mode": "IMPORT"})
+            numbers = {"id": data.draw(st.integers(1, 6)), "version": data.draw(st.integers(1, 5))}
+            registry.register(path, data.draw(st.sampled_from(SCHEMAS)), **numbers)
+            registry.delete(f"/mode/{path}")
         case "delete":
             registry.delete(f"/subjects/{path}/versions/{data.draw(st.integers(1, 4))}")
         case "delete all":
