@@ -109,6 +109,7 @@ def _create_settings() -> None:
         "registry_state",
         sa.Column("id", sa.Integer, autoincrement=False, nullable=False),
         sa.Column("revision", sa.BigInteger, nullable=False),
+        sa.Column("settings_revision", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_registry_state"),
     )
     op.create_table(
@@ -161,7 +162,7 @@ def _bring_back(newest_id: int) -> None:
     op.execute(
         "INSERT INTO configs (scope, compatibility, normalize) SELECT scope, compatibility, normalize FROM old_configs"
     )
-    op.execute("INSERT INTO registry_state (id, revision) VALUES (1, 1)")
+    op.execute("INSERT INTO registry_state (id, revision, settings_revision) VALUES (1, 1, 1)")
     op.execute(
         sa.text("INSERT INTO contexts (name, next_id, listed) VALUES ('.', :next_id, true)").bindparams(
             next_id=newest_id + 1

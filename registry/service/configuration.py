@@ -103,7 +103,7 @@ class Configuration:
             in_context_of(scope or "", values.alias)
 
         def write(repository: Repository) -> None:
-            repository.bump_revision()
+            repository.bump_revision(of_settings=True)
             require_writable(repository, scope)
             repository.put_config(scope, change.applied_to(repository.config(scope) or ConfigEntry()))
 
@@ -120,7 +120,7 @@ class Configuration:
         """
 
         def remove(repository: Repository) -> ConfigEntry:
-            repository.bump_revision()
+            repository.bump_revision(of_settings=True)
             entry = repository.config(scope)
             if entry is None and scope is not None:
                 raise SubjectNotFound(subject=scope)

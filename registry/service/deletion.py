@@ -109,7 +109,7 @@ class Deletion:
         """
 
         def delete(repository: Repository) -> None:
-            repository.bump_revision()
+            repository.bump_revision(of_settings=True)
             if repository.has_subjects(context):
                 raise ContextNotEmpty(context)
             scope = context_scope(context)

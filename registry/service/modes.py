@@ -60,7 +60,7 @@ class Modes:
             raise InvalidMode(message="Forward mode only supported on global level")
 
         def write(repository: Repository) -> None:
-            repository.bump_revision()
+            repository.bump_revision(of_settings=True)
             if mode is Mode.IMPORT and not force and mode_of(repository, scope) is not Mode.IMPORT:
                 _make_room(repository, scope)
             if mode is None:
@@ -83,7 +83,7 @@ class Modes:
         self._require_mutable()
 
         def remove(repository: Repository) -> Mode | None:
-            repository.bump_revision()
+            repository.bump_revision(of_settings=True)
             found = repository.modes([scope]).get(scope)
             if found is None and not recursive:
                 if scope is not None:

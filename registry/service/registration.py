@@ -53,12 +53,14 @@ TURNS = 1024  # locks that the subjects share; two subjects that share one are r
 class _Plan:
     """A new version.
 
-    `imposed_id` comes from an import; `known` is the schema when its context has it, else it gets a new id.
-    `revives` says that what is deleted softly will be seen again.
+    `seen` and `settings_seen` are the revisions that it was decided on. `imposed_id` comes from an import; `known` is
+    the schema when its context has it, else it gets a new id. `revives` says that what is deleted softly will be seen
+    again.
     """
 
     subject: str
     seen: SubjectState | None
+    settings_seen: int
     candidate: Candidate
     version: int
     known: StoredSchema | None = None
@@ -165,6 +167,7 @@ class Registration:
     ) -> StoredVersion | _Plan:
         # First of all, because that also tells whether the configuration is as it was at an earlier read.
         repository.subject_view(subject)
+        settings_seen = repository.settings_revision()
         settings = self._configuration.settings(repository, subject)
         subject, config = settings.subject, settings.config
         view = repository.subject_view(subject)
@@ -182,7 +185,7 @@ class Registration:
         if problem is not None:
             raise problem
         if settings.mode.takes_ids:
-            return _decide_import(repository, subject, view, candidate, request)
+            return _decide_import(repository, subject, view, settings_seen, candidate, request)
         latest = repository.version(subject, LATEST) if view.numbers(deleted=False) else None
         request = completed(request, config, latest, view.next_version)
         if candidate is None:
@@ -198,7 +201,7 @@ class Registration:
         if request.version not in (None, 0, LATEST, view.next_version):
             raise InvalidSchema("Version is not one more than previous version", subject=subject)
         _require_number(subject, view.next_version)
-        return _planned(repository, _Plan(subject, view.state, candidate, view.next_version))
+        return _planned(repository, _Plan(subject, view.state, settings_seen, candidate, view.next_version))
 
     def _tagged(self, repository: Repository, subject: str, request: SchemaRequest) -> SchemaRequest:
         if not (request.tags_to_add or request.tags_to_remove or request.propagates_tags):
@@ -237,7 +240,14 @@ class Registration:
         now_ms, candidate = self._now_ms(), plan.candidate
         schema_id = _new_id(repository, plan)
         schema = repository.add_whole_version(
-            plan.subject, plan.seen, plan.version, schema_id, candidate.content, candidate.lookup_key, now_ms
+            plan.subject,
+            plan.seen,
+            plan.settings_seen,
+            plan.version,
+            schema_id,
+            candidate.content,
+            candidate.lookup_key,
+            now_ms,
         )
         return StoredVersion(plan.subject, plan.version, schema, now_ms)
 
@@ -246,6 +256,7 @@ class Registration:
         if plan.revives:
             repository.bump_revision()
         subject_id = repository.claim_subject(plan.subject, plan.seen)
+        repository.require_settings(plan.settings_seen)
         is_import = plan.imposed_id is not None
         targets = {
             (in_context_of(plan.subject, reference.subject), reference.version)
@@ -266,7 +277,12 @@ class Registration:
 
 
 def _decide_import(
-    repository: Repository, subject: str, view: SubjectView, candidate: Candidate | None, request: SchemaRequest
+    repository: Repository,
+    subject: str,
+    view: SubjectView,
+    settings_seen: int,
+    candidate: Candidate | None,
+    request: SchemaRequest,
 ) -> _Plan:
     """Schemas of another registry keep their ids, versions and contents, whatever was before."""
     if candidate is None:
@@ -290,7 +306,9 @@ def _decide_import(
         or (owner is not None and repository.is_hidden(owner.row_key, subject))
     )
     _require_number(subject, version)
-    return _Plan(subject, view.state, candidate, version, known=owner, imposed_id=schema_id, revives=revives)
+    return _Plan(
+        subject, view.state, settings_seen, candidate, version, known=owner, imposed_id=schema_id, revives=revives
+    )
 
 
 def _planned(repository: Repository, plan: _Plan) -> _Plan:

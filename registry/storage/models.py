@@ -8,7 +8,9 @@ Invariants, each held by a constraint and not by code alone:
 - `subjects.revision` grows with every change of the subject's versions: whoever decided on an older revision (which
   version is next, which versions to be compatible with) finds that it has moved on and decides again;
 - `registry_state.revision` grows in the transaction of everything that may change an answer other than by adding a
-  version: deletions, versions that bring back a deleted schema, configuration, modes, aliases, imports.
+  version: deletions, versions that bring back a deleted schema, configuration, modes, aliases, imports;
+- `registry_state.settings_revision` grows with configuration, modes and aliases alone: a registration that was decided
+  under other ones is not written.
 
 Ids count up per context (`contexts.next_id`) and are never used again after a permanent delete, because clients keep
 schemas by id for ever. Only types that SQLite and PostgreSQL share are used.
@@ -50,12 +52,13 @@ class Base(DeclarativeBase):
 
 
 class StateRow(Base):
-    """The registry's revision, which answers kept by any process rest on."""
+    """The registry's revisions, which answers kept by any process and registrations under way rest on."""
 
     __tablename__ = "registry_state"
 
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     revision: Mapped[int] = mapped_column(BigInteger)
+    settings_revision: Mapped[int] = mapped_column(BigInteger)
 
 
 class ContextRow(Base):

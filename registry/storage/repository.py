@@ -116,9 +116,10 @@ class Repository(ScopeTables):
     def _subject_view(self, subject: str) -> SubjectView:
         rows = self._connection.execute(statements.SUBJECT_VIEW, {"name": subject}).all()
         self._once("revision", lambda: rows[0].registry_revision)
+        self._once("settings revision", lambda: rows[0].settings_revision)
         if rows[0].id is None:
             return SubjectView()
-        marks = (VersionMark(*row[3:]) for row in rows if row.version is not None)
+        marks = (VersionMark(*row[4:]) for row in rows if row.version is not None)
         return SubjectView(SubjectState(rows[0].id, rows[0].revision), tuple(marks))
 
     def version_numbers(self, subject: str) -> list[tuple[int, bool]]:
@@ -213,6 +214,15 @@ class Repository(ScopeTables):
             raise Conflict(f"subject {subject!r} has moved on")
         return seen.subject_id
 
+    def require_settings(self, seen: int) -> None:
+        """Makes sure that configuration and modes are as they were, once a subject is claimed.
+
+        Raises:
+            Conflict: they have changed.
+        """
+        if self.settings_revision() != seen:
+            raise Conflict("configuration or modes have changed")
+
     def add_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> None:
         row = {"subject_id": subject_id, "version": version, "schema_key": schema_key, "created_ms": now_ms}
         self._connection.execute(statements.ADD_VERSION, {**row, "deleted": False})
@@ -221,6 +231,7 @@ class Repository(ScopeTables):
         self,
         subject: str,
         seen: SubjectState | None,
+        settings_seen: int,
         version: int,
         schema_id: SchemaId,
         content: SchemaContent,
@@ -232,11 +243,12 @@ class Repository(ScopeTables):
         In one statement where the database can do that.
 
         Raises:
-            Conflict: the subject is no longer as `seen` says, or the content has come.
+            Conflict: the subject is no longer as `seen` says, nor the settings, or the content has come.
         """
         context = context_of(subject)
         if self._connection.dialect.name != "postgresql":
             subject_id = self.claim_subject(subject, seen)
+            self.require_settings(settings_seen)
             self.list_context(context)
             row_key = self.add_schema(context, schema_id, content, lookup_key, now_ms)
             if row_key is None:
@@ -245,6 +257,7 @@ class Repository(ScopeTables):
         else:
             row = _schema_row(context, schema_id, content, lookup_key, now_ms)
             parameters = {f"new_{name}": value for name, value in row.items()} | {"new_version": version}
+            parameters["settings_seen"] = settings_seen
             parameters |= {"new_name": subject} if seen is None else _moved(seen)
             statement = statements.add_whole_version(new_subject=seen is None)
             row_key = int(self._connection.execute(statement, parameters).scalar_one())

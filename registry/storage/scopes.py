@@ -92,15 +92,25 @@ class ScopeTables:
     def _seen(self, question: Hashable) -> Any:
         return self._answers.get(question)
 
-    def bump_revision(self) -> None:
+    def bump_revision(self, *, of_settings: bool = False) -> None:
         """Makes the registry's revision greater, before anything else in the transaction is locked.
 
-        So those who do this queue here and cannot wait for each other in a circle.
+        So those who do this queue here and cannot wait for each other in a circle. `of_settings` is for changes of
+        configuration and modes: registrations that were decided before and are being written are waited for, all others
+        find that the settings have changed. So once a change is answered, nothing comes that it forbids.
         """
-        self._connection.execute(
-            sa.update(StateRow).where(StateRow.id == STATE_ID).values(revision=StateRow.revision + 1)
-        )
+        values = {"revision": StateRow.revision + 1}
+        if of_settings:
+            values["settings_revision"] = StateRow.settings_revision + 1
+        self._connection.execute(sa.update(StateRow).where(StateRow.id == STATE_ID).values(values))
+        if of_settings and self._connection.dialect.name == "postgresql":
+            # Whoever writes versions writes the subject's row first. On SQLite a write is alone anyway.
+            self._connection.execute(sa.text(f"LOCK TABLE {SubjectRow.__tablename__} IN SHARE MODE"))
         self.has_bumped_revision = True
+
+    def settings_revision(self) -> int:
+        """Greater after every change of configuration and modes."""
+        return self._once("settings revision", lambda: self._connection.scalar(statements.SETTINGS_REVISION) or 0)
 
     def revision(self) -> int:
         """The registry's: greater after every deletion, revival, import and change of configuration or mode."""

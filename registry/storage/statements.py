@@ -39,6 +39,7 @@ _SCHEMA_COLUMNS: Final[tuple[Any, ...]] = (
 SUBJECT_VIEW: Final = (
     sa.select(
         StateRow.revision.label("registry_revision"),
+        StateRow.settings_revision,
         SubjectRow.id,
         SubjectRow.revision,
         VersionRow.version,
@@ -53,10 +54,11 @@ SUBJECT_VIEW: Final = (
     .where(StateRow.id == STATE_ID)
     .order_by(VersionRow.version)
 )
-"""One row for each version of a subject, or one with nulls: the registry's revision is always told."""
+"""One row for each version of a subject, or one with nulls: the registry's revisions are always told."""
 
 SUBJECT_STATE: Final = sa.select(SubjectRow.id, SubjectRow.revision).where(SubjectRow.name == bindparam("name"))
 REVISION: Final = sa.select(StateRow.revision).where(StateRow.id == STATE_ID)
+SETTINGS_REVISION: Final = sa.select(StateRow.settings_revision).where(StateRow.id == STATE_ID)
 CONFIGS: Final = sa.select(ConfigRow.__table__).where(ConfigRow.scope.in_(bindparam("scopes", expanding=True)))
 MODES: Final = sa.select(ModeRow.scope, ModeRow.mode).where(ModeRow.scope.in_(bindparam("scopes", expanding=True)))
 
@@ -136,11 +138,15 @@ def add_whole_version(*, new_subject: bool) -> Any:
     Whichever part finds that another transaction came first answers with nothing. Then a key of the version is null,
     which no version may have, and the whole is undone.
     """
+    settings_seen = sa.and_(StateRow.id == STATE_ID, StateRow.settings_revision == bindparam("settings_seen"))
     if new_subject:
-        adding = sa.insert(SubjectRow).values(name=bindparam("new_name"), context=bindparam("new_context"), revision=1)
-        claimed = adding.returning(SubjectRow.id).cte("claimed")
+        texts = (bindparam("new_name", type_=sa.Text), bindparam("new_context", type_=sa.Text))
+        adding = sa.select(*texts, sa.literal(1)).where(settings_seen)
+        inserted = sa.insert(SubjectRow).from_select(["name", "context", "revision"], adding)
+        claimed = inserted.returning(SubjectRow.id).cte("claimed")
     else:
-        claimed = MOVE_SUBJECT.returning(SubjectRow.id).cte("claimed")
+        moved = MOVE_SUBJECT.where(sa.exists().where(settings_seen))
+        claimed = moved.returning(SubjectRow.id).cte("claimed")
     content: dict[str, Any] = {name: bindparam(f"new_{name}") for name in CONTENT_COLUMNS}
     stored = add_schema("postgresql").values(**content).cte("stored")
     row = sa.select(
