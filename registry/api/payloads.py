@@ -95,7 +95,7 @@ class RulePayload(_Payload):
     expr = _optional_text()
     on_success = _optional_text(data_key="onSuccess")
     on_failure = _optional_text(data_key="onFailure")
-    disabled = fields.Boolean(load_default=False)
+    disabled = fields.Boolean(load_default=None, allow_none=True)
 
     @post_load
     def make(self, data: dict[str, Any], **_: Any) -> Rule:
@@ -103,6 +103,7 @@ class RulePayload(_Payload):
         data["mode"] = RuleMode(data["mode"] or RuleMode.WRITEREAD)
         data["tags"] = tuple(sorted(set(data["tags"] or ())))
         data["params"] = tuple(sorted((data["params"] or {}).items()))
+        data["disabled"] = bool(data["disabled"])
         return Rule(**data)
 
 

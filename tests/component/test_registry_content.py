@@ -182,6 +182,22 @@ def test_rules_are_kept_shown_and_part_of_identity(registry: RegistryInProcess, 
     assert registry.get(f"/schemas?subjectPrefix={subject}&ruleType=ENCRYPT").json == []
 
 
+def test_what_a_request_may_leave_out_of_rules_and_write_otherwise(registry: RegistryInProcess, subject: str) -> None:
+    nothing = dict.fromkeys(["doc", "kind", "mode", "tags", "params", "expr", "onSuccess", "onFailure", "disabled"])
+    said = {"name": "a", "type": "T"}
+    found = registry.register(
+        subject,
+        STRING,
+        metadata={"properties": {"number": 1, "flag": True, "share": 0.5}, "tags": None, "unknown": 1},
+        ruleSet={"domainRules": [{**nothing, **said, "unknown": 1}], "migrationRules": None, "enableAt": "now"},
+    ).json
+    assert found["metadata"] == {"properties": {"flag": "true", "number": "1", "share": "0.5"}}
+    assert found["ruleSet"] == {
+        "domainRules": [{"name": "a", "kind": "TRANSFORM", "mode": "WRITEREAD", "type": "T", "disabled": False}],
+        "enableAt": "now",
+    }
+
+
 @pytest.mark.parametrize("where", ["version", "tags", "defaultRuleSet", "overrideRuleSet"])
 def test_invalid_rules_are_refused(registry: RegistryInProcess, subject: str, where: str) -> None:
     rules = {"domainRules": [RULE, RULE]}
