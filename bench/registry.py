@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -41,6 +42,7 @@ from registry.storage.models import ContextRow, SchemaRow, SubjectRow, VersionRo
 SUBJECTS = 10_000
 SCHEMAS_IN_MEMORY = 50_000
 READY_TIMEOUT_S = 60
+OPTIONAL = ("a2wsgi", "gunicorn", "uvicorn", "waitress")  # servers that the registry does not need itself
 PARTS = ("reads", "registrations", "servers", "memory")
 
 
@@ -260,6 +262,10 @@ def servers(kind: str, clients: list[int], seconds: float, workers: int) -> None
             measure(ours, "headrace registry serve", Load("/schemas/ids/7"), clients, seconds)
             assert ours.call("/subjects/a%2Fb/versions", "POST", body("Slash"))[0] == 200
         for name in SERVERS:
+            missing = [module for module in name.split() if module in OPTIONAL and find_spec(module) is None]
+            if missing:
+                print(f"{name}: not installed here (pip install {' '.join(missing)})")
+                continue
             with other_server(name, url, workers) as server:
                 status = server.call("/subjects/a%2Fb/versions/1")[0]
                 finds = "" if status == 200 else f" (a%2Fb: {status})"

@@ -71,7 +71,7 @@ def _lua(load: Load) -> str:
     counted = f"{load.first} + {f'n % {load.count}' if load.count else 'n'}"
     return f"""
 local path, body = {_lua_text(load.path)}, {_lua_text(load.body)}
-local headers = {{}}
+local headers = {{ Host = "registry" }}
 if "{load.method}" ~= "GET" then headers["Content-Type"] = "{CONTENT_TYPE}" else body = nil end
 local function made(number)
   local text = string.format("%d", number)
