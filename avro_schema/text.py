@@ -87,7 +87,7 @@ def java_double(value: float) -> str:
     return f"{'-' if sign else ''}{text[0]}.{tail}E{exponent}"
 
 
-_escape: Callable[[str], str] = json.JSONEncoder(ensure_ascii=False).encode
+_escape: Callable[[str], str] = json.encoder.encode_basestring
 _ESCAPE_SEQUENCE = re.compile(r"\\(?:u00[01][0-9a-f]|.)")
 
 
