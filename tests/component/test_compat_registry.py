@@ -1,0 +1,320 @@
+"""`headrace compat check --against-registry` and `headrace schema` against a registry, or what answers as one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from werkzeug.serving import make_server
+from werkzeug.wrappers import Request, Response
+
+from headrace.cli import main
+from registry.api.app import create_app
+from registry.client import RegistryClient
+from registry.storage.database import Database
+
+ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "%s"}%s]}'
+NOTE = ', {"name": "note", "type": "string"}'
+HEADER = '{"type": "record", "name": "Header", "namespace": "shop", "fields": [{"name": "time", "type": "long"}]}'
+PAY = '{"type": "record", "name": "Pay", "namespace": "shop", "fields": [{"name": "header", "type": "Header"}]}'
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+class Served:
+    """A registry's application on a port of its own. `calls` counts requests by method and path; what `answer` returns
+    is answered instead."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.calls: Counter[str] = Counter()
+        self.answer: Callable[[Request], Response | None] = lambda _: None
+
+    @property
+    def client(self) -> RegistryClient:
+        return RegistryClient(self.url)
+
+
+@contextmanager
+def served(database_url: str) -> Iterator[Served]:
+    database = Database(database_url)
+    database.upgrade()
+    app = create_app(database)
+    registry = Served("")
+
+    def application(environ: dict[str, Any], start_response: Any) -> Any:
+        request = Request(environ)
+        registry.calls[f"{request.method} {request.path}"] += 1
+        scripted = registry.answer(request)
+        return (scripted or app)(environ, start_response)
+
+    server = make_server("127.0.0.1", 0, application, threaded=True)
+    registry.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        server.server_close()
+        database.close()
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    folder = tmp_path / "work"
+    (folder / "schemas").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    with served(f"sqlite:///{tmp_path}/registry.db") as registry:
+        yield registry
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def command(*arguments: str) -> tuple[int, str, str]:
+        code = main(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def one_subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A registry that tests do not change, with version 1 of orders-value."""
+    with served(f"sqlite:///{tmp_path_factory.mktemp('registry')}/registry.db") as registry:
+        registry.client.register("orders-value", ORDER % ("long", ""))
+        yield registry
+
+
+def write(**files: str) -> None:
+    for name, text in files.items():
+        Path(f"schemas/{name.replace('_', '-')}.avsc").write_text(text)
+
+
+def test_every_subject_is_held_to_its_own_level(registry: Served, run: Run) -> None:
+    client = registry.client
+    for subject in ("orders-value", "strict-value", "free-value"):
+        client.register(subject, ORDER % ("int", ""))
+        client.register(subject, ORDER % ("long", ""))
+    client.set_compatibility("FULL_TRANSITIVE", "strict-value")
+    client.set_compatibility("NONE", "free-value")
+    write(orders=ORDER % ("double", ""), strict=ORDER % ("long", ""), free='"string"', new='"int"')
+    code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url, "--format", "json")
+    assert (code, err) == (1, "")
+    found = {report["subject"]: report for report in json.loads(out)["reports"]}
+    assert {subject: report["level"] for subject, report in found.items()} == {
+        "orders-value": "BACKWARD",
+        "strict-value": "FULL_TRANSITIVE",
+        "free-value": "NONE",
+        "new-value": "BACKWARD",
+    }
+    assert {subject for subject, report in found.items() if not report["compatible"]} == {"strict-value"}
+    assert found["strict-value"]["compared"] == [
+        {"version": 2, "name": "strict-value version 2"},
+        {"version": 1, "name": "strict-value version 1"},
+    ]
+    assert (found["new-value"]["new"], found["orders-value"]["known_versions"]) == (True, 2)
+    _, out, _ = run("compat", "check", "schemas", "--against-registry", registry.url, "--verbose")
+    assert "  subject: strict-value; level FULL_TRANSITIVE (the subject's own)\n" in out
+    assert "  subject: orders-value; level BACKWARD (the registry's)\n" in out
+    code, out, _ = run("compat", "check", "schemas/orders.avsc", "--against-registry", registry.url, "--level", "full")
+    assert (code, "incompatible at FULL with orders-value version 2" in out) == (1, True)
+    assert run("compat", "check", "schemas", "--against-registry", registry.url, "--require-subject")[0] == 1
+
+
+@pytest.mark.parametrize("is_listing_known", [True, False])
+def test_many_schemas_are_fetched_in_one_listing(registry: Served, run: Run, is_listing_known: bool) -> None:
+    client = registry.client
+    for number in range(40):
+        client.register(f"many-{number:02}-value", ORDER % ("long", ""))
+        write(**{f"many_{number:02}": ORDER % ("long", NOTE if number == 7 else "")})
+    client.register("elsewhere", '"int"')
+    if not is_listing_known:
+        registry.answer = lambda request: (
+            Response('{"error_code":404,"message":"HTTP 404 Not Found"}', 404) if request.path == "/schemas" else None
+        )
+    registry.calls.clear()
+    code, out, _ = run("compat", "check", "schemas", "--against-registry", registry.url, "--quiet")
+    assert code == 1
+    assert "schemas/many-07.avsc: incompatible at BACKWARD with many-07-value version 1" in out
+    assert out.endswith("40 schemas checked, 1 incompatible\n")
+    one_by_one = sum(count for call, count in registry.calls.items() if call.endswith("/versions/latest"))
+    assert one_by_one == (0 if is_listing_known else 40)
+    assert registry.calls["GET /schemas"] == 1
+
+
+def test_contexts_and_references(registry: Served, run: Run) -> None:
+    registry.client.register(":.eu:orders-value", ORDER % ("string", ""))
+    registry.client.register("orders-value", ORDER % ("long", ""))
+    write(orders=ORDER % ("string", ""), pay=PAY, header=HEADER)
+    arguments = ("--registry-url", registry.url)
+    assert run("schema", "register", "schemas/pay.avsc", *arguments)[0] == 0
+    assert run("compat", "check", "schemas", "--against-registry", registry.url)[0] == 1
+    check = ("compat", "check", "schemas/orders.avsc", "--against-registry", registry.url)
+    assert run(*check, "--subject", ":.eu:{topic}-value")[0] == 0
+    write(header=HEADER.replace("long", "string"))
+    code, out, _ = run("compat", "check", "schemas/pay.avsc", "--against-registry", registry.url)
+    assert code == 1
+    assert 'field "header.time" is string here but long in pay-value version 1' in out
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Response('{"error_code":401,"message":"Unauthorized"}', 401), "does not accept the credentials"),
+        (Response('{"error_code":40301,"message":"may not read"}', 403), "may not read"),
+        (Response("<html>proxy</html>", 200), "the answer is not one of a schema registry"),
+        (Response("[]", 200), "the answer is not one of a schema registry"),
+        (Response('{"compatibilityLevel":"SIDEWAYS"}', 200), "'SIDEWAYS' is not a compatibility level"),
+        (Response("", 302, {"Location": "https://login.example.com/"}), "redirects to https://login.example.com"),
+        (Response('{"error_code":50001,"message":"Error in the backend"}', 501), "Error in the backend"),
+    ],
+)
+@pytest.mark.parametrize("at", ["/config", "/subjects/orders-value/versions/latest"])
+def test_what_is_no_answer_is_never_a_pass(
+    one_subject: Served,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Response,
+    words: str,
+    at: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("schemas").mkdir()
+    registry = one_subject
+    if at != "/config" and "SIDEWAYS" in answer.get_data(as_text=True):
+        words = "the answer is not one of a schema registry"
+    registry.answer = lambda request: answer if request.path == at else None
+    write(orders=ORDER % ("long", ""))
+    code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url, "--exit-zero")
+    assert code == 4
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"registry {registry.url}: error: ")
+    assert words in err
+
+
+def test_wrong_credentials_are_sent_and_never_shown(
+    registry: Served, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def refuse(request: Request) -> Response:
+        seen.append(request.headers.get("Authorization"))
+        return Response('{"error_code":401,"message":"Unauthorized"}', 401)
+
+    registry.answer = refuse
+    monkeypatch.setenv("HEADRACE__REGISTRY__CLIENT_USER", "ci")
+    monkeypatch.setenv("HEADRACE__REGISTRY__CLIENT_PASSWORD", "opensesame")
+    write(orders='"int"')
+    code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url)
+    assert code == 4
+    assert seen[0] is not None
+    assert seen[0].startswith("Basic ")
+    assert "opensesame" not in out + err
+
+
+def test_a_registry_that_is_down(registry: Served, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("registry.client.transport.PAUSE_FIRST_S", 0.001)
+    write(orders='"int"', broken="{")
+    code, out, err = run("compat", "check", "schemas", "--against-registry", "http://127.0.0.1:1", "--format", "json")
+    assert code == 4
+    assert [error["kind"] for error in json.loads(out)["errors"]] == ["registry", "invalid"]
+    assert err.startswith("registry http://127.0.0.1:1: error: schema registry at http://127.0.0.1:1 cannot be reached")
+    assert run("schema", "register", "schemas/orders.avsc", "--registry-url", "http://127.0.0.1:1")[0] == 4
+    assert run("schema", "download", "--to", "x", "--registry-url", "http://127.0.0.1:1")[0] == 4
+    code, _, err = run("compat", "check", "schemas", "--against-registry", "ftp://x")
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_the_database_without_its_server(registry: Served, run: Run, tmp_path: Path) -> None:
+    registry.client.register("orders-value", ORDER % ("int", ""))
+    registry.client.set_compatibility("FORWARD", "orders-value")
+    write(orders=ORDER % ("long", ""))
+    code, out, err = run("compat", "check", "schemas", "--against-db", f"sqlite:///{tmp_path}/registry.db")
+    assert (code, err) == (1, "")
+    assert "schemas/orders.avsc: incompatible at FORWARD with orders-value version 1" in out
+    code, _, err = run("compat", "check", "schemas", "--against-db", f"sqlite:///{tmp_path}/nowhere/registry.db")
+    assert (code, err.count("\n")) == (4, 1)
+
+
+def test_register_in_the_order_of_types_or_not_at_all(registry: Served, run: Run) -> None:
+    url = ("--registry-url", registry.url)
+    write(a_pay=PAY, header=HEADER, orders=ORDER % ("long", ""))
+    code, out, _ = run("schema", "register", "schemas", *url, "--dry-run", "--format", "json")
+    assert code == 0
+    rows = json.loads(out)["schemas"]
+    assert [(row["subject"], row["action"], row["version"]) for row in rows] == [
+        ("header-value", "new subject", None),
+        ("a-pay-value", "new subject", None),
+        ("orders-value", "new subject", None),
+    ]
+    assert registry.client.subjects() == []
+    assert run("schema", "register", "schemas", *url)[0] == 0
+    reference = registry.client.version("a-pay-value", 1).references[0]
+    assert (reference.name, reference.subject, reference.version) == ("shop.Header", "header-value", 1)
+    _, out, _ = run("schema", "register", "schemas", *url, "--format", "json")
+    assert {row["action"] for row in json.loads(out)["schemas"]} == {"unchanged"}
+    write(a_pay=PAY.replace('"fields": [', '"fields": [{"name": "a", "type": "int", "default": 1}, '))
+    write(orders=ORDER % ("long", NOTE))
+    code, out, _ = run("schema", "register", "schemas", *url)
+    assert code == 1
+    assert "schemas/orders.avsc: incompatible at BACKWARD with orders-value version 1" in out
+    assert registry.client.versions("a-pay-value") == [1], "nothing is registered when something cannot be"
+    assert run("schema", "register", "schemas/missing.avsc", *url)[0] == 2
+    write(orders='{"type": }')
+    assert run("schema", "register", "schemas", *url)[0] == 3
+
+
+def test_lock_and_check(registry: Served, run: Run) -> None:
+    url = ("--registry-url", registry.url)
+    write(pay=PAY, header=HEADER)
+    code, _, err = run("schema", "lock", "schemas", *url)
+    assert (code, err.count("register it first")) == (1, 2)
+    run("schema", "register", "schemas", *url)
+    assert run("schema", "lock", "schemas", *url)[0] == 0
+    assert run("schema", "lock", "schemas", *url, "--check")[0] == 0
+    write(header=json.dumps(json.loads(HEADER), indent=4))
+    assert run("schema", "lock", "schemas", *url, "--check")[0] == 0, "layout does not matter"
+    write(header=HEADER.replace("long", "double"), more='"int"')
+    code, out, _ = run("schema", "lock", "schemas", "--check", "--offline")
+    assert code == 1
+    assert out.splitlines() == [
+        "schemas/header.avsc: differs from header-value version 1, which the lock pins",
+        "schemas/more.avsc: is not in the lock; register it and write the lock anew",
+    ]
+    write(header=HEADER)
+    Path("schemas/more.avsc").unlink()
+    registry.client.delete_subject("pay-value")
+    code, out, _ = run("schema", "lock", "schemas", *url, "--check")
+    assert (code, out) == (1, "schemas/pay.avsc: the registry no longer has pay-value version 1\n")
+    Path("headrace.lock").write_text("{}")
+    assert run("schema", "lock", "schemas", *url, "--check")[0] == 2
+
+
+def test_download_is_a_baseline(registry: Served, run: Run) -> None:
+    url = ("--registry-url", registry.url)
+    write(pay=PAY, header=HEADER)
+    run("schema", "register", "schemas", *url)
+    registry.client.register("a/b", ORDER % ("int", ""))
+    registry.client.register("a/b", ORDER % ("long", ""))
+    run("schema", "download", "pay*", "--to", "planned", "--dry-run", *url)
+    assert not Path("planned").exists()
+    assert run("schema", "download", "pay*", "--to", "latest", *url)[0] == 0
+    assert sorted(path.name for path in Path("latest").iterdir()) == ["header-value.avsc", "pay-value.avsc"]
+    assert run("compat", "check", "schemas", "--against", "latest", "--require-subject")[0] == 0
+    _, out, _ = run("schema", "download", "pay*", "--to", "latest", *url, "--format", "json")
+    assert {row["action"] for row in json.loads(out)["schemas"]} == {"unchanged"}
+    assert run("schema", "download", "--all-versions", "--to", "all", *url)[0] == 0
+    assert sorted(str(path) for path in Path("all/a%2Fb").iterdir()) == ["all/a%2Fb/1.avsc", "all/a%2Fb/2.avsc"]
+    write(ab=ORDER % ("long", ""))
+    arguments = ("compat", "check", "schemas/ab.avsc", "--against", "all", "--subject", "a/b", "--level")
+    assert run(*arguments, "FULL")[0] == 0
+    assert run(*arguments, "FULL_TRANSITIVE")[0] == 1
+    assert run("schema", "download", "nothing*", "--to", "latest", *url)[0] == 2
