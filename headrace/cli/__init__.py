@@ -49,7 +49,7 @@ LIBRARIES = frozenset(
         "crc32c",
         "fastavro",
         "flask",
-        "gunicorn",
+        "granian",
         "kafka",
         "lz4",
         "marshmallow",
