@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres_server import PostgresServer
 from registry_calls import Registry
 
 from headrace.cli import main
@@ -143,6 +145,30 @@ def test_a_part_is_copied_into_a_registry_in_use(
     assert other.get("/subjects").json == ["a/b", "mine", "z-money"]
     assert other.get("/mode").json == {"mode": "READWRITE"}
     assert other.get("/mode/a%2Fb").json == {"mode": "READONLY"}
+
+
+@pytest.mark.postgres
+def test_a_registry_moves_from_sqlite_to_postgresql_and_back(
+    source: Registry,
+    start_registry: Callable[[], Registry],
+    start_service: Callable[..., Any],
+    postgres_server: PostgresServer,
+    run: Run,
+    tmp_path: Path,
+) -> None:
+    url = {"HEADRACE__REGISTRY__DATABASE_URL": postgres_server.new_database()}
+    command = [sys.executable, "-m", "headrace", "registry", "db", "upgrade"]
+    subprocess.run(command, check=True, env={**os.environ, **url})
+    arguments = ["registry", "serve", "--registry-listen", "127.0.0.1:0", "--workers", "2"]
+    there = Registry(start_service("headrace", *arguments, environment=url).addresses["registry"])
+    files = [tmp_path / f"{number}.jsonl" for number in range(3)]
+    assert run("export", files[0], source).exit_code == 0
+    assert run("import", files[0], there).exit_code == 0
+    assert run("export", files[1], there).exit_code == 0
+    back = start_registry()
+    assert run("import", files[1], back).exit_code == 0
+    assert run("export", files[2], back).exit_code == 0
+    assert files[0].read_bytes() == files[1].read_bytes() == files[2].read_bytes()
 
 
 def test_an_import_that_is_killed_goes_on(start_registry: Callable[[], Registry], run: Run, tmp_path: Path) -> None:
