@@ -31,20 +31,22 @@ class AccessLog:
         self,
         target: str,
         clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """
         Args:
             target: a file, or `STANDARD_ERROR`.
             clock: for looking whether the file was moved.
-            now: the time that lines tell.
+            now_ms: the time that lines tell, in milliseconds since 1970.
 
         Raises:
             OSError: the file cannot be opened.
         """
         self._path = None if target == STANDARD_ERROR else Path(target)
         self._clock = clock
-        self._now = now
+        self._now_ms = now_ms
+        self._second = -1
+        self._second_text = ""
         self._look_at = clock() + REOPEN_S
         self._fails = False
         self._descriptor = 2 if self._path is None else _opened(self._path)
@@ -60,22 +62,22 @@ class AccessLog:
             user: who asked; "" for nobody known.
             cached: whether the answer was one from before.
         """
-        line: dict[str, Any] = {
-            "time": self._now().isoformat(timespec="milliseconds"),
-            "client": (scope.get("client") or ("",))[0],
-            "user": user,
-            "method": scope["method"],
-            "path": _text(scope["raw_path"]),
-            "query": _text(scope["query_string"]),
-            "status": status,
-            "bytes": size,
-            "ms": round(seconds * 1000, 3),
-            "cached": cached,
-        }
-        for name, value in scope["headers"]:
-            if name in HEADERS:
-                line[HEADERS[name]] = _text(value)
-        self._put(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        client = (scope.get("client") or ("",))[0]
+        # Put together by hand, since the encoder takes half as long as answering from the cache does.
+        parts = [
+            f'{{"time":"{self._time()}","client":{_quoted(client)},"user":{_quoted(user)}',
+            f'"method":{_quoted(scope["method"])},"path":{_text(scope["raw_path"])},"query":{_text(scope["query_string"])}',
+            f'"status":{status},"bytes":{size},"ms":{seconds * 1000:.3f},"cached":{"true" if cached else "false"}',
+        ]
+        parts += [f'"{HEADERS[name]}":{_text(value)}' for name, value in scope["headers"] if name in HEADERS]
+        self._put((",".join(parts) + "}\n").encode())
+
+    def _time(self) -> str:
+        second, millisecond = divmod(self._now_ms(), 1000)
+        if second != self._second:
+            self._second = second
+            self._second_text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return f"{self._second_text}.{millisecond:03d}Z"
 
     def close(self) -> None:
         if self._path is not None:
@@ -116,4 +118,9 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _text(value: bytes) -> str:
-    return value[:TEXT_CHARS_MAX].decode("latin-1")
+    return _quoted(value[:TEXT_CHARS_MAX].decode("latin-1"))
+
+
+def _quoted(text: str) -> str:
+    """As JSON, in ASCII."""
+    return json.dumps(text)

@@ -53,11 +53,10 @@ class Caller:
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    folder = tmp_path_factory.mktemp("access")
-    path = folder / "users"
+def registry(registry_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    path = tmp_path_factory.mktemp("access") / "users"
     path.write_text(users_text())
-    with registry_in_process(sqlite_url(folder / "registry.db"), users=UsersFile(path)) as found:
+    with registry_in_process(registry_database_url, users=UsersFile(path)) as found:
         root = Caller(found, "root")
         for subject, text in (
             ("team-a", STRING),

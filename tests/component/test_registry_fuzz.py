@@ -303,17 +303,18 @@ def test_subjects(registry: RegistryInProcess, subject: str) -> None:
     assume(subject)  # the empty subject is there, but its path is that of all subjects
     before = set(registry.get("/subjects?deleted=true").json)
     path = "/subjects/" + quote(subject.encode("utf-8", "surrogatepass"), safe="")
+    assume(registry.get(f"{path}/versions?deleted=true").status != 200)  # not what is there under another spelling
     answer = require_answer(registry.post(f"{path}/versions", {"schema": STRING}))
     if answer.status == 200:
-        (name,) = set(registry.get("/subjects?deleted=true").json) - before or {subject}
+        (name,) = set(registry.get("/subjects?deleted=true").json) - before
         assert registry.get(f"{path}/versions/latest").json.get("subject", "") == name
         for query in ("", "?permanent=true"):
-            assert require_answer(registry.delete(path + query)).json == [1] or name in before
+            assert require_answer(registry.delete(path + query)).json == [1]
     for method in ("GET", "DELETE"):
         for rest in ("", "/versions/1", "/versions/latest/schema", "/metadata"):
             require_answer(registry.call(method, path + rest))
         require_answer(registry.call(method, "/config/" + path.removeprefix("/subjects/")))
-    assert set(registry.get("/subjects?deleted=true").json) == before - {subject}
+    assert set(registry.get("/subjects?deleted=true").json) == before
 
 
 @MORE
