@@ -204,6 +204,8 @@ class Database:
         script = _migrations()
         with self._administration() as connection:
             if not self._is_sqlite:
+                # Rows of a large database may take their time, and so may others who upgrade.
+                connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
                 # Held until the transaction ends, so that of several who start at once one does it.
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
             context = MigrationContext.configure(connection)

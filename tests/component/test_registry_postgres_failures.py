@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +15,7 @@ from registry_calls import RegistryInProcess, registry_in_process
 
 from registry.errors import DatabaseUnusable, StoreError
 from registry.storage import engines
-from registry.storage.database import ConnectionLost, Database
+from registry.storage.database import MIGRATION_LOCK, ConnectionLost, Database
 from registry.storage.models import STATE_ID
 from registry.storage.repository import Conflict, Repository
 
@@ -132,6 +133,22 @@ def test_waits_are_bounded(url: str, database: Database) -> None:
         with pytest.raises(StoreError, match="it took too long"):
             impatient.write(bump)
     assert impatient.write(bump) == 2
+    impatient.close()
+
+
+def test_migrations_take_the_time_they_need(url: str) -> None:
+    impatient = Database(f"{url}?options=-c%20statement_timeout%3D100")
+    with psycopg.connect(url, autocommit=True) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("SELECT pg_advisory_lock(%s)", (MIGRATION_LOCK,))
+        upgraded = pool.submit(impatient.upgrade)
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND now() - query_start > '300ms'"
+        )
+        while other.execute(waiting).fetchone() == (0,) and not upgraded.done():
+            time.sleep(0.02)
+        other.execute("SELECT pg_advisory_unlock(%s)", (MIGRATION_LOCK,))
+        upgraded.result(60)
+    impatient.check()
     impatient.close()
 
 
