@@ -17,9 +17,10 @@ from registry.errors import (
     ServiceError,
     StoreError,
 )
+from registry.names import GLOBAL_CONTEXT
 from registry.transfer.at_once import do_at_once
 from registry.transfer.errors import AnswerUnusable, ImportStopped
-from registry.transfer.export import Steps, read_scopes, read_versions
+from registry.transfer.export import Steps, read_configs, read_modes, read_versions
 from registry.transfer.plan import (
     Action,
     ImportPlan,
@@ -33,7 +34,7 @@ from registry.transfer.plan import (
     version_words,
 )
 from registry.transfer.remote import Remote
-from registry.transfer.snapshot import Snapshot
+from registry.transfer.snapshot import Snapshot, scopes_of
 
 REFUSED_MAX: Final = 1000  # beyond it the import stops: the target is wrong, not single versions
 STOPPING: Final = (RegistryUnavailable, StoreError, AccessRefused, AnswerUnusable, ImportStopped)
@@ -53,9 +54,12 @@ class Outcome:
 def read_target(remote: Remote, snapshot: Snapshot, steps: Steps) -> Target:
     """What a registry holds of that which a snapshot is about."""
     contexts = sorted({version.context for version in snapshot.versions})
-    versions = read_versions(remote, contexts, steps)
-    configs, modes = read_scopes(remote, snapshot.scopes, steps)
-    return Target(versions, configs, modes, remote.schema_types())
+    return Target(
+        read_versions(remote, contexts, steps),
+        read_configs(remote, snapshot.scopes, steps),
+        read_modes(remote, scopes_of({*snapshot.contexts, *contexts, GLOBAL_CONTEXT}, snapshot.subjects), steps),
+        remote.schema_types(),
+    )
 
 
 def plan_without(snapshot: Snapshot, target: Target) -> tuple[Snapshot, ImportPlan, list[Problem]]:

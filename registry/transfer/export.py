@@ -41,7 +41,8 @@ def read_registry(remote: Remote, selection: Selection, steps: Steps) -> Snapsho
         every = read_versions(remote, contexts, steps)
         versions = in_safe_order(selection.versions(list(every.values())))
         told = selection.contexts_told((*contexts, GLOBAL_CONTEXT))
-        configs, modes = read_scopes(remote, scopes_of(told, {version.subject for version in versions}), steps)
+        scopes = scopes_of(told, {version.subject for version in versions})
+        configs, modes = read_configs(remote, scopes, steps), read_modes(remote, scopes, steps)
         if read_versions(remote, remote.contexts(), steps) == every:
             return Snapshot(tuple(_worth_telling(told, versions, {*configs, *modes})), versions, configs, modes)
         logger.warning("registry_changed attempt=%d url=%s", attempt, remote.url)
@@ -76,11 +77,14 @@ def read_versions(remote: Remote, contexts: Iterable[str], steps: Steps) -> dict
     return found
 
 
-def read_scopes(remote: Remote, scopes: Sequence[str], steps: Steps) -> tuple[dict[str, str], dict[str, str]]:
-    """The configurations and the modes that scopes have of their own; the API has no list of them."""
-    configs = _asked(remote.config, scopes, lambda done: steps("reading configurations", done, len(scopes)))
-    modes = _asked(remote.mode, scopes, lambda done: steps("reading modes", done, len(scopes)))
-    return configs, modes
+def read_configs(remote: Remote, scopes: Sequence[str], steps: Steps) -> dict[str, str]:
+    """The configurations that scopes have of their own; the API has no list of them."""
+    return _asked(remote.config, scopes, lambda done: steps("reading configurations", done, len(scopes)))
+
+
+def read_modes(remote: Remote, scopes: Sequence[str], steps: Steps) -> dict[str, str]:
+    """The modes that scopes have of their own; the API has no list of them either."""
+    return _asked(remote.mode, scopes, lambda done: steps("reading modes", done, len(scopes)))
 
 
 def in_safe_order(versions: Sequence[ExportedVersion]) -> tuple[ExportedVersion, ...]:

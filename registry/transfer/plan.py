@@ -41,7 +41,10 @@ CHANGED_NAMES: Final[Mapping[str, str]] = {"compatibilityLevel": "compatibility"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the target holds of the contexts and scopes that a snapshot is about."""
+    """What the target holds of the contexts and scopes that a snapshot is about.
+
+    `modes` has also those of the contexts that the snapshot says nothing of, since they hold for its subjects.
+    """
 
     versions: Mapping[SubjectVersion, ExportedVersion] = field(default_factory=dict)
     configs: Mapping[str, str] = field(default_factory=dict)
@@ -122,9 +125,9 @@ class ImportPlan:
 
 
 def plan_import(snapshot: Snapshot, target: Target) -> ImportPlan:
-    """The actions that make the target hold what the snapshot does, and what stands in their way.
+    """The actions that make the target hold what the snapshot does, or what stands in their way.
 
-    What the target holds besides stays as it is. The plan is as good as it can be when there are problems.
+    What the target holds besides stays as it is.
     """
     problems = list(_problems(snapshot, target))
     if problems:
@@ -132,9 +135,9 @@ def plan_import(snapshot: Snapshot, target: Target) -> ImportPlan:
     try:
         content = _content_actions(snapshot, target)
     except Circular as error:
-        keys = [node.version.key for node in error.nodes if isinstance(node, Register)]
-        sentence = f"{version_words(keys[0])} refers to itself through others, so no version of them can come first"
-        return ImportPlan(problems=(Problem(sentence, keys[0]),))
+        key = error.nodes[0].version.key
+        sentence = f"{version_words(key)} refers to itself through others, so no version of them can come first"
+        return ImportPlan(problems=(Problem(sentence, key),))
     scopes = _Scopes(snapshot, target)
     opening = list(scopes.opened_for(content))
     return ImportPlan((*opening, *content, *scopes.configs(), *scopes.modes()))

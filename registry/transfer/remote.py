@@ -15,17 +15,19 @@ from urllib.parse import quote
 
 from registry.domain import SubjectVersion
 from registry.errors import (
+    InvalidSubject,
     ServiceError,
     SubjectLevelNotConfigured,
     SubjectModeNotConfigured,
     SubjectNotFound,
     VersionSoftDeleted,
 )
-from registry.names import DEFAULT_CONTEXT
+from registry.names import DEFAULT_CONTEXT, EVERYWHERE
 from registry.transfer.errors import AnswerUnusable, ImportStopped
 from registry.transfer.lines import reference_object, version_of
 from registry.transfer.snapshot import DEFAULT_SCOPE, ExportedVersion, json_text, scope_of_context
 
+ABSENT: Final = (404, 405)  # statuses of calls that a server does not have
 PAGE: Final = 1000  # versions asked for at once; what the API allows at most
 Progress = Callable[[int], None]
 """Told how many more have been done."""
@@ -57,7 +59,7 @@ class Remote:
         try:
             names = self._client.call("GET", "/contexts")
         except ServiceError as error:
-            if error.status not in (404, 405):
+            if error.status not in ABSENT:
                 raise
             names = []
         with self._usable("/contexts"):
@@ -67,7 +69,7 @@ class Remote:
         try:
             names = self._client.call("GET", "/schemas/types")
         except ServiceError as error:
-            if error.status not in (404, 405):
+            if error.status not in ABSENT:
                 raise
             names = ["AVRO"]
         with self._usable("/schemas/types"):
@@ -104,21 +106,30 @@ class Remote:
 
     def config(self, scope: str) -> str | None:
         """What is configured for a scope itself, as JSON text."""
-        try:
-            value = self._client.call("GET", _path("config", scope))
-        except (SubjectLevelNotConfigured, SubjectNotFound):
-            return None
+        value = self._own("config", scope)
         with self._usable("/config"):
-            return json_text(dict(value)) or "{}"
+            return None if value is None else json_text(dict(value)) or "{}"
 
     def mode(self, scope: str) -> str | None:
         """The mode of a scope itself."""
-        try:
-            value = self._client.call("GET", _path("mode", scope))
-        except (SubjectModeNotConfigured, SubjectNotFound):
-            return None
+        value = self._own("mode", scope)
         with self._usable("/mode"):
-            return str(value["mode"])
+            return None if value is None else str(value["mode"])
+
+    def _own(self, resource: str, scope: str) -> Any:
+        try:
+            return self._client.call("GET", _path(resource, scope))
+        except (SubjectLevelNotConfigured, SubjectModeNotConfigured, SubjectNotFound):
+            return None
+        except InvalidSubject:
+            # Older servers know no scope of all contexts.
+            if scope != EVERYWHERE:
+                raise
+            return None
+        except ServiceError as error:
+            if error.status not in ABSENT:
+                raise
+            return None
 
     def set_config(self, scope: str, changes: Mapping[str, Any] | None) -> None:
         """Changes a configuration, under the names that PUT has for the keys; None removes all of it."""

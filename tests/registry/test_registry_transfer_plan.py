@@ -188,6 +188,24 @@ def test_a_context_that_holds_nothing_any_more_is_left_out() -> None:
     ]
 
 
+def test_a_source_without_contexts_and_modes_is_exported() -> None:
+    class Plain(ReferenceRegistry):
+        def call(self, method: str, path: str, **more: Any) -> Any:
+            if path.startswith(("/contexts", "/mode")):
+                raise errors.ServiceError("HTTP 404 Not Found", status=404, error_code=404)
+            if "GLOBAL" in path:
+                raise errors.InvalidSubject(subject=":.__GLOBAL:")
+            return super().call(method, path, **more)
+
+    source, target = Plain(), ReferenceRegistry()
+    source.register("a", fixed(1))
+    assert [line["kind"] for line in lines(exported(source))] == [
+        *("header", "context", "context", "version", "config", "end")
+    ]
+    imported(exported(source), target)
+    assert (target.call("GET", "/mode"), target.stored["a", 1]["id"]) == ({"mode": "READWRITE"}, 1)
+
+
 def test_versions_of_a_subject_stay_in_order_where_references_allow() -> None:
     registry = ReferenceRegistry()
     registry.register("b", fixed(1))
@@ -335,6 +353,15 @@ def test_a_read_only_target_is_left_alone(shop: ReferenceRegistry) -> None:
     target.modes[":.:"] = "READONLY"
     assert problems(exported(shop), target) == [
         "context . is READONLY in the target, and subject z-money version 1 is to be registered; "
+        "set its mode to READWRITE first"
+    ]
+
+
+def test_a_read_only_context_is_seen_also_when_the_file_says_nothing_of_it(shop: ReferenceRegistry) -> None:
+    target = ReferenceRegistry()
+    target.modes[":.eu:"] = "READONLY"
+    assert problems(exported(shop, contexts=(".eu",), subjects=("*",)), target) == [
+        "context .eu is READONLY in the target, and subject :.eu:orders version 1 is to be registered; "
         "set its mode to READWRITE first"
     ]
 
