@@ -47,6 +47,7 @@ DEV = [
     "pytest-timeout>=2.3,<3",
     "pytest-xdist>=3.6,<4",
     "python-schema-registry-client>=2.6,<3",
+    "pyyaml>=6,<7",
     "ruff>=0.8,<1",
     "schemathesis>=4.0,<5",
     "xmlschema>=3.4,<5",

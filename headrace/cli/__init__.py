@@ -19,7 +19,7 @@ from headrace.version import VERSION
 
 SUBCOMMANDS = {
     "compat": "check schema changes for compatibility",
-    "schema": "register, download and lock schema files",
+    "schema": "validate, register, download and lock schema files",
     "registry": "serve the schema registry",
     "broker": "serve the bundled Kafka-protocol broker",
     "load": "load every topic into its Hive table; plan and status of loads",

@@ -1,4 +1,4 @@
-"""`headrace schema`: schema files and a registry - register, download, lock.
+"""`headrace schema`: schema files and a registry - validate, register, download, lock.
 
 Exit codes are those of `headrace compat`: 0 fine, 1 incompatible or not as locked, 2 a file or the command line, 3 a
 file is no schema, 4 the registry cannot be reached or refuses access.
@@ -41,6 +41,14 @@ EXIT_INVALID = EXIT_CODES[FailureKind.INVALID]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
+    _configure_validate(
+        verbs.add_parser(
+            "validate",
+            help="say whether files are Avro schemas",
+            description="Reads schema files, with the types that they use of each other, and says what is wrong with "
+            "them. Needs no baseline and no registry.",
+        )
+    )
     _configure_register(
         verbs.add_parser(
             "register",
@@ -64,6 +72,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "compares files, lock and registry and changes nothing.",
         )
     )
+
+
+def _configure_validate(parser: argparse.ArgumentParser) -> None:
+    add_source_flags(parser)
+    add_settings_flags(parser, ())
+    parser.set_defaults(run_verb=run_validate)
 
 
 def _configure_register(parser: argparse.ArgumentParser) -> None:
@@ -105,6 +119,22 @@ def run(args: argparse.Namespace) -> int:
     let_everything_through(sys.stdout)
     let_everything_through(sys.stderr)
     return int(args.run_verb(args))
+
+
+def run_validate(args: argparse.Namespace) -> int:
+    from avro_schema import SchemaParseError
+
+    sources = _sources(args, settings_from(args))
+    failures = list(sources.failures)
+    for file in sources.files:
+        try:
+            sources.types.schema(file.path)
+        except SchemaParseError as error:
+            failures.append(Failure(FailureKind.INVALID, file.path, error.message, error.position))
+    if failures:
+        return _refused(Outcome((), tuple(failures)))
+    print(f"{count_words(len(sources.files), 'valid schema')}")
+    return EXIT_OK
 
 
 def run_register(args: argparse.Namespace) -> int:

@@ -1,0 +1,175 @@
+"""What `examples/ci` and the pre-commit hooks hold, run step by step in a sample repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headrace.cli import _parser
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLES = ROOT / "examples" / "ci"
+ORDER = '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type": "long"}%s\n]}\n'
+COMPATIBLE = ORDER % ',\n  {"name": "note", "type": "string", "default": ""}'
+INCOMPATIBLE = ORDER % ',\n  {"name": "note", "type": "string"}'
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone whose branch `change` is to go to `main`; the steps find `headrace` on the PATH, and pip does nothing."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "headrace").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m headrace "$@"\n')
+    (programs / "python").write_text("#!/bin/sh\nexit 0\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "a")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@example.com")
+    origin = tmp_path / "origin"
+    for command in (
+        ["init", "-q", "-b", "main", str(origin)],
+        ["-C", str(origin), "commit", "-q", "--allow-empty", "-m", "first"],
+    ):
+        subprocess.run(["git", *command], check=True)
+    (origin / "schemas").mkdir()
+    (origin / "schemas" / "order.avsc").write_text(ORDER % "")
+    for command in (
+        ["-C", str(origin), "add", "."],
+        ["-C", str(origin), "commit", "-q", "-m", "schemas"],
+        ["clone", "-q", str(origin), str(tmp_path / "clone")],
+    ):
+        subprocess.run(["git", *command], check=True)
+    monkeypatch.chdir(tmp_path / "clone")
+    subprocess.run(["git", "checkout", "-q", "-b", "change"], check=True)
+    return tmp_path / "clone"
+
+
+def shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """As the runners start it: bash that ends at the first command that fails."""
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+    return subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def filled(text: str, values: dict[str, str]) -> str:
+    return re.sub(r"\$\{\{ *([\w.]+) *\}\}", lambda match: values[match[1]], text)
+
+
+def run_action(folder: Path, **inputs: str) -> list[subprocess.CompletedProcess[str]]:
+    action = load(EXAMPLES / "github-action" / "action.yml")
+    assert set(inputs) <= set(action["inputs"])
+    values = {f"inputs.{name}": inputs.get(name, spec["default"]) for name, spec in action["inputs"].items()}
+    values["github.base_ref"] = "main"
+    done = []
+    for step in action["runs"]["steps"]:
+        if "run" in step and not (step["name"] == "Fetch the base branch" and values["inputs.against"]):
+            environment = {name: filled(text, values) for name, text in step.get("env", {}).items()}
+            assert "${{" not in step["run"], "an input inside a script would be run as a command"
+            done.append(shell(step["run"], GITHUB_STEP_SUMMARY=str(folder / "summary.md"), **environment))
+            if done[-1].returncode:
+                break
+    return done
+
+
+def test_the_github_action(repository: Path) -> None:
+    Path("schemas/order.avsc").write_text(COMPATIBLE)
+    assert [step.returncode for step in run_action(repository)] == [0, 0, 0]
+    Path("schemas/order.avsc").write_text(INCOMPATIBLE)
+    last = run_action(repository, level="FULL", arguments="--verbose --quiet")[-1]
+    assert last.returncode == 1, last.stderr
+    assert last.stdout.startswith("::error file=schemas/order.avsc,line=3,col=3,title=Avro READER_FIELD_MISSING")
+    assert "**incompatible**" in Path("summary.md").read_text()
+    (run,) = json.loads(Path("headrace-compat.sarif").read_text())["runs"]
+    assert run["results"][0]["properties"]["compatibilityLevel"] == "FULL"
+    assert run_action(repository, against="git:nowhere")[-1].returncode == 2
+    assert run_action(repository, schemas="schemas; touch hacked")[-1].returncode == 2
+    assert not Path("hacked").exists()
+
+
+def test_the_gitlab_template(repository: Path) -> None:
+    job = load(EXAMPLES / "gitlab-ci.yml")[".avro-compat"]
+    environment = {name: str(value) for name, value in job["variables"].items()}
+    environment |= {"CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main", "CI_DEFAULT_BRANCH": "main"}
+    script = "\n".join([*job["before_script"], *job["script"]])
+    assert shell(script, **environment).returncode == 0
+    assert json.loads(Path("gl-code-quality-report.json").read_text()) == []
+    Path("schemas/order.avsc").write_text(INCOMPATIBLE)
+    failed = shell(script, **environment)
+    assert failed.returncode == 1, failed.stderr
+    reports = job["artifacts"]["reports"]
+    (entry,) = json.loads(Path(reports["codequality"]).read_text())
+    assert entry["location"] == {"path": "schemas/order.avsc", "lines": {"begin": 3}}
+    assert ET.parse(reports["junit"]).find("testsuite/testcase/failure") is not None
+    assert shell(script, **{**environment, "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "gone"}).returncode != 0
+
+
+def hooks() -> dict[str, dict[str, Any]]:
+    return {hook["id"]: hook for hook in load(ROOT / ".pre-commit-hooks.yaml")}
+
+
+def run_hook(name: str, *files: str, args: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+    """As pre-commit starts it: the entry, its arguments, then the files."""
+    hook = hooks()[name]
+    assert all(re.search(hook["files"], file) for file in files)
+    command = [*hook["entry"].split(), *(hook.get("args", []) if args is None else args), *files]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_pre_commit_hooks(repository: Path) -> None:
+    assert set(hooks()) == {"avro-validate", "avro-compat"}
+    file = "schemas/order.avsc"
+    Path(file).write_text(COMPATIBLE)
+    assert run_hook("avro-validate", file).returncode == 0
+    compatible = run_hook("avro-compat", file)
+    assert (compatible.returncode, compatible.stdout, compatible.stderr) == (0, "", "")
+    Path(file).write_text(INCOMPATIBLE)
+    assert run_hook("avro-validate", file).returncode == 0
+    assert run_hook("avro-compat", file).returncode == 1
+    Path(file).write_text('{"type": }')
+    broken = run_hook("avro-validate", file)
+    assert broken.returncode == 3
+    assert broken.stderr.startswith(f"{file}:1:10: error: ")
+
+
+def test_the_sample_configuration_names_the_hooks(repository: Path) -> None:
+    (repo,) = load(EXAMPLES / "pre-commit-config.yaml")["repos"]
+    assert {hook["id"] for hook in repo["hooks"]} == set(hooks())
+    for hook in repo["hooks"]:
+        done = run_hook(hook["id"], "schemas/order.avsc", args=hook.get("args"))
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_workflow_calls_the_action_with_inputs_that_it_has() -> None:
+    steps = load(EXAMPLES / "github-workflow.yml")["jobs"]["compat"]["steps"]
+    (step,) = [step for step in steps if step["uses"].endswith("avro-compat")]
+    assert set(step["with"]) <= set(load(EXAMPLES / "github-action" / "action.yml")["inputs"])
+
+
+def test_what_the_hooks_pass_are_flags() -> None:
+    for hook in hooks().values():
+        arguments = [*hook["entry"].split()[1:], *hook.get("args", []), "a.avsc", "b.avsc"]
+        parsed = _parser(arguments).parse_args(arguments)
+        assert parsed.schemas == ["a.avsc", "b.avsc"]
