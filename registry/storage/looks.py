@@ -113,7 +113,8 @@ class PostgresLooks:
                 return await self._look(subject_ids)
         except (psycopg.Error, OSError, TimeoutError) as error:
             await self.close()
-            raise StoreError(f"Error in the registry's database: {error}") from error
+            cause = " ".join(str(error).split()) or f"no answer in {LOOK_TIMEOUT_S} s"
+            raise StoreError(f"Error in the registry's database: {cause}") from error
 
     async def _look(self, subject_ids: Collection[int]) -> Look:
         if self._connection is None:
