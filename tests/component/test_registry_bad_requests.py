@@ -182,10 +182,20 @@ def test_requests_that_are_not_http(registry: Registry, request_bytes: bytes, st
     assert not body or json.loads(body)["error_code"] == status
 
 
-@pytest.mark.parametrize("charset", ["nope", "hex", "zlib", "rot13", "undefined", "utf-16"])
+@pytest.mark.parametrize("charset", ["nope", "hex", "zlib", "rot13", "undefined", "utf-16", "a\tb"])
 def test_character_sets(registry: Registry, charset: str) -> None:
     headers = {"Content-Type": f"application/json; charset={charset}"}
     assert registry.call("POST", "/subjects/bad/versions", b"{}x", headers).problem[0] == 400
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape"])
+def test_pythons_own_codecs_are_no_character_sets(registry: Registry, charset: str) -> None:
+    headers = {"Content-Type": f"application/json; charset={charset}"}
+    # The first would take an hour for it.
+    body = b"a" * MEGABYTE + b"-" + b"a9" * MEGABYTE
+    assert registry.call("POST", "/subjects/bad/versions", body, headers).problem[0] == 400
+    assert registry.call("POST", "/subjects/bad/versions", b"{}", headers).problem[0] == 400
 
 
 def test_large_schemas_are_schemas(registry: Registry) -> None:
