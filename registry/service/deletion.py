@@ -91,8 +91,7 @@ class Deletion:
                 raise SubjectNotSoftDeleted(subject=name)
             chosen = [number for number, _ in stored] if permanent else live
             _claim(repository, name, state, chosen)
-            for number in chosen:
-                _refuse_foreign_references(repository, name, number, deleted=permanent)
+            _refuse_foreign_references(repository, name, chosen, deleted=permanent)
             (repository.remove_versions if permanent else repository.mark_deleted)(state.subject_id, chosen)
             return chosen
 
@@ -140,8 +139,8 @@ def _chosen(repository: Repository, subject: str, version: int) -> tuple[int, bo
     return stored[0]
 
 
-def _refuse_foreign_references(repository: Repository, subject: str, version: int, *, deleted: bool) -> None:
-    referencing = repository.referencing(subject, version, deleted=deleted)
-    users = repository.users(referencing, deleted=deleted)
-    if any(user.subject != subject for user in users):
-        raise ReferenceExists(subject=subject, version=version)
+def _refuse_foreign_references(repository: Repository, subject: str, versions: Sequence[int], *, deleted: bool) -> None:
+    leaving = frozenset(versions)
+    for version, user in repository.references_to(subject, deleted=deleted):
+        if version in leaving and user.subject != subject:
+            raise ReferenceExists(subject=subject, version=version)

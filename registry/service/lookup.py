@@ -290,7 +290,7 @@ class Lookup:
             stored, _ = self._by_id(repository, schema_id, subject)
             if stored is None:
                 raise SchemaNotFound
-            return repository.users([stored], deleted=deleted)
+            return repository.users(stored, deleted=deleted)
 
         return self._database.read(read)
 

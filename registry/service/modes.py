@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 
-from registry.domain import Mode, StoredVersion
+from registry.domain import Mode, StoredVersion, SubjectVersion
 from registry.errors import (
     InvalidMode,
     OperationNotPermitted,
@@ -140,14 +140,14 @@ def _make_room(repository: Repository, scope: str | None) -> None:
     by_subject: dict[str, list[StoredVersion]] = defaultdict(list)
     for item in stored:
         by_subject[item.subject].append(item)
-    leaving = {(item.subject, item.version) for item in stored}
+    leaving = {SubjectVersion(item.subject, item.version) for item in stored}
     for subject, versions in sorted(by_subject.items()):
         subject_id = repository.claim_subject(subject, repository.subject_state(subject))
         repository.lock_versions(subject_id, [item.version for item in versions])
-    for item in stored:
-        users = repository.users(repository.referencing(item.subject, item.version, deleted=True), deleted=True)
-        if any((user.subject, user.version) not in leaving for user in users):
-            raise ReferenceExists(subject=item.subject, version=item.version)
+    for subject in sorted(by_subject):
+        for version, user in repository.references_to(subject, deleted=True):
+            if user not in leaving:
+                raise ReferenceExists(subject=subject, version=version)
     for subject, versions in sorted(by_subject.items()):
         state = repository.subject_state(subject)
         assert state is not None

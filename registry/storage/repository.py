@@ -48,6 +48,7 @@ class VersionMark:
 
     version: int
     deleted: bool
+    created_ms: int
     schema_key: int
     lookup_key: bytes
 
@@ -63,9 +64,10 @@ class SubjectView:
     def next_version(self) -> int:
         return 1 + max((mark.version for mark in self.marks), default=0)
 
-    def has(self, version: int, *, deleted: bool) -> bool:
-        """Whether there is a version of that number, or any for `LATEST`."""
-        return any(version in (LATEST, mark.version) and (deleted or not mark.deleted) for mark in self.marks)
+    def mark(self, version: int, *, deleted: bool) -> VersionMark | None:
+        """The version of that number, or the newest for `LATEST`."""
+        seen = (mark for mark in reversed(self.marks) if deleted or not mark.deleted)
+        return next((mark for mark in seen if version in (LATEST, mark.version)), None)
 
     def numbers(self, *, deleted: bool) -> list[int]:
         return [mark.version for mark in self.marks if deleted or not mark.deleted]
@@ -188,10 +190,19 @@ class Repository(ScopeTables):
         """One version, or the newest visible one for `LATEST`."""
         if not is_storable(subject):
             return None
-        view = self._seen(("view", subject))
-        if view is not None and not cast(SubjectView, view).has(version, deleted=deleted):
+        view = cast("SubjectView | None", self._seen(("view", subject)))
+        if view is None or self._kept is None:
+            return self._once((subject, version, deleted), lambda: self._version(subject, version, deleted))
+        mark = view.mark(version, deleted=deleted)
+        if mark is None:
             return None
-        return self._once((subject, version, deleted), lambda: self._version(subject, version, deleted))
+        schema = self._kept.schemas.get(mark.schema_key)
+        if schema is not None:
+            return StoredVersion(subject, mark.version, schema, mark.created_ms, mark.deleted)
+        found = self._once((subject, version, deleted), lambda: self._version(subject, version, deleted))
+        if found is not None:
+            self._kept.schemas.keep(found.schema)
+        return found
 
     def _version(self, subject: str, version: int, deleted: bool) -> StoredVersion | None:
         if version == LATEST:
@@ -277,17 +288,15 @@ class Repository(ScopeTables):
 
     def lock_versions(self, subject_id: int, versions: Iterable[int]) -> None:
         """Waits for those who are making schemas that refer to these versions; nobody begins to before the end."""
-        chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(list(versions)))
         # Always in the same order, and the schemas after the versions, as everywhere.
-        keys = self._connection.scalars(
-            sa.select(VersionRow.schema_key).where(*chosen).order_by(VersionRow.version).with_for_update()
-        ).all()
-        self._connection.execute(
-            sa.select(SchemaRow.row_key)
-            .where(SchemaRow.row_key.in_(keys))
-            .order_by(SchemaRow.row_key)
-            .with_for_update()
-        )
+        keys: set[int] = set()
+        for part in _portions(sorted(versions)):
+            chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(part))
+            query = sa.select(VersionRow.schema_key).where(*chosen).order_by(VersionRow.version)
+            keys.update(self._connection.scalars(query.with_for_update()))
+        for part in _portions(sorted(keys)):
+            held = sa.select(SchemaRow.row_key).where(SchemaRow.row_key.in_(part)).order_by(SchemaRow.row_key)
+            self._connection.execute(held.with_for_update())
 
     def hold_reference(self, target: str, version: int, *, deleted: bool = False) -> bool:
         """Whether a version is there (`deleted`: if only softly deleted) and stays so until this transaction ends."""
@@ -302,18 +311,17 @@ class Repository(ScopeTables):
         return self._connection.scalar(query) is not None
 
     def mark_deleted(self, subject_id: int, versions: Iterable[int]) -> None:
-        self._connection.execute(
-            sa.update(VersionRow)
-            .where(VersionRow.subject_id == subject_id, VersionRow.version.in_(list(versions)))
-            .values(deleted=True)
-        )
+        for part in _portions(sorted(versions)):
+            chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(part))
+            self._connection.execute(sa.update(VersionRow).where(*chosen).values(deleted=True))
 
     def remove_versions(self, subject_id: int, versions: Iterable[int]) -> None:
         """Removes versions for good, and what has no use then: schemas, the subject, its configuration and mode."""
-        chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(list(versions)))
-        schema_keys = list(self._connection.scalars(sa.select(VersionRow.schema_key).where(*chosen)))
-        self._connection.execute(sa.delete(VersionRow).where(*chosen))
-        self._remove_unused(schema_keys)
+        for part in _portions(sorted(versions)):
+            chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(part))
+            schema_keys = list(self._connection.scalars(sa.select(VersionRow.schema_key).where(*chosen)))
+            self._connection.execute(sa.delete(VersionRow).where(*chosen))
+            self._remove_unused(schema_keys)
         if self._connection.scalar(sa.select(sa.exists().where(VersionRow.subject_id == subject_id))):
             return
         name = sa.select(SubjectRow.name).where(SubjectRow.id == subject_id).scalar_subquery()
@@ -413,12 +421,25 @@ class Repository(ScopeTables):
         found = self._schemas(statements.SCHEMAS.where(refers))
         return sorted((item for item in found if deleted or not item.deleted), key=lambda item: item.schema_id)
 
-    def users(self, schemas: Sequence[StoredSchema], *, deleted: bool) -> list[SubjectVersion]:
-        """The versions that use one of these schemas, sorted."""
+    def references_to(self, subject: str, *, deleted: bool) -> list[tuple[int, SubjectVersion]]:
+        """Which of a subject's versions are referred to, and by which versions; unless `deleted`, only by live ones."""
+        query = (
+            sa.select(ReferenceRow.version, SubjectRow.name, VersionRow.version)
+            .join(VersionRow, VersionRow.schema_key == ReferenceRow.schema_key)
+            .join(SubjectRow, SubjectRow.id == VersionRow.subject_id)
+            .where(ReferenceRow.target == subject)
+        )
+        if not deleted:
+            query = query.where(VersionRow.deleted.is_(False))
+        rows = self._connection.execute(query)
+        return sorted((target, SubjectVersion(name, version)) for target, name, version in rows)
+
+    def users(self, schema: StoredSchema, *, deleted: bool) -> list[SubjectVersion]:
+        """The versions that use a schema, sorted."""
         query = (
             sa.select(SubjectRow.name, VersionRow.version)
             .join(VersionRow, VersionRow.subject_id == SubjectRow.id)
-            .where(VersionRow.schema_key.in_([schema.row_key for schema in schemas]))
+            .where(VersionRow.schema_key == schema.row_key)
         )
         if not deleted:
             query = query.where(VersionRow.deleted.is_(False))
