@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import ssl
+import stat
 import sys
 import threading
 import time
@@ -35,6 +36,7 @@ BACKLOG: Final = 1024  # connections that wait to be accepted, of each worker
 CONNECTIONS_MAX: Final = 4096  # of one worker, idle ones included
 IDLE_S: Final = 60  # a client has so long for the head of its next request
 HEADERS_BYTES_MAX: Final = 64 * 1024  # of the head of a request, in which subjects may be long
+STALLED_S: Final = 30  # a client that takes nothing of its answer for so long is cut off
 GRACEFUL_STOP_S: Final = 10  # requests under way at a stop get this long
 READY_TIMEOUT_S: Final = 60.0
 READY_POLL_S: Final = 0.05
@@ -124,30 +126,57 @@ def serve(taken: TakenPort, make_front: Callable[[], Front], *, workers: int = 1
     threading.Thread(target=_print_when_ready, args=(url,), daemon=True).start()
     parent = os.getpid()
     try:
-        server.serve(target_loader=lambda: _started(make_front(), parent), wrap_loader=False)
+        server.serve(target_loader=lambda: _started(make_front(), parent, taken.port), wrap_loader=False)
     except SystemExit as end:
         return 0 if server.interrupt_signal else int(end.code or 0)
     return 0
 
 
-def _started(front: Front, parent: int) -> Front:
+def _started(front: Front, parent: int, port: int) -> Front:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # What has been imported stays for good: looking through it for garbage would stop all requests for 0.1 s.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
-    front.on_start = lambda: _watch_parent(parent)
+    front.on_start = lambda: _accompany(parent, port)
     return front
 
 
-async def _watch_parent(parent: int) -> None:
+async def _accompany(parent: int, port: int) -> None:
+    """Runs beside the requests of a worker."""
     # Ctrl-C on a terminal reaches every process, and the one that started this worker will stop it.
     asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    is_bounded = False
     while os.getppid() == parent:
+        is_bounded = is_bounded or _bound_slow_readers(port)
         await asyncio.sleep(PARENT_POLL_S)
     logger.warning("worker stopped: cause=parent_gone")
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _bound_slow_readers(port: int) -> bool:
+    """Lets the system cut off clients that take nothing of their answers; True once that is set.
+
+    Connections inherit it from the socket that accepts them, which the server makes for itself after the start.
+    """
+    if sys.platform != "linux":
+        return True
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            descriptor = int(entry.name)
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+            listener = socket.socket(fileno=os.dup(descriptor))
+        except OSError:
+            continue  # closed meanwhile
+        with listener:
+            is_internet = listener.family in (socket.AF_INET, socket.AF_INET6)
+            accepts = is_internet and listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if accepts and listener.getsockname()[1] == port:
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_S * 1000)
+                return True
+    return False
 
 
 def _print_when_ready(url: str) -> None:
