@@ -55,7 +55,17 @@ EDGE_LIBRARIES: dict[str, tuple[str, ...]] = {
 }
 
 # The bare install: importing these must not need any library.
-BARE = ("avro_schema", "compat", "headrace.cli.compat", "headrace.cli.command", "headrace.cli", "headrace.settings")
+BARE = (
+    "avro_schema",
+    "compat",
+    "headrace.checking",
+    "headrace.cli.compat",
+    "headrace.cli.schema",
+    "headrace.cli.command",
+    "headrace.cli",
+    "headrace.settings",
+    "registry.client",
+)
 
 
 def modules() -> list[tuple[str, Path]]:
