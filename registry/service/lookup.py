@@ -182,6 +182,8 @@ class Lookup:
         """
 
         def read(repository: Repository) -> StoredVersion:
+            # First, because it also tells whether the configuration is as it was at an earlier read.
+            repository.subject_view(subject)
             name = aliased(repository, subject)
             found = self._registered(repository, name, request, normalize, deleted)
             if found is not None:

@@ -154,6 +154,8 @@ class Registration:
             )
         except Conflict:
             return None
+        # The next registration under the subject is compared with it.
+        self._database.keep(stored.schema)
         logger.info(
             "schema registered: subject=%s version=%d schema_id=%d",
             stored.subject,

@@ -28,10 +28,12 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from registry.domain import StoredSchema
 from registry.errors import DatabaseUnusable, StoreError
 from registry.storage.engines import POSTGRES_CONNECTIONS, PURPOSE, DatabaseAddress, Purpose, open_engine
+from registry.storage.kept import Kept
 from registry.storage.repository import Conflict, Repository
-from registry.storage.scopes import KeptScopes, ReservedIds, reserve_schema_id
+from registry.storage.scopes import ReservedIds, reserve_schema_id
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -74,7 +76,7 @@ class Database:
             raise DatabaseUnusable(f"registry.database_url is no usable database URL: {error}") from error
         self._is_sqlite = self._address.is_sqlite
         self._write_turn = threading.Lock()
-        self._kept_scopes = KeptScopes()
+        self._kept = Kept()
 
     @property
     def name(self) -> str:
@@ -105,7 +107,7 @@ class Database:
                     connection,
                     _,
                 ):
-                    return work(Repository(connection, kept=self._kept_scopes))
+                    return work(Repository(connection, kept=self._kept))
             except ConnectionLost:
                 if attempt == CONNECTION_ATTEMPTS_MAX:
                     raise
@@ -151,6 +153,10 @@ class Database:
                 if error.is_undecided or attempt >= CONNECTION_ATTEMPTS_MAX:
                     raise
         raise AssertionError("attempts is at least 1")
+
+    def keep(self, schema: StoredSchema) -> None:
+        """Spares the next read of a schema that a write has just committed."""
+        self._kept.schemas.keep(schema)
 
     def _purpose_alone(self, purpose: Purpose) -> Purpose:
         return purpose if self._is_sqlite else Purpose.ONE_STATEMENT

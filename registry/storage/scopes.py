@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar, cast
+from dataclasses import fields
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -13,6 +13,7 @@ from registry.domain import ConfigEntry, Mode, SchemaId
 from registry.names import DEFAULT_CONTEXT, is_storable
 from registry.storage import statements
 from registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
+from registry.storage.kept import Kept, ScopeValues
 from registry.storage.models import GLOBAL_SCOPE, STATE_ID, ConfigRow, ContextRow, ModeRow, StateRow, SubjectRow
 
 _CONFIG_KEYS = tuple(key.name for key in fields(ConfigEntry))
@@ -31,48 +32,11 @@ ReservedIds = Mapping[str, SchemaId]
 """By context: an id that was taken before the transaction began, from a context that is listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeValues(Generic[T]):
-    """What scopes have in one table; None where they have nothing. All others have nothing when it `is_whole`."""
-
-    values: dict[str | None, T | None]
-    is_whole: bool
-
-    def lacks(self, scope: str | None) -> bool:
-        return not self.is_whole and scope not in self.values
-
-
-class ScopesAtRevision:
-    """Configurations and modes at one revision of the registry."""
-
-    def __init__(self, revision: int) -> None:
-        self.revision = revision
-        self.configs: ScopeValues[ConfigEntry] | None = None
-        self.modes: ScopeValues[Mode] | None = None
-
-
-class KeptScopes:
-    """What earlier reads found, which changes only with the registry's revision. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._newest = ScopesAtRevision(-1)
-
-    def at(self, revision: int) -> ScopesAtRevision:
-        """To look into and to add to, which any number of threads may do at once: they find the same."""
-        newest = self._newest
-        if newest.revision == revision:
-            return newest
-        fresh = ScopesAtRevision(revision)
-        if revision > newest.revision:
-            self._newest = fresh
-        return fresh
-
-
 class ScopeTables:
     """The part of the repository that knows scopes: a subject, a context, or (None) all of the default context."""
 
     def __init__(
-        self, connection: Connection, *, reserved: ReservedIds | None = None, kept: KeptScopes | None = None
+        self, connection: Connection, *, reserved: ReservedIds | None = None, kept: Kept | None = None
     ) -> None:
         """`reserved` are ids taken beforehand; `kept` makes it a read, whose transaction sees one state throughout."""
         self._connection = connection
@@ -177,7 +141,7 @@ class ScopeTables:
         """What is configured, for those of the scopes that have an entry."""
         if self._kept is None:
             return self._configs(statements.CONFIGS, scopes)
-        kept = self._kept.at(self.revision())
+        kept = self._kept.scopes.at(self.revision())
         if kept.configs is None:
             kept.configs = _whole(self._configs(statements.FIRST_CONFIGS))
         return _of_scopes(kept.configs, scopes, lambda missing: self._configs(statements.CONFIGS, missing))
@@ -211,7 +175,7 @@ class ScopeTables:
         """The modes that are set, for those of the scopes that have one."""
         if self._kept is None:
             return self._modes(statements.MODES, scopes)
-        kept = self._kept.at(self.revision())
+        kept = self._kept.scopes.at(self.revision())
         if kept.modes is None:
             kept.modes = _whole(self._modes(statements.FIRST_MODES))
         return _of_scopes(kept.modes, scopes, lambda missing: self._modes(statements.MODES, missing))

@@ -44,6 +44,7 @@ SUBJECT_VIEW: Final = (
         SubjectRow.revision,
         VersionRow.version,
         VersionRow.deleted,
+        VersionRow.created_ms,
         VersionRow.schema_key,
         SchemaRow.lookup_key,
     )
