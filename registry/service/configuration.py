@@ -102,11 +102,19 @@ class Configuration:
         if values.alias:
             in_context_of(scope or "", values.alias)
 
+        def is_so_already(repository: Repository) -> bool:
+            require_writable(repository, scope)
+            entry = repository.config(scope)
+            return entry is not None and change.applied_to(entry) == entry
+
         def write(repository: Repository) -> None:
             repository.bump_revision(of_settings=True)
             require_writable(repository, scope)
             repository.put_config(scope, change.applied_to(repository.config(scope) or ConfigEntry()))
 
+        # There are clients that set the level before each registration. That is not to end every kept answer each time.
+        if self._database.read(is_so_already):
+            return change
         self._database.write(write)
         logger.info("configuration changed: scope=%s keys=%s", scope, ",".join(sorted(change.given)))
         return change

@@ -179,6 +179,16 @@ def test_what_a_request_says_of_its_answer_is_heeded(front: RegistryBehindFront)
     assert front.call("GET", "/subjects/a", known).status == 405
 
 
+def test_configuration_that_is_so_already_ends_nothing(front: RegistryBehindFront) -> None:
+    """kafkajs sets the level before each registration."""
+    path = f"/schemas/ids/{front.registered('a', STRING)}"
+    for level, is_new in (("FULL", True), ("FULL", False), ("full", False), ("NONE", True)):
+        front.get(path)
+        assert front.put("/config/a", {"compatibility": level}).status == 200
+        front.get(path)
+        assert front.observed.cached[-1] != is_new
+
+
 def test_a_head_is_answered_as_its_get_without_the_body(front: RegistryBehindFront) -> None:
     path = f"/schemas/ids/{front.registered('a', STRING)}"
     assert not is_kept(front, "HEAD", path)
