@@ -5,29 +5,24 @@ Rows come in and go out as the values of `registry.domain`. Nothing here decides
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import sqlalchemy as sa
 
 from registry.domain import (
     LATEST,
-    SCHEMA_ID_MAX,
     SchemaContent,
     SchemaId,
-    SchemaReference,
     StoredSchema,
     StoredVersion,
     SubjectVersion,
 )
-from registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, context_of, in_context_of, is_storable, qualified
+from registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, context_of, is_storable
 from registry.storage import statements
-from registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
-from registry.storage.models import ConfigRow, ModeRow, ReferenceRow, SchemaRow, SubjectRow, VersionRow
-from registry.storage.scopes import ScopeTables
-
-T = TypeVar("T")
+from registry.storage.models import ConfigRow, ModeRow, SchemaRow, SubjectRow, VersionRow
+from registry.storage.schemas import SchemaTables, portions, schema_row, stored_schema
 
 
 class Conflict(Exception):
@@ -73,7 +68,7 @@ class SubjectView:
         return [mark.version for mark in self.marks if deleted or not mark.deleted]
 
 
-class Repository(ScopeTables):
+class Repository(SchemaTables):
     """The database within one transaction."""
 
     def subjects(
@@ -180,7 +175,7 @@ class Repository(ScopeTables):
     def load_versions(self, chosen: Sequence[SubjectVersion]) -> list[StoredVersion]:
         """These versions, as far as they are there, ordered by subject and version."""
         found: list[StoredVersion] = []
-        for part in _portions(chosen):
+        for part in portions(chosen):
             pairs = [(item.subject, item.version) for item in part]
             wanted = sa.tuple_(SubjectRow.name, VersionRow.version).in_(pairs)
             found += self._stored_versions(statements.VERSIONS.where(wanted))
@@ -266,7 +261,7 @@ class Repository(ScopeTables):
                 raise Conflict("the schema has come")
             self.add_version(subject_id, version, row_key, now_ms)
         else:
-            row = _schema_row(context, schema_id, content, lookup_key, now_ms)
+            row = schema_row(context, schema_id, content, lookup_key, now_ms)
             parameters = {f"new_{name}": value for name, value in row.items()} | {"new_version": version}
             parameters["settings_seen"] = settings_seen
             parameters |= {"new_name": subject} if seen is None else _moved(seen)
@@ -290,11 +285,11 @@ class Repository(ScopeTables):
         """Waits for those who are making schemas that refer to these versions; nobody begins to before the end."""
         # Always in the same order, and the schemas after the versions, as everywhere.
         keys: set[int] = set()
-        for part in _portions(sorted(versions)):
+        for part in portions(sorted(versions)):
             chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(part))
             query = sa.select(VersionRow.schema_key).where(*chosen).order_by(VersionRow.version)
             keys.update(self._connection.scalars(query.with_for_update()))
-        for part in _portions(sorted(keys)):
+        for part in portions(sorted(keys)):
             held = sa.select(SchemaRow.row_key).where(SchemaRow.row_key.in_(part)).order_by(SchemaRow.row_key)
             self._connection.execute(held.with_for_update())
 
@@ -311,13 +306,13 @@ class Repository(ScopeTables):
         return self._connection.scalar(query) is not None
 
     def mark_deleted(self, subject_id: int, versions: Iterable[int]) -> None:
-        for part in _portions(sorted(versions)):
+        for part in portions(sorted(versions)):
             chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(part))
             self._connection.execute(sa.update(VersionRow).where(*chosen).values(deleted=True))
 
     def remove_versions(self, subject_id: int, versions: Iterable[int]) -> None:
         """Removes versions for good, and what has no use then: schemas, the subject, its configuration and mode."""
-        for part in _portions(sorted(versions)):
+        for part in portions(sorted(versions)):
             chosen = (VersionRow.subject_id == subject_id, VersionRow.version.in_(part))
             schema_keys = list(self._connection.scalars(sa.select(VersionRow.schema_key).where(*chosen)))
             self._connection.execute(sa.delete(VersionRow).where(*chosen))
@@ -333,122 +328,16 @@ class Repository(ScopeTables):
         unused = ~sa.exists().where(VersionRow.schema_key == SchemaRow.row_key)
         self._connection.execute(sa.delete(SchemaRow).where(SchemaRow.row_key.in_(schema_keys), unused))
 
-    def schema(self, context: str, schema_id: int) -> StoredSchema | None:
-        # A database driver would refuse a larger number, or a control character, in its own way.
-        if not 0 <= schema_id <= SCHEMA_ID_MAX or not is_storable(context):
-            return None
-        return next(iter(self._schemas(statements.SCHEMA, {"context": context, "id": schema_id})), None)
-
-    def schema_of(self, context: str, content: SchemaContent) -> StoredSchema | None:
-        """The schema with that content; of several, which only imports bring, the one that was there first."""
-        found = self._schemas(statements.SCHEMA_OF, {"context": context, "fingerprint": content.fingerprint})
-        return min(found, key=lambda schema: schema.row_key, default=None)
-
-    def hold_schema(self, row_key: int) -> bool:
-        """Whether a schema is there, and nobody deletes it or its versions before the end of this transaction."""
-        return self._connection.scalar(statements.HOLD_SCHEMA, {"row_key": row_key}) is not None
-
-    def is_hidden(self, row_key: int, subject: str) -> bool:
-        """Whether all versions of a schema are deleted softly, or one under a subject is."""
-        of_subject = sa.select(SubjectRow.id).where(SubjectRow.name == subject).scalar_subquery()
-        live = sa.func.max(sa.case((VersionRow.deleted, 0), else_=1))
-        hidden_here = sa.func.max(
-            sa.case((sa.and_(VersionRow.deleted, VersionRow.subject_id == of_subject), 1), else_=0)
-        )
-        row = self._connection.execute(sa.select(live, hidden_here).where(VersionRow.schema_key == row_key)).one()
-        # Both are null for a schema without versions.
-        return bool(row[0] == 0 or row[1] == 1)
-
-    def schemas_by_fingerprint(self, fingerprint: bytes) -> list[StoredSchema]:
-        """The same content in each context that has it, the default context first."""
-        found = self._schemas(statements.SCHEMAS.where(SchemaRow.fingerprint == fingerprint))
-        return sorted(found, key=lambda schema: (schema.context != DEFAULT_CONTEXT, schema.context))
-
-    def _schemas(self, query: sa.Select[Any], parameters: Mapping[str, Any] | None = None) -> list[StoredSchema]:
-        rows = self._connection.execute(query, parameters).all()
-        references = self._references_of(rows)
-        return [_stored_schema(row, references, deleted=not row.live) for row in rows]
-
-    def schema_id_max(self, context: str) -> int:
-        query = sa.select(sa.func.max(SchemaRow.id)).where(SchemaRow.context == context)
-        return self._connection.scalar(query) or 0
-
-    def add_schema(
-        self,
-        context: str,
-        schema_id: SchemaId,
-        content: SchemaContent,
-        lookup_key: bytes,
-        now_ms: int,
-        *,
-        is_copy: bool = False,
-    ) -> int | None:
-        """Stores a content and returns its row key; None when another transaction has just stored it.
-
-        `is_copy` says that the content is there already, under another id.
-        """
-        row = _schema_row(context, schema_id, content, lookup_key, now_ms, is_copy=is_copy)
-        result = self._connection.execute(statements.add_schema(self._connection.dialect.name), row)
-        row_key = result.scalar()
-        if row_key is not None:
-            self._add_references(int(row_key), qualified(context, ""), content.references)
-        return None if row_key is None else int(row_key)
-
-    def _add_references(self, row_key: int, parent: str, references: Sequence[SchemaReference]) -> None:
-        rows = [
-            {
-                "schema_key": row_key,
-                "position": position,
-                "name": reference.name,
-                "subject": reference.subject,
-                "version": reference.version,
-                "target": in_context_of(parent, reference.subject),
-            }
-            for position, reference in enumerate(references)
-        ]
-        if rows:
-            self._connection.execute(sa.insert(ReferenceRow), rows)
-
-    def referencing(self, subject: str, version: int, *, deleted: bool) -> list[StoredSchema]:
-        """Schemas that refer to a version, by id; unless `deleted`, only those with a live version."""
-        if not is_storable(subject):
-            return []
-        refers = sa.exists().where(
-            ReferenceRow.schema_key == SchemaRow.row_key,
-            ReferenceRow.target == subject,
-            ReferenceRow.version == version,
-        )
-        found = self._schemas(statements.SCHEMAS.where(refers))
-        return sorted((item for item in found if deleted or not item.deleted), key=lambda item: item.schema_id)
-
-    def references_to(self, subject: str, *, deleted: bool) -> list[tuple[int, SubjectVersion]]:
-        """Which of a subject's versions are referred to, and by which versions; unless `deleted`, only by live ones."""
-        query = (
-            sa.select(ReferenceRow.version, SubjectRow.name, VersionRow.version)
-            .join(VersionRow, VersionRow.schema_key == ReferenceRow.schema_key)
-            .join(SubjectRow, SubjectRow.id == VersionRow.subject_id)
-            .where(ReferenceRow.target == subject)
-        )
-        if not deleted:
-            query = query.where(VersionRow.deleted.is_(False))
-        rows = self._connection.execute(query)
-        return sorted((target, SubjectVersion(name, version)) for target, name, version in rows)
-
-    def users(self, schema: StoredSchema, *, deleted: bool) -> list[SubjectVersion]:
-        """The versions that use a schema, sorted."""
-        query = (
-            sa.select(SubjectRow.name, VersionRow.version)
-            .join(VersionRow, VersionRow.subject_id == SubjectRow.id)
-            .where(VersionRow.schema_key == schema.row_key)
-        )
-        if not deleted:
-            query = query.where(VersionRow.deleted.is_(False))
-        return sorted(SubjectVersion(row.name, row.version) for row in self._connection.execute(query))
-
-    def subjects_using(self, row_key: int) -> list[str]:
-        """The subjects that have a schema, also where it is deleted softly."""
-        query = sa.select(SubjectRow.name).join(VersionRow, VersionRow.subject_id == SubjectRow.id)
-        return list(self._connection.scalars(query.where(VersionRow.schema_key == row_key).distinct()))
+    def totals(self) -> dict[str, int]:
+        """How many subjects, schemas, versions and softly deleted versions there are."""
+        deleted = sa.select(sa.func.count()).select_from(VersionRow).where(VersionRow.deleted.is_(True))
+        counted = {
+            "subjects": sa.select(sa.func.count()).select_from(SubjectRow),
+            "schemas": sa.select(sa.func.count()).select_from(SchemaRow),
+            "versions": sa.select(sa.func.count()).select_from(VersionRow),
+            "deleted_versions": deleted,
+        }
+        return {name: self._connection.scalar(query) or 0 for name, query in counted.items()}
 
     def _stored_versions(
         self, query: sa.Select[Any], parameters: Mapping[str, Any] | None = None
@@ -456,43 +345,13 @@ class Repository(ScopeTables):
         rows = self._connection.execute(query, parameters).all()
         references = self._references_of(rows)
         return [
-            StoredVersion(row.name, row.version, _stored_schema(row, references), row.created_ms, row.deleted)
+            StoredVersion(row.name, row.version, stored_schema(row, references), row.created_ms, row.deleted)
             for row in rows
         ]
-
-    def _references_of(self, rows: Sequence[Any]) -> dict[int, tuple[SchemaReference, ...]]:
-        """By row key of the schemas in the rows, those that have references."""
-        found: dict[int, tuple[SchemaReference, ...]] = {}
-        for part in _portions(sorted({row.row_key for row in rows if row.has_references})):
-            for row in self._connection.execute(statements.REFERENCES, {"schema_keys": part}):
-                reference = SchemaReference(row.name, row.subject, row.version)
-                found[row.schema_key] = (*found.get(row.schema_key, ()), reference)
-        return found
-
-
-def _portions(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Parts of a list, because databases bound the number of parameters of one statement."""
-    return (items[start : start + 500] for start in range(0, len(items), 500))
 
 
 def _moved(seen: SubjectState) -> dict[str, int]:
     return {"subject_id": seen.subject_id, "seen": seen.revision, "next_revision": seen.revision + 1}
-
-
-def _schema_row(
-    context: str, schema_id: SchemaId, content: SchemaContent, lookup_key: bytes, now_ms: int, *, is_copy: bool = False
-) -> dict[str, Any]:
-    return {
-        "context": context,
-        "id": schema_id,
-        "fingerprint": content.fingerprint,
-        "copy": schema_id if is_copy else 0,
-        "lookup_key": lookup_key,
-        "text": content.text,
-        "metadata_json": metadata_json(content.metadata),
-        "rule_set_json": rule_set_json(content.rule_set),
-        "created_ms": now_ms,
-    }
 
 
 def _matching(wanted: SubjectFilter) -> list[Any]:
@@ -504,12 +363,3 @@ def _matching(wanted: SubjectFilter) -> list[Any]:
         start = sa.case((SubjectRow.context == DEFAULT_CONTEXT, 1), else_=sa.func.length(SubjectRow.context) + 3)
         chosen.append(sa.func.substr(SubjectRow.name, start, len(wanted.prefix)) == wanted.prefix)
     return chosen
-
-
-def _stored_schema(
-    row: Any, references: Mapping[int, tuple[SchemaReference, ...]], *, deleted: bool = False
-) -> StoredSchema:
-    content = SchemaContent(
-        row.text, references.get(row.row_key, ()), read_metadata(row.metadata_json), read_rule_set(row.rule_set_json)
-    )
-    return StoredSchema(row.id, content, row.schema_created_ms, deleted, row.context, row.row_key)
