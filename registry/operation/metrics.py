@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -65,16 +65,20 @@ class MetricsPage:
     def __init__(self, counts: SharedCounts, version: str) -> None:
         self._counts = counts
         self._version = version
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
 
-    def page(self, accept: str) -> tuple[bytes, str]:
-        """The page and its content type, in the format that a client accepts."""
+    def page(self, accept: str, stored: Mapping[str, int] | None) -> tuple[bytes, str]:
+        """The page and its content type.
+
+        Args:
+            accept: the formats that a client accepts.
+            stored: how much there is in the database, by what it is; None when that does not answer.
+        """
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collected([*self._of_server(stored is not None), *_stored(stored or {})]))
         encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
+        return encode(registry), content_type
 
-    def collect(self) -> Iterator[Metric]:
-        """What prometheus_client asks for."""
+    def _of_server(self, database_answers: bool) -> Iterator[Metric]:
         info = GaugeMetricFamily(
             "headrace_registry_info", "Always 1, for the version in its label.", labels=["version"]
         )
@@ -83,9 +87,28 @@ class MetricsPage:
         yield GaugeMetricFamily(
             "headrace_registry_workers", "Processes that answer requests.", value=self._counts.live()
         )
+        yield GaugeMetricFamily(
+            "headrace_registry_database_up", "1 when the database answers, else 0.", value=float(database_answers)
+        )
         totals = {_request_key(label): row for label, row in sorted(self._counts.totals().items())}
         yield _requests(totals)
         yield _durations(totals)
+
+
+class _Collected:
+    """What prometheus_client asks for metrics."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Sequence[Metric]:
+        return self._metrics
+
+
+def _stored(stored: Mapping[str, int]) -> Iterator[Metric]:
+    for name, number in stored.items():
+        text = f"{name.replace('_', ' ').capitalize()} in the database."
+        yield GaugeMetricFamily(f"headrace_registry_{name}", text, value=number)
 
 
 def _request_key(label: str) -> RequestKey:

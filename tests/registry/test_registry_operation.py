@@ -99,7 +99,7 @@ def test_labels_beyond_the_bounds_share_a_row(counts: SharedCounts) -> None:
 
 
 def samples(page: MetricsPage, accept: str = "text/plain") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    text = page.page(accept)[0].decode()
+    text = page.page(accept, {"subjects": 3, "deleted_versions": 2})[0].decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -135,14 +135,18 @@ def test_the_page_for_prometheus() -> None:
     assert found[f"{name}_bucket", (("le", "10.0"), *one)] == 2
     assert found[f"{name}_bucket", (("le", "+Inf"), *one)] == 3
     assert found["headrace_registry_workers", ()] == 1
+    assert found["headrace_registry_database_up", ()] == 1
+    assert found["headrace_registry_subjects", ()] == 3
+    assert found["headrace_registry_deleted_versions", ()] == 2
     assert found["headrace_registry_info", (("version", "1.2"),)] == 1
 
 
 def test_the_page_in_openmetrics() -> None:
     counts = new_counts(1)
-    body, content_type = MetricsPage(counts, "1").page("application/openmetrics-text; version=1.0.0")
+    body, content_type = MetricsPage(counts, "1").page("application/openmetrics-text; version=1.0.0", None)
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
+    assert b"headrace_registry_database_up 0.0" in body
 
 
 def test_words_of_clients_do_not_become_labels() -> None:
