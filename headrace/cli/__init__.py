@@ -20,7 +20,7 @@ from headrace.version import VERSION
 SUBCOMMANDS = {
     "compat": "check schema changes for compatibility",
     "schema": "validate, register, download and lock schema files",
-    "registry": "serve the schema registry",
+    "registry": "serve the schema registry; copy what a registry holds",
     "broker": "serve the bundled Kafka-protocol broker",
     "load": "load every topic into its Hive table; plan and status of loads",
     "quarantine": "messages that could not be loaded",
