@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def serve_registry(args: argparse.Namespace) -> int:
+    settings = settings_from(args)
+    registry_access.check_access(settings.registry)
     # Needed by the workers only, but a library that is missing is named here.
     import registry.api.app  # noqa: F401
     from registry.api.server import TakenPort, serve
@@ -52,10 +54,8 @@ def serve_registry(args: argparse.Namespace) -> int:
     from registry.operation.metrics import new_counts
     from registry.storage.database import Database
 
-    settings = settings_from(args)
     url = database_url(settings)
     address = settings.registry.listen
-    registry_access.check_access(settings.registry)
     tls = registry_access.tls_of(settings.registry)
     if settings.registry.workers < 1:
         raise CommandError(f"registry.workers is {settings.registry.workers}, expected at least 1 process")

@@ -72,6 +72,24 @@ def test_kept_answers_are_given_to_those_who_may_have_them(served: Served) -> No
         assert served.registry.call("GET", "/schemas/ids/1", headers=basic("team")).status == 200
 
 
+def test_those_who_may_read_some_subjects_are_answered_from_what_was_kept(served: Served) -> None:
+    """By id too, although that rests on which subjects use the schema."""
+    path = "/schemas/ids/1"
+    for _ in range(20):
+        assert served.registry.call("GET", path, headers=basic("team")).status == 200
+    deadline = time.monotonic() + 60
+    kept = 0.0
+    while not kept and time.monotonic() < deadline:
+        page = served.registry.call("GET", "/metrics", headers=basic("root")).text
+        kept = sum(
+            sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if sample.labels.get("route") == "/schemas/ids/{id}" and sample.labels.get("cached") == "true"
+        )
+    assert kept
+
+
 def requests_counted(served: Served) -> dict[tuple[str, str, str], int]:
     """By method, route and status, kept or not."""
     page = served.registry.call("GET", "/metrics", headers=basic("root"))
