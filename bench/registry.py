@@ -232,8 +232,10 @@ def reads(kind: str, clients: list[int], seconds: float, workers: int) -> None:
                 "POST .../versions (register again)": Load(f"/subjects/{subject}/versions", "POST", content),
                 f"GET /subjects ({SUBJECTS:,} of them)": Load("/subjects"),
             }
-            heading(f"Reads on {kind}, {workers} workers; baseline: the same without what is kept")
+            heading(f"Reads on {kind}, {workers} workers, asked for before; baseline: the same without what is kept")
             for what, load in loads.items():
+                # Each worker keeps what it was asked for itself.
+                run_load(ours.url, load, 32, max(1, load.count / 250))
                 measure(ours, what, load, clients, seconds)
                 measure(baseline, "   baseline", load, clients[-2:-1] or clients, seconds)
 
