@@ -156,8 +156,8 @@ class UsersFile:
             raise UsersFileUnusable(f"the users file {self._path} cannot be read: {error.strerror}") from error
         except (UsersFileInvalid, UnicodeDecodeError) as error:
             raise UsersFileUnusable(f"the users file {self._path} is not understood: {error}") from error
-        # All that was found with the old file goes with it: a removed user is unknown with the next request.
-        self._state = _State(policy)
+        with self._lock:
+            self._state = self._state.under(policy)
 
 
 class _State:
@@ -170,6 +170,15 @@ class _State:
         self.pending: dict[bytes, Future[Answer]] = {}
         cost = max((known.cost for known in policy.hashes.values()), key=lambda cost: cost.p, default=DEFAULT_COST)
         self.nobody = PasswordHash(cost, secrets.token_bytes(SALT_BYTES), secrets.token_bytes(HASH_BYTES))
+
+    def under(self, policy: Policy) -> _State:
+        """The state under another policy: only those whose password has not changed are known from the start."""
+        found = _State(policy)
+        for digest, principal in self.right.items():
+            name = principal.name
+            if name in policy.hashes and policy.hashes[name] == self.policy.hashes[name]:
+                found.right[digest] = policy.principals[name]
+        return found
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -347,6 +347,22 @@ def test_a_changed_file_counts_after_a_second(users: UsersFile, users_path: Path
     assert isinstance(users.authenticate(basic("bob", "builder")), Principal)
 
 
+def test_a_change_of_rights_needs_no_new_computation_and_one_of_the_password_does(
+    users: UsersFile, users_path: Path, clock: Clock, computed: list[str]
+) -> None:
+    header = basic("alice", "wonder")
+    users.authenticate(header)
+    users_path.write_text(f"{line('alice', 'wonder')}\ngrant alice read x\n# changed")
+    clock.now += 1.1
+    found = users.recall(header)
+    assert found is not None
+    assert found.rights.somewhere is Right.READ
+    assert computed == ["wonder"]
+    users_path.write_text(f"{line('alice', 'other')}\ngrant alice read x\n")
+    clock.now += 1.1
+    assert users.authenticate(header) is WRONG_CREDENTIALS
+
+
 @pytest.mark.parametrize("content", [None, b"grant x read *", b"\xff"])
 def test_a_file_that_breaks_later_changes_nothing_and_is_logged_once(
     users: UsersFile, users_path: Path, clock: Clock, content: bytes | None, caplog: pytest.LogCaptureFixture
