@@ -298,8 +298,12 @@ class Lookup:
 
     def _elsewhere(self, repository: Repository, subject: str) -> Iterator[str]:
         """The subjects of that name in the other contexts, if the subject names no context."""
-        if not is_qualified(subject):
-            yield from (qualified(context, subject) for context in repository.contexts() if context != DEFAULT_CONTEXT)
+        if is_qualified(subject):
+            return
+        names = [qualified(context, subject) for context in repository.contexts() if context != DEFAULT_CONTEXT]
+        # Asked at once, since most contexts have no such subject.
+        stored = repository.stored_subjects(names)
+        yield from (name for name in names if name in stored)
 
     def _readable(self, repository: Repository, schemas: list[StoredSchema]) -> list[StoredSchema]:
         """Those that whoever asks may read.

@@ -91,6 +91,13 @@ class Repository(SchemaTables):
         # Sorted here and not by the database, whose order depends on its locale.
         return sorted(self._connection.scalars(query))
 
+    def stored_subjects(self, names: Sequence[str]) -> set[str]:
+        """Those of the names under which anything is stored, if only softly deleted."""
+        found: set[str] = set()
+        for part in portions([name for name in names if is_storable(name)]):
+            found.update(self._connection.scalars(sa.select(SubjectRow.name).where(SubjectRow.name.in_(part))))
+        return found
+
     def has_subjects(self, context: str) -> bool:
         """Whether anything is stored in a context, if only softly deleted."""
         return bool(self._connection.scalar(sa.select(sa.exists().where(SubjectRow.context == context))))

@@ -186,6 +186,15 @@ def test_a_schema_is_looked_up_in_all_contexts(registry: Registry) -> None:
     assert registry.post("/subjects/:.twin:only", {"schema": BYTES}).problem[1] == 40401
 
 
+def test_the_first_of_several_contexts_that_have_a_subject_answers(registry: Registry) -> None:
+    for context in ("many-b", "many-a", "many-c"):
+        registry.registered(f":.{context}:popular", STRING)
+    assert registry.get("/subjects/popular/versions/1").json["subject"] == ":.many-a:popular"
+    registry.delete("/subjects/:.many-a:popular")
+    assert registry.get("/subjects/popular/versions/1").json["subject"] == ":.many-b:popular"
+    assert registry.get("/subjects/popular/versions/1?deleted=true").json["subject"] == ":.many-a:popular"
+
+
 def test_versions_are_listed_and_deleted_in_the_named_context_only(registry: Registry) -> None:
     assert registry.get("/subjects/only/versions").problem[1] == 40401
     assert registry.delete("/subjects/only").problem[1] == 40401
