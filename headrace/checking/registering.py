@@ -56,6 +56,12 @@ def plan_registrations(sources: Sources, naming: Naming) -> tuple[tuple[Registra
     failures: dict[str, Failure] = {failure.file: failure for failure in sources.failures}
     for file in sources.files:
         _add(file.path, sources, naming, plan, failures)
+    first: dict[str, Registration] = {}
+    for item in plan.values():
+        same = first.setdefault(item.subject, item)
+        if same is not item:
+            message = f"its subject {item.subject} is also that of {same.file}; give one of them another (--subject)"
+            failures[item.file] = Failure(FailureKind.UNREADABLE, item.file, message)
     return tuple(plan.values()), tuple(failures.values())
 
 

@@ -166,7 +166,9 @@ def _without_collection() -> Iterator[None]:
 
 
 def _judge(judge: Judge, item: tuple[Wanted, History]) -> Checked | Failure:
-    return judge.answer(*item)
+    answer = judge.answer(*item)
+    judge.types.release(item[0].file.path)
+    return answer
 
 
 def _invalid(types: TypeSet, wanted: Wanted) -> Failure | None:

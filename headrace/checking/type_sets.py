@@ -69,6 +69,21 @@ class TypeSet:
         """
         return self._schema(path, ())
 
+    def schema_once(self, path: str) -> Schema:
+        """The schema of one text that nobody asks for again, unless other texts use its types.
+
+        Raises:
+            SchemaParseError: see `schema`.
+        """
+        schema = self.schema(path)
+        self.release(path)
+        return schema
+
+    def release(self, path: str) -> None:
+        """Forgets what a text was parsed to: thousands of schemas take long to keep and to take down."""
+        if not self._indexed:
+            self._parsed.pop(path, None)
+
     def stands_alone(self, path: str) -> bool:
         """Whether a text that was parsed means the same wherever it stands: it uses no other text's types."""
         return path in self._alone

@@ -272,6 +272,15 @@ def test_register_in_the_order_of_types_or_not_at_all(registry: Served, run: Run
     assert run("schema", "register", "schemas", *url)[0] == 3
 
 
+def test_two_files_of_one_subject(registry: Served, run: Run) -> None:
+    write(orders=ORDER % ("long", ""), orders_value=ORDER % ("int", ""))
+    _, out, _ = run("compat", "check", "schemas", "--against-registry", registry.url)
+    assert "note: orders-value is also the subject of schemas/orders-value.avsc" in out
+    code, _, err = run("schema", "register", "schemas", "--registry-url", registry.url)
+    assert code == 2
+    assert "schemas/orders.avsc: error: its subject orders-value is also that of schemas/orders-value.avsc" in err
+
+
 def test_lock_and_check(registry: Served, run: Run) -> None:
     url = ("--registry-url", registry.url)
     write(pay=PAY, header=HEADER)

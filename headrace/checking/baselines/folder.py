@@ -40,7 +40,9 @@ class FolderBaseline:
             paths = layout.versions_of(item)
             used = paths if choice.is_transitive() else paths[-1:]
             versions = tuple(
-                Earlier(number, paths[number - 1], texts[paths[number - 1]], partial(types.schema, paths[number - 1]))
+                Earlier(
+                    number, paths[number - 1], texts[paths[number - 1]], partial(types.schema_once, paths[number - 1])
+                )
                 for number in _numbers(paths, used)
             )
             found.append(History(versions, len(paths)))

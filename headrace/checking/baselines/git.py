@@ -157,7 +157,7 @@ class _Revision:
         label = f"{self._revision}:{path}"
         if path in self._failures:
             return _unreadable(label, self._failures[path])
-        return Earlier(0, label, self._texts[path], partial(self._types.schema, path))
+        return Earlier(0, label, self._texts[path], partial(self._types.schema_once, path))
 
     def before(self, path: str) -> list[Earlier]:
         """What the path held before the revision, oldest first, the same text twice in a row once."""

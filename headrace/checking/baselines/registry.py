@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -73,7 +73,14 @@ class RegistryBaseline:
         referring = [item for item in (*latest.values(), *(x for y in older.values() for x in y)) if item.references]
         self._parsed = dict(zip(map(_key, referring), pool.map(self._parsed_or_error, referring), strict=True))
         self._client.close()
-        return [self._history(item.subject, default, latest, levels, older) for item in wanted]
+        files: dict[str, list[str]] = {}
+        for item in wanted:
+            files.setdefault(item.subject, []).append(item.file.path)
+        return [
+            replace(history, notes=(*history.notes, *_shared_by(item, files[item.subject])))
+            for item in wanted
+            for history in (self._history(item.subject, default, latest, levels, older),)
+        ]
 
     def _history(
         self,
@@ -204,6 +211,11 @@ class OwnLevel:
     level: CompatibilityLevel
     origin: str
     notes: tuple[str, ...] = ()
+
+
+def _shared_by(wanted: Wanted, files: Sequence[str]) -> tuple[str, ...]:
+    others = [file for file in files if file != wanted.file.path]
+    return (f"{wanted.subject} is also the subject of {', '.join(others[:3])}",) if others else ()
 
 
 def _key(item: RegisteredSchema) -> tuple[str, int]:
