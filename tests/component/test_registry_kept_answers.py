@@ -12,6 +12,8 @@ import pytest
 from registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
 from registry_front import RegistryBehindFront
 
+from registry.api import wsgi_call
+from registry.api.front import KEY_HEADERS
 from registry.storage.footing import ServedDatabase
 
 FRONTS = 2
@@ -187,6 +189,43 @@ def test_configuration_that_is_so_already_ends_nothing(front: RegistryBehindFron
         assert front.put("/config/a", {"compatibility": level}).status == 200
         front.get(path)
         assert front.observed.cached[-1] != is_new
+
+
+class ReadEnviron(dict[str, Any]):
+    """Notes which headers are looked at."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+
+def test_no_other_header_decides_an_answer(front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[str] = set()
+
+    def call_and_note(application: Any, environ: dict[str, Any]) -> Any:
+        noted = ReadEnviron(environ)
+        answer = wsgi_call.call(application, noted)
+        seen.update(key for key in noted.read if key.startswith("HTTP_") or key == "CONTENT_TYPE")
+        return answer
+
+    monkeypatch.setattr("registry.api.front.call", call_and_note)
+    front.registered("a", USER_1)
+    front.registered(":.c:a", USER_1)
+    for method, path, body in KEPT:
+        front.call(method, path, body)
+    known = {"HTTP_" + name.decode().upper().replace("-", "_") for name in KEY_HEADERS} | {"CONTENT_TYPE"}
+    # The host is part of no answer, since there are no redirects and no links; the last two are the server's own.
+    others = {"HTTP_AUTHORIZATION", "HTTP_HOST", "HTTP_CONNECTION", "HTTP_TRANSFER_ENCODING"}
+    assert seen - others <= known
+    assert seen & known
 
 
 def test_a_head_is_answered_as_its_get_without_the_body(front: RegistryBehindFront) -> None:
