@@ -35,7 +35,7 @@ test-kafka: setup-dev ## the loader against an Apache Kafka broker, which Maven 
 
 test-postgres: setup-dev ## the registry on a PostgreSQL server of its own, which as root on Debian is installed when missing
 	@$(BIN)/python tools/setup_postgres.py
-	@$(BIN)/python -m pytest -m postgres $(PYTEST_ARGUMENTS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m postgres $(PYTEST_ARGUMENTS)
 
 test-node: setup-dev ## the registry under its clients of Node, which npm fetches once
 	@$(BIN)/python -m pytest -m node $(PYTEST_ARGUMENTS)
