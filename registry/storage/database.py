@@ -101,12 +101,10 @@ class Database:
         Raises:
             StoreError: the database failed.
         """
+        purpose = Purpose.READ if one_view or self._is_sqlite else Purpose.QUESTIONS
         for attempt in range(1, CONNECTION_ATTEMPTS_MAX + 1):
             try:
-                with self._transaction(Purpose.READ if one_view else self._purpose_alone(Purpose.READ)) as (
-                    connection,
-                    _,
-                ):
+                with self._transaction(purpose) as (connection, _):
                     return work(Repository(connection, kept=self._kept))
             except ConnectionLost:
                 if attempt == CONNECTION_ATTEMPTS_MAX:
@@ -137,7 +135,7 @@ class Database:
                 more attempts that is a `StoreError`.
             StoreError: the database failed; nothing was changed, unless the message says that this is not known.
         """
-        purpose = self._purpose_alone(Purpose.WRITE) if in_one_statement else Purpose.WRITE
+        purpose = Purpose.ONE_STATEMENT if in_one_statement and not self._is_sqlite else Purpose.WRITE
         for attempt in range(1, attempts + 1):
             try:
                 with self._turn(), self._transaction(purpose, new_id_in) as (connection, reserved):
@@ -158,15 +156,12 @@ class Database:
         """Spares the next read of a schema that a write has just committed."""
         self._kept.schemas.keep(schema)
 
-    def _purpose_alone(self, purpose: Purpose) -> Purpose:
-        return purpose if self._is_sqlite else Purpose.ONE_STATEMENT
-
     def _turn(self) -> AbstractContextManager[Any]:
         return self._write_turn if self._is_sqlite else nullcontext()
 
     @contextmanager
     def _transaction(self, purpose: Purpose, new_id_in: str | None = None) -> Iterator[tuple[Connection, ReservedIds]]:
-        with self._answered() as stage, self._connected(Purpose.ONE_STATEMENT) as connection:
+        with self._answered() as stage, self._connected(Purpose.QUESTIONS) as connection:
             # On the connection of the transaction: as long as that lives the server has not crashed, which can take the
             # counter back. Nor can the transaction be on the disk without it.
             is_reserved = new_id_in is not None and not self._is_sqlite
@@ -179,7 +174,7 @@ class Database:
             except BaseException:
                 transaction.rollback()
                 raise
-            stage.is_committing = purpose is not Purpose.READ
+            stage.is_committing = purpose in (Purpose.WRITE, Purpose.ONE_STATEMENT)
             transaction.commit()
 
     def _connected(self, purpose: Purpose) -> Connection:

@@ -39,8 +39,10 @@ PURPOSE = "registry_purpose"  # the execution option that says what a connection
 class Purpose(StrEnum):
     READ = "read"
     WRITE = "write"
+    QUESTIONS = "questions"
+    """Of which each is a transaction by itself, goes to the database and back once and sees its newest state."""
     ONE_STATEMENT = "one statement"
-    """Which is a transaction by itself and goes to the database and back once."""
+    """A write, likewise."""
 
 
 _BEGIN: Mapping[tuple[str, Purpose], str] = {
@@ -137,5 +139,6 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
 
 def _begin(connection: Connection) -> None:
     purpose: Purpose = connection.get_execution_options().get(PURPOSE, Purpose.READ)
-    if purpose is not Purpose.ONE_STATEMENT:
-        connection.exec_driver_sql(_BEGIN[connection.dialect.name, purpose])
+    statement = _BEGIN.get((connection.dialect.name, purpose))
+    if statement is not None:
+        connection.exec_driver_sql(statement)

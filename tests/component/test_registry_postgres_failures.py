@@ -77,6 +77,21 @@ def test_a_connection_that_breaks_in_the_middle_of_a_write(
     assert tried == [2, 2]
 
 
+def test_questions_whose_connection_breaks_every_time(
+    database: Database, break_connections: Callable[[], None]
+) -> None:
+    """They changed nothing, and the answer does not say that they might have."""
+
+    def work(repository: Repository) -> int:
+        break_connections()
+        return repository.revision()
+
+    for one_view in (True, False):
+        with pytest.raises(ConnectionLost, match=r"the connection was lost$") as caught:
+            database.read(work, one_view=one_view)
+        assert not caught.value.is_undecided
+
+
 def break_at_commit(database: Database, break_connections: Callable[[], None]) -> None:
     """Breaks the next connection that is about to send COMMIT."""
     broken = threading.Event()
