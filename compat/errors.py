@@ -4,11 +4,14 @@ CompatError
 ├── InvalidLevel         a word that is not a compatibility level
 ├── InvalidSuppression   a suppression without a reason, or with what is none
 ├── InvalidBaselineFile  a text that is no file of known findings
+├── UnknownLint          a word that is no lint
 ├── NoSubject            a schema file whose subject cannot be told
 └── ComparisonTooLarge   two schemas whose comparison would take unreasonably long
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class CompatError(Exception):
@@ -33,6 +36,18 @@ class InvalidSuppression(CompatError):
 
 class InvalidBaselineFile(CompatError):
     pass
+
+
+class UnknownLint(CompatError):
+    """`text` means no lint, or no severity of one; the message lists what is expected."""
+
+    def __init__(self, text: str, expected: Sequence[str]) -> None:
+        super().__init__(text, tuple(expected))
+        self.text = text
+        self.expected = tuple(expected)
+
+    def __str__(self) -> str:
+        return f"{self.text!r} is not a lint; expected one of {', '.join(self.expected)}"
 
 
 class NoSubject(CompatError):

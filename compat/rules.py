@@ -77,6 +77,7 @@ class Rule:
 
     id: IncompatibilityType
     purpose: str
+    why: str
     severity: Severity
     explain: Callable[[Case], Explanation]
 
@@ -334,42 +335,55 @@ RULES: Mapping[IncompatibilityType, Rule] = MappingProxyType(
             Rule(
                 IncompatibilityType.READER_FIELD_MISSING_DEFAULT_VALUE,
                 "A field that the reader wants and the writer does not have needs a default.",
+                "A reader fills a field that the data lacks from its own default; without one it fails on every "
+                "record.",
                 Severity.ERROR,
                 _explain_missing_field,
             ),
             Rule(
                 IncompatibilityType.TYPE_MISMATCH,
                 "The types must be the same, or Avro must promote the writer's to the reader's.",
+                "Bytes say nothing of their type. Avro reads int as long, float or double, long as float or double, "
+                "float as double, and string and bytes as each other; nothing else.",
                 Severity.ERROR,
                 _explain_type,
             ),
             Rule(
                 IncompatibilityType.NAME_MISMATCH,
                 "Records, enums and fixed types must have the same name, or the reader an alias for the writer's.",
+                "A name says which type is meant, so another name is another type. Short names are compared; an "
+                "alias of the reader is the writer's full name.",
                 Severity.ERROR,
                 _explain_name,
             ),
             Rule(
                 IncompatibilityType.MISSING_ENUM_SYMBOLS,
                 "The reader's enum must have every symbol of the writer's, or a default.",
+                "The data holds the number of the writer's symbol. A reader that does not have the symbol takes its "
+                "enum's default, or fails.",
                 Severity.ERROR,
                 _explain_symbols,
             ),
             Rule(
                 IncompatibilityType.FIXED_SIZE_MISMATCH,
                 "Fixed types must have the same size.",
+                "A fixed is written without its length, so a reader of another size takes bytes of the next value.",
                 Severity.ERROR,
                 _explain_size,
             ),
             Rule(
                 IncompatibilityType.MISSING_UNION_BRANCH,
                 "The reader's union must have a branch that reads each type that may have been written.",
+                "The data says which of the writer's branches was taken. A reader that has no branch for it fails "
+                "on such records, and only on them.",
                 Severity.ERROR,
                 _explain_union,
             ),
             Rule(
                 IncompatibilityType.AMBIGUOUS_FIELD_ALIAS,
                 "A field's name and aliases must mean at most one field of the writer.",
+                "When name and aliases of the reader's field are those of several fields of the writer, nothing "
+                "says which one is meant, and Avro Java refuses to read.",
                 Severity.ERROR,
                 _explain_ambiguous,
             ),

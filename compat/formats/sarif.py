@@ -10,9 +10,9 @@ import json
 from typing import Any
 from urllib.parse import quote
 
+from compat.catalogue import CATALOGUE
 from compat.finding import Severity
 from compat.outcome import Checked, Failure, Outcome, Problem, leaves
-from compat.rules import RULES
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT_NAME = "headraceFinding/v1"
@@ -41,8 +41,14 @@ def outcome_sarif(outcome: Outcome) -> str:
 
 
 def _rule(rule: str) -> dict[str, Any]:
-    purpose = next((known.purpose for known in RULES.values() if str(known.id) == rule), "")
-    return {"id": rule, **({"shortDescription": {"text": purpose}} if purpose else {})}
+    described = CATALOGUE.get(rule)
+    if described is None:
+        return {"id": rule}
+    return {
+        "id": rule,
+        "shortDescription": {"text": described.purpose},
+        "fullDescription": {"text": f"{described.purpose} {described.why}"},
+    }
 
 
 def _result(rule_index: int, checked: Checked, problem: Problem, leaf: Problem) -> dict[str, Any]:

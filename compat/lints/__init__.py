@@ -1,0 +1,172 @@
+"""Rules beyond compatibility, each asked for by name: the rows, and what they find as problems of a check.
+
+A lint is opt-in since what it asks is a matter of taste, of the readers at hand or of what the data is for. Those
+whose breach makes data wrong or unreadable are errors, the others warnings, unless asked otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from compat.errors import UnknownLint
+from compat.finding import Severity
+from compat.lints import of_change, of_schema
+from compat.lints.model import ChosenLint, Lint, Linted, Remark
+from compat.lints.of_change import each_pair
+from compat.outcome import Problem, excerpt_of
+from compat.words import field_words
+
+__all__ = ["ALL", "LINTS", "ChosenLint", "Lint", "Linted", "Remark", "lint_problems", "parse_lints"]
+
+ALL = "all"
+
+LINTS: Mapping[str, Lint] = MappingProxyType(
+    {
+        lint.id: lint
+        for lint in (
+            Lint(
+                "DOC_MISSING",
+                "Every named type and every field says what it means.",
+                "Whoever reads the data later has nothing but the schema to go by.",
+                Severity.WARNING,
+                of_schema.documentation,
+            ),
+            Lint(
+                "NAMING",
+                "Types are in CapitalWords, namespaces in lower case, symbols in UPPER_CASE, fields all in snake_case "
+                "or all in camelCase.",
+                "Names end in generated classes, columns and queries, where each exception must be remembered.",
+                Severity.WARNING,
+                of_schema.naming,
+            ),
+            Lint(
+                "ENUM_WITHOUT_DEFAULT",
+                "Every enum has a default.",
+                "Readers meet symbols that were added later; without a default they fail on the whole record.",
+                Severity.WARNING,
+                of_schema.enum_default,
+            ),
+            Lint(
+                "OPTIONAL_WITHOUT_DEFAULT",
+                "A field that may be null has a default.",
+                "It looks as if it could be left out or removed, but a reader needs the default for that.",
+                Severity.WARNING,
+                of_schema.optional_default,
+            ),
+            Lint(
+                "LOGICAL_TYPE_CHANGED",
+                "A field keeps its logical type.",
+                "Avro compares the types below only, so data still reads, as another time, date or number.",
+                Severity.ERROR,
+                each_pair(of_change.logical_type),
+            ),
+            Lint(
+                "DECIMAL_CHANGED",
+                "A decimal keeps its scale, and its precision does not shrink.",
+                "Avro writes the digits without the scale: with another one, 12.34 is read as 1.234.",
+                Severity.ERROR,
+                each_pair(of_change.decimal),
+            ),
+            Lint(
+                "NAMESPACE_CHANGED",
+                "A type keeps its namespace, or has an alias for its earlier full name.",
+                "Avro Java and the registry compare short names only; readers in other languages take full names.",
+                Severity.WARNING,
+                each_pair(of_change.namespace),
+            ),
+            Lint(
+                "UNION_ORDER_CHANGED",
+                "The branches of a union keep their order.",
+                "Some readers number the branches, and until Avro 1.12 a default belongs to the first one.",
+                Severity.WARNING,
+                each_pair(of_change.union_order),
+            ),
+            Lint(
+                "FIELD_ORDER_CHANGED",
+                "The fields of a record keep their order.",
+                "Avro reads by name, but tables, generated constructors and CSV take fields by their place.",
+                Severity.WARNING,
+                each_pair(of_change.field_order),
+            ),
+            Lint(
+                "ALIAS_CHAIN_BROKEN",
+                "What was renamed again keeps all its earlier names as aliases.",
+                "An alias is not followed through versions: of a renamed to b renamed to c, c needs both names.",
+                Severity.ERROR,
+                each_pair(of_change.alias_chain),
+            ),
+            Lint(
+                "KEY_FIELD_ADDED",
+                "The schema of a key (a subject that ends in -key) gets no new fields.",
+                "Equal keys must be equal bytes: partitioning, joins and compaction compare these.",
+                Severity.ERROR,
+                of_change.key_default,
+            ),
+            Lint(
+                "HIVE_COLUMN",
+                "Every field can be a column of a Hive table.",
+                "One field that Hive has no column for makes the whole table unusable.",
+                Severity.ERROR,
+                of_schema.hive_column,
+            ),
+            Lint(
+                "HIVE_RESERVED_WORD",
+                "No field is called by a word that Hive or Spark reserve.",
+                "Such a column works only between back-ticks, in every query of everybody.",
+                Severity.WARNING,
+                of_schema.hive_reserved_word,
+            ),
+        )
+    }
+)
+
+
+def parse_lints(words: Sequence[str]) -> tuple[ChosenLint, ...]:
+    """The lints that words ask for: `NAME`, `NAME=error`, `NAME=warning`, `NAME=off`, or `all`; later words go before.
+
+    Case does not matter, nor whether parts are joined by `-` or `_`.
+
+    Raises:
+        UnknownLint: a word means none.
+    """
+    chosen: dict[str, ChosenLint] = {}
+    for word in words:
+        name, equals, level = word.strip().partition("=")
+        key = name.strip().upper().replace("-", "_")
+        named = list(LINTS.values()) if key == ALL.upper() else [LINTS[key]] if key in LINTS else []
+        if not named:
+            raise UnknownLint(word, (ALL, *LINTS))
+        severity = level.strip().lower()
+        if equals and severity not in (*Severity, "off"):
+            raise UnknownLint(word, [f"{name}={value}" for value in (*Severity, "off")])
+        for lint in named:
+            chosen.pop(lint.id, None)
+            if severity != "off":
+                chosen[lint.id] = ChosenLint(lint, Severity(severity) if severity else lint.severity)
+    return tuple(chosen[name] for name in LINTS if name in chosen)
+
+
+def lint_problems(chosen: Sequence[ChosenLint], linted: Linted) -> tuple[Problem, ...]:
+    """What the lints have to say, lint by lint, in the order of the text."""
+    return tuple(_problem(row, remark, linted) for row in chosen for remark in row.lint.check(linted))
+
+
+def _problem(row: ChosenLint, remark: Remark, linted: Linted) -> Problem:
+    position, earlier = remark.position, remark.earlier
+    return Problem(
+        rule=row.lint.id,
+        severity=row.severity,
+        direction=None,
+        version=earlier.version if earlier else 0,
+        version_name=earlier.name if earlier else "",
+        pointer=position.pointer,
+        line=position.line,
+        column=position.column,
+        sentence=remark.sentence,
+        fix=remark.fix,
+        field=field_words(remark.path),
+        reader=remark.here,
+        writer=remark.there,
+        excerpt=excerpt_of(linted.candidate.text, position),
+    )

@@ -1,0 +1,53 @@
+"""What a lint is: a row of a name, a purpose and a function that looks at one schema, and at its earlier versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from avro_schema import Position, Schema
+from compat.finding import Severity, VersionedSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """One thing a lint has to say. `path` is the way to it in the data, as `compat.words.field_words` takes it.
+
+    `here` and `there` are the fragments of the candidate and of the earlier version that it is about.
+    """
+
+    sentence: str
+    fix: str
+    position: Position
+    path: tuple[str, ...] = ()
+    here: str = ""
+    there: str = ""
+    earlier: VersionedSchema | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Linted:
+    """What lints look at: the candidate, and the versions it is compared with, newest first."""
+
+    candidate: Schema
+    earlier: Sequence[VersionedSchema] = ()
+    subject: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lint:
+    """`severity` is what it has unless asked otherwise; only errors make a schema fail."""
+
+    id: str
+    purpose: str
+    why: str
+    severity: Severity
+    check: Callable[[Linted], Iterator[Remark]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenLint:
+    """A lint that somebody asked for, at the severity they want."""
+
+    lint: Lint
+    severity: Severity

@@ -1,0 +1,153 @@
+"""Lints that look at one schema alone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from avro_schema import Enum, Field, NamedType, Primitive, PrimitiveType, Record, Schema, Union, defined_names
+from compat.lints.model import Linted, Remark
+from compat.lints.places import Path, places
+from compat.words import fragment, kind_word
+from hive_ddl.names import is_reserved_word
+from hive_ddl.types import column_problems
+
+_TYPE_NAME = re.compile(r"[A-Z][A-Za-z0-9]*\Z")
+_NAMESPACE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*\Z")
+_SYMBOL = re.compile(r"[A-Z][A-Z0-9_]*\Z")
+_SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
+_CAMEL = re.compile(r"[a-z][a-z0-9]*([A-Z][a-z0-9]*)*\Z")
+
+
+def documentation(linted: Linted) -> Iterator[Remark]:
+    for node, path in _named(linted.candidate):
+        if not (node.doc or "").strip():
+            sentence = f"{kind_word(node)} {node.name.name} has no documentation"
+            yield Remark(sentence, 'say what it stands for: "doc": "…"', node.position, path, fragment(node))
+        for field, inner in _fields(node, path):
+            if not (field.doc or "").strip():
+                fix = 'say what it means, and in which unit: "doc": "…"'
+                yield Remark(f'field "{field.name}" has no documentation', fix, field.position, inner, fragment(field))
+
+
+def naming(linted: Linted) -> Iterator[Remark]:
+    style = _field_style(linted.candidate)
+    spaces: set[str] = set()
+    for node, path in _named(linted.candidate):
+        name = node.name
+        if not _TYPE_NAME.match(name.name):
+            sentence = f"{kind_word(node)} {name.name} is not named in CapitalWords"
+            yield Remark(sentence, f"call it {_capital_words(name.name)}", node.position, path, name.full)
+        if name.namespace and name.namespace not in spaces and not _NAMESPACE.match(name.namespace):
+            spaces.add(name.namespace)
+            sentence = f"the namespace {name.namespace} is not in lower case"
+            yield Remark(sentence, f"call it {name.namespace.lower()}", node.position, path, name.full)
+        for symbol in node.symbols if isinstance(node, Enum) else ():
+            if not _SYMBOL.match(symbol):
+                sentence = f"the symbol {symbol} of enum {name.name} is not in UPPER_CASE"
+                yield Remark(sentence, f"call it {_snake(symbol).upper()}", node.position, path, fragment(node))
+        for field, inner in _fields(node, path):
+            if not (_SNAKE if style == "snake_case" else _CAMEL).match(field.name):
+                better = _snake(field.name) if style == "snake_case" else _camel(field.name)
+                sentence = f'field "{field.name}" is not in {style}, as the fields of this schema are'
+                yield Remark(
+                    sentence,
+                    f'call it "{better}"; where it was released, with "aliases": ["{field.name}"]',
+                    field.position,
+                    inner,
+                    fragment(field),
+                )
+
+
+def _field_style(schema: Schema) -> str:
+    """What most fields are; names of one word are both."""
+    styles: Counter[str] = Counter()
+    for node, path in _named(schema):
+        for field, _ in _fields(node, path):
+            is_snake, is_camel = _SNAKE.match(field.name), _CAMEL.match(field.name)
+            if is_snake and not is_camel:
+                styles["snake_case"] += 1
+            elif is_camel and not is_snake:
+                styles["camelCase"] += 1
+    return "camelCase" if styles["camelCase"] > styles["snake_case"] else "snake_case"
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", name) or [name]
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"_(?=[0-9])", "", "_".join(word.lower() for word in _words(name)))
+
+
+def _camel(name: str) -> str:
+    words = _words(name)
+    return words[0].lower() + "".join(word.capitalize() for word in words[1:])
+
+
+def _capital_words(name: str) -> str:
+    return "".join(word.capitalize() if not word.isupper() else word for word in _words(name))
+
+
+def enum_default(linted: Linted) -> Iterator[Remark]:
+    for node, path in _named(linted.candidate):
+        if isinstance(node, Enum) and node.default is None:
+            sentence = f"enum {node.name.name} has no default, so that no symbol can be added without breaking readers"
+            sample = node.symbols[0] if node.symbols else "UNKNOWN"
+            for symbol in node.symbols:
+                if symbol.upper() in ("UNKNOWN", "UNSPECIFIED", "OTHER", "NONE"):
+                    sample = symbol
+                    break
+            fix = f'give it the symbol that stands for unknown ones, such as "default": "{sample}"'
+            yield Remark(sentence, fix, node.position, path, fragment(node))
+
+
+def optional_default(linted: Linted) -> Iterator[Remark]:
+    for node, path in _named(linted.candidate):
+        for field, inner in _fields(node, path):
+            if field.has_default or not isinstance(field.type, Union) or not any(map(_is_null, field.type.branches)):
+                continue
+            first = '"default": null'
+            fix = first if _is_null(field.type.branches[0]) else f'put "null" first in the union and add {first}'
+            sentence = f'field "{field.name}" may be null but has no default'
+            yield Remark(f"{sentence}, so that it can neither be removed nor left out", fix, field.position, inner)
+
+
+def hive_column(linted: Linted) -> Iterator[Remark]:
+    schema = linted.candidate
+    if not isinstance(schema.root, Record):
+        return
+    fields = {field.name: field for field in schema.root.fields}
+    is_whole = schema.names.keys() <= defined_names(schema)
+    for problem in column_problems(schema):
+        # Within a type of another file the positions are in that file.
+        outer = fields.get(re.split(r"[.\[{]", problem.path)[0])
+        position = problem.position if is_whole or outer is None else outer.position
+        place = f'field "{problem.path}"' if problem.path else "the schema"
+        fix = "choose a type or name that Hive has, or keep this data out of Hive"
+        yield Remark(f"{place} cannot be a column in Hive: {problem.reason}", fix, position, (problem.path,))
+
+
+def hive_reserved_word(linted: Linted) -> Iterator[Remark]:
+    for node, path in _named(linted.candidate):
+        for field, inner in _fields(node, path):
+            if is_reserved_word(field.name):
+                sentence = f'field "{field.name}" is a word that Hive reserves, so that every query must quote it'
+                fix = f'say of what, such as "{_snake(node.name.name)}_{field.name.lower()}"'
+                yield Remark(sentence, fix, field.position, inner, fragment(field))
+
+
+def _named(schema: Schema) -> Iterator[tuple[NamedType, Path]]:
+    for place in places(schema):
+        if isinstance(place.node, NamedType):
+            yield place.node, place.path
+
+
+def _fields(node: NamedType, path: Path) -> Iterator[tuple[Field, Path]]:
+    for field in node.fields if isinstance(node, Record) else ():
+        yield field, (*path, field.name)
+
+
+def _is_null(node: object) -> bool:
+    return isinstance(node, Primitive) and node.type is PrimitiveType.NULL
