@@ -178,7 +178,7 @@ class CompatSettings:
     require_subject: bool = False  # a schema without an earlier version fails
     subject_strategy: str = "topic"  # topic | record | topic-record | file: how a file's subject is named
     subjects: Mapping[str, str] = field(default_factory=dict)  # pattern of a path = subject, before the strategy
-    lints: tuple[str, ...] = ()  # rules beyond compatibility that are asked for, or all
+    lints: tuple[str, ...] = ()  # rules beyond compatibility that are asked for, or all; NAME=error, =warning or =off
     suppressions: tuple[Mapping[str, Any], ...] = ()  # tables of rule, path, subject, field, reason, expires
     baseline: str = ""  # file of known findings that do not count
 

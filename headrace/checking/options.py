@@ -22,6 +22,7 @@ from headrace.cli.command import CommandError
 from headrace.settings import CompatSettings, Settings
 
 if TYPE_CHECKING:
+    from compat.lints import ChosenLint
     from registry.client import RegistryClient
 
 GIT_PREFIX = "git:"
@@ -164,6 +165,19 @@ def client_from(settings: Settings, url: str) -> RegistryClient:
         return registry_client(settings)
     except RegistryError as error:
         raise CommandError(str(error)) from None
+
+
+def lints_from(args: argparse.Namespace, settings: CompatSettings) -> tuple[ChosenLint, ...]:
+    """The lints that are asked for; those of the command line go before those of the settings."""
+    words = [*settings.lints, *(word for text in args.lint for word in text.split(","))]
+    if not words:
+        return ()
+    from compat.lints import parse_lints
+
+    try:
+        return parse_lints(words)
+    except CompatError as error:
+        raise CommandError(f"--lint: {error}") from None
 
 
 def leniency_from(args: argparse.Namespace, settings: CompatSettings) -> Leniency:

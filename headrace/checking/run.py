@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from avro_schema import Schema, SchemaParseError
 from compat import LEVELS, CompatError, VersionedSchema, check_level
 from compat.baseline_file import leave_out_known
 from compat.errors import NoSubject
-from compat.outcome import Checked, Failure, FailureKind, Outcome, with_fingerprints
+from compat.outcome import Checked, Failure, FailureKind, Outcome, Problem, with_fingerprints
 from compat.report import checked_of
 from compat.subjects import SchemaPlace, SubjectRule, needs_record, subject_of
 from compat.suppressions import Suppression, suppress
@@ -25,6 +26,9 @@ from headrace.checking.processes import answers_of
 from headrace.checking.siblings import SEARCHED
 from headrace.checking.type_sets import TypeSet, plain_text, root_name
 from headrace.version import VERSION
+
+if TYPE_CHECKING:
+    from compat.lints import ChosenLint
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class CheckOptions:
     require_subject: bool = False
     skip_invalid: bool = False
     processes: int | None = None
+    lints: tuple[ChosenLint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +217,17 @@ class Judge:
         checked = checked_of(
             report, subject=wanted.subject, baseline=self.baseline, level_origin=origin, known=history.known
         )
-        checked = replace(checked, is_new=not history.versions, notes=(*history.notes, *notes))
-        return with_fingerprints(checked)
+        problems = (*checked.problems, *self._linted(candidate, versions, wanted.subject))
+        notes = [*history.notes, *notes]
+        return with_fingerprints(replace(checked, problems=problems, is_new=not history.versions, notes=tuple(notes)))
+
+    def _linted(self, candidate: Schema, versions: Sequence[VersionedSchema], subject: str) -> tuple[Problem, ...]:
+        """What the lints that were asked for find, beside the versions that are compared."""
+        if not self.options.lints:
+            return ()
+        from compat.lints import Linted, lint_problems
+
+        return lint_problems(self.options.lints, Linted(candidate, tuple(reversed(versions)), subject))
 
     def _versions(self, wanted: Wanted, candidate: Schema, history: History) -> tuple[list[VersionedSchema], list[str]]:
         """The versions that the level asks for; one that says the same word for word is the candidate itself.

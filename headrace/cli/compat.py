@@ -12,7 +12,7 @@ import datetime
 from dataclasses import replace
 from pathlib import Path
 
-from compat import RULES, CompatibilityLevel
+from compat import CompatibilityLevel
 from compat.baseline_file import baseline_text
 from compat.formats import FORMATS
 from compat.outcome import Outcome, count_words
@@ -23,6 +23,7 @@ from headrace.checking.options import (
     baseline_from,
     choice_from,
     leniency_from,
+    lints_from,
     naming_from,
     sources_from,
 )
@@ -69,7 +70,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_baseline_flags(diff)
     configure_diff(diff)
-    explain = verbs.add_parser("explain", help="say what a rule asks, and why", description="Explains rules.")
+    explain = verbs.add_parser(
+        "explain", help="say what a rule or lint asks, and why", description="Explains rules and lints."
+    )
     explain.add_argument(
         "rule", nargs="?", metavar="RULE", help="such as TYPE_MISMATCH, in any case; default: list all"
     )
@@ -80,6 +83,14 @@ def configure_check(parser: argparse.ArgumentParser) -> None:
     add_source_flags(parser)
     add_baseline_flags(parser)
     group = parser.add_argument_group("what counts")
+    group.add_argument(
+        "--lint",
+        action="append",
+        default=[],
+        metavar="NAME[=LEVEL]",
+        help="also look for what compatibility does not ask: a lint of `headrace compat explain`, or all; LEVEL is "
+        "error, warning or off; several by comma; may be repeated",
+    )
     group.add_argument(
         "--require-subject",
         action="store_true",
@@ -148,13 +159,15 @@ def run_check(args: argparse.Namespace) -> int:
     choice = choice_from(args, settings.compat)
     naming = naming_from(args, settings.compat)
     leniency = leniency_from(args, settings.compat)
+    lints = lints_from(args, settings.compat)
     try:
         sources = sources_from(args, settings.compat)
     except BaselineFailed as error:
         outcome = Outcome((), error.failures, tool_version=VERSION)
     else:
         require = args.require_subject or settings.compat.require_subject
-        outcome = check(sources, naming, baseline, choice, CheckOptions(require, args.skip_invalid, args.jobs))
+        options = CheckOptions(require, args.skip_invalid, args.jobs, lints)
+        outcome = check(sources, naming, baseline, choice, options)
         outcome = with_leniency(outcome, leniency, datetime.date.today())
     if isinstance(baseline, FilesBaseline):
         outcome = _with_note_on_older_files(outcome)
@@ -166,15 +179,21 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def run_explain(args: argparse.Namespace) -> int:
-    """What a rule asks for, or the list of rules."""
+    """What a rule or lint asks for and why, or the list of all."""
+    from compat.catalogue import CATALOGUE, find_described
+
     if args.rule is None:
-        print_table(("RULE", "WHAT IT ASKS"), [(str(rule.id), rule.purpose) for rule in RULES.values()])
+        rows = [
+            (row.id, "lint" if row.is_lint else "rule", row.severity.value, row.purpose) for row in CATALOGUE.values()
+        ]
+        print_table(("NAME", "KIND", "SEVERITY", "WHAT IT ASKS"), rows)
         return EXIT_OK
-    wanted = args.rule.upper().replace("-", "_")
-    rule = next((rule for rule in RULES.values() if str(rule.id).upper().replace("-", "_") == wanted), None)
-    if rule is None:
-        raise CommandError(f"{args.rule!r} is not a rule; expected one of {', '.join(map(str, RULES))}")
-    print(f"{rule.id} ({rule.severity.value})\n\n{rule.purpose}")
+    row = find_described(args.rule)
+    if row is None:
+        raise CommandError(f"{args.rule!r} is no rule or lint; expected one of {', '.join(CATALOGUE)}")
+    print(f"{row.id} ({row.severity.value}): {row.purpose}\n\n{row.why}")
+    if row.is_lint:
+        print(f"\nIt has to be asked for: --lint {row.id}, or compat.lints in headrace.toml.")
     return EXIT_OK
 
 

@@ -149,6 +149,28 @@ def test_many_schemas_are_fetched_in_one_listing(registry: Served, run: Run, is_
     assert registry.calls["GET /schemas"] == 1
 
 
+@pytest.mark.parametrize("is_listing_known", [True, False])
+def test_every_version_of_many_schemas(registry: Served, run: Run, is_listing_known: bool) -> None:
+    client = registry.client
+    for number in range(26):
+        client.register(f"many-{number:02}-value", ORDER % ("int", ""))
+        client.register(f"many-{number:02}-value", ORDER % ("long", ""))
+        write(**{f"many_{number:02}": ORDER % ("double" if number == 3 else "float", "")})
+    client.set_compatibility("FORWARD_TRANSITIVE", "many-03-value")
+    if not is_listing_known:
+        registry.answer = lambda request: Response("{}", 404) if request.path == "/schemas" else None
+    registry.calls.clear()
+    check = ("compat", "check", "schemas", "--against-registry", registry.url, "--format", "json")
+    code, out, _ = run(*check, "--all-versions")
+    assert code == 1
+    found = {report["subject"]: report for report in json.loads(out)["reports"]}
+    assert {subject for subject, report in found.items() if not report["compatible"]} == {"many-03-value"}
+    for report in found.values():
+        assert [version["version"] for version in report["compared"]] == [2, 1]
+    assert registry.calls["GET /schemas"] == 2
+    assert registry.calls["GET /subjects/many-07-value/versions/1"] == (0 if is_listing_known else 1)
+
+
 def test_contexts_and_references(registry: Served, run: Run) -> None:
     registry.client.register(":.eu:orders-value", ORDER % ("string", ""))
     registry.client.register("orders-value", ORDER % ("long", ""))

@@ -18,6 +18,8 @@ NOTE = ',\n  {"name": "note", "type": "string"}'
 USES_HEADER = '{"type": "record", "name": "Pay", "namespace": "shop", "fields": [{"name": "header", "type": "Header"}]}'
 HEADER = '{"type": "record", "name": "Header", "namespace": "shop", "fields": [{"name": "time", "type": "%s"}]}'
 
+RECORD_OF = '{"type": "record", "name": "T", "fields": [{"name": "t", "type": %s}]}'
+
 Check = Callable[..., tuple[int, str, str]]
 
 
@@ -314,3 +316,40 @@ def test_what_changed(repository: Path, capsys: pytest.CaptureFixture[str]) -> N
         "  BACKWARD: yes, FORWARD: yes, FULL: yes\n"
         "schemas/pay.avsc: the same as main:schemas/pay.avsc\n"
     )
+
+
+def test_lints_are_asked_for_by_name(repository: Path, check: Check) -> None:
+    arguments = ("schemas/order.avsc", "--against", "git:main")
+    assert check(*arguments)[1] == "schemas/order.avsc: compatible at BACKWARD with main:schemas/order.avsc\n"
+    code, out, _ = check(*arguments, "--lint", "doc-missing")
+    assert code == 0
+    assert 'schemas/order.avsc:2:3: warning: field "id" has no documentation' in out
+    assert out.endswith("compatible at BACKWARD with main:schemas/order.avsc (2 warnings)\n")
+    code, out, _ = check(*arguments, "--lint", "doc-missing=error", "--format", "json")
+    finding = reports(out)["schemas/order.avsc"]["findings"][0]  # type: ignore[index]
+    assert (code, finding["rule"], finding["severity"], finding["direction"]) == (1, "DOC_MISSING", "error", None)
+    Path("headrace.toml").write_text('[compat]\nlints = ["all", "naming=off"]\n')
+    assert "DOC_MISSING" in check(*arguments)[1]
+    assert "DOC_MISSING" not in check(*arguments, "--lint", "doc-missing=off")[1]
+    code, _, err = check(*arguments, "--lint", "spelling")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("headrace: --lint: 'spelling' is not a lint; expected one of all, DOC_MISSING,")
+
+
+def test_lints_look_at_the_earlier_version(repository: Path, check: Check) -> None:
+    time = '{"type": "long", "logicalType": "timestamp-%s"}'
+    commit("time", schemas__t=RECORD_OF % (time % "millis"))
+    Path("schemas/t.avsc").write_text(RECORD_OF % (time % "micros"))
+    assert check("schemas/t.avsc", "--against", "git:main")[0] == 0
+    for level in ("FULL", "NONE"):
+        code, out, _ = check("schemas/t.avsc", "--against", "git:main", "--lint=logical-type-changed", "--level", level)
+        assert code == 1
+        assert "timestamp-micros here but timestamp-millis in main:schemas/t.avsc" in out
+
+
+@pytest.mark.parametrize("words", [[], ["type-mismatch"], ["DECIMAL_CHANGED"]])
+def test_explain(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compat", "explain", *words]) == 0
+    out = capsys.readouterr().out
+    assert (words[0].upper().replace("-", "_") if words else "NAME_MISMATCH") in out
+    assert main(["compat", "explain", "nothing"]) == 2

@@ -39,6 +39,9 @@ LISTED_PER_WANTED_MAX = 20
 
 PAGE = 1000
 
+NO_LISTING_STATUSES = frozenset({404, 405, 500, 501})
+"""What registries answer that do not know the listing."""
+
 
 class RegistryBaseline:
     """
@@ -68,7 +71,7 @@ class RegistryBaseline:
         known = [subject for subject in subjects if subject in latest]
         levels = dict(zip(known, pool.map(partial(self._own, default), known), strict=True))
         transitive = [subject for subject in known if choice.is_transitive(levels[subject].level)]
-        older = dict(zip(transitive, pool.map(lambda name: self._older(latest[name]), transitive), strict=True))
+        older = self._older([latest[subject] for subject in transitive], pool)
         # Sockets must not be there when processes are forked.
         referring = [item for item in (*latest.values(), *(x for y in older.values() for x in y)) if item.references]
         self._parsed = dict(zip(map(_key, referring), pool.map(self._parsed_or_error, referring), strict=True))
@@ -93,9 +96,10 @@ class RegistryBaseline:
         newest = latest.get(subject)
         if newest is None:
             return History(level=default, level_origin="the registry's")
-        versions = [*older.get(subject, ()), newest]
         own = levels[subject]
-        known = len(versions) if subject in older else newest.version or 1
+        before = older.get(newest.subject or "")
+        versions = [*(before or ()), newest]
+        known = len(versions) if before is not None else newest.version or 1
         return History(tuple(self._earlier(item) for item in versions), known, own.level, own.origin, own.notes)
 
     def _earlier(self, item: RegisteredSchema) -> Earlier:
@@ -150,17 +154,23 @@ class RegistryBaseline:
     def _latest_listed(
         self, prefix: str, subjects: Sequence[str], pool: ThreadPoolExecutor
     ) -> dict[str, RegisteredSchema]:
-        try:
-            rows = list(self._listing(prefix, latest_only=True))
-        except (SchemaNotFound, ServiceError) as error:
-            if isinstance(error, ServiceError) and error.status not in (404, 405, 500, 501):
-                raise
-            return self._latest_one_by_one(subjects, pool)
         wanted = set(subjects)
+        rows = self._listed(prefix, latest_only=True) or ()
         found = {str(item.subject): item for item in rows if item.subject in wanted}
         # What the listing lacks (an alias, or a version that came after it) is asked for by name.
         found.update(self._latest_one_by_one([name for name in subjects if name not in found], pool))
         return found
+
+    def _listed(self, prefix: str, *, latest_only: bool) -> list[RegisteredSchema] | None:
+        """All versions of the subjects that begin so; None from a registry that has no such listing."""
+        try:
+            return list(self._listing(prefix, latest_only=latest_only))
+        except SchemaNotFound:
+            return None
+        except ServiceError as error:
+            if error.status in NO_LISTING_STATUSES:
+                return None
+            raise
 
     def _listing(self, prefix: str, *, latest_only: bool) -> Iterator[RegisteredSchema]:
         """`GET /schemas`, page by page; a server that does not know pages gives all of it as the first one."""
@@ -178,11 +188,25 @@ class RegistryBaseline:
                 return
             offset += len(rows)
 
-    def _older(self, newest: RegisteredSchema) -> Sequence[RegisteredSchema]:
-        """The other versions of a subject, ascending."""
-        subject, last = str(newest.subject), newest.version
-        numbers = [number for number in self._client.versions(subject) if number != last]
-        return [self._client.version(subject, number) for number in numbers]
+    def _older(self, newest: Sequence[RegisteredSchema], pool: ThreadPoolExecutor) -> dict[str, list[RegisteredSchema]]:
+        """The versions of subjects before the newest, ascending."""
+        last = {str(item.subject): item.version for item in newest}
+        if len(newest) > FEW:
+            rows: list[RegisteredSchema] | None = []
+            for members in _by_context(last).values():
+                listed = self._listed(_shared_beginning(members), latest_only=False)
+                rows = None if rows is None or listed is None else [*rows, *listed]
+            if rows is not None:
+                found: dict[str, list[RegisteredSchema]] = {subject: [] for subject in last}
+                for item in sorted(rows, key=lambda item: item.version or 0):
+                    if item.subject in last and (item.version or 0) < (last[item.subject] or 0):
+                        found[item.subject].append(item)
+                return found
+        return dict(zip(last, pool.map(self._older_one_by_one, last.items()), strict=True))
+
+    def _older_one_by_one(self, subject_and_last: tuple[str, int | None]) -> list[RegisteredSchema]:
+        subject, last = subject_and_last
+        return [self._client.version(subject, number) for number in self._client.versions(subject) if number != last]
 
     def _own(self, default: CompatibilityLevel, subject: str) -> OwnLevel:
         """The level that holds for a subject."""
