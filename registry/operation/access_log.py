@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 STANDARD_ERROR: Final = "-"
 TEXT_CHARS_MAX: Final = 1000  # of a path, a query and a header; what is longer is cut
 REOPEN_S: Final = 1.0
-HEADERS: Final = {b"user-agent": "agent", b"x-request-id": "request_id"}
+HEADERS: Final = {b"user-agent": "agent", b"x-request-id": "request_id", b"x-forwarded-for": "forwarded_for"}
 """Headers that are written, and what they are called in a line."""
 
 

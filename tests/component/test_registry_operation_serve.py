@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import signal
 import ssl
 import subprocess
 import sys
@@ -40,8 +42,9 @@ def basic(name: str) -> dict[str, str]:
 
 
 class Served:
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, pid: int) -> None:
         self.registry = Registry(url)
+        self.pid = pid
         self.users = folder / "users"
         self.log = folder / "access.log"
 
@@ -55,7 +58,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, start_module_service: Any) 
         *("--workers", str(WORKERS), "--users", str(folder / "users")),
         environment={"HEADRACE__REGISTRY__ACCESS_LOG": str(folder / "access.log")},
     )
-    found = Served(folder, service.addresses["registry"])
+    found = Served(folder, service.addresses["registry"], service.process.pid)
     body = {"schema": STRING}
     assert found.registry.call("POST", "/subjects/team-a/versions", body, basic("root")).status == 200
     yield found
@@ -80,32 +83,36 @@ def test_those_who_may_read_some_subjects_are_answered_from_what_was_kept(served
     deadline = time.monotonic() + 60
     kept = 0.0
     while not kept and time.monotonic() < deadline:
-        page = served.registry.call("GET", "/metrics", headers=basic("root")).text
         kept = sum(
             sample.value
-            for family in text_string_to_metric_families(page)
-            for sample in family.samples
+            for sample in samples(served)
             if sample.labels.get("route") == "/schemas/ids/{id}" and sample.labels.get("cached") == "true"
         )
     assert kept
 
 
-def requests_counted(served: Served) -> dict[tuple[str, str, str], int]:
-    """By method, route and status, kept or not."""
+def samples(served: Served) -> list[Any]:
     page = served.registry.call("GET", "/metrics", headers=basic("root"))
     assert page.status == 200
+    return [sample for family in text_string_to_metric_families(page.text) for sample in family.samples]
+
+
+def requests_counted(served: Served) -> dict[tuple[str, str, str], int]:
+    """By method, route and status, kept or not."""
     found: dict[tuple[str, str, str], int] = {}
-    for family in text_string_to_metric_families(page.text):
-        for sample in family.samples:
-            if sample.name == "headrace_registry_requests_total":
-                key = (sample.labels["method"], sample.labels["route"], sample.labels["status"])
-                found[key] = found.get(key, 0) + int(sample.value)
-            elif sample.name == "headrace_registry_workers":
-                assert sample.value == WORKERS
+    for sample in samples(served):
+        if sample.name == "headrace_registry_requests_total":
+            key = (sample.labels["method"], sample.labels["route"], sample.labels["status"])
+            found[key] = found.get(key, 0) + int(sample.value)
     return found
 
 
+def workers_counted(served: Served) -> int:
+    return sum(int(sample.value) for sample in samples(served) if sample.name == "headrace_registry_workers")
+
+
 def test_metrics_count_every_request_of_every_worker(served: Served) -> None:
+    assert workers_counted(served) == WORKERS
     before = requests_counted(served)
     for _ in range(50):
         # Each call is a connection of its own, which any worker may get.
@@ -119,6 +126,27 @@ def test_metrics_count_every_request_of_every_worker(served: Served) -> None:
         after = requests_counted(served)
         rows = [after["GET", route, status] - before.get(("GET", route, status), 0) for status in ("200", "401")]
     assert rows == [50, 1]
+
+
+def workers_of(served: Served) -> set[int]:
+    return {int(pid) for pid in Path(f"/proc/{served.pid}/task/{served.pid}/children").read_text().split()}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
+def test_counts_outlive_a_killed_worker(served: Served) -> None:
+    before = requests_counted(served)
+    workers = workers_of(served)
+    os.kill(min(workers), signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while (not workers_of(served) - workers or len(workers_of(served)) < WORKERS) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    # Whichever worker answers, and as soon as the new one counts.
+    for _ in range(20):
+        after = requests_counted(served)
+        assert all(after[key] >= number for key, number in before.items())
+    while workers_counted(served) != WORKERS and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert workers_counted(served) == WORKERS
 
 
 def test_the_log_names_users_and_no_secret(served: Served) -> None:
