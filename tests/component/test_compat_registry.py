@@ -149,6 +149,25 @@ def test_many_schemas_are_fetched_in_one_listing(registry: Served, run: Run, is_
     assert registry.calls["GET /schemas"] == 1
 
 
+def test_what_a_listing_hides_is_no_new_subject(registry: Served, run: Run) -> None:
+    """A registry leaves out of its lists what the user may not read, and refuses it by name."""
+    for number in range(30):
+        registry.client.register(f"many-{number:02}-value", ORDER % ("long", ""))
+        write(**{f"many_{number:02}": ORDER % ("long", "")})
+
+    def hide(request: Request) -> Response | None:
+        if request.path == "/subjects":
+            return Response(json.dumps([f"many-{number:02}-value" for number in range(29)]))
+        if request.path.startswith("/subjects/many-29"):
+            return Response('{"error_code":40301,"message":"User is denied operation Read"}', 403)
+        return None
+
+    registry.answer = hide
+    code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url)
+    assert (code, out) == (4, "")
+    assert "is denied operation Read" in err
+
+
 @pytest.mark.parametrize("is_listing_known", [True, False])
 def test_every_version_of_many_schemas(registry: Served, run: Run, is_listing_known: bool) -> None:
     client = registry.client

@@ -7,7 +7,7 @@ Anything but an answer ends the check: a registry that cannot be reached or refu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -132,10 +132,10 @@ class RegistryBaseline:
             prefix = _shared_beginning(members)
             listed = set(self._client.subjects(prefix))
             here = [name for name in members if name in listed]
-            if len(listed) > LISTED_PER_WANTED_MAX * max(1, len(here)):
-                found.update(self._latest_one_by_one(here, pool))
-            else:
-                found.update(self._latest_listed(prefix, here, pool))
+            if len(listed) <= LISTED_PER_WANTED_MAX * max(1, len(here)):
+                found.update(self._latest_listed(prefix, set(here)))
+        # What is not listed is asked for by name: it may be an alias, or what this user may not see, which is no pass.
+        found.update(self._latest_one_by_one([name for name in subjects if name not in found], pool))
         return found
 
     def _latest_one_by_one(self, subjects: Sequence[str], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
@@ -151,15 +151,9 @@ class RegistryBaseline:
         except (SubjectNotFound, VersionNotFound):
             return None
 
-    def _latest_listed(
-        self, prefix: str, subjects: Sequence[str], pool: ThreadPoolExecutor
-    ) -> dict[str, RegisteredSchema]:
-        wanted = set(subjects)
+    def _latest_listed(self, prefix: str, subjects: Collection[str]) -> dict[str, RegisteredSchema]:
         rows = self._listed(prefix, latest_only=True) or ()
-        found = {str(item.subject): item for item in rows if item.subject in wanted}
-        # What the listing lacks (an alias, or a version that came after it) is asked for by name.
-        found.update(self._latest_one_by_one([name for name in subjects if name not in found], pool))
-        return found
+        return {str(item.subject): item for item in rows if item.subject in subjects}
 
     def _listed(self, prefix: str, *, latest_only: bool) -> list[RegisteredSchema] | None:
         """All versions of the subjects that begin so; None from a registry that has no such listing."""
