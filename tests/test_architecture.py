@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -141,3 +142,13 @@ def test_only_the_front_door_wires_rooms() -> None:
 
 def test_alembic_folder_does_not_shadow_the_library() -> None:
     assert not (ROOT / "alembic" / "__init__.py").exists()
+
+
+def test_the_bare_install_imports_no_library() -> None:
+    """Without site packages, as where nothing but this distribution is installed."""
+    program = (
+        "import importlib, sys; sys.path.insert(0, sys.argv[1]); [importlib.import_module(n) for n in sys.argv[2:]]"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program, str(ROOT), *BARE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
