@@ -32,6 +32,9 @@ INTEGER: Final[Json] = {"type": "integer", "format": "int32"}
 VERSION_NUMBER: Final[Json] = {**INTEGER, "minimum": 1}
 ID: Final[Json] = {**INTEGER, "minimum": 1, "maximum": SCHEMA_ID_MAX}
 
+NAME: Final[Json] = {"type": "string", "minLength": 1, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}
+SUBJECT: Final[Json] = {**NAME, "examples": ["orders-value", ":.eu:orders-value"]}
+
 ENTITY_KEYS: Final[Mapping[str, Json]] = {
     "aliases": _list(TEXT),
     "deleted": FLAG,
@@ -74,6 +77,23 @@ _FIELD_TYPES: Final[tuple[tuple[type[fields.Field[Any]], Json], ...]] = (
     (fields.Integer, INTEGER),
     (fields.String, TEXT),
 )
+
+
+EXAMPLES: Final[Mapping[str, list[Any]]] = {
+    "SchemaRequest": [
+        {"schema": '"string"'},
+        {
+            "schema": '{"type":"record","name":"Order","namespace":"shop","fields":[{"name":"id","type":"long"}]}',
+            "metadata": {"properties": {"owner": "shop"}},
+        },
+    ],
+    "TagChange": [
+        {"tagsToAdd": [{"schemaEntity": {"entityPath": "shop.Order", "entityType": "sr_record"}, "tags": ["PII"]}]}
+    ],
+    "ConfigChange": [{"compatibility": "FULL_TRANSITIVE"}],
+    "ModeChange": [{"mode": "READONLY"}],
+}
+"""Bodies as people write them."""
 
 
 def _body(payload: type[Schema]) -> Json:
@@ -149,13 +169,16 @@ PARAMETER_KINDS: Final[Mapping[str, Json]] = {
 }
 
 PATH_PARAMETERS: Final[Mapping[str, tuple[Json, str]]] = {
-    "subject": (TEXT, "a subject, percent-encoded; `:.context:name` in another context than the default one"),
+    "subject": (SUBJECT, "a subject, percent-encoded; `:.context:name` in another context than the default one"),
     "version": (
         {"anyOf": [{**INTEGER, "minimum": 1, "maximum": VERSION_MAX}, {"enum": ["latest", "-1"]}]},
         "a number, or `latest`",
     ),
     "id": (ID, "the id of a schema"),
     "guid": ({"type": "string", "format": "uuid"}, "the guid of a schema"),
-    "context": (TEXT, "a context; its dot may be left out"),
+    "context": (
+        {**NAME, "pattern": r"^[^:\u0000-\u001f\u007f-\u009f]+$", "examples": [".eu"]},
+        "a context; its dot may be left out",
+    ),
 }
 """Parameters in paths: what they are, in JSON schema and in words."""

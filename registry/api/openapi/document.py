@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from registry.access.needs import About, need_of
 from registry.api.answers import PRODUCED
-from registry.api.openapi.components import PARAMETER_KINDS, PATH_PARAMETERS, SCHEMAS, Json, ref
+from registry.api.openapi.components import EXAMPLES, PARAMETER_KINDS, PATH_PARAMETERS, SCHEMAS, Json, ref
 from registry.api.openapi.operations import OPERATIONS, QUERY, Operation
 from registry.api.payloads import CONSUMED
 
@@ -119,7 +119,10 @@ def _operation(operation: Operation) -> Json:
         more = f", `admin` with `{need.raised_by}`" if need.raised_by else ""
         found["description"] = f"Users need the right `{need.right}`{more}."
     if operation.body:
-        content = {"schema": ref(operation.body)}
+        content = {
+            "schema": ref(operation.body),
+            "examples": {str(number): {"value": value} for number, value in enumerate(EXAMPLES[operation.body], 1)},
+        }
         found["requestBody"] = {"required": True, "content": dict.fromkeys(sorted(CONSUMED - {""}), content)}
     return found
 
