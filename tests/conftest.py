@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from postgres_server import PostgresServer
 from running_service import ROOT, Service
 
 sys.path.insert(0, str(ROOT))  # the checkout's rooms, also for `pytest` started as a program
 
+
+# No test fails because the machine is busy with something else.
+settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("headrace")
 
 LEFT_OUT = {
     "fault": "make test-fault",
