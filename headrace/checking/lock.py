@@ -68,10 +68,9 @@ def parse_lock(text: str) -> tuple[Locked, ...]:
         raise InvalidLock(f"not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InvalidLock(f"expected an object of format {FORMAT}")
-    rows = document.get("schemas")
     try:
-        return tuple(Locked(**row) for row in rows)  # type: ignore[union-attr]
-    except TypeError:
+        return tuple(Locked(**row) for row in document["schemas"])
+    except (KeyError, TypeError):
         raise InvalidLock('expected "schemas" to be a list of file, subject, version, id and sha256') from None
 
 

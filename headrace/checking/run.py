@@ -205,10 +205,11 @@ class Judge:
         except SchemaParseError as error:
             message = f"{error.message}; without it nothing is compared with {path} (--skip-invalid leaves it out)"
             return Failure(FailureKind.INVALID, error.source or path, message, error.position)
-        if not versions and self.options.require_subject:
+        level = self.choice.effective(history.level)
+        compares = bool(LEVELS[level].directions)
+        if self.options.require_subject and not (versions if compares else history.versions):
             message = f"{self.baseline} has no earlier version of {wanted.subject}, and --require-subject asks for one"
             return Failure(FailureKind.NOT_REGISTERED, path, message)
-        level = self.choice.effective(history.level)
         try:
             report = check_level(candidate, versions, level, every_version=True)
         except CompatError as error:
@@ -238,9 +239,11 @@ class Judge:
         transitive = self.choice.is_transitive(history.level)
         rule = LEVELS[self.choice.effective(history.level)]
         asked = history.versions if transitive else history.versions[-1:]
+        if not rule.directions and not self.options.lints:
+            asked = ()
         same_text = self._comparable_text(wanted)
         versions, notes = [], []
-        for earlier in asked if rule.directions else history.versions[-1:]:
+        for earlier in asked:
             try:
                 schema = candidate if same_text(earlier) else earlier.parse()
             except SchemaParseError as error:

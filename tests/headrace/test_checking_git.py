@@ -187,6 +187,8 @@ def test_an_earlier_version_that_was_no_schema_can_be_mended(repository: Path, c
     assert code == 0
     assert "note: main:schemas/order.avsc is no valid schema, so nothing is compared with it: " in out
     assert check("schemas/order.avsc", "--against", "git:main", "--skip-invalid", "--require-subject")[0] == 1
+    code, out, _ = check("schemas/order.avsc", "--against", "git:main", "--level", "none", "--require-subject")
+    assert (code, out) == (0, "schemas/order.avsc: compatible at NONE: which compares nothing\n")
 
 
 @pytest.mark.parametrize(

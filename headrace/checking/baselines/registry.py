@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from avro_schema import Schema, SchemaParseError, parse_schema
@@ -73,17 +74,19 @@ class RegistryBaseline:
         transitive = [subject for subject in known if choice.is_transitive(levels[subject].level)]
         older = self._older([latest[subject] for subject in transitive], pool)
         # Sockets must not be there when processes are forked.
-        referring = [item for item in (*latest.values(), *(x for y in older.values() for x in y)) if item.references]
+        fetched = chain(latest.values(), *older.values())
+        referring = [item for item in fetched if item.references]
         self._parsed = dict(zip(map(_key, referring), pool.map(self._parsed_or_error, referring), strict=True))
         self._client.close()
         files: dict[str, list[str]] = {}
         for item in wanted:
             files.setdefault(item.subject, []).append(item.file.path)
-        return [
-            replace(history, notes=(*history.notes, *_shared_by(item, files[item.subject])))
-            for item in wanted
-            for history in (self._history(item.subject, default, latest, levels, older),)
-        ]
+        histories = []
+        for item in wanted:
+            history = self._history(item.subject, default, latest, levels, older)
+            shared = _shared_by(item, files[item.subject])
+            histories.append(replace(history, notes=(*history.notes, *shared)))
+        return histories
 
     def _history(
         self,
