@@ -280,8 +280,12 @@ def _check(walk: _Walk, visit: _Visit) -> _Steps:
         case Primitive(type=reader_type), Primitive(type=writer_type):
             return _Problems() if is_readable(reader_type, writer_type) else _type_mismatch(visit)
         case Array(items=reader), Array(items=writer):
+            if _is_plainly_read(reader, writer):
+                return _Problems()
             return (yield visit.inside("items", reader, writer, "[]", "[]"))
         case Map(values=reader), Map(values=writer):
+            if _is_plainly_read(reader, writer):
+                return _Problems()
             return (yield visit.inside("values", reader, writer, "{}", "{}"))
         case Record() as reader, Record() as writer:
             return (yield from _check_records(walk, visit, reader, writer))
@@ -301,6 +305,8 @@ def _check_records(walk: _Walk, visit: _Visit, reader: Record, writer: Record) -
         found = [by_name[name] for name in (field.name, *field.aliases) if name in by_name]
         if not found and field.has_default:
             continue
+        if len(found) == 1 and _is_plainly_read(field.type, found[0].type):
+            continue
         here = fields.at(str(index))
         if len(found) > 1:
             raise _AmbiguousField(_ambiguous(walk, here, field, writer))
@@ -309,6 +315,27 @@ def _check_records(walk: _Walk, visit: _Visit, reader: Record, writer: Record) -
         else:
             problems.include((yield from _check_absent(walk, here, field)))
     return problems
+
+
+def _is_plainly_read(reader: Type, writer: Type) -> bool:
+    """Whether primitives, and unions as far as primitives decide, leave nothing to find; most fields are such.
+
+    Then a visit would give no problem and meet no pair that counts when it is met again. A reader's branch that is not
+    primitive is tried before those behind it, so it is left to the visit.
+    """
+    if type(writer) is Union:
+        return all(_is_plainly_read(reader, branch) for branch in writer.branches)
+    if type(writer) is not Primitive:
+        return False
+    if type(reader) is Primitive:
+        return is_readable(reader.type, writer.type)
+    if type(reader) is Union:
+        for branch in reader.branches:
+            if type(branch) is not Primitive:
+                return False
+            if is_readable(branch.type, writer.type):
+                return True
+    return False
 
 
 def _check_absent(walk: _Walk, visit: _Visit, field: Field) -> _Steps:

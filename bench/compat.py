@@ -1,0 +1,190 @@
+"""The whole command over 1,000 schemas of 40 fields and 7 KB, and where its time goes.
+
+    python -m bench.compat [--schemas 1000] [--runs 3]
+
+Each row is the shortest of some cold runs of `headrace compat check` in a process of its own: against a folder, a git
+branch and a registry of as many subjects, once where every schema changed and once where one in fifty did. Beside
+them, in the same run: the interpreter alone, which nothing can beat, and a bare `json.loads` of every text. The last
+rows divide the work inside one process, in processor time. A machine that others use doubles the figures, so compare
+rows of one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from avro_schema import parse_schema
+from avro_schema.json_reader import read_json
+from compat import CompatibilityLevel, VersionedSchema, check_level
+
+FIELDS = 40
+CHANGED_EVERY = 50
+DOC = "in which unit it is given and when it is left out."
+PHASES = 300
+"""Schemas whose phases are timed."""
+
+TYPES: tuple[Any, ...] = (
+    "long",
+    "string",
+    ["null", "string"],
+    {"type": "long", "logicalType": "timestamp-millis"},
+    ["null", "double"],
+    {"type": "array", "items": "string"},
+    {"type": "bytes", "logicalType": "decimal", "precision": 18, "scale": 4},
+    {"type": "map", "values": "long"},
+)
+
+
+def schema_text(number: int, *, is_new: bool) -> str:
+    """A schema as people lay them out; the new one has a further field and other documentation."""
+    fields: list[dict[str, Any]] = []
+    for index in range(FIELDS - 1):
+        node = TYPES[(number + index) % len(TYPES)]
+        field = {
+            "name": f"attribute_{index}_of_event",
+            "type": node,
+            "doc": f"What number {index} means in event {number}, {DOC}",
+        }
+        if isinstance(node, list):
+            field["default"] = None
+        fields.append(field)
+    fields.append(
+        {
+            "name": "state",
+            "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID", "SENT"], "default": "NEW"},
+        }
+    )
+    if is_new:
+        fields.append({"name": "note", "type": ["null", "string"], "default": None, "doc": "Added."})
+    head = {"type": "record", "name": f"Event{number}", "namespace": "bench.events", "doc": "One event."}
+    lines = ",\n    ".join(json.dumps(field) for field in fields)
+    return f'{json.dumps(head)[:-1]},\n  "fields": [\n    {lines}\n  ]\n}}\n'
+
+
+def write_schemas(folder: Path, count: int, is_new: Callable[[int], bool]) -> Path:
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"event{number}.avsc").write_text(schema_text(number, is_new=is_new(number)), encoding="utf-8")
+    return folder
+
+
+def seconds(arguments: list[str], folder: Path, runs: int) -> tuple[float, float]:
+    """The shortest time of some cold runs, by the clock and of the processor, children included."""
+    best, best_cpu = float("inf"), float("inf")
+    for _ in range(runs):
+        begin, cpu = time.perf_counter(), os.times()
+        done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
+        best, after = min(best, time.perf_counter() - begin), os.times()
+        used = after.children_user + after.children_system - cpu.children_user - cpu.children_system
+        best_cpu = min(best_cpu, used)
+        if done.returncode:
+            raise SystemExit(f"{arguments} ended with {done.returncode}:\n{done.stdout[-500:]}{done.stderr[-500:]}")
+    return best, best_cpu
+
+
+def commit(folder: Path) -> None:
+    for arguments in (
+        ["init", "-q", "-b", "main"],
+        ["add", "released"],
+        ["mv", "-k", "released", "schemas"],
+        ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "-q", "-m", "schemas"],
+    ):
+        subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@contextmanager
+def registry(folder: Path) -> Iterator[str]:
+    """The URL of a registry that holds the released schemas."""
+    command = [sys.executable, "-m", "headrace", "registry", "serve"]
+    command += ["--data-dir", str(folder / "data"), "--registry-listen", "127.0.0.1:0"]
+    with (
+        (folder / "registry.log").open("w") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip().partition("=")[2]
+            register = [sys.executable, "-m", "headrace", "schema", "register", "released", "--registry-url", url]
+            subprocess.run(register, cwd=folder, check=True, capture_output=True)
+            yield url
+        finally:
+            process.terminate()
+
+
+def phase(name: str, work: Callable[[], Any], count: int) -> Any:
+    begin = time.process_time()
+    result = work()
+    print(f"  {name:<34} {(time.process_time() - begin) * 1000 / count:8.3f} ms a schema")
+    return result
+
+
+def phases() -> None:
+    """One process, schema by schema."""
+    news = [schema_text(number, is_new=True) for number in range(PHASES)]
+    olds = [schema_text(number, is_new=False) for number in range(PHASES)]
+    print(f"inside one process, {len(news[0])} characters a schema:")
+    phase("json.loads, for comparison", lambda: [json.loads(text) for text in news], PHASES)
+    phase("reading JSON with its positions", lambda: [read_json(text) for text in news], PHASES)
+    candidates = phase("parsing", lambda: [parse_schema(text) for text in news], PHASES)
+    earlier = [VersionedSchema(1, parse_schema(text)) for text in olds]
+    pairs = list(zip(candidates, earlier, strict=True))
+    for level in (CompatibilityLevel.BACKWARD, CompatibilityLevel.FULL):
+        phase(
+            f"comparing at {level.value}",
+            lambda level=level: [check_level(new, [old], level) for new, old in pairs],  # type: ignore[misc]
+            PHASES,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The compatibility check over many schemas.")
+    parser.add_argument("--schemas", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--no-registry", action="store_true", help="leave the registry's rows out")
+    args = parser.parse_args()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    print(f"{args.schemas} schemas of {FIELDS} fields, {cores} cores, shortest of {args.runs} cold runs")
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        write_schemas(folder / "released", args.schemas, lambda _: False)
+        commit(folder)
+        (folder / "schemas").rename(folder / "old")
+        (folder / "old").rename(folder / "released")
+        changed = write_schemas(folder / "schemas", args.schemas, lambda _: True).name
+        some = write_schemas(folder / "some", args.schemas, lambda number: number % CHANGED_EVERY == 0).name
+        load = "import json,pathlib; [json.loads(p.read_text()) for p in pathlib.Path('schemas').iterdir()]"
+        row("the interpreter alone", [sys.executable, "-c", "pass"], folder, args.runs)
+        row("json.loads of every text", [sys.executable, "-c", load], folder, args.runs)
+        check = [sys.executable, "-m", "headrace", "compat", "check", "--quiet"]
+        row("against itself as a folder", [*check, "released", "--against", "released"], folder, args.runs)
+        places = {"a folder": ["--against", "released"], "git": ["--against", "git:main:schemas"]}
+        for label, against in places.items():
+            row(f"all changed, {label}", [*check, changed, *against], folder, args.runs)
+            row(f"1 in {CHANGED_EVERY} changed, {label}", [*check, some, *against], folder, args.runs)
+        row(
+            "all changed, a folder, 1 process", [*check, changed, *places["a folder"], "--jobs", "1"], folder, args.runs
+        )
+        if not args.no_registry:
+            with registry(folder) as url:
+                row("all changed, a registry", [*check, changed, "--against-registry", url], folder, args.runs)
+                row("1 in 50 changed, a registry", [*check, some, "--against-registry", url], folder, args.runs)
+    phases()
+
+
+def row(label: str, arguments: list[str], folder: Path, runs: int) -> None:
+    elapsed, used = seconds(arguments, folder, runs)
+    print(f"  {label:<34} {elapsed:8.2f} s {used:8.2f} s of processor", flush=True)
+
+
+if __name__ == "__main__":
+    main()
