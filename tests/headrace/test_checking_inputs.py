@@ -182,7 +182,7 @@ def test_a_file_without_permission(
     assert "cannot be read: Permission denied" in capsys.readouterr().err
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     data=st.one_of(
         st.binary(max_size=200), st.text(alphabet='{}[]",:\\ \nabtypenmfield0123', max_size=200).map(str.encode)
