@@ -89,7 +89,10 @@ def subject_of(place: SchemaPlace, strategy: str, rules: Sequence[SubjectRule] =
         NoSubject: it needs the schema's name, and the schema has none.
     """
     template = next((rule.template for rule in rules if rule.covers(place.path)), STRATEGIES[strategy].template)
-    return _filled(template, place)
+    subject = _filled(template, place)
+    if not subject:
+        raise NoSubject("the subject of this file would be empty; give it one by a rule for its file")
+    return subject
 
 
 def needs_record(strategy: str, rules: Sequence[SubjectRule]) -> bool:

@@ -171,6 +171,10 @@ def test_subjects_that_cannot_be_told() -> None:
         subject_of(SchemaPlace("a.avsc", "R"), "topic-record")
 
 
+    with pytest.raises(NoSubject, match="would be empty"):
+        subject_of(SchemaPlace("a.avsc"), "topic", [SubjectRule("*", "")])
+
+
 @given(st.text(min_size=1).filter(lambda text: "/" not in text and text not in (".", "..")))
 def test_a_topic_is_found_again_in_its_subject(topic: str) -> None:
     if not topic.endswith(("-key", "-value", ".avsc", ".json")):

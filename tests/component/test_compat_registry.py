@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -311,6 +312,12 @@ def test_register_in_the_order_of_types_or_not_at_all(registry: Served, run: Run
     assert run("schema", "register", "schemas/missing.avsc", *url)[0] == 2
     write(orders='{"type": }')
     assert run("schema", "register", "schemas", *url)[0] == 3
+
+
+def test_a_subject_that_cannot_be_sent(registry: Served, run: Run) -> None:
+    Path(os.fsdecode(b"schemas/\xff.avsc")).write_text('"int"')
+    code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url)
+    assert (code, out, err.count("\n")) == (2, "", 1)
 
 
 def test_two_files_of_one_subject(registry: Served, run: Run) -> None:

@@ -21,6 +21,7 @@ from compat.outcome import FailureKind
 from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from registry.client import RegisteredSchema, RegistryClient, SchemaReference
 from registry.errors import (
+    InvalidSubject,
     RegistryError,
     SchemaNotFound,
     ServiceError,
@@ -59,6 +60,8 @@ class RegistryBaseline:
         try:
             with ThreadPoolExecutor(CONNECTIONS) as pool:
                 return self._histories(wanted, choice, pool)
+        except InvalidSubject as error:
+            raise BaselineFailed.because(FailureKind.UNREADABLE, self.name, str(error)) from None
         except RegistryError as error:
             raise BaselineFailed.because(FailureKind.REGISTRY, self.name, str(error)) from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
