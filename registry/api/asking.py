@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flask import request
 
 from registry.access.needs import denied
@@ -32,11 +34,15 @@ def is_restricted() -> bool:
     return rights().everywhere is None
 
 
-def require_rights_in(body: object) -> None:
+def require_rights_in(body: object, standing_for: Callable[[str], str]) -> None:
     """Refuses a body that brings other subjects in which its sender has no right to.
 
     A schema shows what it refers to, so that must be readable. An alias gives those who have rights on one subject the
     same rights on another, which only an administrator of that other one can give.
+
+    Args:
+        body: what was sent.
+        standing_for: the subject that a subject stands for.
 
     Raises:
         AccessRefused: it does.
@@ -45,9 +51,11 @@ def require_rights_in(body: object) -> None:
     if rights().everywhere is Right.ADMIN:
         return
     place = (request.view_args or {}).get("subject", "")
-    if isinstance(body, SchemaRequest):
+    if isinstance(body, SchemaRequest) and body.references:
+        # They are looked for where an alias leads.
+        subject = standing_for(subject_name(place))
         for reference in body.references:
-            _require(Right.READ, in_context_of(subject_name(place), reference.subject))
+            _require(Right.READ, in_context_of(subject, reference.subject))
     elif isinstance(body, ConfigChange) and body.values.alias:
         _require(Right.ADMIN, in_context_of(scope_name(place) or "", body.values.alias))
 

@@ -246,7 +246,7 @@ def read_body(payload: type[_Payload], kind: type[T]) -> T:
     except ValidationError as error:
         raise BadRequest(400, _described(error.messages, value)) from error
     assert isinstance(loaded, kind)
-    require_rights_in(loaded)
+    require_rights_in(loaded, services().lookup.standing_for)
     return loaded if services().keeps_rules else _without_rules(loaded)
 
 

@@ -65,6 +65,10 @@ class Lookup:
             lambda repository: repository.subjects(wanted, deleted=deleted, deleted_only=deleted_only)
         )
 
+    def standing_for(self, subject: str) -> str:
+        """The subject that a subject stands for, which is itself unless it is an alias."""
+        return self._database.read(lambda repository: aliased(repository, subject))
+
     def versions(
         self, subject: str, *, deleted: bool, deleted_only: bool, deleted_as_negative: bool = False
     ) -> list[int]:
@@ -88,8 +92,8 @@ class Lookup:
 
         return self._database.read(read)
 
-    def version(self, subject: str, version: int, *, deleted: bool) -> StoredVersion:
-        """One version, or the newest that is not deleted for `LATEST`.
+    def version(self, subject: str, version: int, *, deleted: bool, elsewhere: bool = True) -> StoredVersion:
+        """One version, or the newest that is not deleted for `LATEST`; with `elsewhere` also of another context.
 
         Raises:
             SubjectNotFound: the subject has no visible version at all.
@@ -97,12 +101,11 @@ class Lookup:
         """
 
         def read(repository: Repository) -> StoredVersion:
+            def find(name: str) -> StoredVersion | None:
+                return repository.version(name, version, deleted=deleted and version != LATEST)
+
             name = aliased(repository, subject)
-            found = self._first(
-                repository,
-                name,
-                lambda other: repository.version(other, version, deleted=deleted and version != LATEST),
-            )
+            found = self._first(repository, name, find) if elsewhere else find(name)
             if found is None:
                 _require_subject(repository, name, deleted=deleted)
                 raise VersionNotFound(subject=name, version=version)
@@ -240,6 +243,7 @@ class Lookup:
                 _require_subject(repository, name, deleted=True)
                 raise VersionNotFound(subject=name, version=version)
             schemas = repository.referencing(found.subject, found.version, deleted=deleted)
+            schemas = [schema for schema in schemas if self._is_readable(repository, schema)]
             return sorted({schema.schema_id for schema in schemas})
 
         return self._database.read(read)
@@ -313,6 +317,10 @@ class Lookup:
         """
         return schemas
 
+    def _is_readable(self, repository: Repository, schema: StoredSchema) -> bool:
+        """Whether whoever asks may read a schema."""
+        return True
+
     def _first(self, repository: Repository, subject: str, find: Callable[[str], T | None]) -> T | None:
         """What is found under a subject, else under one of that name in another context."""
         found = find(subject)
@@ -335,7 +343,7 @@ class Lookup:
 
         def find(other: str) -> tuple[StoredSchema, StoredVersion] | None:
             stored = repository.schema(context_of(other), schema_id)
-            if stored is None:
+            if stored is None or not self._is_shown(other):
                 return None
             versions = repository.versions(subject=other, schema_key=stored.row_key, deleted=True)
             used = max(versions, key=lambda item: (not item.deleted, item.version), default=None)

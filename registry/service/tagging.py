@@ -28,7 +28,8 @@ class Tagging:
         """
         if change.rule_set is not None:
             check_rule_set(change.rule_set)
-        old = self._lookup.version(subject, version, deleted=False)
+        # Only what is read is looked for in other contexts: what is written goes where the path says.
+        old = self._lookup.version(subject, version, deleted=False, elsewhere=False)
         content = old.schema.content
         metadata = content.metadata if change.metadata is None else change.metadata
         request = SchemaRequest(
@@ -54,6 +55,6 @@ class Tagging:
     def _version_before(self, subject: str, new_version: int | None) -> StoredVersion | None:
         number = LATEST if new_version is None or new_version <= 1 else new_version - 1
         try:
-            return self._lookup.version(subject, number, deleted=False)
+            return self._lookup.version(subject, number, deleted=False, elsewhere=False)
         except VersionNotFound:
             return None

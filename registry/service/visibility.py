@@ -39,7 +39,10 @@ class RestrictedLookup(Lookup):
         return (name for name in super()._elsewhere(repository, subject) if self._may_read(name))
 
     def _readable(self, repository: Repository, schemas: list[StoredSchema]) -> list[StoredSchema]:
-        found = [schema for schema in schemas if any(map(self._may_read, repository.subjects_using(schema.row_key)))]
+        found = [schema for schema in schemas if self._is_readable(repository, schema)]
         if not found:
             raise AccessRefused("Denied: no subject that uses this schema may be read")
         return found
+
+    def _is_readable(self, repository: Repository, schema: StoredSchema) -> bool:
+        return any(map(self._may_read, repository.subjects_using(schema.row_key)))
