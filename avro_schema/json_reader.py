@@ -14,6 +14,7 @@ import json
 import math
 import re
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from avro_schema.errors import SchemaParseError
@@ -39,9 +40,21 @@ _LITERALS = {"true": True, "false": False, "null": None}
 
 
 class JsonObject(dict[str, JsonValue]):
+    """An object whose places are not known: every offset that the schema parser may ask for is 0."""
+
+    __slots__ = ()
+    offset = 0
+    offsets: Mapping[str, int] = dict.fromkeys(
+        ("type", "name", "fields", "items", "values", "symbols", "size", "default", "order", "aliases"), 0
+    )
+
+
+class PlacedObject(JsonObject):
     """An object; `offsets` says where each member's value begins, `offset` where the object does."""
 
     __slots__ = ("offset", "offsets")
+    offset: int
+    offsets: dict[str, int]
 
     def __init__(self, offset: int) -> None:
         super().__init__()
@@ -109,6 +122,11 @@ def read_json(text: str, source: str = "") -> Document:
     return document
 
 
+def item_offset(items: list[JsonValue], index: int) -> int:
+    """Where an item of an array begins; 0 where places are not known."""
+    return items.offsets[index] if isinstance(items, JsonArray) else 0
+
+
 def plain(value: JsonValue) -> JsonValue:
     """The value in plain dicts and lists, free of its source."""
     if isinstance(value, dict):
@@ -139,7 +157,7 @@ def _read_object(document: Document, start: int, depth: int) -> tuple[JsonValue,
     if depth > DEPTH_MAX:
         document.fail(f"nested deeper than {DEPTH_MAX} levels", start)
     text = document.text
-    value = JsonObject(start)
+    value = PlacedObject(start)
     offsets = value.offsets
     at = _skip(text, start + 1)
     if text.startswith("}", at):

@@ -39,9 +39,9 @@ class _NoDefault:
 NO_DEFAULT: Final = _NoDefault()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Position:
-    """Where a node begins in its source text.
+    """Where a node begins in its source text; `quick_json` has a kind that looks for it when it is asked.
 
     `line` and `column` count from 1 (columns in characters); `pointer` is the JSON pointer of RFC 6901, "" for the
     whole document.
@@ -50,6 +50,14 @@ class Position:
     pointer: str
     line: int
     column: int
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Position):
+            return NotImplemented
+        return (self.pointer, self.line, self.column) == (other.pointer, other.line, other.column)
+
+    def __hash__(self) -> int:
+        return hash((self.pointer, self.line, self.column))
 
 
 NOWHERE: Final = Position("", 0, 0)

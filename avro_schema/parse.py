@@ -16,7 +16,8 @@ from types import MappingProxyType
 from typing import Final, NoReturn
 
 from avro_schema.defaults import DefaultCheck, shown
-from avro_schema.json_reader import Document, JsonArray, JsonObject, plain, read_json
+from avro_schema.errors import SchemaParseError
+from avro_schema.json_reader import Document, JsonObject, item_offset, plain, read_json
 from avro_schema.logical import logical_type
 from avro_schema.model import (
     NO_DEFAULT,
@@ -38,6 +39,7 @@ from avro_schema.model import (
     Union,
 )
 from avro_schema.names import COMPLEX_TYPES, NAME_RULE, PRIMITIVES, full_name, is_name, name_problem
+from avro_schema.quick_json import read_quickly
 from avro_schema.text import canonical_text
 
 NODES_MAX = 200_000
@@ -66,15 +68,24 @@ def parse_schema(text: str, *, references: Sequence[Schema] = (), source: str = 
     Raises:
         SchemaParseError: the text is not a schema; the error says where and what was expected.
     """
-    document = read_json(text, source)
+    quick = read_quickly(text, source)
+    if quick is not None:
+        try:
+            return _parsed(quick, references, strict)
+        except SchemaParseError:
+            pass  # the careful reading says what and where
+    return _parsed(read_json(text, source), references, strict)
+
+
+def _parsed(document: Document, references: Sequence[Schema], strict: bool) -> Schema:
     parser = _Parser(document, _known_names(document, references), strict)
     root = parser.parse_type(document.root, document.offset, "", "")
-    schema = Schema(root, MappingProxyType(parser.names), text, source)
+    schema = Schema(root, MappingProxyType(parser.names), document.text, document.source)
     try:
         parser.finish()
         if parser.later:
             # The canonical text moves a type to its first use, so it may nest deeper than the text that was read.
-            read_json(canonical_text(schema), source)
+            read_json(canonical_text(schema), document.source)
     except RecursionError:
         document.fail("the types of this schema hold each other too deeply", document.offset)
     return schema
@@ -116,9 +127,9 @@ class _Parser:
             return self.reference(value, offset, pointer, namespace)
         if isinstance(value, JsonObject):
             return self.parse_object(value, pointer, namespace)
-        if not isinstance(value, JsonArray):
+        if not isinstance(value, list):
             self.fail(f"{shown(value)} is not a schema; expected a type name, an object or an array", offset, pointer)
-        return self.parse_union(value, pointer, namespace)
+        return self.parse_union(value, offset, pointer, namespace)
 
     def reference(self, text: str, offset: int, pointer: str, namespace: str) -> Reference:
         if not text or text in COMPLEX_TYPES or text == "union":
@@ -132,12 +143,12 @@ class _Parser:
                 self.later.append((name, pointer, offset))
         return Reference(name, self.document.position(pointer, offset))
 
-    def parse_union(self, value: JsonArray, pointer: str, namespace: str) -> Type:
+    def parse_union(self, value: list[JsonValue], offset: int, pointer: str, namespace: str) -> Type:
         branches: list[Type] = []
         seen: dict[str, int] = {}
         for i, item in enumerate(value):
-            where, at = f"{pointer}/{i}", value.offsets[i]
-            if isinstance(item, JsonArray):
+            where, at = f"{pointer}/{i}", item_offset(value, i)
+            if isinstance(item, list):
                 self.fail("a union directly inside a union; put its branches into the outer one", at, where)
             branch = self.parse_type(item, at, where, namespace)
             key = _branch_key(branch)
@@ -145,7 +156,7 @@ class _Parser:
                 self.fail(f"the union has {key} twice (branches {seen[key]} and {i}); keep one", at, where)
             seen[key] = i
             branches.append(branch)
-        return Union(tuple(branches), self.document.position(pointer, value.offset))
+        return Union(tuple(branches), self.document.position(pointer, offset))
 
     def parse_object(self, value: JsonObject, pointer: str, namespace: str) -> Type:
         kind = value.get("type")
@@ -178,7 +189,7 @@ class _Parser:
     def parse_record(self, value: JsonObject, pointer: str, namespace: str) -> Type:
         name, aliases = self.names_of(value, pointer, namespace)
         items = value.get("fields")
-        if not isinstance(items, JsonArray):
+        if not isinstance(items, list):
             self.fail(
                 f'record {name.full} without a list of "fields"', value.offsets.get("fields", value.offset), pointer
             )
@@ -187,7 +198,7 @@ class _Parser:
         fields: list[Field] = []
         seen: set[str] = set()
         for i, item in enumerate(items):
-            fields.append(self.parse_field(item, items.offsets[i], f"{pointer}/fields/{i}", name, seen))
+            fields.append(self.parse_field(item, item_offset(items, i), f"{pointer}/fields/{i}", name, seen))
         record = Record(
             name,
             tuple(fields),
@@ -280,7 +291,7 @@ class _Parser:
 
     def symbols_of(self, value: JsonObject, name: Name, pointer: str) -> tuple[str, ...]:
         items = value.get("symbols")
-        if not isinstance(items, JsonArray):
+        if not isinstance(items, list):
             self.fail(
                 f'enum {name.full} without a list of "symbols"', value.offsets.get("symbols", value.offset), pointer
             )
@@ -288,9 +299,9 @@ class _Parser:
         for i, symbol in enumerate(items):
             where = f"{pointer}/symbols/{i}"
             if not isinstance(symbol, str) or not is_name(symbol):
-                self.fail(f"{shown(symbol)} is not an enum symbol; expected {NAME_RULE}", items.offsets[i], where)
+                self.fail(f"{shown(symbol)} is not an enum symbol; expected {NAME_RULE}", item_offset(items, i), where)
             if symbol in seen:
-                self.fail(f'enum {name.full} has the symbol "{symbol}" twice', items.offsets[i], where)
+                self.fail(f'enum {name.full} has the symbol "{symbol}" twice', item_offset(items, i), where)
             seen[symbol] = None
         return tuple(seen)
 
@@ -325,19 +336,21 @@ class _Parser:
         aliases = []
         for i, alias in enumerate(self.aliases_of(value, pointer)):
             full = full_name(alias, name.namespace)
-            problem = name_problem(full, check_namespace=self.strict)
+            problem = name_problem(full, check_namespace=False)  # Avro Java looks at the namespace of names only
             if problem is not None:
-                self.fail(f"alias: {problem}", value["aliases"].offsets[i], f"{pointer}/aliases/{i}")
+                self.fail(f"alias: {problem}", item_offset(value["aliases"], i), f"{pointer}/aliases/{i}")
             aliases.append(full)
         return name, tuple(dict.fromkeys(aliases))
 
     def aliases_of(self, value: JsonObject, pointer: str) -> list[str]:
         items = value["aliases"]
-        if not isinstance(items, JsonArray):
+        if not isinstance(items, list):
             self.fail(f"aliases: expected a list of names, found {shown(items)}", value.offsets["aliases"], pointer)
         for i, item in enumerate(items):
             if not isinstance(item, str):
-                self.fail(f"{shown(item)} is not an alias; expected a text", items.offsets[i], f"{pointer}/aliases/{i}")
+                self.fail(
+                    f"{shown(item)} is not an alias; expected a text", item_offset(items, i), f"{pointer}/aliases/{i}"
+                )
         return list(dict.fromkeys(items))
 
     def define(self, node: NamedType, value: JsonObject, pointer: str) -> Type:
@@ -442,7 +455,7 @@ def _not_a_type(text: str) -> str:
 
 
 def _no_type(value: JsonObject, kind: JsonValue) -> str:
-    if isinstance(kind, JsonObject | JsonArray):
+    if isinstance(kind, dict | list):
         return 'the "type" of a schema object must be a type name; write the inner schema in place of this object'
     if kind is None and "type" not in value:
         return 'a schema object without "type"'

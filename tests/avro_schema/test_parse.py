@@ -107,7 +107,11 @@ def test_text_that_is_not_json(text, line, column, words):
         ('{"type": "record", "name": "é", "fields": []}', "/name", "is not a name"),
         ('{"type": "record", "name": "a..B", "fields": []}', "/name", "namespace"),
         ('{"type": "record", "name": "int", "fields": []}', "/name", "built-in type"),
-        ('{"type": "record", "name": "R", "aliases": ["x-"], "fields": []}', "/aliases/0", '"x-" is not a name'),
+        (
+            '{"type": "record", "name": "R", "aliases": ["n..m", "x-"], "fields": []}',
+            "/aliases/1",
+            '"x-" is not a name',
+        ),
         ('{"type": "record", "name": "R"}', "", 'without a list of "fields"'),
         (record({"type": "int"}), "/fields/0", 'without "name"'),
         (record({"name": "a"}), "/fields/0", 'without "type"'),

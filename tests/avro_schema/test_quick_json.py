@@ -1,0 +1,133 @@
+"""The quick reading gives what the careful one gives - schema, positions, errors - or leaves the text to it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from avro_schema import Enum, Field, Fixed, Position, Record, SchemaParseError, parse_schema, walk
+from avro_schema import parse as parse_module
+from avro_schema.json_reader import DEPTH_MAX, NUMBER_CHARS_MAX, plain, read_json
+from avro_schema.quick_json import LaterPosition, read_quickly
+from tests.strategies import schema_values
+
+
+def carefully(text: str) -> Any:
+    """As `outcome`, with the careful reading alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parse_module, "read_quickly", lambda text, source: None)
+        return outcome(text)
+
+
+def outcome(text: str) -> Any:
+    """The schema with every position in it, or the error with its own."""
+    try:
+        schema = parse_schema(text, source="s")
+    except SchemaParseError as error:
+        return error.message, error.position, error.source
+    return schema, schema.names, [place(node.position) for node in nodes(schema.root)]
+
+
+def nodes(root: Any) -> Any:
+    for node in walk(parse_module.Schema(root)):
+        yield node
+        if isinstance(node, Record):
+            yield from node.fields
+
+
+def place(position: Position) -> tuple[str, int, int]:
+    return position.pointer, position.line, position.column
+
+
+@given(schema_values(), st.sampled_from([None, 1]), st.data())
+@settings(max_examples=150, deadline=None)
+def test_schemas_and_broken_schemas_are_the_same_read_either_way(
+    value: Any, indent: int | None, data: st.DataObject
+) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    assert outcome(text) == carefully(text)
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(len(text), start + 6)))
+    piece = data.draw(st.sampled_from(('"', "{", "}", "[", "]", ",", ":", "\\", "\n", " ", "1e999", "é", "null", "")))
+    broken = text[:start] + piece + text[end:]
+    assert outcome(broken) == carefully(broken)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        '"int" x',
+        '\ufeff"int"',
+        '{"type": "int", "type": "long"}',
+        '{"type": "int", "a": NaN}',
+        '{"type": "int", "a": -Infinity}',
+        '{"type": "int", "a": 1e999}',
+        '{"type": "int", "a": %s}' % ("1" * (NUMBER_CHARS_MAX + 1)),
+        '{"type": "int", "a": 0.%s}' % ("1" * NUMBER_CHARS_MAX),
+        '{"type": "int", "a": "\\ud800"}',
+        '{"type": "int", "a": "\ud800"}',
+        '{"type": "int", "a": "\t"}',
+        '{"type": "int", "a": %s}' % ("[" * DEPTH_MAX + "]" * DEPTH_MAX),
+        '{"type": "int", "a": %s}' % ("[" * 100_000 + "]" * 100_000),
+    ],
+    ids=lambda text: ascii(text[:30]),
+)
+def test_what_json_does_not_allow_is_left_to_the_careful_reading(text: str) -> None:
+    assert read_quickly(text, "") is None
+    with pytest.raises(SchemaParseError) as told:
+        parse_schema(text)
+    assert told.value.position.line == 1
+
+
+@pytest.mark.parametrize("depth", [DEPTH_MAX - 1, DEPTH_MAX])
+def test_the_deepest_nesting_is_the_same(depth: int) -> None:
+    text = '{"type": "int", "a": %s}' % ("[" * (depth - 1) + "]" * (depth - 1))
+    quick = read_quickly(text, "")
+    assert quick is not None
+    assert plain(quick.root) == plain(read_json(text).root)
+
+
+def test_many_shallow_values_are_not_taken_for_deep_ones() -> None:
+    assert read_quickly(json.dumps([[]] * 1000), "") is not None
+
+
+def test_a_position_is_found_when_it_is_asked_for() -> None:
+    text = '{"type": "record", "name": "é",\n  "fields": []}'.replace("é", "R")
+    schema = parse_schema('{"type": "record", "name": "R", "doc": "é",\n "fields": [\n  {"name": "a", "type": "int"}]}')
+    assert isinstance(schema.root, Record)
+    (field,) = schema.root.fields
+    assert isinstance(field.position, LaterPosition)
+    assert field.position == Position("/fields/0", 3, 3)
+    assert field.type.position == Position("/fields/0/type", 3, 25)
+    assert hash(field.position) == hash(Position("/fields/0", 3, 3))
+    assert parse_schema(text).root.position != field.position
+
+
+def test_positions_can_be_sent_and_copied() -> None:
+    position = parse_schema('\n["null",\n "int"]').root.branches[1].position  # type: ignore[union-attr]
+    assert pickle.loads(pickle.dumps(position)) == Position("/1", 3, 2)
+    assert copy.deepcopy(position) == position
+    assert repr(pickle.loads(pickle.dumps(position))) == "Position(pointer='/1', line=3, column=2)"
+
+
+def test_named_types_of_every_kind_are_placed() -> None:
+    text = (
+        '[{"type": "enum", "name": "E", "symbols": ["A"]},\n {"type": "fixed", "name": "F", "size": 2},\n'
+        ' {"type": "map", "values": {"type": "array", "items": "E"}}, {"type": "F"}]'
+    )
+    refused = carefully(text)
+    assert outcome(text) == refused
+    allowed = text.replace(', {"type": "F"}', "")
+    schema, _, places = outcome(allowed)
+    assert [type(node) for node in schema.root.branches[:2]] == [Enum, Fixed]
+    assert outcome(allowed) == carefully(allowed)
+    assert ("/2/values/items", 3, 55) in places
+    assert Field not in map(type, schema.root.branches)
