@@ -28,13 +28,28 @@ from registry.storage.looks import Looks
 logger = logging.getLogger(__name__)
 
 THREADS: Final = 16  # requests that the application answers at once; the database's pool has a connection for each
+STRANGERS_THREADS: Final = 8  # of their own for those whose sender is not known at once: they wait for a slow hash
 WAITING_MAX: Final = 2000  # requests that are in a thread or wait for one; more are told to come back
 BODYLESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 KEPT_METHODS: Final = frozenset({"GET", "HEAD", "POST"})
+KEY_BYTES_MAX: Final = 512  # of a key of what is kept as it is; a request may be a hundred times as long
 KEY_HEADERS: Final = frozenset({b"accept", b"content-type", b"confluent-accept-unknown-properties"})
 """Headers that answers depend on, apart from who asks."""
 
+REQUEST_ID: Final = b"x-request-id"
+"""Goes back with the answer as it came, so that a client's log and ours can be laid side by side."""
+
+REQUEST_ID_BYTES_MAX: Final = 200  # a longer one is no id
+
 Send = Callable[[Any], Awaitable[None]]
+
+
+class _Lane:
+    """Threads, and how many requests are in one of them or wait for one."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = ThreadPoolExecutor(threads, thread_name_prefix="registry")
+        self.waiting = 0
 
 
 class Front:
@@ -67,8 +82,8 @@ class Front:
         self._observe = (Nobody() if observer is None else observer).answered
         self._cache = AnswerCache(cache_bytes_max)
         self._leases = Leases(looks)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="registry")
-        self._waiting = 0
+        self._known = _Lane(THREADS)
+        self._strangers = _Lane(STRANGERS_THREADS)
         self._on_end = on_end
         self.on_start: Callable[[], Coroutine[Any, Any, None]] | None = None
         """Runs beside the requests for as long as they are answered."""
@@ -89,7 +104,8 @@ class Front:
             elif message["type"] == "lifespan.shutdown":
                 if beside is not None:
                     beside.cancel()
-                await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+                for lane in (self._known, self._strangers):
+                    await asyncio.get_running_loop().run_in_executor(None, lane.threads.shutdown)
                 await self._leases.close()
                 self._on_end()
                 await send({"type": "lifespan.shutdown.complete"})
@@ -100,11 +116,16 @@ class Front:
         method = scope["method"]
         authorization: str | None = None
         said: list[bytes] = []
+        echoed: tuple[tuple[bytes, bytes], ...] = ()
         for header in scope["headers"]:
             if header[0] in KEY_HEADERS:
                 said += header
             elif header[0] == b"authorization":
-                authorization = header[1].decode("latin-1")
+                value = header[1].decode("latin-1")
+                # As the application sees two of them, which are nobody's.
+                authorization = value if authorization is None else f"{authorization},{value}"
+            elif header[0] == REQUEST_ID and len(header[1]) <= REQUEST_ID_BYTES_MAX:
+                echoed = ((REQUEST_ID, header[1]),)
         principal = self._recall(authorization)
         answer: Answer | None = None
         if method in BODYLESS:
@@ -119,7 +140,7 @@ class Front:
                     answer, is_kept = await self._answered(scope, said, body, principal)
                 finally:
                     self._bodies.release(body)
-        await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers + echoed})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
         seconds = time.perf_counter() - began
         self._observe(
@@ -161,17 +182,18 @@ class Front:
 
     async def _applied(self, scope: Any, body: Body, principal: Principal | None) -> Answer:
         """What the application answers, which is called in a thread."""
-        if self._waiting >= WAITING_MAX:
+        lane = self._strangers if principal is None else self._known
+        if lane.waiting >= WAITING_MAX:
             return problem(503)
-        self._waiting += 1
+        lane.waiting += 1
         try:
             environ = environ_of(scope, body, principal)
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call, self._application, environ)
+            return await asyncio.get_running_loop().run_in_executor(lane.threads, call, self._application, environ)
         except Exception:
             logger.exception("request failed: method=%s", scope["method"])
             return problem(500)
         finally:
-            self._waiting -= 1
+            lane.waiting -= 1
 
 
 def problem(status: int) -> Answer:
@@ -190,4 +212,7 @@ def _key(scope: Any, said: list[bytes], content: bytes, principal: Principal) ->
     # No part can hold a NUL byte but the digest, which is there for POST alone. HEAD is answered with what GET was.
     is_post = scope["method"] == "POST"
     digest = hashlib.blake2b(content, digest_size=16).digest() if is_post else b""
-    return b"\0".join((scope["raw_path"], scope["query_string"], *said, digest)), principal.key
+    text = b"\0".join((scope["raw_path"], scope["query_string"], *said, digest))
+    if len(text) > KEY_BYTES_MAX:
+        return hashlib.blake2b(text).digest(), principal.key, "digest"
+    return text, principal.key

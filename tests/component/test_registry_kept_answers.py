@@ -291,3 +291,14 @@ def test_a_subject_is_read_as_it_was_written(fronts: tuple[RegistryBehindFront, 
         assert reader.get("/subjects/a/versions").json == list(range(1, number + 1))
         assert reader.get("/subjects/a/versions").status == 200
         assert reader.observed.cached[-1]
+
+
+def test_an_answer_carries_the_id_of_its_own_request(filled: RegistryBehindFront) -> None:
+    for request_id in ("first", "second", "third"):
+        answer = filled.call("GET", "/schemas/ids/1", None, {"X-Request-ID": request_id})
+        assert {name.lower(): value for name, value in answer.headers.items()}["x-request-id"] == request_id
+    assert filled.observed.cached[-1]
+    without = filled.call("GET", "/schemas/ids/1")
+    assert "x-request-id" not in {name.lower() for name in without.headers}
+    long = filled.call("GET", "/schemas/ids/1", None, {"X-Request-ID": "x" * 201})
+    assert "x-request-id" not in {name.lower() for name in long.headers}
