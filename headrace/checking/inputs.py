@@ -64,9 +64,10 @@ def _expanded(argument: str, stdin_name: str) -> Iterator[SchemaFile]:
     elif argument and "\x00" not in argument and os.path.isdir(argument):  # noqa: PTH112 - "" is not "."
         yield from _below(argument)
     elif _is_pattern(argument) and not os.path.exists(argument):  # noqa: PTH110
+        fixed = argument[: len(re.split(r"[*?\[]", argument)[0])].rpartition("/")[0]
         for path in sorted(glob.glob(argument, recursive=True)):  # noqa: PTH207
             if not os.path.isdir(path):  # noqa: PTH112
-                yield SchemaFile(path, PurePath(path).name)
+                yield SchemaFile(path, path[len(fixed) :].lstrip("/"))
     else:
         yield SchemaFile(argument, PurePath(argument).name)
 

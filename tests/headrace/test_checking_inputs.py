@@ -69,6 +69,50 @@ def test_pipes_in_a_folder_are_left_alone(folder: Path, capsys: pytest.CaptureFi
     assert "s/a.avsc:1:66: error: the type Missing is not defined" in captured.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "released", "earlier"),
+    [
+        (["schemas"], ["shop/order"], "shop/order"),
+        (["schemas/**/*.avsc"], ["shop/order", "web/order"], "shop/order"),
+        (["schemas/shop/order.avsc"], ["shop/order", "web/order"], "shop/order"),
+        (["schemas/shop/order.avsc"], ["schemas/shop/order", "shop/order"], "schemas/shop/order"),
+        (["schemas/shop/order.avsc"], ["web/order"], "web/order"),
+        (["schemas"], ["order-value", "shop/other"], "order-value"),
+        (["schemas"], ["shop/order/v2", "shop/order/v10", "shop/order/header"], "shop/order/v10"),
+        (["schemas"], ["order-value/1", "order-value/2"], "order-value/2"),
+        (["schemas"], ["web/renamed"], "web/renamed"),
+    ],
+)
+def test_where_a_folder_holds_the_earlier_version(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], released: list[str], earlier: str
+) -> None:
+    Path("schemas/shop").mkdir(parents=True)
+    Path("schemas/shop/order.avsc").write_text(RECORD % ("Order", "long"))
+    for name in released:
+        Path(f"released/{name}.avsc").parent.mkdir(parents=True, exist_ok=True)
+        Path(f"released/{name}.avsc").write_text(RECORD % ("Order" if name == earlier else "Other", "long"))
+    code = main(["compat", "check", *arguments, "--against", "released", "--require-subject"])
+    captured = capsys.readouterr()
+    assert (code, captured.err) == (0, "")
+    assert f"with released/{earlier}.avsc" in captured.out
+
+
+def test_files_that_could_each_be_the_earlier_version(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("released/a/order.avsc", "released/b/order.avsc", "order.avsc"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text('"int"')
+    assert main(["compat", "check", "order.avsc", "--against", "released"]) == 2
+    assert capsys.readouterr().err.startswith("order.avsc: error: a/order.avsc, b/order.avsc could each be its earlier")
+
+
+def test_a_new_file_is_not_compared_with_another_topics(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, record in (("released/orders/value.avsc", "Order"), ("schemas/users/value.avsc", "User")):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(RECORD % (record, "long"))
+    assert main(["compat", "check", "schemas", "--against", "released", "--subject={folder}-value"]) == 0
+    assert "released/ has no earlier version" in capsys.readouterr().out
+
+
 def test_types_of_other_files_in_any_order() -> None:
     types = TypeSet({"z": RECORD % ("Z", "Y"), "x": RECORD % ("X", "string"), "y": RECORD % ("Y", "X")})
     assert [str(name) for name in types.schema("z").names] == ["X", "Y", "Z"]

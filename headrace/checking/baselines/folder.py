@@ -1,26 +1,30 @@
 """A folder of released schemas, laid out like the new ones.
 
 The earlier version of `schemas/shop/order.avsc`, given as `schemas`, is `shop/order.avsc` in the folder; else the file
-called after its subject, as `schema download` writes it; else the only file there of that name; else the only one whose
-record has that name. A folder `shop/order/`, or one called after the subject, holds several versions: its files in the
-order of the numbers in their names.
+called after its subject, as `schema download` writes it; else the only one whose record has that name. A file that was
+given by itself is also found by as much of its path as is there, or as the only file of its name. A folder called
+`shop/order/`, or after the subject, holds several versions: the files in it that are called by a number, in their
+order. Several files that could be meant are an error, since the wrong one would give a wrong answer.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from urllib.parse import quote
 
-from compat.outcome import Failure
+from compat.outcome import Failure, FailureKind
 from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.checking.inputs import SUFFIX, find_files, read_text
 from headrace.checking.type_sets import TypeSet, root_name
 
 SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."
 """What stands as it is in a file that is called after its subject; the rest is percent-encoded."""
+
+
+VERSION_NAME = re.compile(r"(?:.*[-_.])?v?\d+(?:[._]\d+)*", re.IGNORECASE)
+"""A file that is one version of several: 1, v2, order-v3, 1.0.2."""
 
 
 class FolderBaseline:
@@ -77,37 +81,53 @@ class Layout:
     def __init__(self, paths: Mapping[str, str], texts: Mapping[str, str]) -> None:
         self._paths = paths
         self._texts = texts
-        self._folders: dict[str, list[str]] | None = None
+        self._versions: dict[str, list[str]] = {}
         self._by_name: dict[str, list[str]] = {}
         self._by_record: dict[str, list[str]] | None = None
 
     def versions_of(self, wanted: Wanted) -> list[str]:
-        """The names of the earlier versions, oldest first."""
+        """The names of the earlier versions, oldest first.
+
+        Raises:
+            BaselineFailed: several files could be the earlier version, and none is it rather than the others.
+        """
         key = wanted.file.key
         if key in self._paths:
             return [self._paths[key]]
         self._sort_folders()
-        assert self._folders is not None
         subject = quote(wanted.subject, safe=SUBJECT_CHARS, errors="replace")
         if f"{subject}{SUFFIX}" in self._paths:
             return [self._paths[f"{subject}{SUFFIX}"]]
-        inside = self._folders.get(key.removesuffix(SUFFIX)) or self._folders.get(subject)
-        if inside:
-            return [self._paths[key] for key in sorted(inside, key=_natural)]
-        same_name = self._by_name.get(os.path.basename(key), [])  # noqa: PTH119
-        if len(same_name) == 1:
-            return [self._paths[same_name[0]]]
-        same_record = self._of_record(wanted.record)
-        return [self._paths[same_record[0]]] if len(same_record) == 1 else []
+        versions = self._versions.get(key.removesuffix(SUFFIX)) or self._versions.get(subject)
+        if versions:
+            return [self._paths[key] for key in sorted(versions, key=_natural)]
+        likely = self._likely(wanted)
+        if len(likely) > 1:
+            message = f"{', '.join(likely[:3])} could each be its earlier version; name the one with --against FILE"
+            raise BaselineFailed([Failure(FailureKind.UNREADABLE, wanted.file.path, message)])
+        return [self._paths[key] for key in likely]
+
+    def _likely(self, wanted: Wanted) -> Sequence[str]:
+        """The keys of files that are like it in name. Where folders were named, their layout says more than a name."""
+        same_name: Sequence[str] = ()
+        if "/" not in wanted.file.key:
+            parts = wanted.file.path.split("/")
+            for at in range(len(parts) - 1):
+                if "/".join(parts[at:]) in self._paths:
+                    return ["/".join(parts[at:])]
+            same_name = self._by_name.get(parts[-1], [])
+            if len(same_name) == 1:
+                return same_name
+        return self._of_record(wanted.record) or same_name
 
     def _sort_folders(self) -> None:
-        if self._folders is not None:
+        if self._by_name:
             return
-        self._folders = {}
         for key in self._paths:
             folder, _, name = key.rpartition("/")
-            self._folders.setdefault(folder, []).append(key)
             self._by_name.setdefault(name, []).append(key)
+            if VERSION_NAME.fullmatch(name.removesuffix(SUFFIX)):
+                self._versions.setdefault(folder, []).append(key)
 
     def _of_record(self, record: str) -> Sequence[str]:
         if self._by_record is None:

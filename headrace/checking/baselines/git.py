@@ -80,6 +80,7 @@ class _Revision:
         self._texts: dict[str, str] = {}
         self._failures: dict[str, Failure] = {}
         self._found: dict[str, str | None] = {}
+        self._layouts: dict[str, Layout] = {}
         self._types = TypeSet({}, strict=False, prefix=f"{revision}:", more=[lambda _: self._all_texts()])
 
     def require(self, place: str) -> None:
@@ -100,7 +101,9 @@ class _Revision:
     def _placed(self, wanted: Wanted, place: str) -> str | None:
         if place in self._tree:
             return place
-        found = self._layout(place).versions_of(wanted)
+        if place not in self._layouts:
+            self._layouts[place] = self._layout(place)
+        found = self._layouts[place].versions_of(wanted)
         return found[-1] if found else None
 
     def _layout(self, place: str) -> Layout:
@@ -118,8 +121,13 @@ class _Revision:
         before = self._renames.get(path)
         if before is not None:
             return before
-        same = self._gone_by_record.get(wanted.record, [])
-        return same[0] if len(same) == 1 and wanted.record else None
+        same = self._gone_by_record.get(wanted.record, []) if wanted.record else []
+        if len(same) > 1:
+            likely = ", ".join(same[:3])
+            raise GitFailed(
+                f"{likely} could each be the earlier version of {path}; name it as git:{self._revision}:PATH"
+            )
+        return same[0] if same else None
 
     @cached_property
     def _renames(self) -> Mapping[str, str]:
