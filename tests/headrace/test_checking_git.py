@@ -355,3 +355,13 @@ def test_explain(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert (words[0].upper().replace("-", "_") if words else "NAME_MISMATCH") in out
     assert main(["compat", "explain", "nothing"]) == 2
+
+
+def test_two_files_that_could_each_be_renamed(repository: Path, check: Check) -> None:
+    commit("twice", v1__order=ORDER % ("int", ""), v2__order=ORDER % ("string", ""))
+    for name in ("v1", "v2", "schemas"):
+        git("rm", "-q", f"{name}/order.avsc")
+    Path("order.avsc").write_text(ORDER % ("long", NOTE))
+    code, _, err = check("order.avsc", "--against", "git:main")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "schemas/order.avsc, v1/order.avsc, v2/order.avsc could each be the earlier version of order.avsc" in err
