@@ -1,0 +1,45 @@
+"""Writes the tables of rules and lints in docs/compat.md from compat/: `python tools/compat_page.py`.
+
+A test keeps the page current. Each table stands between a comment that names it and one that ends it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from compat.catalogue import CATALOGUE  # noqa: E402  # after the checkout was put on the path
+
+PAGE = ROOT / "docs" / "compat.md"
+
+
+def tables() -> dict[str, str]:
+    rules = [f"| `{row.id}` | {row.purpose} | {row.why} |\n" for row in CATALOGUE.values() if not row.is_lint]
+    lints = [
+        f"| `{row.id}` | {row.severity.value} | {row.purpose} | {row.why} |\n"
+        for row in CATALOGUE.values()
+        if row.is_lint
+    ]
+    return {
+        "rules": "".join(("| rule | what it asks | why |\n|---|---|---|\n", *rules)),
+        "lints": "".join(("| lint | severity | what it asks | why |\n|---|---|---|---|\n", *lints)),
+    }
+
+
+def page(text: str) -> str:
+    """The page with its tables as they should be."""
+    for name, table in tables().items():
+        begin, end = f"<!-- {name}: made by tools/compat_page.py -->\n", f"<!-- end of {name} -->\n"
+        pattern = re.compile(f"({re.escape(begin)}).*?({re.escape(end)})", re.DOTALL)
+        text, count = pattern.subn(lambda match, table=table: f"{match[1]}\n{table}\n{match[2]}", text)
+        if count != 1:
+            raise SystemExit(f"{PAGE}: expected one table between {begin.strip()} and {end.strip()}, found {count}")
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
