@@ -134,7 +134,7 @@ class _RawPath:
         raw = environ.get("RAW_URI") or environ.get("REQUEST_URI")
         if raw:
             path, _, query = raw.partition("?")
-            if "://" in path.partition("/")[0] + path[:8]:
+            if "://" in path and not path.startswith("/"):
                 # The absolute form of a request target, which proxies send.
                 path = "/" + path.split("://", 1)[1].partition("/")[2]
             # A trailing slash says nothing here: the Java client and deployment tools send one.

@@ -56,6 +56,10 @@ class RegistryBehindFront(Registry):
     def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
         payload = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         named = {"content-type": CONTENT_TYPE} | {name.lower(): value for name, value in (headers or {}).items()}
+        return self.call_with(method, path, list(named.items()), payload)
+
+    def call_with(self, method: str, path: str, headers: list[tuple[str, str]], payload: bytes = b"") -> Answer:
+        """A call with these headers, of which some may be there twice."""
         raw_path, _, query = path.partition("?")
         scope = {
             "type": "http",
@@ -65,7 +69,7 @@ class RegistryBehindFront(Registry):
             "path": unquote(raw_path),
             "raw_path": raw_path.encode(),
             "query_string": query.encode(),
-            "headers": [(name.encode(), value.encode("latin-1")) for name, value in named.items()],
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
             "server": ("localhost", 80),
             "client": ("127.0.0.1", 1),
         }

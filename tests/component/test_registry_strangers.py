@@ -1,0 +1,93 @@
+"""Requests of those who are not known yet, or say twice who they are, and what they cost the others."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from registry_calls import STRING
+from registry_front import RegistryBehindFront
+
+from registry.access.authenticator import UsersFile
+from registry.access.passwords import Cost, PasswordHash
+from registry.access.users import user_line
+from registry.api.front import THREADS
+from registry.storage.database import Database, sqlite_url
+
+MEGABYTE = 1024 * 1024
+
+
+def basic(name: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+ROOT = {"Authorization": basic("root", "root")}
+
+
+@pytest.fixture
+def front(tmp_path: Path) -> Iterator[RegistryBehindFront]:
+    users = tmp_path / "users"
+    users.write_text(user_line("root", PasswordHash.of("root", b"salt", Cost(4, 1, 1))) + "\ngrant root admin *\n")
+    url = sqlite_url(tmp_path / "registry.db")
+    database = Database(url)
+    database.upgrade()
+    database.close()
+    front = RegistryBehindFront(url, users=UsersFile(users))
+    assert front.call("POST", "/subjects/a/versions", {"schema": STRING}, ROOT).status == 200
+    yield front
+    front.close()
+
+
+def test_passwords_that_are_waited_for_hold_up_nobody_who_is_known(
+    front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    monkeypatch.setattr(PasswordHash, "matches", lambda *_: goes_on.wait(60) and False)
+    wrong = {"Authorization": basic("root", "wrong")}
+    with ThreadPoolExecutor(2 * THREADS) as strangers:
+        answers = [strangers.submit(front.call, "GET", "/subjects", None, wrong) for _ in range(2 * THREADS)]
+        try:
+            assert front.call("GET", "/subjects", headers=ROOT).status == 200
+            assert not any(answer.done() for answer in answers)
+        finally:
+            goes_on.set()
+        assert {answer.result().status for answer in answers} == {401}
+
+
+def test_who_sends_two_authorizations_is_nobody(front: RegistryBehindFront) -> None:
+    root, wrong = ("authorization", ROOT["Authorization"]), ("authorization", basic("root", "wrong"))
+    statuses = [
+        front.call_with("GET", "/subjects/a/versions/1", headers).status
+        for headers in ([root], [root], [wrong, root], [root, wrong], [root, root])
+    ]
+    assert front.observed.cached[-4]
+    assert statuses == [200, 200, 401, 401, 401]
+
+
+def test_requests_as_long_as_can_be_are_not_kept_as_they_are(front: RegistryBehindFront) -> None:
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(80):
+            path = f"/subjects/a/versions/1?pad={number}-{'x' * 50_000}"
+            for _ in range(2):
+                assert front.call("GET", path, headers=ROOT).status == 200
+            assert front.observed.cached[-1]
+        assert tracemalloc.get_traced_memory()[0] - before < MEGABYTE
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("path", ["/x://y/subjects/a/versions", "/://subjects/a/versions"])
+def test_what_looks_like_a_url_within_a_path_is_none(front: RegistryBehindFront, path: str) -> None:
+    assert front.call("GET", path, headers=ROOT).status == 404
+
+
+def test_targets_may_be_urls(front: RegistryBehindFront) -> None:
+    for scheme in ("http", "https", "HTTP"):
+        assert front.call("GET", f"{scheme}://proxied/subjects/a/versions", headers=ROOT).json == [1]
