@@ -33,9 +33,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import sqlalchemy as sa  # noqa: E402
-from registry_load import CONTENT_TYPE, GENERATOR, Load, Rate, run_load  # noqa: E402
-from registry_servers import SERVERS  # noqa: E402
 
+from bench.support.registry_load import CONTENT_TYPE, GENERATOR, Load, Rate, run_load  # noqa: E402
+from bench.support.registry_servers import SERVERS  # noqa: E402
 from registry.storage.database import Database  # noqa: E402
 from registry.storage.models import ContextRow, SchemaRow, SubjectRow, VersionRow  # noqa: E402
 
@@ -133,7 +133,7 @@ def served(database_url: str, workers: int) -> Iterator[Running]:
 @contextmanager
 def other_server(name: str, database_url: str, workers: int) -> Iterator[Running]:
     port = free_port()
-    command = [sys.executable, str(ROOT / "bench" / "registry_servers.py"), name, database_url, str(port)]
+    command = [sys.executable, str(ROOT / "bench" / "support" / "registry_servers.py"), name, database_url, str(port)]
     with running([*command, str(workers)], f"http://127.0.0.1:{port}") as it:
         yield it
 

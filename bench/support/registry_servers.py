@@ -1,4 +1,4 @@
-"""The registry behind other servers, for `bench/registry.py`: `python bench/registry_servers.py NAME URL PORT`.
+"""The registry behind other servers, for `bench/registry.py`: `python bench/support/registry_servers.py NAME URL PORT`.
 
 All but `front` serve the Flask application alone, which reads the database for every answer.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 THREADS = 16
 
