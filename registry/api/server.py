@@ -11,6 +11,7 @@ import gc
 import http.client
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -19,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024  # connections that wait to be accepted, of each worker
 CONNECTIONS_MAX: Final = 4096  # of one worker, idle ones included
+OTHER_FILES: Final = 256  # that a worker may have open beside its connections
 IDLE_S: Final = 60  # a client has so long for the head of its next request
 HEADERS_BYTES_MAX: Final = 64 * 1024  # of the head of a request, in which subjects may be long
 STALLED_S: Final = 30  # a client that takes nothing of its answer for so long is cut off
@@ -110,7 +113,7 @@ def serve(taken: TakenPort, make_front: Callable[[], Front], *, workers: int = 1
         ),
         websockets=False,
         backlog=BACKLOG,
-        backpressure=CONNECTIONS_MAX,
+        backpressure=connections_max(),
         respawn_failed_workers=True,
         workers_kill_timeout=GRACEFUL_STOP_S,
         log_level=LogLevels.warning,
@@ -130,6 +133,23 @@ def serve(taken: TakenPort, make_front: Callable[[], Front], *, workers: int = 1
     except SystemExit as end:
         return 0 if server.interrupt_signal else int(end.code or 0)
     return 0
+
+
+def connections_max() -> int:
+    """As many connections as a worker may have open files for, which the system is asked to allow enough of.
+
+    A worker that cannot accept for want of a file would try again and again, and take a core for it.
+    """
+    wanted = CONNECTIONS_MAX + OTHER_FILES
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
+        return CONNECTIONS_MAX
+    if most == resource.RLIM_INFINITY or most > allowed:
+        more = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, most))
+            allowed = more
+    return max(1, min(CONNECTIONS_MAX, allowed - OTHER_FILES))
 
 
 def _started(front: Front, parent: int, port: int) -> Front:
