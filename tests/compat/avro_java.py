@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.java import ensure_java
 
-SOURCE = Path(__file__).resolve().parent.parent / "java" / "CompatOracle.java"
+SOURCES = Path(__file__).resolve().parent.parent / "java"
 JARS = ("avro-1*.jar", "jackson-*.jar", "slf4j-api*.jar", "commons-compress*.jar")
 TIMEOUT_S = 600
 
@@ -23,15 +23,24 @@ def java_verdicts(pairs: Iterable[tuple[str, str]], work_dir: Path) -> list[dict
     Raises:
         headrace.java.JavaNotFoundError: there is no Java here.
     """
+    return java_answers("CompatOracle", ({"reader": reader, "writer": writer} for reader, writer in pairs), work_dir)
+
+
+def java_answers(program: str, questions: Iterable[dict[str, Any]], work_dir: Path) -> list[dict[str, Any]]:
+    """The answers of a program of `tests/java`, a line for each question.
+
+    Raises:
+        headrace.java.JavaNotFoundError: there is no Java here.
+    """
     environment = dict(os.environ)
     java = ensure_java(work_dir, environment) / "bin" / "java"
-    requests = work_dir / "pairs.jsonl"
+    requests = work_dir / "questions.jsonl"
     with requests.open("w", encoding="utf-8") as stream:
-        for reader, writer in pairs:
-            stream.write(json.dumps({"reader": reader, "writer": writer}) + "\n")
+        for question in questions:
+            stream.write(json.dumps(question) + "\n")
     with requests.open("rb") as stream:
         answer = subprocess.run(
-            [str(java), "-XX:+UseSerialGC", "-cp", _classpath(), str(SOURCE)],
+            [str(java), "-XX:+UseSerialGC", "-cp", _classpath(), str(SOURCES / f"{program}.java")],
             stdin=stream,
             capture_output=True,
             env=environment,
