@@ -131,8 +131,8 @@ class _RawPath:
         self._application = application
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        raw = environ.get("RAW_URI") or environ.get("REQUEST_URI")
-        if raw:
+        raw = environ.get("RAW_URI", environ.get("REQUEST_URI"))
+        if raw is not None:
             path, _, query = raw.partition("?")
             if "://" in path and not path.startswith("/"):
                 # The absolute form of a request target, which proxies send.

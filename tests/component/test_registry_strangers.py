@@ -91,3 +91,9 @@ def test_what_looks_like_a_url_within_a_path_is_none(front: RegistryBehindFront,
 def test_targets_may_be_urls(front: RegistryBehindFront) -> None:
     for scheme in ("http", "https", "HTTP"):
         assert front.call("GET", f"{scheme}://proxied/subjects/a/versions", headers=ROOT).json == [1]
+
+
+def test_a_target_without_a_path_is_the_root(front: RegistryBehindFront) -> None:
+    # What servers make of `GET host HTTP/1.1`.
+    answer = front.call("GET", "")
+    assert (answer.status, answer.json) == (200, {})

@@ -194,6 +194,18 @@ def test_a_line_of_the_access_log(tmp_path: Path) -> None:
     assert (second["client"], second["user"], len(second["path"])) == ("", "", 1000)
 
 
+def test_a_line_has_each_key_once_and_no_text_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    log = AccessLog(str(path))
+    headers = [(name, value) for name in (b"user-agent", b"x-request-id") for value in (b"a", b'b","user":"root')]
+    Operation(None, log).answered(scope(method="M" * 9999, headers=headers), "", 405, 0, 0.1, None, cached=False)
+    log.close()
+    pairs = json.loads(path.read_text(), object_pairs_hook=list)
+    assert len(dict(pairs)) == len(pairs)
+    assert dict(pairs)["method"] == "M" * 1000
+    assert (dict(pairs)["agent"], dict(pairs)["user"]) == ('b","user":"root', "")
+
+
 def test_the_access_log_follows_rotation(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     now = 0.0
