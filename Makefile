@@ -9,14 +9,16 @@ BIN := .venv/bin
 DATA_DIR ?= headrace-data/demo
 PYTEST_ARGUMENTS ?=
 FUZZ_EXAMPLES ?= 50
+PAIRS ?= 20000
+SEED ?= $(shell date +%s)
 
 # What `make test` leaves out: tests that need more than Python and Java, and the long ones that kill real processes
 # again and again. `make test-full` runs all.
 SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or s3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fault test-kafka test-postgres test-node test-java test-full fuzz check format bench setup \
-	setup-dev clean
+.PHONY: help demo test test-fault test-kafka test-postgres test-node test-java test-compat test-full fuzz check format \
+	bench setup setup-dev clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +44,10 @@ test-node: setup-dev ## the registry under its clients of Node, which npm fetche
 
 test-java: setup-dev ## against Confluent's own Java client and schema classes, which Maven fetches
 	@$(BIN)/python -m pytest -m java $(PYTEST_ARGUMENTS)
+
+test-compat: setup-dev ## the compatibility check against Avro Java on 20,000 pairs; PAIRS=n, SEED=n for the same ones
+	@HEADRACE_COMPAT_PAIRS=$(PAIRS) HEADRACE_COMPAT_SEED=$(SEED) $(BIN)/python -m pytest -s \
+	  tests/compat/test_compat_avro_java.py tests/compat/test_compat_reading.py $(PYTEST_ARGUMENTS)
 
 fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPLES=n of each kind
 	@HEADRACE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/component/test_registry_fuzz.py $(PYTEST_ARGUMENTS)

@@ -102,10 +102,9 @@ def _pairs_inside(pair: Pair, candidate: Schema, earlier: Schema) -> Iterator[Pa
             yield Pair(here_values, there_values, (*pair.path, "{}"), here_values.position)
         case (Union(), _) | (_, Union()):
             there_branches = [earlier.resolve(node) for node in _branches(pair.there)]
-            for branch in _branches(pair.here):
-                known_branch = _earlier_branch(candidate.resolve(branch), there_branches)
-                if known_branch is not None:
-                    yield Pair(branch, known_branch, pair.path, branch.position)
+            here_branches = [(node, candidate.resolve(node)) for node in _branches(pair.here)]
+            for branch, known_branch in _matched(here_branches, there_branches):
+                yield Pair(branch, known_branch, pair.path, branch.position)
 
 
 def earlier_field(field: Field, record: Record) -> Field | None:
@@ -118,8 +117,26 @@ def _branches(node: Type) -> Sequence[Type]:
     return node.branches if isinstance(node, Union) else (node,)
 
 
-def _earlier_branch(here: Type, branches: Sequence[Type]) -> Type | None:
-    return next((branch for branch in branches if _is_same_branch(here, branch)), None)
+def _matched(here: Sequence[tuple[Type, Type]], there: Sequence[Type]) -> Iterator[tuple[Type, Type]]:
+    """The branches that belong together: of one full name, else, where that has no counterpart, of one short name.
+
+    Args:
+        here: branches as they stand, and with references followed.
+    """
+    full = [(node, known) for node, resolved in here for known in there if _full(resolved) == _full(known)]
+    yield from full
+    for node, resolved in here:
+        for known in there:
+            is_alone = all(node is not one for one, _ in full) or all(known is not other for _, other in full)
+            if _full(resolved) != _full(known) and is_alone and _is_same_branch(resolved, known):
+                yield node, known
+
+
+def _full(node: Type) -> object:
+    """What a branch is known by in its union."""
+    if isinstance(node, NamedType):
+        return type(node), node.name
+    return node.type if isinstance(node, Primitive) else type(node)
 
 
 def _is_same_branch(here: Type, there: Type) -> bool:
