@@ -170,7 +170,6 @@ def test_subjects_that_cannot_be_told() -> None:
     with pytest.raises(NoSubject, match="in no folder"):
         subject_of(SchemaPlace("a.avsc", "R"), "topic-record")
 
-
     with pytest.raises(NoSubject, match="would be empty"):
         subject_of(SchemaPlace("a.avsc"), "topic", [SubjectRule("*", "")])
 
