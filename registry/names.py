@@ -6,6 +6,8 @@ default one. A subject is named by one text everywhere: `:.context:name`, or pla
 
 from __future__ import annotations
 
+import json
+import re
 import unicodedata
 from dataclasses import dataclass
 from typing import Final
@@ -167,3 +169,15 @@ def _split_valid(text: str) -> tuple[str, str]:
 
 def _is_long(name: str) -> bool:
     return len(name.encode()) > NAME_BYTES_MAX
+
+
+def in_log(name: str | None) -> str:
+    """A subject or scope as one word of a log line: quoted where a reader could take it for more than that.
+
+    None is the scope of the default context.
+    """
+    text = f":{DEFAULT_CONTEXT}:" if name is None else name
+    return text if _PLAIN_WORD.fullmatch(text) else json.dumps(text)
+
+
+_PLAIN_WORD: Final = re.compile(r"[A-Za-z0-9._:/@+-]+")

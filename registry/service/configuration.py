@@ -10,7 +10,7 @@ from compat.errors import InvalidLevel
 from compat.levels import CompatibilityLevel, parse_level
 from registry.domain import ConfigChange, ConfigEntry, Mode
 from registry.errors import InvalidCompatibilityLevel, SubjectLevelNotConfigured, SubjectNotFound
-from registry.names import in_context_of, is_whole_context, scopes_of
+from registry.names import in_context_of, in_log, is_whole_context, scopes_of
 from registry.rules import check_rule_set
 from registry.service.inheritance import effective_config
 from registry.service.modes import mode_of, require_writable
@@ -116,7 +116,7 @@ class Configuration:
         if self._database.read(is_so_already):
             return change
         self._database.write(write)
-        logger.info("configuration changed: scope=%s keys=%s", scope, ",".join(sorted(change.given)))
+        logger.info("configuration changed: scope=%s keys=%s", in_log(scope), ",".join(sorted(change.given)))
         return change
 
     def reset(self, scope: str | None) -> ConfigEntry:
@@ -137,7 +137,7 @@ class Configuration:
             return entry or ConfigEntry(compatibility=self._default_level.value)
 
         removed = self._database.write(remove)
-        logger.info("configuration removed: scope=%s", scope)
+        logger.info("configuration removed: scope=%s", in_log(scope))
         return removed
 
 

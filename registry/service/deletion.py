@@ -16,7 +16,7 @@ from registry.errors import (
     VersionNotSoftDeleted,
     VersionSoftDeleted,
 )
-from registry.names import DEFAULT_CONTEXT, context_scope
+from registry.names import DEFAULT_CONTEXT, context_scope, in_log
 from registry.service.configuration import aliased
 from registry.service.modes import require_writable
 from registry.storage.database import Database
@@ -62,7 +62,7 @@ class Deletion:
             return number
 
         number = self._database.write(delete)
-        logger.info("version deleted: subject=%s version=%d permanent=%s", subject, number, permanent)
+        logger.info("version deleted: subject=%s version=%d permanent=%s", in_log(subject), number, permanent)
         return number
 
     def delete_subject(self, subject: str, *, permanent: bool) -> list[int]:
@@ -96,7 +96,7 @@ class Deletion:
             return chosen
 
         versions = self._database.write(delete)
-        logger.info("subject deleted: subject=%s versions=%d permanent=%s", subject, len(versions), permanent)
+        logger.info("subject deleted: subject=%s versions=%d permanent=%s", in_log(subject), len(versions), permanent)
         return versions
 
     def delete_context(self, context: str) -> None:
@@ -119,7 +119,7 @@ class Deletion:
                 repository.remove_modes([scope])
 
         self._database.write(delete)
-        logger.info("context deleted: context=%s", context)
+        logger.info("context deleted: context=%s", in_log(context))
 
 
 def _claim(repository: Repository, subject: str, state: SubjectState, versions: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ from registry.errors import (
     SubjectModeNotConfigured,
     SubjectNotFound,
 )
-from registry.names import EVERYWHERE, context_of, filter_of_scope, is_whole_context, scopes_of
+from registry.names import EVERYWHERE, context_of, filter_of_scope, in_log, is_whole_context, scopes_of
 from registry.service.inheritance import effective_mode
 from registry.storage.database import Database
 from registry.storage.repository import Repository
@@ -69,7 +69,7 @@ class Modes:
                 repository.put_mode(scope, mode)
 
         self._database.write(write)
-        logger.info("mode changed: scope=%s mode=%s", scope, mode)
+        logger.info("mode changed: scope=%s mode=%s", in_log(scope), mode)
 
     def reset(self, scope: str | None, *, recursive: bool) -> Mode | None:
         """Takes the mode of a scope away and returns what it was.
@@ -94,7 +94,7 @@ class Modes:
             return found
 
         removed = self._database.write(remove)
-        logger.info("mode removed: scope=%s recursive=%s", scope, recursive)
+        logger.info("mode removed: scope=%s recursive=%s", in_log(scope), recursive)
         return removed
 
     def _require_mutable(self) -> None:

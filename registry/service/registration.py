@@ -30,7 +30,7 @@ from registry.errors import (
     SchemaIdMismatch,
     StoreError,
 )
-from registry.names import context_of, in_context_of
+from registry.names import context_of, in_context_of, in_log
 from registry.rules import check_rule_set
 from registry.service.compatibility import Compatibility
 from registry.service.configuration import Configuration, SubjectSettings
@@ -158,7 +158,7 @@ class Registration:
         self._database.keep(stored.schema)
         logger.info(
             "schema registered: subject=%s version=%d schema_id=%d",
-            stored.subject,
+            in_log(stored.subject),
             stored.version,
             stored.schema.schema_id,
         )

@@ -12,7 +12,7 @@ from registry.domain import (
     parse_version,
 )
 from registry.errors import IncompatibleSchema, InvalidSubject, InvalidVersion, SchemaNotFound, SubjectNotFound
-from registry.names import subject_name
+from registry.names import in_log, subject_name
 
 MY = '{"type":"record","name":"My","namespace":"ns","fields":[{"name":"f","type":"otherns.Sub"}]}'
 
@@ -71,3 +71,19 @@ def test_messages() -> None:
     assert str(SubjectNotFound(subject="{x}")) == "Subject '{x}' not found."
     assert (str(SchemaNotFound()), str(SchemaNotFound(schema_id=3))) == ("Schema not found", "Schema 3 not found")
     assert str(IncompatibleSchema(("a", "b"), subject="s")).endswith('for subject "s", details: [a, b]')
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("orders-value", "orders-value"),
+        (":.eu:a/b", ":.eu:a/b"),
+        (None, ":.:"),
+        ("", '""'),
+        ("a version=9", '"a version=9"'),
+        ("a\u2028b", '"a\\u2028b"'),
+        ('"a"', '"\\"a\\""'),
+    ],
+)
+def test_a_name_is_one_word_of_a_log_line(name: str | None, word: str) -> None:
+    assert in_log(name) == word
