@@ -77,6 +77,9 @@ def parse_users(text: str) -> Policy:
     for name, number in first_grant.items():
         if name not in (*hashes, WILDCARD, ANONYMOUS):
             raise UsersFileInvalid(f"line {number}: no line makes {name} a user")
+    if not hashes and not granted[ANONYMOUS]:
+        # Also what a file looks like between being emptied and being written again.
+        raise UsersFileInvalid("it has no user and gives anonymous nothing, so that nobody could do anything")
     everybody = granted[WILDCARD]
     return Policy(
         hashes,

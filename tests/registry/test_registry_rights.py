@@ -197,6 +197,8 @@ def test_a_users_file() -> None:
         ("grant anonymous write *", "line 1: anonymous can only be given read"),
         (f"user anonymous {PasswordHash.of('x', SALT, QUICK)}", "line 1: anonymous is the name of no user"),
         (f"user a:b {PasswordHash.of('x', SALT, QUICK)}", "line 1: a user's name has no colon"),
+        ("", "it has no user and gives anonymous nothing"),
+        ("# nobody yet\ngrant * read *", "it has no user and gives anonymous nothing"),
         ("x" * 5000, "line 1: it is longer than 4096 characters"),
     ],
 )
