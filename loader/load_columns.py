@@ -89,7 +89,8 @@ class Folding(TypeFolding):
                 if fed[i] is not None or name is None:
                     continue
                 merged = self.try_merge(column, present[name], path, within)
-                if merged is not None:
+                # A column that would have to grow takes nothing when it may not: another one may have been the name's.
+                if merged is not None and (self.growing or merged == column.type):
                     fed[i] = present.pop(name)
                     folded[i] = column if merged == column.type else self.retyped(column, merged, path)
         names = {field.name for field in node.fields}

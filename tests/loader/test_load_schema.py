@@ -462,6 +462,25 @@ def test_every_version_finds_a_place_for_every_field_ever_after(versions):
             assert not route_fields(load_root(state), earlier, root_record(earlier)).unplaced
 
 
+def test_a_name_used_again_for_a_narrower_type_leaves_the_older_one_its_column():
+    renamed = field("b", "long", aliases=["a"])
+    versions = [
+        record(field("c", ["null", "int"]), field("d", "int")),
+        record(field("c", ["null", "int"]), field("d", "int"), field("a", "long")),
+        record(field("c", ["null", "int"]), field("d", "int"), renamed),
+        record(field("a", ["null", "int"], aliases=["c"]), field("d", "int"), renamed),
+    ]
+    load = load_root(folded(*versions))
+    route = route_fields(load, versions[1], root_record(versions[1]))
+    assert {routed.column.name: routed.source and routed.source.name for routed in route.columns} == {
+        "c": "c",
+        "d": "d",
+        "b": "a",
+        "a_2": None,
+    }
+    assert not route.unplaced
+
+
 @given(schemas(root="record"))
 def test_every_schema_folds_into_plain_types_that_hold_it(schema):
     state = folded(schema)
