@@ -69,15 +69,5 @@ class Everybody:
 class Nobody:
     """No metrics."""
 
-    def answered(
-        self,
-        scope: Any,
-        route: str,
-        status: int,
-        size: int,
-        seconds: float,
-        principal: Principal | None,
-        *,
-        cached: bool,
-    ) -> None:
+    def answered(self, *_: Any, **__: Any) -> None:
         pass
