@@ -36,12 +36,11 @@ def answers_of(function: Callable[[Item], Answer], items: Sequence[Item], proces
     for share, (process, stream) in enumerate(children, 1):
         with stream:
             data = stream.read()
-        os.waitpid(process, 0)
-        found.append(pickle.loads(data) if data else [function(item) for item in items[share::count]])  # noqa: S301 - our own child's
-    answers: list[Answer | None] = [None] * len(items)
-    for share, part in enumerate(found):
-        answers[share::count] = part
-    return answers  # type: ignore[return-value]  # every place was filled
+        _, status = os.waitpid(process, 0)
+        # One that was killed may have written a part.
+        part = pickle.loads(data) if status == 0 else [function(item) for item in items[share::count]]  # noqa: S301 - our own child's
+        found.append(part)
+    return [found[place % count][place // count] for place in range(len(items))]
 
 
 def _forked(function: Callable[[Item], Answer], items: Sequence[Item]) -> tuple[int, BinaryIO]:
