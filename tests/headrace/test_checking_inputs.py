@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -254,6 +255,22 @@ def test_what_a_killed_process_should_have_done_is_done() -> None:
         return item
 
     assert answers_of(answer, range(100), 3) == list(range(100))
+
+
+def test_half_of_an_answer_is_none(tmp_path: Path) -> None:
+    parent, started = os.getpid(), tmp_path / "started"
+
+    def answer(item: int) -> bytes:
+        if os.getpid() != parent:
+            started.write_text(str(os.getpid()))
+        elif item == 0:
+            while not started.exists() or not started.read_text():
+                time.sleep(0.01)
+            time.sleep(0.3)  # its answers fill the pipe, which nobody reads yet
+            os.kill(int(started.read_text()), signal.SIGKILL)
+        return b"%d" % item * 100_000
+
+    assert answers_of(answer, range(50), 2) == [b"%d" % item * 100_000 for item in range(50)]
 
 
 @pytest.mark.parametrize(
