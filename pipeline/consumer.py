@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
+from kafka import OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError
 
 from avro_schema import Schema, parse_schema
@@ -28,6 +28,7 @@ from pipeline.consumer_count import ConsumerCount
 from pipeline.decoding import Decoder
 from pipeline.delivery import error_text
 from pipeline.errors import SourceUnavailable, UndecodableMessage
+from pipeline.mended_consumer import MendedConsumer
 from pipeline.producer import BOOTSTRAP_TIMEOUT_S, ambient_settings
 
 POLL_MS: Final = 500
@@ -187,14 +188,16 @@ class Consumer:
             self._registry.close()
 
     def _begin(self, topics: list[str], partitions: Sequence[int] | None, from_end: bool) -> None:
+        known_of = {}
+        for topic in topics:
+            known_of[topic] = self._kafka.partitions_for_topic(topic)
+            if not known_of[topic]:
+                raise SourceUnavailable(f"topic {topic} does not exist", topic=topic)
         if self._group is not None:
             self._kafka.subscribe(topics)
             return
         assigned = []
-        for topic in topics:
-            known = self._kafka.partitions_for_topic(topic)
-            if not known:
-                raise SourceUnavailable(f"topic {topic} does not exist", topic=topic)
+        for topic, known in known_of.items():
             for number in sorted(known) if partitions is None else partitions:
                 if number not in known:
                     raise SourceUnavailable(
@@ -247,7 +250,7 @@ class Consumer:
     def _connect(self, group: str | None, from_end: bool) -> Any:
         servers = resolve_bootstrap_servers(self._settings)
         try:
-            return KafkaConsumer(
+            return MendedConsumer(
                 bootstrap_servers=servers,
                 group_id=group,
                 enable_auto_commit=False,

@@ -375,8 +375,9 @@ def read_schema_id(producer: Producer) -> int:
 
 
 def test_a_missing_topic_or_partition_is_named(settings: Settings) -> None:
-    with pytest.raises(SourceUnavailable, match="topic nowhere does not exist"):
-        Consumer(settings, topics=["nowhere"])
+    for group in (None, "g"):
+        with pytest.raises(SourceUnavailable, match="topic nowhere does not exist"):
+            Consumer(settings, topics=["nowhere"], group=group)
     with Producer(settings, app="shop") as producer:
         producer.send("few", {"id": 1, "timestamp": T0}, schema=ORDER)
     with pytest.raises(SourceUnavailable, match="no partition 99"):
