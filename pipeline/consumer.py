@@ -6,7 +6,10 @@
 Without a group it reads all partitions of its topics (or those given) from the beginning and commits nothing. With a
 group, brokers share the partitions out among its members and reading goes on where the group has committed;
 committing is `commit()`, or `auto_commit=True` for at-least-once without a thought: what the application has been
-given and asked beyond is committed now and then and at the end.
+given and asked beyond is committed now and then, before the brokers share the partitions out anew, and at the end.
+
+All that was fetched has been given out before more is asked for, so at every `poll` kafka-python's positions are what
+the application has dealt with; its own automatic commit therefore says what is meant.
 """
 
 from __future__ import annotations
@@ -92,7 +95,7 @@ class Consumer:
         self._group = group
         self._auto_commit = auto_commit
         self._idle_timeout_s = idle_timeout_s
-        self._kafka = self._connect(group, from_end)
+        self._kafka = self._connect(from_end)
         self._registry = registry_client(self._settings)
         self._decoder = Decoder(self._registry, _as_schema(reader_schema), self._settings.loader.time_fields)
         self._count = ConsumerCount(self._settings, self._registry, app) if app is not None else None
@@ -101,7 +104,6 @@ class Consumer:
         self._at_hand: tuple[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
         self._until_end = until_end
-        self._committed_at = time.monotonic()
         self._closed = False
         try:
             self._begin(list(topics), partitions, from_end)
@@ -157,21 +159,30 @@ class Consumer:
     def commit(self) -> None:
         """Commits for the group everything given out so far, also the message at hand.
 
+        Partitions that other members read by now are left out: a commit would take those members back.
+
         Raises:
             SourceUnavailable: the brokers did not take it.
         """
         if self._group is None:
             raise ValueError("there is no group to commit for")
         self._note_given()
-        if not self._given:
-            return
-        try:
-            self._kafka.commit(
-                {partition: OffsetAndMetadata(offset, "", -1) for partition, offset in self._given.items()}
-            )
-        except KafkaError as error:
-            raise SourceUnavailable(f"group {self._group}: offsets not committed: {error_text(error)}") from error
-        self._committed_at = time.monotonic()
+        own = self._kafka.assignment()
+        offsets = {
+            partition: OffsetAndMetadata(offset, "", -1)
+            for partition, offset in self._given.items()
+            if partition in own
+        }
+        if offsets:
+            try:
+                self._kafka.commit(offsets)
+            except KafkaError as error:
+                raise SourceUnavailable(f"group {self._group}: offsets not committed: {error_text(error)}") from error
+        self._given.clear()
+
+    def assignment(self) -> frozenset[tuple[str, int]]:
+        """The topics and partitions that this consumer reads now; in a group, those it was given last."""
+        return frozenset((each.topic, each.partition) for each in self._kafka.assignment())
 
     def close(self) -> None:
         """Ends reading. Only with `auto_commit` is anything committed. Closing again does nothing."""
@@ -223,7 +234,8 @@ class Consumer:
                 return None
             if self._idle_timeout_s is not None and time.monotonic() - quiet_since > self._idle_timeout_s:
                 return None
-            self._now_and_then()
+            if self._count is not None:
+                self._count.now_and_then()
             try:
                 polled = self._kafka.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
             except KafkaError as error:
@@ -241,19 +253,14 @@ class Consumer:
             self._given[partition] = next_offset
             self._at_hand = None
 
-    def _now_and_then(self) -> None:
-        if self._auto_commit and time.monotonic() - self._committed_at > COMMIT_EVERY_S:
-            self.commit()
-        if self._count is not None:
-            self._count.now_and_then()
-
-    def _connect(self, group: str | None, from_end: bool) -> Any:
+    def _connect(self, from_end: bool) -> Any:
         servers = resolve_bootstrap_servers(self._settings)
         try:
             return MendedConsumer(
                 bootstrap_servers=servers,
-                group_id=group,
-                enable_auto_commit=False,
+                group_id=self._group,
+                enable_auto_commit=self._auto_commit,
+                auto_commit_interval_ms=int(COMMIT_EVERY_S * 1000),
                 auto_offset_reset="latest" if from_end else "earliest",
                 allow_auto_create_topics=False,
                 bootstrap_timeout_ms=int(BOOTSTRAP_TIMEOUT_S * 1000),
