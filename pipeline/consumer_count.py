@@ -45,8 +45,9 @@ class ConsumerCount:
         if record.topic == self._topic or record.value is None:
             return
         partition = TopicPartition(record.topic, record.partition)
-        start, _ = self._ranges.get(partition, (record.offset, 0))
-        self._ranges[partition] = (start, record.offset + 1)
+        start, end = self._ranges.get(partition, (record.offset, 0))
+        # Not always onwards: a partition that comes back to this member is read again from its last commit.
+        self._ranges[partition] = (min(start, record.offset), max(end, record.offset + 1))
         counter = self._counters.get(partition)
         if counter is None:
             counter = self._counters[partition] = WindowCounter()

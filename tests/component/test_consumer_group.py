@@ -12,9 +12,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from audit_topic import audit_rows
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, TopicPartition
 
+from audit.row import Tier
 from headrace import Consumer, Producer
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
 
@@ -27,7 +29,9 @@ class Member(threading.Thread):
 
     def __init__(self, settings: Settings, topic: str, auto_commit: bool) -> None:
         super().__init__()
-        self.consumer = Consumer(settings, topics=[topic], group=topic, auto_commit=auto_commit, idle_timeout_s=0.3)
+        self.consumer = Consumer(
+            settings, topics=[topic], group=topic, auto_commit=auto_commit, idle_timeout_s=0.3, app="wall"
+        )
         self.seen: list[tuple[int, int]] = []
         self.ended = threading.Event()
         self.start()
@@ -90,3 +94,6 @@ def test_a_second_member_takes_over_a_partition_and_the_first_does_not_commit_fo
     assert {place: each.offset for place, each in committed.items()} == {
         TopicPartition(topic, partition): end for partition, end in ends.items()
     }
+    rows = [row for row in audit_rows(settings, topic) if row.tier is Tier.CONSUMER]
+    assert sum(row.count for row in rows) == len(first.seen) + len(second.seen)
+    assert all(0 <= row.start < row.end <= ends[row.partition] for row in rows)

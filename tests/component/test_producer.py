@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audit_topic import audit_rows
 from confluent_kafka import Producer as ConfluentProducer
 
 from audit.count import FINGERPRINT_MASK, message_hash
-from audit.ingest import ingest
 from audit.producer_counter import ProducerCounter, Taking
-from audit.row import AuditRow, Outcome, Tier
+from audit.row import Outcome, Tier
 from audit.spool import SPOOL_FOLDER
-from audit.store import AuditStore
 from avro_schema import parse_schema
 from headrace import Consumer, Producer, RegistryClient
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
@@ -57,18 +56,6 @@ def settings(tmp_path: Path, registry_url: str, broker_address: str) -> Settings
         registry=RegistrySettings(url=registry_url),
         kafka=KafkaSettings(bootstrap_servers=broker_address),
     )
-
-
-def audit_rows(settings: Settings, topic: str) -> list[AuditRow]:
-    registry = RegistryClient(settings.registry.url)
-    with AuditStore(settings.data_dir / "audit.db") as store:
-        ingest(
-            store,
-            bootstrap_servers=settings.kafka.bootstrap_servers,
-            topic=settings.audit.topic,
-            schema_text=lambda schema_id: registry.schema_by_id(schema_id).text,
-        )
-        return store.rows(topic)
 
 
 def read(settings: Settings, topic: str, **options: Any) -> list[Any]:

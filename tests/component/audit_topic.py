@@ -1,0 +1,22 @@
+"""What the audit topic says, for tests."""
+
+from __future__ import annotations
+
+from audit.ingest import ingest
+from audit.row import AuditRow
+from audit.store import AuditStore
+from headrace import RegistryClient
+from headrace.settings import Settings
+
+
+def audit_rows(settings: Settings, topic: str) -> list[AuditRow]:
+    """The rows about `topic` that producers, consumers and loaders have published so far."""
+    registry = RegistryClient(settings.registry.url)
+    with AuditStore(settings.data_dir / "audit.db") as store:
+        ingest(
+            store,
+            bootstrap_servers=settings.kafka.bootstrap_servers,
+            topic=settings.audit.topic,
+            schema_text=lambda schema_id: registry.schema_by_id(schema_id).text,
+        )
+        return store.rows(topic)
