@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from headrace.cli.command import EXIT_FAILED, EXIT_OK, CommandError
+from headrace.cli.command import EXIT_FAILED, EXIT_OK, CommandError, CommandParser
 from headrace.settings import SettingsError
 from headrace.version import VERSION
 
@@ -41,6 +41,21 @@ EXTRAS = {
     "demo": "all",
 }
 """Which extra brings the libraries of a subcommand."""
+
+EPILOG = """\
+examples:
+  headrace demo                                             try it: a year of flights, checked
+  headrace up                                               registry, broker, metastore and loads, here
+  headrace compat check schemas/ --against git:origin/main  may this schema change go out?
+
+exit codes:
+  0  fine
+  1  findings that a person must act on: incompatible, lost, held back
+  2  could not tell: a mistake in the command line or settings, or something did not answer
+
+Settings come from headrace.toml, HEADRACE__<SECTION>__<KEY> in the environment, and flags, later ones winning.
+`headrace COMMAND --help` and `headrace COMMAND VERB --help` say more.
+"""
 
 LIBRARIES = frozenset(
     [
@@ -119,12 +134,12 @@ def _configure_logging() -> None:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="headrace",
         description="Avro schema registry with an automatic Hadoop/Hive loader.",
-        epilog="Exit codes: 0 fine, 1 findings, 2 could not tell. `headrace COMMAND --help` says more.",
+        epilog=EPILOG,
     )
-    parser.add_argument("--version", action="version", version=f"headrace {VERSION}")
+    parser.add_argument("-V", "--version", action="version", version=f"headrace {VERSION}", help="show the version")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     wanted = _command_word(arguments)
     for name, summary in SUBCOMMANDS.items():

@@ -14,6 +14,7 @@ from headrace.cli.command import (
     CommandError,
     add_format_flag,
     add_settings_flags,
+    examples,
     print_json,
     print_table,
     settings_from,
@@ -27,14 +28,20 @@ if TYPE_CHECKING:
     from audit.store import AuditStore
     from headrace.settings import Settings
 
-EPILOG = """\
+EPILOG = """
+
 A window is ten minutes of message time. Its verdict:
   complete  every tier counted the same messages
   pending   not equal yet, and less than audit.grace since it ended or was last counted
   short     messages are missing           surplus   there are more than were sent
   mixed     some are missing, others are too many
   unknown   a tier that must have counted is silent
-Exit codes: 0 all complete or pending, 1 short, surplus or mixed, 2 could not tell."""
+
+exit codes:
+  0  all complete or pending
+  1  short, surplus or mixed
+  2  could not tell
+"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "report",
         help="compare what producers, log and tables counted",
         description="Reads the counts that have come since the last report and compares the tiers of every topic.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=examples("audit report", "audit report --topic orders --format json") + EPILOG,
     )
     report.add_argument("--topic", metavar="TOPIC", help="only this topic (default: all)")
     add_settings_flags(report, ("registry.url", "kafka.bootstrap_servers"))

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import signal
 
-from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, settings_from
+from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
 from headrace.settings import Address, Settings
 
 
@@ -21,6 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "`ready broker=HOST:PORT`, once it does. Data is in <data-dir>/broker/. Ends with exit code 0 on SIGTERM "
             "or Ctrl-C."
         ),
+        epilog=examples("broker serve", "broker serve --data-dir /var/lib/headrace --broker-listen 10.0.0.5:9092"),
     )
     add_settings_flags(serve, ("broker.listen",))
     serve.set_defaults(run=run)

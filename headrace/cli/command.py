@@ -1,15 +1,16 @@
-"""What every subcommand shares: the context it runs in, its exit codes and the common flags."""
+"""What every subcommand shares: how its line is read, its exit codes and the common flags."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from headrace.settings import Settings, load_settings
 
@@ -27,11 +28,64 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """Fills a text of one paragraph and leaves one of several lines, such as examples, as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text.rstrip() if "\n" in text else super()._fill_text(text, width, indent)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Tells a mistake in one line, with the word that was probably meant."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=HelpFormatter, **options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses what is not known here, where its neighbours are known, and not in the parser around this one."""
+        words = [str(word) for word in (sys.argv[1:] if args is None else args)]
+        self._refuse_unknown_options(words)
+        known, unknown = super().parse_known_args(words, namespace)
+        if unknown:
+            self.error(f"{' '.join(map(repr, unknown))} is not expected here")
+        return known, unknown
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_FAILED, f"{self.prog}: {message}; see: {self.prog} --help\n")
+
+    def _refuse_unknown_options(self, words: Sequence[str]) -> None:
+        """Before argparse does, which would take the value of an unknown option for a verb and complain of that."""
+        has_verbs = any(action.nargs == argparse.PARSER for action in self._actions)
+        options = [option for option in self._option_string_actions if option.startswith("--")]
+        for before, word in zip(("", *words), words, strict=False):
+            is_verb = has_verbs and word[:1] != "-" and (before[:2] != "--" or "=" in before)
+            if word == "--" or is_verb:
+                return
+            name = word.partition("=")[0]
+            if word.startswith("--") and " " not in name and not any(option.startswith(name) for option in options):
+                self.error(f"there is no option {name}{_probably_meant(name, options)}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        kind = action.option_strings[-1] if action.option_strings else str(action.metavar).lower()
+        meant = _probably_meant(str(value), choices) or f"; expected one of {', '.join(choices)}"
+        self.error(f"there is no {kind} {value!r}{meant}")
+
+
+def _probably_meant(word: str, words: Sequence[str]) -> str:
+    """The end of a sentence, or nothing."""
+    near = difflib.get_close_matches(word, words, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Flag:
     """A command-line flag that sets one key of the settings."""
 
     name: str
+    metavar: str
     key: str
     help: str
 
@@ -39,35 +93,47 @@ class Flag:
 FLAGS: Mapping[str, Flag] = {
     flag.key: flag
     for flag in (
-        Flag("--data-dir", "data_dir", "folder of everything this installation keeps"),
-        Flag("--registry-listen", "registry.listen", "host:port the registry listens on"),
-        Flag("--database-url", "registry.database_url", "SQLAlchemy URL of the registry's database"),
-        Flag("--workers", "registry.workers", "number of processes that serve the registry"),
-        Flag("--users", "registry.users", "file of the registry's users and what each may do"),
-        Flag("--registry-url", "registry.url", "URL of the schema registry; several joined by commas"),
-        Flag("--broker-listen", "broker.listen", "host:port the bundled broker listens on"),
-        Flag("--bootstrap-servers", "kafka.bootstrap_servers", "host:port,… of the Kafka brokers"),
-        Flag("--warehouse", "loader.warehouse", "folder or URI that the tables' files go to"),
-        Flag("--tasks", "loader.tasks", "size of the fixed pool of tasks; 0 is the number of cores"),
-        Flag("--interval", "loader.interval", "time between scheduled loads, such as 10m"),
-        Flag("--partition-by", "loader.partition_by", "hour (dt and hr) or day (dt)"),
-        Flag("--master", "spark.master", "Spark master URL"),
-        Flag("--database", "hive.database", "Hive database of the tables"),
-        Flag("--metastore", "hive.metastore", "thrift://host:port of the Hive metastore"),
-        Flag("--hive-listen", "hive.listen", "host:port of the metastore endpoint"),
-        Flag("--hive-executor", "hive.executor", "spark (change tables) or print (only show the statements)"),
-        Flag("--sql-listen", "sql.listen", "host:port of the SQL endpoint; whoever reaches it runs code as you"),
+        Flag("--data-dir", "FOLDER", "data_dir", "folder of everything this installation keeps"),
+        Flag(
+            "--registry-listen", "HOST:PORT", "registry.listen", "where the registry listens; port 0 takes a free one"
+        ),
+        Flag("--database-url", "URL", "registry.database_url", "SQLAlchemy URL of the registry's database"),
+        Flag("--workers", "N", "registry.workers", "number of processes that serve the registry"),
+        Flag("--users", "FILE", "registry.users", "file of the registry's users and what each may do"),
+        Flag("--registry-url", "URL", "registry.url", "URL of the schema registry; several joined by commas"),
+        Flag("--broker-listen", "HOST:PORT", "broker.listen", "where the bundled broker listens"),
+        Flag("--bootstrap-servers", "HOST:PORT", "kafka.bootstrap_servers", "Kafka brokers; several joined by commas"),
+        Flag("--warehouse", "FOLDER", "loader.warehouse", "folder or file:// URI of the tables' files"),
+        Flag("--tasks", "N", "loader.tasks", "size of the fixed pool of tasks; 0 is the number of cores"),
+        Flag("--interval", "TIME", "loader.interval", "time between scheduled loads: 90s, 10m, 2h"),
+        Flag("--partition-by", "UNIT", "loader.partition_by", "hour (dt and hr) or day (dt)"),
+        Flag("--master", "URL", "spark.master", "Spark master URL"),
+        Flag("--database", "NAME", "hive.database", "Hive database of the tables"),
+        Flag("--metastore", "URL", "hive.metastore", "thrift://host:port of a Hive metastore"),
+        Flag("--hive-listen", "HOST:PORT", "hive.listen", "where `headrace up` serves the metastore"),
+        Flag("--hive-executor", "NAME", "hive.executor", "spark (change tables) or print (only show the statements)"),
+        Flag(
+            "--sql-listen",
+            "HOST:PORT",
+            "sql.listen",
+            "where `up` serves SQL for PyHive and beeline; whoever reaches it runs code as you",
+        ),
     )
 }
 
 
 def add_settings_flags(parser: argparse.ArgumentParser, keys: Sequence[str]) -> None:
     """Adds `--config`, `--data-dir` and the flags of `keys`."""
-    group = parser.add_argument_group("settings")
+    group = parser.add_argument_group("settings, each before the environment and the file")
     group.add_argument("--config", type=Path, metavar="FILE", help="settings file (default: headrace.toml)")
+    defaults = Settings().masked()
     for key in ("data_dir", *keys):
         flag = FLAGS[key]
-        group.add_argument(flag.name, dest=f"{SETTING_PREFIX}{key}", metavar="VALUE", help=flag.help)
+        section, _, name = key.partition(".")
+        values = defaults[section]
+        default = values[name] if isinstance(values, dict) else values
+        shown = f"{flag.help} (default: {default})" if default not in ("", "None") else flag.help
+        group.add_argument(flag.name, dest=f"{SETTING_PREFIX}{key}", metavar=flag.metavar, help=shown)
 
 
 def settings_from(args: argparse.Namespace) -> Settings:
@@ -94,8 +160,15 @@ def flag_values(args: argparse.Namespace) -> dict[str, str]:
     }
 
 
+def examples(*lines: str) -> str:
+    """The end of a help text."""
+    return "\n".join(("examples:", *(f"  headrace {line}" for line in lines)))
+
+
 def add_format_flag(parser: argparse.ArgumentParser, choices: Sequence[str] = ("text", "json")) -> None:
-    parser.add_argument("--format", choices=choices, default=choices[0], help="what standard output gets")
+    parser.add_argument(
+        "--format", choices=choices, default=choices[0], help="what standard output gets (default: %(default)s)"
+    )
 
 
 def print_json(value: Any) -> None:

@@ -29,17 +29,18 @@ from headrace.checking.options import (
 )
 from headrace.checking.output import parse_outputs, print_outcome, write_outputs
 from headrace.checking.run import CheckOptions, check, with_leniency
-from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, print_table, settings_from
+from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, print_table, settings_from
 from headrace.cli.compat_diff import configure_diff
 from headrace.version import VERSION
 
-EPILOG = """\
-examples:
-  headrace compat check schemas/ --against git:origin/main
-  headrace compat check schemas/ --against-registry http://127.0.0.1:8081 --since origin/main
-  headrace compat check order.avsc --against released/ --level FULL
-  headrace compat check order.avsc --against v1.avsc v2.avsc v3.avsc --level FULL_TRANSITIVE
-  headrace compat check schemas/ --against git:main --format github --output sarif=compat.sarif
+EXAMPLES = examples(
+    "compat check schemas/ --against git:origin/main",
+    "compat check schemas/ --against-registry http://127.0.0.1:8081 --since origin/main",
+    "compat check order.avsc --against released/ --level FULL",
+    "compat check order.avsc --against v1.avsc v2.avsc v3.avsc --level FULL_TRANSITIVE",
+    "compat check schemas/ --against git:main --format github --output sarif=compat.sarif",
+)
+EXIT_CODES = """
 
 exit codes:
   0  compatible
@@ -58,8 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             help="check new schemas against earlier ones",
             description="Checks whether each SCHEMA is compatible with its earlier versions, as a registry would on "
             "registration. The meaning is that of Avro Java's SchemaCompatibility.",
-            epilog=EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            epilog=EXAMPLES + EXIT_CODES,
         )
     )
     diff = verbs.add_parser(
@@ -67,11 +67,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="show what changed since the earlier version",
         description="Shows what changed in each SCHEMA since its latest earlier version, documentation too, and which "
         "levels allow it. Exit 0 whatever changed.",
+        epilog=examples("compat diff schemas/ --against git:main", "compat diff order.avsc --against released/"),
     )
     add_baseline_flags(diff)
     configure_diff(diff)
     explain = verbs.add_parser(
-        "explain", help="say what a rule or lint asks, and why", description="Explains rules and lints."
+        "explain",
+        help="say what a rule or lint asks, and why",
+        description="Explains rules and lints.",
+        epilog=examples("compat explain", "compat explain TYPE_MISMATCH"),
     )
     explain.add_argument(
         "rule", nargs="?", metavar="RULE", help="such as TYPE_MISMATCH, in any case; default: list all"

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from headrace.cli.command import EXIT_FINDINGS, EXIT_OK, CommandError, settings_from
+from headrace.cli.command import EXIT_FINDINGS, EXIT_OK, CommandError, examples, settings_from
 from headrace.java import JavaNotFoundError, ensure_java
 
 DEFAULT_DATA_DIR = Path("headrace-data/demo")
@@ -20,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "changes a schema on the way, and compares the tables' answers with the data set's. Ends 0 when all are right, "
         "1 when an answer differs or an event is missing or doubled, 2 when it could not run."
     )
+    parser.epilog = examples("demo", "demo --data-dir /tmp/headrace-demo")
     parser.add_argument(
         "--data-dir",
         type=Path,

@@ -16,6 +16,7 @@ from headrace.cli.command import (
     CommandError,
     add_format_flag,
     add_settings_flags,
+    examples,
     print_json,
     print_table,
     settings_from,
@@ -44,14 +45,29 @@ KEYS = (
 GC_THRESHOLD = 1_000_000
 """Objects made between two looks for cycles. Decisions are hundreds of thousands of small values without any, and at
 Python's own 700 the looking takes as long as reading them."""
+EXIT_CODES = """
+
+exit codes:
+  0  done, or another load is running
+  1  a topic needs attention, and is named
+  2  the load could not run; the next one catches up
+"""
 REASONS_SHOWN_MAX = 20  # of a kind, so that a thousand waiting topics do not hide the rest; json has them all
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Loads every topic once: creates and evolves tables, adds files and partitions, exactly once whatever is "
-        "killed on the way. Run it every ten minutes from cron, Oozie or `headrace up`. Exit 0: done; 1: a topic "
-        "needs attention; 2: the load could not run, the next one catches up."
+        "killed on the way. Run it every ten minutes from cron, Oozie or `headrace up`."
+    )
+    parser.epilog = (
+        examples(
+            "load",
+            "load plan",
+            "load --hive-executor print --format json",
+            "load --bootstrap-servers kafka-1:9092,kafka-2:9092 --registry-url http://registry:8081 --tasks 4",
+        )
+        + EXIT_CODES
     )
     _add_flags(parser)
     parser.add_argument(
@@ -60,14 +76,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run_verb=run_once)
     verbs = parser.add_subparsers(metavar="VERB")
     plan = verbs.add_parser(
-        "plan", help="show what the next load would do", description="Plans a load; changes nothing."
+        "plan",
+        help="show what the next load would do",
+        description="Shows what the next load would read and change, and changes nothing.",
+        epilog=examples("load plan", "load plan --format json"),
     )
     _add_flags(plan)
     plan.set_defaults(run_verb=show_plan)
     status = verbs.add_parser(
         "status",
         help="show where every topic stands",
-        description="Next offsets, lag and followers per topic. Exit 1: something decided is not yet in its table.",
+        description="Next offsets, lag (in messages) and followers per topic. Exit 1: something decided is not yet in "
+        "its table.",
+        epilog=examples("load status", "load status --format json"),
     )
     _add_flags(status)
     status.set_defaults(run_verb=show_status)

@@ -12,6 +12,7 @@ from headrace.cli.command import (
     CommandError,
     add_format_flag,
     add_settings_flags,
+    examples,
     print_json,
     print_table,
     settings_from,
@@ -32,6 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "list",
         help="show quarantined messages with their reasons",
         description="Messages that could not be loaded: where they are, when they were written and what is wrong.",
+        epilog=examples("quarantine list", "quarantine list orders --limit 10 --format json"),
     )
     listing.add_argument("topic", nargs="?", metavar="TOPIC", help="only of this topic (default: of all)")
     listing.add_argument(

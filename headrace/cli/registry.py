@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli import registry_access, registry_transfer
-from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, settings_from
+from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
 from headrace.settings import Settings
 from headrace.version import VERSION
 
@@ -23,15 +23,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="serve the REST API",
         description="Serves the Confluent Schema Registry REST API for Avro. Without registry.users whoever reaches it "
         "may change schemas, so that it only listens on loopback unless registry.open_to says network.",
+        epilog=examples("registry serve", "registry serve --config /etc/headrace/headrace.toml --workers 2"),
     )
     add_settings_flags(serve, ("registry.listen", "registry.database_url", "registry.workers", "registry.users"))
     serve.set_defaults(run_verb=serve_registry)
-    database = verbs.add_parser("db", help="the registry's database")
+    database = verbs.add_parser("db", help="make or migrate its database", description="The registry's database.")
     database_verbs = database.add_subparsers(metavar="VERB", required=True)
     upgrade = database_verbs.add_parser(
         "upgrade",
         help="bring the tables to this version's",
         description="Creates or migrates the registry's tables. `serve` does the same for SQLite when it starts.",
+        epilog=examples("registry db upgrade --database-url postgresql://headrace@db.example.com/registry"),
     )
     add_settings_flags(upgrade, ("registry.database_url",))
     upgrade.set_defaults(run_verb=upgrade_database)

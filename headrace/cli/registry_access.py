@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.command import EXIT_OK, CommandError
+from headrace.cli.command import EXIT_OK, CommandError, examples
 from headrace.settings import RegistrySettings
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Prints the line of the file registry.users that makes a user, with a hash of the password. The "
         "password is asked for on a terminal, and otherwise the first line of standard input. Beside such lines the "
         "file has lines `grant NAME read|write|admin PATTERN`, where PATTERN is a subject with * as a wildcard.",
+        epilog=examples("registry user shop >> /etc/headrace/users"),
     )
     user.add_argument("name", metavar="NAME", help="the user's name")
     user.set_defaults(run_verb=print_user)

@@ -20,6 +20,7 @@ from headrace.cli.command import (
     CommandError,
     add_format_flag,
     add_settings_flags,
+    examples,
     print_json,
     settings_from,
 )
@@ -35,6 +36,14 @@ STANDARD_STREAM: Final = "-"
 BAR_WIDTH: Final = 30  # characters
 BAR_PAUSE_S: Final = 0.1  # between two drawings
 LOG_PAUSE_S: Final = 10.0  # between two log lines where there is no terminal
+
+IMPORT_EXIT_CODES: Final = """
+
+exit codes:
+  0  the registry holds what the file does
+  1  it cannot (ids that clash, versions that are refused): told before anything is written where that can be known
+  2  the file cannot be read, or the registry not be reached
+"""
 
 ACTION_WORDS: Final = {
     "Register": "registered",
@@ -53,6 +62,10 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
             help="write what a registry holds to a file",
             description="Writes schemas with their ids and versions, deleted flags, configurations and modes of a "
             "registry to a file of JSON lines. The registry may be any that has the Confluent Schema Registry's API.",
+            epilog=examples(
+                "registry export registry.jsonl",
+                "registry export eu.jsonl --context eu --registry-url http://registry.example.com:8081",
+            ),
         )
     )
     _configure_import(
@@ -62,9 +75,11 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
             description="Makes a registry hold what an export has: same ids, same versions. What is there already is "
             "left alone, so an import that was interrupted is finished by the same command. The registry may be any "
             "that has the Confluent Schema Registry's API with its IMPORT mode.",
-            epilog="Exit codes: 0 the registry holds what the file does; 1 it cannot (ids that clash, versions that "
-            "are refused), which is told before anything is written where that can be known; 2 the file cannot be "
-            "read or the registry not be reached.",
+            epilog=examples(
+                "registry import registry.jsonl --dry-run",
+                "registry import registry.jsonl --registry-url http://registry.example.com:8081",
+            )
+            + IMPORT_EXIT_CODES,
         )
     )
 

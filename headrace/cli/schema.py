@@ -23,6 +23,7 @@ from headrace.cli.command import (
     CommandError,
     add_format_flag,
     add_settings_flags,
+    examples,
     print_json,
     print_table,
     settings_from,
@@ -47,6 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             help="say whether files are Avro schemas",
             description="Reads schema files, with the types that they use of each other, and says what is wrong with "
             "them. Needs no baseline and no registry.",
+            epilog=examples("schema validate schemas/", "schema validate schemas/ --since origin/main"),
         )
     )
     _configure_register(
@@ -55,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             help="register schema files",
             description="Registers schemas, what others refer to first. Everything is checked before anything is "
             "registered; what is registered already is left alone.",
+            epilog=examples("schema register schemas/ --dry-run", "schema register schemas/orders.avsc"),
         )
     )
     _configure_download(
@@ -62,6 +65,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "download",
             help="write a registry's schemas to files",
             description="Writes the newest version of subjects, and of those they refer to, to <subject>.avsc.",
+            epilog=examples(
+                "schema download 'orders*' --to released/", "schema download --to released/ --all-versions"
+            ),
         )
     )
     _configure_lock(
@@ -70,6 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             help="pin which version and id each schema file is",
             description="Writes a lock file that says which registered version each schema file is; with --check, "
             "compares files, lock and registry and changes nothing.",
+            epilog=examples("schema lock schemas/", "schema lock schemas/ --check"),
         )
     )
 

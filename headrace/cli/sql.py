@@ -15,6 +15,7 @@ from headrace.cli.command import (
     CommandError,
     add_format_flag,
     add_settings_flags,
+    examples,
     print_json,
     print_table,
     settings_from,
@@ -36,7 +37,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Runs one query in Spark SQL over the tables and prints the answer. Uses the metastore of a running "
         "`headrace up`, else opens the one in the data folder. Timestamps are in UTC."
     )
-    parser.add_argument("query", help="one query; tables of the database need no prefix")
+    parser.epilog = examples(
+        'sql "SHOW TABLES"', 'sql "SELECT carrier, count(*) FROM flights GROUP BY carrier" --format csv'
+    )
+    parser.add_argument("query", metavar="QUERY", help="one query; tables of the database need no prefix")
     add_format_flag(parser, ("table", "json", "csv"))
     add_settings_flags(parser, ("loader.warehouse", "hive.database", "hive.metastore", "spark.master"))
 

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from headrace.addresses import LiveAddresses
-from headrace.cli.command import CommandError, add_settings_flags, flag_values, settings_from
+from headrace.cli.command import CommandError, add_settings_flags, examples, flag_values, settings_from
 from headrace.java import JavaNotFoundError, ensure_java
 
 KEYS = (
@@ -28,6 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs registry, broker, metastore and scheduled loads on this machine, on loopback, until Ctrl-C or SIGTERM. "
         "Prints one line when all is ready. Other commands on the same --data-dir find it by themselves."
+    )
+    parser.epilog = examples(
+        "up", "up --interval 1m --sql-listen 127.0.0.1:10000", "up --config /etc/headrace/headrace.toml"
     )
     add_settings_flags(parser, KEYS)
 

@@ -2,29 +2,84 @@
 
 from __future__ import annotations
 
+import argparse
+import re
+import shlex
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headrace.cli import SUBCOMMANDS, main
+from headrace.cli import SUBCOMMANDS, _parser, main
 
 
-@pytest.mark.parametrize("name", ["", *SUBCOMMANDS])
-def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A parser and those of its verbs."""
+    yield parser
+    for action in parser._actions:
+        if action.nargs == argparse.PARSER:
+            for verb in (action.choices or {}).values():
+                yield from parsers(verb)
+
+
+COMMANDS = {
+    parser.prog: parser
+    for name in SUBCOMMANDS
+    for parser in parsers(_parser([name]))
+    if parser.prog == "headrace" or parser.prog.startswith(f"headrace {name}")
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_what_a_command_does_and_shows_examples_that_parse(command: str) -> None:
+    parser = COMMANDS[command]
+    assert (parser.description or "").endswith(".")
+    assert all(action.help for action in parser._actions if not action.choices or action.nargs != argparse.PARSER)
+    examples = re.findall(r"^  headrace (.*?)(?:  .*)?$", parser.epilog or "", re.MULTILINE)
+    needs_verb = any(action.nargs == argparse.PARSER and action.required for action in parser._actions)
+    assert examples or (needs_verb and command != "headrace")
+    for example in examples:
+        assert f"headrace {example} ".startswith(f"{command} ")
+        words = shlex.split(example.partition(" >>")[0])
+        assert callable(_parser(words).parse_args(words).run)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("lod", "headrace: there is no command 'lod' (did you mean load?); see: headrace --help"),
+        ("xyzzy", "expected one of compat, schema, registry"),
+        ("registry srve --workers 2", "headrace registry: there is no verb 'srve' (did you mean serve?)"),
+        ("load orders", "headrace load: there is no verb 'orders'; expected one of plan, status"),
+        ("load --task 3 --no-leese", "there is no option --no-leese (did you mean --no-lease?)"),
+        ("load --taskz 3", "there is no option --taskz (did you mean --tasks?)"),
+        ("load --taskz=3 plan", "there is no option --taskz (did you mean --tasks?)"),
+        ("load plan --formt json", "headrace load plan: there is no option --formt (did you mean --format?)"),
+        ("sql --format xml SHOW", "there is no --format 'xml'; expected one of table, json, csv"),
+        ("sql SHOW TABLES", "headrace sql: 'TABLES' is not expected here; see: headrace sql --help"),
+        ("up -x", "headrace up: '-x' is not expected here"),
+        ("registry", "headrace registry: the following arguments are required: VERB; see: headrace registry --help"),
+        ("", "headrace: the following arguments are required: COMMAND; see: headrace --help"),
+    ],
+)
+def test_a_mistake_in_a_command_line_is_one_line_with_what_was_probably_meant(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([*([name] if name else []), "--help"])
-    assert ended.value.code == 0
-    assert "usage: headrace" in capsys.readouterr().out
-
-
-def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["lode"])
+        main(line.split())
     assert ended.value.code == 2
-    assert "lode" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert len(shown.err.splitlines()) == 1
+    assert said in shown.err
+
+
+@pytest.mark.parametrize("statement", ["-- a comment", "--- SELECT 1"])
+def test_a_statement_may_begin_with_a_comment(statement: str) -> None:
+    assert _parser(["sql"]).parse_args(["sql", statement]).query == statement
 
 
 def test_a_bad_setting_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
