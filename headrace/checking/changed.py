@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from headrace.checking.git import Repository
-from headrace.checking.inputs import SchemaFile
+from headrace.checking.inputs import SUFFIX, SchemaFile
 from headrace.checking.type_sets import AmbiguousType, TypeSet
 
 
@@ -19,14 +20,15 @@ def changed_since(files: Sequence[SchemaFile], revision: str, types: TypeSet) ->
     repository = Repository(Path())
     changed = repository.changed_files(repository.merge_base(revision))
     touched = {file.path for file in files if file.is_stdin or repository.path_of(file.path) in changed}
+    if any(path.endswith(SUFFIX) and not os.path.lexists(repository.top / path) for path in changed):
+        # A file that is gone may have held a type of any that does not stand alone.
+        touched.update(file.path for file in files if any(types.names(file.path).missing()))
     wanted = _with_users(touched, types)
     return tuple(file for file in files if file.path in wanted)
 
 
 def _with_users(touched: Collection[str], types: TypeSet) -> Collection[str]:
     """The same files and all that need one of them, directly or not."""
-    if not touched:
-        return touched
     if not touched:
         return touched
     users: dict[str, list[str]] = {}

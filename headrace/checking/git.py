@@ -43,23 +43,27 @@ class Repository:
         self.top = Path(os.path.realpath(top.rstrip("\n")))
 
     def commit(self, revision: str) -> str:
-        """The commit that a revision means.
+        """The commit that a revision means; of HEAD before the first commit, the tree that holds nothing.
 
         Raises:
             GitFailed: none.
         """
         found = self._run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-        if found.returncode or not revision:
-            raise GitFailed(f"git knows no revision {revision!r}{self._advice()}")
-        return os.fsdecode(found.stdout).strip()
+        if found.returncode == 0 and revision:
+            return os.fsdecode(found.stdout).strip()
+        if revision == "HEAD" and self._run("symbolic-ref", "--quiet", "HEAD").returncode == 0:
+            return os.fsdecode(self._output("hash-object", "-t", "tree", "--stdin")).strip()
+        raise GitFailed(f"git knows no revision {revision!r}; {self._advice(revision)}")
 
-    def _advice(self) -> str:
-        shallow = self._run("rev-parse", "--is-shallow-repository").stdout.strip() == b"true"
-        if shallow:
-            return (
-                "; this clone is shallow: fetch the branch with its history (fetch-depth: 0, or git fetch --unshallow)"
-            )
-        return "; expected a branch, tag or commit of this repository, such as main or origin/main"
+    def _advice(self, revision: str) -> str:
+        """A clone of CI has one branch, and often one commit; more history of that brings no other branch."""
+        remote, slash, branch = revision.partition("/")
+        remotes = os.fsdecode(self._run("remote").stdout).split()
+        if slash and remote in remotes:
+            return f"fetch it first: git fetch {remote} +{branch}:refs/remotes/{remote}/{branch}"
+        if self.is_shallow():
+            return "this clone is shallow: fetch its history (fetch-depth: 0, or git fetch --unshallow)"
+        return "expected a branch, tag or commit of this repository, such as main or origin/main"
 
     def is_shallow(self) -> bool:
         return self._run("rev-parse", "--is-shallow-repository").stdout.strip() == b"true"

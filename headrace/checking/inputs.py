@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -49,7 +49,8 @@ def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> Found:
     files: dict[str, SchemaFile] = {}
     failures: list[Failure] = []
     for argument in arguments:
-        found = list(_expanded(argument, stdin_name))
+        # ./a.avsc is a.avsc, so that each file has one name, which is also the one that CI knows it by.
+        found = list(_expanded(str(PurePath(argument)) if argument else "", stdin_name))
         if not found:
             failures.append(Failure(FailureKind.UNREADABLE, argument, _nothing_found(argument)))
         for file in found:
@@ -79,13 +80,12 @@ def _is_pattern(argument: str) -> bool:
 def _below(folder: str) -> Iterator[SchemaFile]:
     """The .avsc files below a folder, sorted; a folder called something.avsc is looked into like any other, and what is
     neither, such as a pipe that nobody writes to, is left alone."""
-    root = folder.rstrip("/") or folder
-    for path, folders, names in os.walk(root):
+    for path, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in FOLDERS_LEFT_OUT)
         for name in sorted(names):
             if name.endswith(SUFFIX) and is_file(f"{path}/{name}"):
-                full = f"{path}/{name}" if root != "." else f"{path}/{name}".removeprefix("./")
-                yield SchemaFile(full, f"{path}/{name}"[len(root) :].lstrip("/"))
+                full = f"{path}/{name}"
+                yield SchemaFile(str(PurePath(full)), full[len(folder) :].lstrip("/"))
 
 
 def is_file(path: str) -> bool:
@@ -117,6 +117,19 @@ def read_text(file: SchemaFile | str) -> str | Failure:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return Failure(FailureKind.UNREADABLE, path, f"cannot be read: {reason}; expected a schema file")
     return decode(data, path)
+
+
+def read_texts(files: Iterable[SchemaFile | str]) -> tuple[dict[str, str], list[Failure]]:
+    """The texts of files by path, and why those of others are not among them."""
+    texts: dict[str, str] = {}
+    failures = []
+    for file in files:
+        text = read_text(file)
+        if isinstance(text, Failure):
+            failures.append(text)
+        else:
+            texts[file if isinstance(file, str) else file.path] = text
+    return texts, failures
 
 
 def decode(data: bytes, path: str) -> str | Failure:

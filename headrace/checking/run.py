@@ -21,9 +21,9 @@ from compat.suppressions import Suppression, suppress
 from headrace.checking.baselines.base import Baseline, BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.checking.changed import changed_since
 from headrace.checking.git import GitFailed
-from headrace.checking.inputs import SchemaFile, find_files, read_text
+from headrace.checking.inputs import SchemaFile, find_files, read_texts
 from headrace.checking.processes import answers_of
-from headrace.checking.siblings import SEARCHED
+from headrace.checking.siblings import WorkingFolder
 from headrace.checking.type_sets import TypeSet, plain_text, root_name
 from headrace.version import VERSION
 
@@ -77,24 +77,12 @@ def read_sources(arguments: Sequence[str], *, stdin_name: str = "", type_files: 
         type_files: files and folders that may define types which the schemas use, and are not checked themselves.
     """
     found = find_files(arguments, stdin_name=stdin_name)
-    texts, failures = _read(found.files)
+    texts, failures = read_texts(found.files)
     extra = find_files(type_files)
-    more, _ = _read(extra.files)
-    types = TypeSet({**more, **texts}, more=SEARCHED)
+    more, _ = read_texts(extra.files)
+    types = TypeSet({**more, **texts}, given_types=frozenset(more), around=WorkingFolder())
     files = tuple(file for file in found.files if file.path in texts)
     return Sources(files, texts, types, (*found.failures, *failures, *extra.failures))
-
-
-def _read(files: Sequence[SchemaFile]) -> tuple[dict[str, str], list[Failure]]:
-    texts: dict[str, str] = {}
-    failures = []
-    for file in files:
-        text = read_text(file)
-        if isinstance(text, Failure):
-            failures.append(text)
-        else:
-            texts[file.path] = text
-    return texts, failures
 
 
 def only_changed(sources: Sources, revision: str) -> Sources:

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headrace.checking.inputs import SUFFIX, find_files, is_file, read_text
+from headrace.checking.inputs import SUFFIX, find_files, is_file, read_texts
 
 FILES_MAX = 20_000
 """Most files that are read in search of a type."""
 
 
-def sibling_texts(path: str) -> Mapping[str, str]:
-    """The texts of the other .avsc files in a file's folder."""
-    folder = Path(path).parent
-    try:
-        names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(SUFFIX))
-    except OSError:
-        return {}
-    prefix = path.rpartition("/")[0]
-    others = [f"{prefix}/{name}" if prefix else name for name in names]
-    return _texts([other for other in others if other != path and is_file(other)])
+class WorkingFolder:
+    """The .avsc files of the disk around a path; see `type_sets.Surroundings`."""
 
+    def beside(self, path: str) -> Sequence[str]:
+        folder = path.rpartition("/")[0]
+        try:
+            names = sorted(entry.name for entry in Path(path).parent.iterdir() if entry.name.endswith(SUFFIX))
+        except OSError:
+            return ()
+        paths = [f"{folder}/{name}" if folder else name for name in names]
+        return [other for other in paths if is_file(other)]
 
-def neighbour_texts(path: str) -> Mapping[str, str]:
-    """The texts of all .avsc files below the working folder, for a file that lies there itself."""
-    if Path(path).is_absolute() or ".." in Path(path).parts:
-        return {}
-    return _texts([file.path for file in find_files(["."]).files])
+    def below(self, path: str, folder: str) -> Sequence[str]:
+        """Nothing outside the working folder, which may be the whole disk."""
+        top = Path.cwd()
+        if not (top / path).is_relative_to(top) or ".." in Path(path).parts:
+            return ()
+        if not Path(path).is_absolute():
+            return [file.path for file in find_files([folder or "."]).files]
+        return [file.path for file in find_files([folder if Path(folder).is_relative_to(top) else str(top)]).files]
 
-
-def _texts(paths: list[str]) -> dict[str, str]:
-    found = {}
-    for path in paths[:FILES_MAX]:
-        text = read_text(path)
-        if isinstance(text, str):
-            found[path] = text
-    return found
-
-
-SEARCHED = (sibling_texts, neighbour_texts)
+    def read(self, paths: Sequence[str]) -> Mapping[str, str]:
+        return read_texts(paths[:FILES_MAX])[0]

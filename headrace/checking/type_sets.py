@@ -1,17 +1,20 @@
 """Schema texts that may use the named types of each other, without anybody listing which uses which.
 
 Most texts stand alone and are simply parsed. Only where a text uses a type that it does not define are the other
-texts searched for it: the definition nearest by folder is taken, and those that it needs in turn. Two equally near
-definitions that differ are an error, since either could be meant; so are files that need each other.
+texts searched for it: those of its folder, then those given as types, then the definition nearest by folder, and what
+that needs in turn. Which other texts were named makes no difference: all that could be nearer are looked at first, so
+that a text means the same in whatever company it is checked. Two equally near definitions that differ are an error,
+since either could be meant; so are files that need each other.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, Protocol
 
 from avro_schema import Schema, SchemaParseError, parse_schema
 from avro_schema.names import COMPLEX_TYPES, PRIMITIVES, full_name
@@ -33,8 +36,22 @@ class TypeNames:
                 yield names
 
 
+class Surroundings(Protocol):
+    """Texts that nobody named and that may define what a named one misses."""
+
+    def beside(self, path: str) -> Sequence[str]:
+        """The paths of those in the folder of a path."""
+        ...
+
+    def below(self, path: str, folder: str) -> Sequence[str]:
+        """The paths of those below a folder that the path lies in, "" for all that may be looked at on its behalf."""
+        ...
+
+    def read(self, paths: Sequence[str]) -> Mapping[str, str]: ...
+
+
 class TypeSet:
-    """Texts by path, to which more may be added at any time; `more` is asked when a type is in none of them."""
+    """Texts by path, to which more may be added at any time."""
 
     def __init__(
         self,
@@ -42,24 +59,26 @@ class TypeSet:
         *,
         strict: bool = True,
         prefix: str = "",
-        more: Sequence[Callable[[str], Mapping[str, str]]] = (),
+        given_types: Collection[str] = (),
+        around: Surroundings | None = None,
     ) -> None:
         """
         Args:
             prefix: stands before the path in messages, such as `main:` of a git revision.
-            more: each gives for a path the texts that may define what it misses, such as those of its folder; asked
-                one after the other until the type is found.
+            given_types: the paths of those texts that were given to define types.
         """
         self.texts = dict(texts)
         self._strict = strict
         self._prefix = prefix
-        self._more = more
+        self._given_types = given_types
+        self._around = around
         self._parsed: dict[str, Schema | SchemaParseError] = {}
         self._alone: set[str] = set()
         self._names: dict[str, TypeNames] = {}
         self._index: dict[str, list[str]] = {}
         self._indexed: set[str] = set()
-        self._asked: set[tuple[int, str]] = set()
+        self._looked_beside: set[str] = set()
+        self._looked_below: set[str] = set()
 
     def schema(self, path: str) -> Schema:
         """The schema of one text.
@@ -149,22 +168,45 @@ class TypeSet:
             raise SchemaParseError(str(ambiguous), error.position, error.source) from None
 
     def _place_of(self, path: str, names: Sequence[str]) -> str | None:
-        for index in self._indexes(path):
-            for name in names:
-                places = [place for place in index.get(name, ()) if place != path]
-                if places:
-                    return self._nearest(path, name, places)
+        for name in names:
+            places = self._nearest_places(path, name)
+            if places:
+                return self._one_of(name, places)
         return None
 
-    def _indexes(self, path: str) -> Iterator[Mapping[str, Sequence[str]]]:
-        """The index of the texts at hand, and if that does not do, with those of `more`."""
-        yield self._with_index()
-        for number, further in enumerate(self._more):
-            asked = (number, path.rpartition("/")[0])
-            if asked not in self._asked:
-                self._asked.add(asked)
-                self.texts = {**further(path), **self.texts}
-                yield self._with_index()
+    def _nearest_places(self, path: str, name: str) -> Sequence[str]:
+        """The places of a type's definitions that no other place is nearer than."""
+        self._look_beside(path)
+        folder = _folders(path)
+        here = [place for place in self._places(path, name) if _folders(place) == folder]
+        given = [place for place in self._places(path, name) if place in self._given_types]
+        if here or given:
+            return here or _nearest(path, given)
+        nearest = _nearest(path, self._places(path, name))
+        shared = _shared(path, nearest[0]) if nearest else ()
+        self._look_below(path, str(PurePosixPath(*shared)) if shared else "")
+        return _nearest(path, self._places(path, name))
+
+    def _places(self, path: str, name: str) -> Sequence[str]:
+        return [place for place in self._with_index().get(name, ()) if place != path]
+
+    def _look_beside(self, path: str) -> None:
+        folder = path.rpartition("/")[0]
+        if self._around is not None and folder not in self._looked_beside:
+            self._looked_beside.add(folder)
+            self._add(self._around, self._around.beside(path))
+
+    def _look_below(self, path: str, folder: str) -> None:
+        """Once below each folder, and not below one that lies in another; the root of absolute paths is not that of
+        the others."""
+        root = "/" if path.startswith("/") else "./"
+        wanted = f"{root}{folder.strip('/')}".rstrip("/") + "/"
+        if self._around is not None and not any(wanted.startswith(looked) for looked in self._looked_below):
+            self._looked_below.add(wanted)
+            self._add(self._around, self._around.below(path, folder))
+
+    def _add(self, around: Surroundings, paths: Sequence[str]) -> None:
+        self.texts.update(around.read([path for path in paths if path not in self.texts]))
 
     def _with_index(self) -> Mapping[str, Sequence[str]]:
         if len(self._indexed) < len(self.texts):
@@ -174,14 +216,11 @@ class TypeSet:
             self._indexed.update(self.texts)
         return self._index
 
-    def _nearest(self, path: str, name: str, places: Sequence[str]) -> str:
-        shared = {place: _shared_folders(path, place) for place in places}
-        most = max(shared.values())
-        nearest = sorted(place for place in places if shared[place] == most)
-        definitions = [self.names(place).defined[name] for place in nearest]
+    def _one_of(self, name: str, places: Sequence[str]) -> str:
+        definitions = [self.names(place).defined[name] for place in places]
         if any(definition != definitions[0] for definition in definitions[1:]):
-            raise AmbiguousType(name, [f"{self._prefix}{place}" for place in nearest])
-        return nearest[0]
+            raise AmbiguousType(name, [f"{self._prefix}{place}" for place in places])
+        return places[0]
 
 
 class AmbiguousType(Exception):
@@ -198,11 +237,21 @@ def _cycle(paths: Sequence[str]) -> str:
     return f"files need each other's types in a circle ({' -> '.join(paths)}); put these types into one file"
 
 
-def _shared_folders(path: str, other: str) -> tuple[int, int]:
-    """How near another text is: by folders in common, then by folders between."""
-    mine, others = path.split("/")[:-1], other.split("/")[:-1]
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(mine, others, strict=False)))
-    return shared, -len(others)
+def _folders(path: str) -> tuple[str, ...]:
+    return PurePosixPath(path).parts[:-1]
+
+
+def _shared(path: str, other: str) -> list[str]:
+    """The folders that two texts both lie in, outermost first."""
+    pairs = zip(_folders(path), _folders(other), strict=False)
+    return [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+
+
+def _nearest(path: str, places: Sequence[str]) -> Sequence[str]:
+    """The places nearest to a text: with most folders in common, then with fewest folders between; sorted."""
+    distances = {place: (-len(_shared(path, place)), len(_folders(place))) for place in places}
+    least = min(distances.values(), default=None)
+    return sorted(place for place in places if distances[place] == least)
 
 
 def type_names(text: str) -> TypeNames:

@@ -111,6 +111,47 @@ def test_since_takes_changed_files_and_their_users_only(repository: Path, check:
     assert "schemas/order.avsc" not in reports(out), "what the other branch changed is not this one's change"
 
 
+def test_since_takes_users_of_types_that_are_gone(repository: Path, check: Check) -> None:
+    Path("schemas/shop/header.avsc").unlink()
+    code, out, err = check("schemas", "--against", "git:main", "--since", "main")
+    assert (code, out) == (3, "")
+    assert err.startswith("schemas/pay.avsc:1:94: error: the type shop.Header is not defined")
+
+
+def test_a_file_means_the_same_in_any_company(repository: Path, check: Check) -> None:
+    """What is named along with a file, as by a tool that splits a long list, does not change whose types it uses."""
+    for place, kind in (("a", "long"), ("b", "string")):
+        commit(place, **{f"{place}__common__header": HEADER % kind, f"{place}__shop__orders__pay": USES_HEADER})
+    Path("b/common/header.avsc").write_text(HEADER % "bytes")
+    Path("a/common/header.avsc").write_text(HEADER % "float")
+    code, out, err = check("a/shop/orders/pay.avsc", "b/common/header.avsc", "--against", "git:HEAD", "--format=json")
+    assert (code, err) == (0, "")
+    assert check("./a/shop/orders/pay.avsc", "--against", "git:HEAD", "--quiet")[:2] == (0, "")
+    assert check(str(Path("a/shop/orders/pay.avsc").absolute()), "--against", "git:HEAD")[::2] == (0, "")
+    Path("a/common/header.avsc").write_text(HEADER % "string")
+    for company in ([], ["b/common/header.avsc"], ["a/common/header.avsc", "b/shop/orders/pay.avsc"]):
+        code, out, _ = check("a/shop/orders/pay.avsc", *company, "--against", "git:HEAD", "--format=json")
+        assert not reports(out)["a/shop/orders/pay.avsc"]["compatible"]
+    (finding,) = reports(out)["a/shop/orders/pay.avsc"]["findings"]  # type: ignore[misc]
+    assert finding["sentence"].startswith('field "header.time" is string here but long in HEAD:a/shop')
+    commit("both", a__shop__orders__pay=USES_HEADER.replace("[{", '[{"name": "n", "type": "null"}, {'))
+    code, _, err = check("a/shop/orders/pay.avsc", "--against", "git:HEAD", "--level", "FULL_TRANSITIVE")
+    assert (code, err) == (1, ""), "older versions take the types of their own folders too"
+
+
+def test_before_the_first_commit_everything_is_new(
+    repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git("init", "-q", "-b", "main", "../fresh")
+    monkeypatch.chdir("../fresh")
+    Path("a.avsc").write_text('"int"')
+    for flags in ([], ["--since", "HEAD"], ["--level", "FULL_TRANSITIVE"]):
+        code, out, err = check(".", "--against", "git:HEAD", *flags)
+        assert (code, err) == (0, "")
+        assert "git:HEAD has no earlier version" in out
+    assert check(".", "--against", "git:main")[0] == 2
+
+
 @pytest.mark.parametrize("is_staged", [True, False])
 def test_renames_are_followed(repository: Path, check: Check, is_staged: bool) -> None:
     Path("schemas/orders").mkdir()
@@ -226,7 +267,12 @@ def test_a_shallow_clone_says_how_to_get_the_branch(
     monkeypatch.chdir(repository.parent / "clone")
     code, _, err = check("schemas", "--against", "git:HEAD~1")
     assert code == 2
-    assert "this clone is shallow: fetch the branch with its history (fetch-depth: 0" in err
+    assert "this clone is shallow: fetch its history (fetch-depth: 0" in err
+    code, _, err = check("schemas", "--against", "git:origin/feature/x")
+    assert (code, err.partition("; ")[2]) == (
+        2,
+        "fetch it first: git fetch origin +feature/x:refs/remotes/origin/feature/x\n",
+    )
     code, out, _ = check("schemas/order.avsc", "--against", "git:HEAD", "--all-versions")
     assert code == 0
     assert "note: this clone is shallow" in out

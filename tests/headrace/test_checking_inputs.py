@@ -43,6 +43,7 @@ def test_folders_patterns_and_files(folder: Path) -> None:
     assert paths("s/**/[a-c].avsc") == ["s/a.avsc", "s/b.avsc", "s/sub/c.avsc"]
     assert paths("s/b.avsc", "s") == ["s/b.avsc", "s/a.avsc", "s/sub/c.avsc"], "each once"
     assert paths("s/f.txt") == ["s/f.txt"]
+    assert paths("./s/a.avsc", "s//a.avsc", "./s/", "./s/*.avsc") == ["s/a.avsc", "s/b.avsc", "s/sub/c.avsc"]
     assert [file.key for file in find_files(["s"]).files] == ["a.avsc", "b.avsc", "sub/c.avsc"]
     Path("[x].avsc").write_text('"int"')
     assert paths("[x].avsc") == ["[x].avsc"], "a file that is called like a pattern"
@@ -98,6 +99,18 @@ def test_where_a_folder_holds_the_earlier_version(
     assert f"with released/{earlier}.avsc" in captured.out
 
 
+@pytest.mark.parametrize("baseline", [".", "./", "..//new/../released", "./released"])
+def test_folders_in_other_spellings(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, baseline: str
+) -> None:
+    for name in ("released/shop/order.avsc", "released/released/shop/order.avsc", "new/shop/order.avsc"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(RECORD % (Path(name).parent.parent.name.title(), "long"))
+    monkeypatch.chdir("released")
+    assert main(["compat", "check", "../new", "--against", baseline, "--format", "json"]) == 1
+    assert "NAME_MISMATCH" in capsys.readouterr().out
+
+
 def test_files_that_could_each_be_the_earlier_version(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("released/a/order.avsc", "released/b/order.avsc", "order.avsc"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -138,6 +151,21 @@ def test_the_nearest_definition_is_taken() -> None:
         types.schema("top.avsc")
     types = TypeSet({**texts, "b/h.avsc": here, "top.avsc": RECORD % ("T", "Header")})
     assert types.schema("top.avsc"), "the same definition twice is one"
+
+
+def test_types_that_were_given_go_before_those_that_happen_to_be_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, kind in (("types/h", "long"), ("h", "Missing"), ("x/h", "Missing"), ("x/y/h", "long")):
+        Path(f"{name}.avsc").parent.mkdir(parents=True, exist_ok=True)
+        Path(f"{name}.avsc").write_text(RECORD % ("Header", kind))
+    for using in ("u/use.avsc", "x/y/use.avsc"):
+        Path(using).parent.mkdir(exist_ok=True)
+        Path(using).write_text(RECORD % ("Use", "Header"))
+        assert main(["schema", "validate", using, "h.avsc", "--types", "types"]) == 3
+        assert capsys.readouterr().err.count("\n") == 1, "h.avsc is no schema; its type is not the one used"
+    assert main(["schema", "validate", "u/use.avsc"]) == 3
+    assert "u/use.avsc:1:68: error: uses a type of h.avsc, which is not a schema" in capsys.readouterr().err
 
 
 def test_namespaces_of_other_files() -> None:

@@ -8,8 +8,8 @@ from functools import partial
 from avro_schema import SchemaParseError
 from compat.outcome import Failure, FailureKind
 from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
-from headrace.checking.inputs import read_text
-from headrace.checking.siblings import SEARCHED
+from headrace.checking.inputs import read_texts
+from headrace.checking.siblings import WorkingFolder
 from headrace.checking.type_sets import TypeSet
 
 
@@ -22,15 +22,8 @@ class FilesBaseline:
         return ", ".join(self._paths)
 
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
-        texts: dict[str, str] = {}
-        failures: list[Failure] = []
-        for path in dict.fromkeys(self._paths):
-            text = read_text(path)
-            if isinstance(text, Failure):
-                failures.append(text)
-            else:
-                texts[path] = text
-        types = TypeSet(texts, more=SEARCHED)
+        texts, failures = read_texts(dict.fromkeys(self._paths))
+        types = TypeSet(texts, around=WorkingFolder())
         for path in texts:
             try:
                 types.schema(path)

@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import PurePath
 from urllib.parse import quote
 
 from compat.outcome import Failure, FailureKind
 from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
-from headrace.checking.inputs import SUFFIX, find_files, read_text
+from headrace.checking.inputs import SUFFIX, SchemaFile, find_files, read_texts
 from headrace.checking.type_sets import TypeSet, root_name
 
 SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."
@@ -29,15 +30,15 @@ VERSION_NAME = re.compile(r"(?:.*[-_.])?v?\d+(?:[._]\d+)*", re.IGNORECASE)
 
 class FolderBaseline:
     def __init__(self, folder: str) -> None:
-        self._folder = folder.rstrip("/") or folder
+        self._folder = str(PurePath(folder))
 
     @property
     def name(self) -> str:
-        return f"{self._folder}/"
+        return f"{self._folder.rstrip('/')}/"
 
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
-        texts = self._texts()
-        layout = Layout({path[len(self._folder) :].lstrip("/"): path for path in texts}, texts)
+        files, texts = self._read()
+        layout = Layout({file.key: file.path for file in files}, texts)
         types = TypeSet(texts)
         found = []
         for item in wanted:
@@ -52,18 +53,12 @@ class FolderBaseline:
             found.append(History(versions, len(paths)))
         return found
 
-    def _texts(self) -> dict[str, str]:
+    def _read(self) -> tuple[Sequence[SchemaFile], Mapping[str, str]]:
         found = find_files([self._folder])
-        texts, failures = {}, list(found.failures)
-        for file in found.files:
-            text = read_text(file.path)
-            if isinstance(text, Failure):
-                failures.append(text)
-            else:
-                texts[file.path] = text
-        if failures:
-            raise BaselineFailed(failures)
-        return texts
+        texts, failures = read_texts(found.files)
+        if found.failures or failures:
+            raise BaselineFailed([*found.failures, *failures])
+        return found.files, texts
 
 
 def _numbers(paths: Sequence[str], used: Sequence[str]) -> range:

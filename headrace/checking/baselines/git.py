@@ -81,7 +81,7 @@ class _Revision:
         self._failures: dict[str, Failure] = {}
         self._found: dict[str, str | None] = {}
         self._layouts: dict[str, Layout] = {}
-        self._types = TypeSet({}, strict=False, prefix=f"{revision}:", more=[lambda _: self._all_texts()])
+        self._types = TypeSet({}, strict=False, prefix=f"{revision}:", around=self)
 
     def require(self, place: str) -> None:
         if place not in self._tree and not any(path.startswith(f"{place}/") for path in self._tree):
@@ -137,7 +137,7 @@ class _Revision:
     def _gone_by_record(self) -> Mapping[str, list[str]]:
         """The schemas that the working tree no longer has, by the names of their records."""
         top = self.repository.top
-        gone = [path for path in self._tree if path.endswith(SUFFIX) and not os.path.lexists(top / path)]
+        gone = [path for path in self._schemas if not os.path.lexists(top / path)]
         self.fetch(gone)
         found: dict[str, list[str]] = {}
         for path in gone:
@@ -157,9 +157,20 @@ class _Revision:
                 self._texts[path] = text
                 self._types.texts[path] = text
 
-    def _all_texts(self) -> Mapping[str, str]:
-        self.fetch(path for path in self._tree if path.endswith(SUFFIX))
-        return self._texts
+    def beside(self, path: str) -> Sequence[str]:
+        folder = path.rpartition("/")[0]
+        return [other for other in self._schemas if other.rpartition("/")[0] == folder]
+
+    def below(self, path: str, folder: str) -> Sequence[str]:
+        return [other for other in self._schemas if not folder or other.startswith(f"{folder}/")]
+
+    def read(self, paths: Sequence[str]) -> Mapping[str, str]:
+        self.fetch(paths)
+        return {path: self._texts[path] for path in paths if path in self._texts}
+
+    @cached_property
+    def _schemas(self) -> Sequence[str]:
+        return [path for path in self._tree if path.endswith(SUFFIX)]
 
     def latest(self, path: str) -> Earlier:
         label = f"{self._revision}:{path}"
@@ -178,18 +189,19 @@ class _Revision:
                     blob = change.blob
                 path = change.before
         blobs = self.repository.blobs([change.blob for change in found])
-        return [self._old(f"{item.commit[:COMMIT_CHARS]}:{item.path}", blobs[item.blob]) for item in reversed(found)]
+        return [self._old(item, blobs[item.blob]) for item in reversed(found)]
 
-    def _old(self, label: str, data: bytes) -> Earlier:
+    def _old(self, change: Change, data: bytes) -> Earlier:
+        commit = f"{change.commit[:COMMIT_CHARS]}:"
+        label = f"{commit}{change.path}"
         text = decode(data, label)
         if isinstance(text, Failure):
             return _unreadable(label, text)
-        return Earlier(0, label, text, partial(self._parse_old, text, label))
+        return Earlier(0, label, text, partial(self._parse_old, commit, change.path, text))
 
-    def _parse_old(self, text: str, label: str) -> Schema:
+    def _parse_old(self, commit: str, path: str, text: str) -> Schema:
         """Types of other files are those of the revision, since what they were in each commit matters little more."""
-        types = TypeSet({label: text}, strict=False, more=[lambda _: self._all_texts()])
-        return types.schema(label)
+        return TypeSet({path: text}, strict=False, prefix=commit, around=self).schema(path)
 
     @cached_property
     def _changes(self) -> Sequence[Change]:
