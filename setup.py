@@ -11,7 +11,9 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 VERSION = (HERE / "headrace" / "version.py").read_text(encoding="utf-8").split('VERSION = "')[1].split('"')[0]
 
-PRODUCER = ["kafka-python==3.0.12", "fastavro>=1.12,<2", "crc32c>=2.7,<3"]
+CODECS = ["lz4>=4.3,<5", "python-snappy>=0.7,<1", "zstandard>=0.23,<1"]
+# What others wrote compressed must be readable, whatever this application writes.
+PRODUCER = ["kafka-python==3.0.12", "fastavro>=1.12,<2", "crc32c>=2.7,<3", *CODECS]
 REGISTRY = [
     "flask>=3.1,<4",
     "sqlalchemy>=2.0.36,<2.2",
@@ -22,12 +24,10 @@ REGISTRY = [
     "psycopg[binary]>=3.2,<4",  # PostgreSQL's driver with its own libpq
 ]
 # The codecs let the broker look inside compressed batches when it is asked for an offset by time.
-BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", "lz4>=4.3,<5", "python-snappy>=0.7,<1", "zstandard>=0.23,<1"]
+BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", *CODECS]
 LOADER = [
     *PRODUCER,
     "cramjam>=2.9,<3",
-    "lz4>=4.3,<5",
-    "zstandard>=0.23,<1",
     "pyspark==4.3.0",
     "PyHive>=0.7,<0.8",
     "thrift>=0.21,<1",
