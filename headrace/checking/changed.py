@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Collection, Sequence, Set
+from pathlib import Path, PurePosixPath
 
 from headrace.checking.git import Repository
 from headrace.checking.inputs import SUFFIX, SchemaFile
@@ -19,12 +19,19 @@ def changed_since(files: Sequence[SchemaFile], revision: str, types: TypeSet) ->
     """
     repository = Repository(Path())
     changed = repository.changed_files(repository.merge_base(revision))
-    touched = {file.path for file in files if file.is_stdin or repository.path_of(file.path) in changed}
+    touched = {file.path for file in files if file.is_stdin or _is_among(changed, file.path, repository)}
     if any(path.endswith(SUFFIX) and not os.path.lexists(repository.top / path) for path in changed):
         # A file that is gone may have held a type of any that does not stand alone.
         touched.update(file.path for file in files if any(types.names(file.path).missing()))
     wanted = _with_users(touched, types)
     return tuple(file for file in files if file.path in wanted)
+
+
+def _is_among(changed: Set[str], path: str, repository: Repository) -> bool:
+    """Whether a file, what it is a link to, or the submodule or other repository that it lies in, has changed."""
+    places = {repository.path_of(name) for name in (path, os.path.realpath(path))} - {None}
+    above = {str(folder) for place in places if place for folder in PurePosixPath(place).parents}
+    return not changed.isdisjoint({*places, *above, *(f"{folder}/" for folder in above)})
 
 
 def _with_users(touched: Collection[str], types: TypeSet) -> Collection[str]:

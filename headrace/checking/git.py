@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     import subprocess
 
 BLOB_BYTES_MAX = 16_000_000  # as of a file that is read
+LINK_MODE = b"120000"
+LINKS_MAX = 40  # that lead to one another, as Linux has it
 ANSWER_TIMEOUT_S = 120  # of one git command; a repository with a long history takes seconds
 
 
@@ -30,6 +33,17 @@ class Change:
     blob: str
 
 
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """`files` are path to blob, of a symbolic link the blob of what it leads to, where that is a file of the tree."""
+
+    files: Mapping[str, str]
+    submodules: tuple[str, ...] = ()
+
+    def submodule_of(self, path: str) -> str | None:
+        return next((place for place in self.submodules if path.startswith(f"{place}/")), None)
+
+
 class Repository:
     """The git repository around a folder.
 
@@ -39,8 +53,10 @@ class Repository:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        top = self._text("rev-parse", "--show-toplevel", error=f"{folder.absolute()} is in no git repository")
-        self.top = Path(os.path.realpath(top.rstrip("\n")))
+        top = self._run("rev-parse", "--show-toplevel")
+        if top.returncode:
+            raise GitFailed(_no_repository(os.fsdecode(top.stderr), folder.absolute()))
+        self.top = Path(os.path.realpath(os.fsdecode(top.stdout).rstrip("\n")))
 
     def commit(self, revision: str) -> str:
         """The commit that a revision means; of HEAD before the first commit, the tree that holds nothing.
@@ -76,17 +92,25 @@ class Repository:
         except ValueError:
             return None
 
-    def tree(self, commit: str) -> Mapping[str, str]:
-        """The files of a commit: path to blob."""
+    def tree(self, commit: str) -> Tree:
+        """What a commit holds."""
         listing = self._output("ls-tree", "-r", "-z", "--full-tree", commit)
-        found = {}
+        files: dict[str, str] = {}
+        links: dict[str, str] = {}
+        submodules = []
         for row in listing.split(b"\0"):
             if row:
-                head, _, path = row.partition(b"\t")
-                _, kind, blob = head.split(b" ")
-                if kind == b"blob":
-                    found[os.fsdecode(path)] = blob.decode()
-        return found
+                head, _, name = row.partition(b"\t")
+                mode, kind, blob = head.split(b" ")
+                path = os.fsdecode(name)
+                if kind == b"commit":
+                    submodules.append(path)
+                else:
+                    (links if mode == LINK_MODE else files)[path] = blob.decode()
+        if links:
+            targets = self.blobs(list(links.values()))
+            files |= _followed({path: os.fsdecode(targets[blob]) for path, blob in links.items()}, files)
+        return Tree(files, tuple(submodules))
 
     def blobs(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
         """The contents of blobs, in one process; of one beyond the limit, what reaches just over it."""
@@ -131,12 +155,6 @@ class Repository:
         found = self._run("merge-base", commit, "HEAD")
         return os.fsdecode(found.stdout).strip() if found.returncode == 0 else commit
 
-    def _text(self, *arguments: str, error: str) -> str:
-        found = self._run(*arguments)
-        if found.returncode:
-            raise GitFailed(error)
-        return os.fsdecode(found.stdout)
-
     def _output(self, *arguments: str, feed: bytes = b"") -> bytes:
         found = self._run(*arguments, feed=feed)
         if found.returncode:
@@ -159,6 +177,27 @@ class Repository:
             raise GitFailed(f"git cannot be run: {error}") from None
         except subprocess.TimeoutExpired:
             raise GitFailed(f"git {arguments[0]} did not end within {ANSWER_TIMEOUT_S} s") from None
+
+
+def _no_repository(said: str, folder: Path) -> str:
+    """Git also finds none where there is one that it does not trust, as containers of CI have it."""
+    if "dubious ownership" in said:
+        return f"git does not trust {folder}, which another user owns: git config --global --add safe.directory '*'"
+    return f"{folder} is in no git repository; run the check in one, or compare with files or a folder"
+
+
+def _followed(links: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
+    """The files that links lead to; not those that lead nowhere, out of the repository or through other folders."""
+    found = {}
+    for path in links:
+        target = path
+        for _ in range(LINKS_MAX):
+            if target not in links:
+                break
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(target), links[target]))
+        if target in files:
+            found[path] = files[target]
+    return found
 
 
 def _changes(commit: str, rows: Sequence[str]) -> Iterator[Change]:

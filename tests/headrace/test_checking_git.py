@@ -292,6 +292,58 @@ def test_outside_of_a_repository_and_without_git(
     assert (code, err) == (2, "git:main: error: the program git is not installed, or not on the PATH\n")
 
 
+def test_a_repository_that_git_does_not_trust(repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container, whose user is not the one that owns the files."""
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    code, _, err = check("schemas", "--against", "git:main")
+    assert (code, err) == (
+        2,
+        f"git:main: error: git does not trust {repository}, which another user owns: "
+        "git config --global --add safe.directory '*'\n",
+    )
+
+
+def test_files_in_a_submodule_are_not_taken_for_new(
+    repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git("init", "-q", "../outer")
+    monkeypatch.chdir("../outer")
+    git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(repository), "inner")
+    git("-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-q", "-m", "inner")
+    assert check("inner/schemas", "--against", "git:HEAD", "--since", "HEAD")[:2] == (0, "no schema to check\n")
+    Path("inner/schemas/order.avsc").write_text(ORDER % ("string", ""))
+    for flags in ([], ["--since", "HEAD"]):
+        code, out, err = check("inner/schemas", "--against", "git:HEAD", *flags)
+        assert (code, out, err) == (
+            2,
+            "",
+            "git:HEAD: error: inner/schemas/order.avsc lies in the submodule inner; run the check inside that folder\n",
+        )
+    monkeypatch.chdir("inner")
+    assert check("schemas", "--against", "git:HEAD")[0] == 1
+
+
+def test_symbolic_links_are_what_they_lead_to(repository: Path, check: Check) -> None:
+    """A link may lead elsewhere than it did; what is compared is what readers of either find there."""
+    for name, target in (("latest", "order.avsc"), ("again", "latest.avsc"), ("broken", "nowhere"), ("new", "x.avsc")):
+        Path(f"schemas/{name}.avsc").symlink_to(target)
+    Path("schemas/new.avsc").write_text('"int"')
+    commit("links")
+    Path("schemas/broken.avsc").unlink()
+    assert check("schemas", "--against", "git:HEAD")[::2] == (0, "")
+    Path("schemas/order2.avsc").write_text(ORDER % ("long", NOTE))
+    Path("schemas/latest.avsc").unlink()
+    Path("schemas/latest.avsc").symlink_to("order2.avsc")
+    code, out, _ = check("schemas", "--against", "git:HEAD", "--format", "json")
+    assert {file for file, report in reports(out).items() if not report["compatible"]} == {
+        "schemas/again.avsc",
+        "schemas/latest.avsc",
+    }
+    Path("schemas/order.avsc").write_text(ORDER % ("string", ""))
+    out = check("schemas/x.avsc", "schemas/again.avsc", "--against", "git:HEAD", "--since", "HEAD")[1]
+    assert out.endswith("schemas/again.avsc: incompatible at BACKWARD with HEAD:schemas/again.avsc: 1 problem\n")
+
+
 def test_git_mode_contacts_no_registry(repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings name a registry; nothing may open a socket all the same."""
 

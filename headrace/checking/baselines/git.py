@@ -76,7 +76,8 @@ class _Revision:
         self.repository = repository
         self._revision = revision
         self._commit = repository.commit(revision)
-        self._tree = repository.tree(self._commit)
+        self._all = repository.tree(self._commit)
+        self._tree = self._all.files
         self._texts: dict[str, str] = {}
         self._failures: dict[str, Failure] = {}
         self._found: dict[str, str | None] = {}
@@ -118,6 +119,9 @@ class _Revision:
             raise GitFailed(f"{wanted.file.path} is outside the repository {self.repository.top}")
         if path in self._tree:
             return path
+        submodule = self._all.submodule_of(path)
+        if submodule is not None:
+            raise GitFailed(f"{wanted.file.path} lies in the submodule {submodule}; run the check inside that folder")
         before = self._renames.get(path)
         if before is not None:
             return before
