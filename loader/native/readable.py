@@ -15,7 +15,7 @@ What counts is the column's type: a value that is loaded as text or as plain byt
 from __future__ import annotations
 
 from avro_schema import Primitive
-from loader.load_types import TIMESTAMP_MS_MAX
+from loader.load_schema import TIMESTAMP_MS_MAX
 from loader.native.walk import BadBody, Skip, read_varint
 
 DECIMAL_BYTES_MAX = 1_024

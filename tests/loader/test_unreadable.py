@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from avro_schema import Schema, parse_schema
-from loader.load_types import TIMESTAMP_MS_MAX
+from loader.load_schema import TIMESTAMP_MS_MAX
 from loader.native import BadBody, Seen, UnreadableValue, compile_projection
 from loader.native.encode import encode_bytes, encode_long
 from loader.native.readable import DECIMAL_BYTES_MAX

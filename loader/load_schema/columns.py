@@ -22,8 +22,8 @@ from avro_schema import (
     Record,
     Type,
 )
-from loader.load_merge import NotAColumn, TypeFolding
-from loader.load_types import (
+from loader.load_schema.merge import NotAColumn, TypeFolding
+from loader.load_schema.types import (
     ABSENT,
     FORMER,
     JSON,

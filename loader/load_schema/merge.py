@@ -1,7 +1,7 @@
 """How a writer's type becomes a load type, and how a load type grows to hold a further writer's.
 
 `shape` makes a load type; `merge` grows one, or answers None where the new type cannot be said in the old column.
-What happens to the columns of a record is `loader.load_columns`.
+What happens to the columns of a record is `loader.load_schema.columns`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from avro_schema import (
     Type,
     Union,
 )
-from loader.load_types import (
+from loader.load_schema.types import (
     BRANCH,
     COLUMN_DEPTH_MAX,
     COLUMN_NODES_MAX,

@@ -1,0 +1,115 @@
+"""Folding the versions of a subject into a load schema, and why each column looks as it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from avro_schema import Record, Schema
+from loader.load_schema.columns import Folding
+from loader.load_schema.kafka_record import kafka_name
+from loader.load_schema.merge import Note
+from loader.load_schema.text import load_record, load_text, root_record
+from loader.load_schema.types import RESERVED_COLUMNS, type_names
+
+RULES: Final[Mapping[str, str]] = {
+    "added": "a new field is appended, since readers by position must find the old columns where they were",
+    "default-dropped": "Hive cannot fill this default into rows of files without the column, so such rows read null",
+    "removed": "a field that a version lacks stays as a column, so that its history can be queried; new rows are null",
+    "nullable": "a version allows null here",
+    "widened": "the new type holds every old value by Avro promotion, so the column takes it and old files still read",
+    "held": "the column's type holds the new type exactly, so the column does not change",
+    "renamed": "an alias says that the field is the old one; old files are found under the alias",
+    "renamed-beside": "Hive cannot find records and decimals under an alias, so the new name is a column of its own",
+    "name-reused": "another field now has the old name of this one, so only earlier versions feed the column by it",
+    "type-changed": "the old column cannot hold the new type, so its values have a column of their own",
+    "branches-gained": "old files do not read as a union, so the union has a column of its own",
+    "logical-changed": "another logical type gives the value another meaning, so it has a column of its own",
+    "decimal-changed": "another scale gives the digits another meaning, so its values have a column of their own",
+    "element-changed": "the elements cannot be read as the old ones, so the collection has a column of its own",
+    "union": "Hive readers refuse unions of several branches, so each branch is a nullable member of a record",
+    "member-added": "a further branch of a union is a further nullable member",
+    "enum-grown": "an enum keeps every symbol ever used, since a file with an unknown one cannot be read",
+    "recursive": "Hive has no recursive types, so the value is its Avro-JSON text",
+    "too-large": "the type is too large for a column, so the value is its Avro-JSON text",
+    "too-deep": "the field lies too deep for a column, so the value is its Avro-JSON text",
+    "decimal-too-wide": "Hive's decimals have at most 38 digits, so the column is the unscaled bytes",
+    "name-taken": "Hive folds case, and files keep the names they were written with, so the name gets a suffix",
+    "reserved-name": "the name belongs to a partition column, to Hive or to the loader, so it gets a suffix",
+    "not-a-record": "messages that are not records are one column",
+}
+"""Every rule of the fold and why it is so."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedRule:
+    """One rule that folding a version applied to a column (a dotted path)."""
+
+    version: int
+    column: str
+    rule: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadState:
+    """The load schema of a topic: its text, the versions folded into it, and why it looks as it does.
+
+    `text` is a self-contained Avro record without the `kafka` column; "" before the first version.
+    """
+
+    text: str = ""
+    versions: tuple[int, ...] = ()
+    applied: tuple[AppliedRule, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        applied = [[rule.version, rule.column, rule.rule, rule.detail] for rule in self.applied]
+        return {"text": self.text, "versions": list(self.versions), "applied": applied}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LoadState:
+        applied = tuple(AppliedRule(*row) for row in value["applied"])
+        return cls(value["text"], tuple(value["versions"]), applied)
+
+
+EMPTY: Final = LoadState()
+
+
+def fold(state: LoadState, version: int, schema: Schema) -> LoadState:
+    """The load schema after a further version; the same state when the version is in it already.
+
+    Versions are folded in ascending order; deterministic, so two drivers that fold the same agree.
+    """
+    if version in state.versions:
+        return state
+    writer = root_record(schema)
+    is_new = not state.text
+    load = Record(writer.name, ()) if is_new else load_record(state.text)
+    folding = Folding(schema, type_names(load))
+    # From the second version on, files hold the `kafka` column under the name that the first version left free.
+    reserved = set(RESERVED_COLUMNS) if is_new else {*RESERVED_COLUMNS, kafka_name(load)}
+    grown = folding.fold_record(load, writer, "", frozenset(), is_new=is_new, reserved=reserved)
+    notes = list(dict.fromkeys(folding.notes))
+    if writer is not schema.root:
+        notes.append(Note("value", "not-a-record", ""))
+    applied = tuple(AppliedRule(version, note.column, note.rule, note.detail) for note in notes)
+    return LoadState(load_text(grown), (*state.versions, version), state.applied + applied)
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedRule:
+    """An applied rule with its reason, for people."""
+
+    version: int
+    column: str
+    rule: str
+    detail: str
+    reason: str
+
+
+def explain(state: LoadState) -> tuple[ExplainedRule, ...]:
+    """What the fold did, in order, with the reason of each rule."""
+    return tuple(
+        ExplainedRule(rule.version, rule.column, rule.rule, rule.detail, RULES[rule.rule]) for rule in state.applied
+    )

@@ -1,0 +1,60 @@
+"""The column `kafka`, as the last of a load schema: where each row came from. `loader.kafka_column` writes it."""
+
+from __future__ import annotations
+
+from avro_schema import Array, Field, LogicalType, Name, Primitive, PrimitiveType, Record, Union
+from loader.load_schema.text import load_record, load_text
+from loader.load_schema.types import type_names
+
+
+def load_schema_with_kafka(text: str, kafka_column: str) -> str:
+    """The full schema of files and table: the load schema and, last, where each row came from.
+
+    Args:
+        text: a load schema, as `LoadState.text`.
+        kafka_column: none, position, or full (position with key and headers).
+    """
+    if kafka_column == "none":
+        return text
+    load = load_record(text)
+    name = kafka_name(load)
+    where = _position_record(_free_name(type_names(load)), is_full=kafka_column == "full")
+    column = Field(name, Union((Primitive(PrimitiveType.NULL), where)), None)
+    return load_text(Record(load.name, (*load.fields, column)))
+
+
+def kafka_name(load: Record) -> str:
+    """The name of the `kafka` column, which no column has or had; so it never changes along a history."""
+    taken = {name.lower() for field in load.fields for name in (field.name, *field.aliases)}
+    name = "kafka" if "kafka" not in taken else "kafka__position"
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _position_record(name: Name, *, is_full: bool) -> Record:
+    null, long = Primitive(PrimitiveType.NULL), PrimitiveType.LONG
+    millis = Primitive(long, LogicalType("timestamp-millis"), (("logicalType", "timestamp-millis"),))
+    fields = [
+        Field("partition", Primitive(PrimitiveType.INT)),
+        Field("offset", Primitive(long)),
+        # Null where the record says no time of this era: readers of timestamps overflow on absurd ones.
+        Field("timestamp", Union((null, millis)), None),
+    ]
+    if is_full:
+        optional_bytes = Union((null, Primitive(PrimitiveType.BYTES)))
+        header = Record(
+            Name(f"{name.name}_header", name.namespace),
+            (Field("key", Primitive(PrimitiveType.STRING)), Field("value", optional_bytes)),
+        )
+        # Nullable with a default: files of before the setting was widened have neither.
+        fields.append(Field("key", optional_bytes, None))
+        fields.append(Field("headers", Union((null, Array(header))), None))
+    return Record(name, tuple(fields))
+
+
+def _free_name(taken: set[str]) -> Name:
+    name = Name("kafka_position", "headrace.load")
+    while name.full in taken or f"{name.full}_header" in taken:
+        name = Name(f"{name.name}_", name.namespace)
+    return name

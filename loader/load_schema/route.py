@@ -1,0 +1,82 @@
+"""Which column of a load schema takes which part of a writer's message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from avro_schema import Field, Name, Primitive, PrimitiveType, Record, Schema, Type
+from loader.load_schema.columns import Folding
+from loader.load_schema.types import ABSENT, BRANCH, branch_names, prop, split
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A column and the writer field that feeds it; without one the row has null or the column's default (`absent`)."""
+
+    column: Field
+    source: Field | None
+
+    @property
+    def absent(self) -> Any:
+        """The JSON default of a row that nothing feeds."""
+        if prop(self.column.props, ABSENT) == "null" or not self.column.has_default:
+            return None
+        return self.column.default
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where the fields of a writer's record go, in the order of the load record.
+
+    `unplaced` names writer fields that no column takes and columns that need a value and get none: messages of a
+    writer schema that is not of this topic's history, which cannot be loaded.
+    """
+
+    columns: tuple[Routed, ...]
+    unplaced: tuple[str, ...]
+
+
+def route_fields(load: Record, writer: Schema, record: Record, *, within: frozenset[Name] = frozenset()) -> Route:
+    """Which writer field feeds which column.
+
+    Args:
+        load: a record of the load schema (not one of members).
+        writer: the writer's schema, to resolve its references.
+        record: the writer's record, `root_record(writer)` at the top.
+        within: the names of the writer records around this one, outermost included; decides what is recursive.
+    """
+    folding = Folding(writer, set(), growing=False)
+    fed, folded = folding.feed(load.fields, record, "", within | {record.name})
+    columns: list[Routed] = []
+    used: set[str] = set()
+    unplaced: list[str] = []
+    for column, field, grown in zip(load.fields, fed, folded, strict=True):
+        holds = grown == column
+        source = field if holds else None
+        if source is not None:
+            used.add(source.name)
+        elif not _may_lack(column):
+            unplaced.append(column.name)
+        columns.append(Routed(column, source))
+    unplaced.extend(field.name or "the message" for field in record.fields if field.name not in used)
+    return Route(tuple(columns), tuple(dict.fromkeys(unplaced)))
+
+
+def route_branch(
+    members: Record, writer: Schema, branch: Type, *, within: frozenset[Name] = frozenset()
+) -> Field | None:
+    """The member of a record of members that holds a writer's branch, which is not null; None when none does."""
+    branch = writer.resolve(branch)
+    for member in members.fields:
+        if prop(member.props, BRANCH) not in branch_names(branch):
+            continue
+        inner, _ = split(member.type)
+        folding = Folding(writer, set(), growing=False)
+        if folding.merge_branch(inner, branch, "", within) == inner:
+            return member
+    return None
+
+
+def _may_lack(column: Field) -> bool:
+    return column.has_default or split(column.type)[1] or column.type == Primitive(PrimitiveType.NULL)
