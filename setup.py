@@ -88,7 +88,7 @@ setup(
         "registry.storage.migrations": "alembic",
         "registry.storage.migrations.versions": "alembic/versions",
     },
-    package_data={"pipeline": ["demo_schemas/*.avsc"]},
+    package_data={"pipeline.demo": ["schemas/*.avsc"]},
     entry_points={"console_scripts": ["headrace = headrace.cli:main"]},
     extras_require={
         "producer": PRODUCER,

@@ -31,8 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipeline.demo import DemoError, run_demo
-    from pipeline.demo_data import DemoDataError
+    from pipeline.demo.data import DemoDataError
+    from pipeline.demo.run import DemoError, run_demo
     from pipeline.up import UpError
 
     settings = dataclasses.replace(settings_from(args), data_dir=args.data_dir)

@@ -23,7 +23,7 @@ Pair = tuple[str, str]
 
 
 def real_schemas() -> list[Any]:
-    files = [*ROOT.glob("pipeline/demo_schemas/*.avsc"), *ROOT.glob("tests/golden/*/*/*/*.avsc")]
+    files = [*ROOT.glob("pipeline/demo/schemas/*.avsc"), *ROOT.glob("tests/golden/*/*/*/*.avsc")]
     return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(files)]
 
 

@@ -14,7 +14,7 @@ import pytest
 from headrace.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-DEMO = ROOT / "pipeline" / "demo_schemas"
+DEMO = ROOT / "pipeline" / "demo" / "schemas"
 ORDER = '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type": "long"}%s\n]}\n'
 
 

@@ -26,7 +26,7 @@ def test_a_bare_install_checks_schemas(tmp_path: Path) -> None:
     names = {line.partition("==")[0] for line in installed.split()}
     assert names <= {"headrace", "pip", "setuptools", "wheel"}
 
-    schemas = ROOT / "pipeline" / "demo_schemas"
+    schemas = ROOT / "pipeline" / "demo" / "schemas"
     command = [str(environment / "bin" / "headrace"), "compat", "check"]
     refused = subprocess.run(
         [*command, str(schemas / "flights-v3.avsc"), "--against", str(schemas / "flights-v2.avsc")],

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from avro_schema import parse_schema
-from pipeline.demo_answers import QUESTIONS, differences, evolved_columns, flights_per_carrier, numeric_columns, shown
-from pipeline.demo_data import TOPICS, find_data, flight_event, flight_event_v2, read_rows
+from pipeline.demo.answers import QUESTIONS, differences, evolved_columns, flights_per_carrier, numeric_columns, shown
+from pipeline.demo.data import TOPICS, find_data, flight_event, flight_event_v2, read_rows
 from pipeline.progress import Progress
 
 
@@ -33,14 +33,14 @@ def test_known_answers_of_the_data_set() -> None:
     "name", ["flights-v1", "flights-v2", "flights-v3", "weather", "planes", "airlines", "airports"]
 )
 def test_every_schema_of_the_demo_parses(name: str) -> None:
-    text = (importlib.resources.files("pipeline") / "demo_schemas" / f"{name}.avsc").read_text(encoding="utf-8")
+    text = (importlib.resources.files("pipeline.demo") / "schemas" / f"{name}.avsc").read_text(encoding="utf-8")
     assert parse_schema(text, source=f"{name}.avsc").text == text
 
 
 def test_events_fit_their_schemas() -> None:
     row = next(iter(read_rows(find_data(), "flights.csv")))
     for name, event in (("flights-v1", flight_event(row)), ("flights-v2", flight_event_v2(flight_event(row)))):
-        text = (importlib.resources.files("pipeline") / "demo_schemas" / f"{name}.avsc").read_text(encoding="utf-8")
+        text = (importlib.resources.files("pipeline.demo") / "schemas" / f"{name}.avsc").read_text(encoding="utf-8")
         assert set(event) == {field["name"] for field in json.loads(text)["fields"]}
 
 

@@ -26,8 +26,8 @@ from headrace.cli.command import table_lines
 from headrace.settings import Settings, load_settings
 from hive_ddl.executors.session import close_session, open_session
 from hive_ddl.table import local_location
-from pipeline.demo_answers import QUESTIONS, Question, Table, differences, numeric_columns, shown
-from pipeline.demo_data import TOPICS, Event, Topic, find_data, flight_event_v2, is_second_half, read_rows
+from pipeline.demo.answers import QUESTIONS, Question, Table, differences, numeric_columns, shown
+from pipeline.demo.data import TOPICS, Event, Topic, find_data, flight_event_v2, is_second_half, read_rows
 from pipeline.producer import Producer
 from pipeline.progress import Progress
 from pipeline.up import Part, PartCommand
@@ -95,7 +95,7 @@ def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) ->
 
 def schema_text(name: str) -> str:
     """One of the demo's schemas, such as `flights-v1`."""
-    return (importlib.resources.files("pipeline") / "demo_schemas" / f"{name}.avsc").read_text(encoding="utf-8")
+    return (importlib.resources.files("pipeline.demo") / "schemas" / f"{name}.avsc").read_text(encoding="utf-8")
 
 
 class _Demo:
