@@ -111,7 +111,7 @@ class TopicDecision:
     `topic_id_before` and `revision_before` are what the plan found in the log (None and 0 for a topic that was not
     there); the files were written under them. `load_schema` is set when it changes; a new topic always has it.
     `table`, `folder` and `partition_by` repeat what was chosen when the topic was first decided. `asked_ids` are
-    schema ids met for the first time that the plan did not know.
+    registered schema ids met for the first time that the plan did not know.
     """
 
     topic_id: str

@@ -43,6 +43,11 @@ class TopicWork:
     partition_by: str
 
     @property
+    def known_ids(self) -> frozenset[int]:
+        """The schema ids that need no asking: of the subject, and those met in messages before."""
+        return self.schemas.load_schema.writer_ids | (self.known.asked_ids if self.known else frozenset())
+
+    @property
     def has_news(self) -> bool:
         return (
             self.known is None

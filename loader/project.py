@@ -66,6 +66,10 @@ class TopicProjection:
         self._load = parse_schema(plan.load_schema, source=f"load schema of {plan.topic}", strict=False)
         self._writers: dict[int, WriterProjection] = {}
 
+    def knows(self, schema_id: int) -> bool:
+        """Whether the plan has this id, or knows that the registry has not."""
+        return schema_id in self._plan.writer_schemas or schema_id in self._plan.absent_ids
+
     def writer(self, schema_id: int) -> WriterProjection:
         """The projection of one schema id, compiled at its first message.
 

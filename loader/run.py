@@ -16,10 +16,11 @@ from loader.cleaning import clean
 from loader.decision import Decision, DecisionKind, TopicDecision
 from loader.decision_log import DecisionLog, Offered, staging_path
 from loader.discover import Cluster, discover
-from loader.errors import LoaderError, StorageError
+from loader.errors import StorageError
 from loader.followers.engine import Followed, FollowerEngine
 from loader.json_values import canonical
 from loader.load_plan import LoadPlan, PlanSettings, TopicWork, make_plan
+from loader.reading import read_units
 from loader.report import RunReport, TopicLoaded
 from loader.schemas import WriterSchemas
 from loader.settle import SettledTopic, settle
@@ -122,27 +123,24 @@ def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunR
     """Reads, checks and decides what the plan says."""
     ports.log.storage.replace(f"{staging_path(plan.work_id)}/plan.json", plan_for_people(plan))
     logger.info("phase_started phase=read work_id=%s tasks=%d", plan.work_id, len(plan.units))
-    results = ports.run_units(plan.units) if plan.units else ()
-    _check_builds(results)
+    reading = read_units(plan.units, ports.run_units, ports.schemas)
     logger.info("phase_started phase=check work_id=%s", plan.work_id)
-    settled = settle({topic: work.ranges for topic, work in plan.works.items()}, plan.units, results)
+    settled = settle({topic: work.ranges for topic, work in plan.works.items()}, reading.units, reading.results)
     settled = _check(ports, settings, plan, settled)
-    offer = propose(plan, settled, ports.now_ms(), settings.plan.build)
+    offer = propose(plan, settled, reading.registered_ids, ports.now_ms(), settings.plan.build)
     logger.info("phase_started phase=decide work_id=%s topics=%d", plan.work_id, len(offer.topics))
     offered = ports.log.offer(offer) if offer.topics else None
     report = dataclasses.replace(
         report,
-        problems=_merged(plan.problems, {topic: one.problems for topic, one in settled.items()}),
-        imbalance_measured=_imbalance(results),
-        read_ms=max((result.duration_ms for result in results), default=0),
+        problems=_merged(
+            _merged(plan.problems, reading.problems), {topic: one.problems for topic, one in settled.items()}
+        ),
+        notes=(*report.notes, *reading.notes),
+        registry_outage=ports.schemas.outage,
+        imbalance_measured=_imbalance(reading.results[: len(plan.units)]),
+        read_ms=reading.read_ms,
     )
     return _with_offer(report, plan, settled, offered)
-
-
-def _check_builds(results: Sequence[UnitResult]) -> None:
-    errors = sorted({result.error for result in results if result.error})
-    if errors:
-        raise LoaderError(f"the tasks could not run: {'; '.join(errors)}")
 
 
 def _check(
@@ -163,7 +161,7 @@ def _check(
                 or _not_staged(ports, plan.work_id, one)
             )
         if reason:
-            one = SettledTopic(unknown_ids=one.unknown_ids, problems=(*one.problems, reason))
+            one = SettledTopic(problems=(*one.problems, reason))
         checked[topic] = one
     return checked
 
@@ -198,20 +196,26 @@ def _not_staged(ports: Ports, work_id: str, one: SettledTopic) -> str:
     return ""
 
 
-def propose(plan: LoadPlan, settled: Mapping[str, SettledTopic], now_ms: int, build: str) -> Decision:
+def propose(
+    plan: LoadPlan,
+    settled: Mapping[str, SettledTopic],
+    registered_ids: Mapping[str, frozenset[int]],
+    now_ms: int,
+    build: str,
+) -> Decision:
     """The offer: only what changed. Pure."""
     topics = {}
     for topic, work in plan.works.items():
-        decided = _topic_decision(work, settled.get(topic, SettledTopic()))
+        decided = _topic_decision(
+            work, settled.get(topic, SettledTopic()), registered_ids.get(topic, frozenset()) - work.known_ids
+        )
         if decided is not None:
             topics[topic] = decided
     return Decision(0, DecisionKind.LOAD, plan.work_id, now_ms, build, topics, frozenset())
 
 
-def _topic_decision(work: TopicWork, one: SettledTopic) -> TopicDecision | None:
+def _topic_decision(work: TopicWork, one: SettledTopic, asked_ids: frozenset[int]) -> TopicDecision | None:
     known = work.known
-    known_ids = work.schemas.load_schema.writer_ids | (known.asked_ids if known else frozenset())
-    asked_ids = one.unknown_ids - known_ids
     changed = known is None or work.schemas.is_changed or work.ranges.starts_again
     if not (changed or asked_ids or one.ranges):
         return None
@@ -247,7 +251,7 @@ def _with_offer(
     )
     notes = [
         f"{topic}: stopped before messages of schema id {', '.join(map(str, sorted(decided.asked_ids)))}, "
-        "which the next load asks the registry for"
+        "which this load did not know yet; the next one reads them"
         for topic, decided in sorted(decision.topics.items())
         if decided.asked_ids
     ]

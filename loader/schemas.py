@@ -3,13 +3,14 @@
 A schema id never changes its meaning, so what was once answered is kept in `schemas/<id>.avsc`, and a registry that
 is down stops only what nobody has asked for before. Ids found in messages that are not of the topic's own subject
 are asked for by name, so that they are known or known to be absent, and no range stops twice before one of them.
+`loader.reading` says when.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -61,6 +62,16 @@ class TopicSchemas:
     is_changed: bool
     writer_schemas: Mapping[int, str]
     absent_ids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class AskedIds:
+    """`absent` ids do not exist, or name nothing that could be read with; `refused` says why one may not be asked
+    for. One that is nowhere here got no answer."""
+
+    registered: frozenset[int]
+    absent: frozenset[int]
+    refused: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,19 @@ class WriterSchemas:
                 texts[schema_id] = text
         changed = known is None or load_schema != known.load_schema
         return TopicSchemas(load_schema, changed, texts, frozenset(absent))
+
+    def ask(self, schema_ids: Iterable[int]) -> AskedIds:
+        """Asks for schemas by id; those that exist are kept."""
+        registered: set[int] = set()
+        absent: set[int] = set()
+        refused: dict[int, str] = {}
+        for schema_id in schema_ids:
+            try:
+                if self._text(schema_id, absent) is not None:
+                    registered.add(schema_id)
+            except AccessRefused as error:
+                refused[schema_id] = str(error)
+        return AskedIds(frozenset(registered), frozenset(absent), refused)
 
     def _load_schema(self, subject: str, known: LoadSchema | None) -> LoadSchema | None:
         """The load schema after the versions that are not in it yet; None for a subject that does not exist."""

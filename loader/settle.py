@@ -28,16 +28,12 @@ NO_COUNTS = RangeCounts()
 
 @dataclass(frozen=True, slots=True)
 class SettledTopic:
-    """What of a topic's work can be decided, and sentences about what cannot.
-
-    `unknown_ids` are schema ids before which a range stopped.
-    """
+    """What of a topic's work can be decided, and sentences about what cannot."""
 
     ranges: tuple[DecidedRange, ...] = ()
     files: tuple[DecidedFile, ...] = ()
     audit: tuple[CountSeries, ...] = ()
     time_sources: Mapping[str, int] = field(default_factory=dict)
-    unknown_ids: frozenset[int] = frozenset()
     problems: tuple[str, ...] = ()
 
     @property
@@ -110,9 +106,6 @@ def _settle_topic(
 ) -> SettledTopic:
     problems = list(failures)
     problems += [f"{_name(piece.planned)}: {piece.result.error}" for piece in pieces if piece.result.error]
-    unknown = frozenset(
-        piece.result.unknown_schema_id for piece in pieces if piece.result.unknown_schema_id is not None
-    )
     wrong = [piece for piece in pieces if piece.result.counts.total != _length(piece.result.done)]
     problems += [
         f"{_name(piece.planned)}: {piece.result.counts.total} of {_length(piece.result.done)} offsets accounted for"
@@ -121,7 +114,7 @@ def _settle_topic(
     kept, kept_files = _whole(pieces, files, wrong)
     mismatch = _accounting(kept, kept_files)
     if mismatch:
-        return SettledTopic(unknown_ids=unknown, problems=(*problems, mismatch))
+        return SettledTopic(problems=(*problems, mismatch))
     by_partition: dict[int, list[_Piece]] = defaultdict(list)
     for piece in kept:
         by_partition[piece.planned.topic_partition.partition].append(piece)
@@ -133,7 +126,6 @@ def _settle_topic(
         files=_decided_files(kept_files),
         audit=_series(kept),
         time_sources=_time_sources(kept),
-        unknown_ids=unknown,
         problems=tuple(problems),
     )
 

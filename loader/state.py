@@ -38,8 +38,8 @@ LiveFiles = Mapping[str, tuple[LiveFile, ...]]
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """`slot` is the newest one that says something of this topic. `asked_ids` are schema ids met in its messages
-    that are not of its subject's versions: every plan asks the registry for them by name."""
+    """`slot` is the newest one that says something of this topic. `asked_ids` are registered schema ids met in
+    its messages that need not be of its subject's versions: every plan asks the registry for them by name."""
 
     topic_id: str
     table: str

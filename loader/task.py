@@ -11,11 +11,12 @@ topic was re-created, a file cannot be written) drops all of it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from audit.count import FINGERPRINT_MASK, message_hash
@@ -56,6 +57,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD_MS = {"hour": 3_600_000, "day": 86_400_000}
 ID_HEADER = VALUE_HEADER.encode()
+UNKNOWN_IDS_MAX = 1_000  # told of one range: enough to ask for together, few enough to travel
 
 BROKER, WRITTEN, QUARANTINED = 0, 3, 6
 """Where a window's nine numbers hold count, bytes and fingerprint of each kind."""
@@ -208,22 +210,15 @@ class _RangeWork:
         self._sources: dict[str, int] = {}
         self._written = self._tombstones = self._quarantined = 0
         self._error = ""
-        self._unknown_schema_id: int | None = None
+        self._unknown_ids: tuple[int, ...] = ()
 
     def read(self, fetch: Callable[[int], FetchSlice]) -> None:
         """Reads until the end, a message of an unknown schema, or an error of the brokers, which is kept."""
-        batches = read_range(
-            fetch,
-            self._offsets,
-            self.tally,
-            batch_bytes_max=self._settings.record_bytes_max,
-            patience_s=self._settings.fetch_timeout_ms / 1000,
-        )
         try:
-            for records in batches:
+            for records in self._batches(fetch, self.tally):
                 self._work_through(records)
         except UnknownSchema as stop:
-            self._unknown_schema_id = stop.schema_id
+            self._unknown_ids = self._ids_from_here_on(fetch, stop.schema_id)
         except LogChanged:
             raise
         except KafkaError as error:
@@ -231,6 +226,31 @@ class _RangeWork:
             where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
             said = str(error)
             self._error = said if where in said else f"{where} offset {self.tally.position}: {said}"
+
+    def _batches(self, fetch: Callable[[int], FetchSlice], tally: Tally) -> Iterator[list[Record]]:
+        return read_range(
+            fetch,
+            self._offsets,
+            tally,
+            batch_bytes_max=self._settings.record_bytes_max,
+            patience_s=self._settings.fetch_timeout_ms / 1000,
+        )
+
+    def _ids_from_here_on(self, fetch: Callable[[int], FetchSlice], first: int) -> tuple[int, ...]:
+        """The schema ids that the plan does not know, from the position on: asked for together, they stop the range
+        once and not one after the other."""
+        found = {first: None}
+        with contextlib.suppress(KafkaError):  # whoever reads on from here will meet it
+            for records in self._batches(fetch, Tally(self.tally.position)):
+                for _, _, _, value, headers in records:
+                    if value is None:
+                        continue
+                    message = framed(value, headers)
+                    if not isinstance(message, BadMessage) and not self._projection.knows(message[0]):
+                        found[message[0]] = None
+                if len(found) >= UNKNOWN_IDS_MAX:
+                    break
+        return tuple(found)[:UNKNOWN_IDS_MAX]
 
     def result(self) -> RangeResult:
         tally = self.tally
@@ -252,7 +272,7 @@ class _RangeWork:
             time_sources=dict(self._sources),
             bytes_read=tally.bytes_read,
             error=self._error,
-            unknown_schema_id=self._unknown_schema_id,
+            unknown_ids=self._unknown_ids,
         )
 
     def _audit(self) -> tuple[AuditCount, ...]:

@@ -155,10 +155,11 @@ class RangeResult:
     """What became of one range.
 
     `done` is the contiguous prefix that was read whole; it is empty (start == end) when nothing can be decided.
-    `error` says why the rest was not read, "" when all was; `unknown_schema_id` is set when the range stopped
-    before a message whose writer schema the plan does not know. `time_sources` counts which source gave each
-    message its time (`header.time`, `timestamp`, `record`, …). `bytes_read` is what came off the wire. `gaps` says
-    where offsets are missing, the first thousand places; `counts.gaps` counts all of them.
+    `error` says why the rest was not read, "" when all was. `unknown_ids` is not empty when the range stopped before
+    a message whose writer schema the plan does not know: its id, then others like it from further on in the range.
+    `time_sources` counts which source gave each message its time (`header.time`, `timestamp`, `record`, …).
+    `bytes_read` is what came off the wire. `gaps` says where offsets are missing, the first thousand places;
+    `counts.gaps` counts all of them.
     """
 
     done: OffsetRange
@@ -168,7 +169,7 @@ class RangeResult:
     time_sources: Mapping[str, int] = field(default_factory=dict)
     bytes_read: int = 0
     error: str = ""
-    unknown_schema_id: int | None = None
+    unknown_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from loader.work_unit import (
     StagedFile,
     TaskSettings,
     TopicPartition,
+    TopicPlan,
     UnitResult,
     WorkUnit,
 )
@@ -137,6 +138,7 @@ class FakePool:
     bad: set[int] = field(default_factory=set)
     broken: dict[TopicPartition, int] = field(default_factory=dict)
     runs: int = 0
+    unknown_ids_max: int = 1_000
 
     def __call__(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
         self.runs += 1
@@ -154,7 +156,7 @@ class FakePool:
         tp, plan = offsets.topic_partition, unit.topics[offsets.topic_partition.topic]
         topic = self.cluster.topics[tp.topic]
         rows: dict[FileKind, list[int]] = {FileKind.DATA: [], FileKind.QUARANTINE: []}
-        end, error, unknown = offsets.end, "", None
+        end, error, unknown = offsets.end, "", ()
         for offset in range(offsets.start, offsets.end):
             schema_id = topic.logs[tp.partition][offset - topic.first]
             if self.broken.get(tp) == offset:
@@ -165,7 +167,7 @@ class FakePool:
             elif schema_id in plan.writer_schemas:
                 rows[FileKind.DATA].append(offset)
             else:
-                end, unknown = offset, schema_id
+                end, unknown = offset, self._unknown(plan, topic.logs[tp.partition][offset - topic.first : offsets.end])
                 break
         files = [self._write(unit, tp, kind, found) for kind, found in rows.items() if found]
         number = len(rows[FileKind.DATA])
@@ -173,6 +175,10 @@ class FakePool:
         counts = RangeCounts(records=number, quarantined=len(rows[FileKind.QUARANTINE]))
         done = OffsetRange(tp, offsets.start, end)
         return RangeResult(done, counts, (), audit, {"record": number}, 10 * number, error, unknown), files
+
+    def _unknown(self, plan: TopicPlan, schema_ids: Sequence[int]) -> tuple[int, ...]:
+        known = {*plan.writer_schemas, *plan.absent_ids, *self.bad}
+        return tuple(one for one in dict.fromkeys(schema_ids) if one not in known)[: self.unknown_ids_max]
 
     def _write(self, unit: WorkUnit, tp: TopicPartition, kind: FileKind, offsets: list[int]) -> StagedFile:
         path = f"{unit.task}-{kind.value}-{tp.topic}-{tp.partition}-{offsets[0]}"
@@ -305,8 +311,15 @@ class World:
 
     def rows(self, topic: str) -> list[tuple[int, int]]:
         """Every (partition, offset) in the published files of a topic, as often as it is there."""
+        return self._published(self.warehouse / topic)
+
+    def quarantined(self, topic: str) -> list[tuple[int, int]]:
+        """Likewise of its quarantine."""
+        return self._published(self.warehouse / "_quarantine" / topic)
+
+    def _published(self, folder: Path) -> list[tuple[int, int]]:
         found = []
-        for path in sorted((self.warehouse / topic).rglob("*.avro")):
+        for path in sorted(folder.rglob("*.avro")):
             found += [tuple(json.loads(line)) for line in path.read_text().splitlines()]
         return sorted(found)
 

@@ -213,10 +213,23 @@ def test_an_unknown_schema_id_stops_the_range_before_it(run: Run, cluster: Clust
     cluster.put(0, {0: message(0), 1: None, 3: message(3), 5: message(5, schema_id=9), 7: message(7)})
     result = run(offsets(0, 8))
     (found,) = result.ranges
-    assert (found.done.start, found.done.end, found.unknown_schema_id, found.error) == (0, 5, 9, "")
+    assert (found.done.start, found.done.end, found.unknown_ids, found.error) == (0, 5, (9,), "")
     assert found.counts.total == 5 and found.gaps == ((2, 3), (4, 5))
     assert [row["n"] for row in rows(tmp_path, result.files[0])] == [0, 3]
     assert sum(row.count for row in found.audit if row.tier == "broker") == 2
+
+
+def test_the_unknown_ids_from_there_on_are_told_too(
+    run: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [1, 9, 404, 7, 9, 8]
+    cluster.put(0, {n: message(n, schema_id=schema_id) for n, schema_id in enumerate(ids)})
+    cluster.put(1, {0: message(0, schema_id=9), 1: None, 2: b"no Avro", 3: message(3), 4: message(4, schema_id=6)})
+    cluster.failures[TopicPartition("orders", 1), 5] = OffsetOutOfRange("lost")
+    result = run(offsets(0, 5), offsets(0, 9, partition=1))
+    assert [(one.done.end, one.unknown_ids, one.error) for one in result.ranges] == [(1, (9, 7), ""), (0, (9, 6), "")]
+    monkeypatch.setattr(task_module, "UNKNOWN_IDS_MAX", 2)
+    assert run(offsets(0, 6)).ranges[0].unknown_ids == (9, 7)
 
 
 def test_an_error_in_the_middle_gives_back_what_came_before(run: Run, cluster: Cluster, tmp_path: Path) -> None:

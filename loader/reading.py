@@ -1,0 +1,142 @@
+"""Runs the units of a plan, on past messages whose schema ids nobody has registered.
+
+A range stops before the first message whose writer schema the plan does not know, and tells of more such ids ahead
+of it. The registry is asked for them by name. That is later than the offsets of the range were read, so an id that
+it does not have was not registered when its message was written: the message is bad for good, and the rest of the
+range becomes a further unit, which knows the id to be absent, and so on. Nothing of that is remembered, since
+somebody may register the id later.
+
+An id that the registry has ends the range for this run. It may be of a version that the topic's subject has got
+meanwhile, which must be folded into the load schema first, so it is the next plan's business. An id that the
+registry says nothing of, being down or forbidding it, ends the range too, and the next run asks again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from loader.errors import LoaderError
+from loader.schemas import WriterSchemas
+from loader.work_unit import OffsetRange, RangeResult, UnitResult, WorkUnit
+
+logger = logging.getLogger(__name__)
+
+ABSENT_IDS_MAX = 10_000  # met in one run: a topic of garbage shall not keep the others waiting for minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What became of a plan's units.
+
+    `units` are those of the plan and then those that went on, each range cut to where it was left for another.
+    `registered_ids` are, by topic, the ids that the plan did not know and the registry has; `problems` are sentences
+    by topic, `notes` are whole ones. `read_ms` is the time of the slowest tasks, one after the other.
+    """
+
+    units: tuple[WorkUnit, ...]
+    results: tuple[UnitResult, ...]
+    registered_ids: Mapping[str, frozenset[int]]
+    problems: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...]
+    read_ms: int
+
+
+def read_units(
+    units: Sequence[WorkUnit], run_units: Callable[[Sequence[WorkUnit]], Sequence[UnitResult]], schemas: WriterSchemas
+) -> Reading:
+    """
+    Raises:
+        LoaderError: the tasks could not run.
+    """
+    read: list[WorkUnit] = []
+    results: list[UnitResult] = []
+    absent: set[int] = set()
+    registered: dict[str, frozenset[int]] = defaultdict(frozenset)
+    problems: dict[str, dict[str, None]] = defaultdict(dict)
+    notes: dict[str, None] = {}
+    read_ms = 0
+    further = tuple(units)
+    while further:
+        newest = run_units(further)
+        _check_builds(newest)
+        results += newest
+        read_ms += max((result.duration_ms for result in newest), default=0)
+        stopped = [one for result in newest for one in result.ranges if one.unknown_ids]
+        asked = nearest_ids(stopped, ABSENT_IDS_MAX - len(absent))
+        answer = schemas.ask(asked)
+        absent |= answer.absent
+        for one in stopped:
+            topic = one.done.topic_partition.topic
+            registered[topic] |= answer.registered & frozenset(one.unknown_ids)
+            before = one.unknown_ids[0]
+            if before in answer.refused:
+                problems[topic][f"schema {before}: {answer.refused[before]}"] = None
+            elif before not in absent and before not in asked:
+                notes[f"{topic}: more than {ABSENT_IDS_MAX:,} schema ids that do not exist; the next load reads on"] = (
+                    None
+                )
+        cut, further = going_on(further, newest, absent, len(read) + len(further))
+        read += cut
+        if further:
+            logger.info("read_on tasks=%d absent_ids=%d", len(further), len(absent))
+    return Reading(
+        tuple(read),
+        tuple(results),
+        dict(registered),
+        {topic: tuple(sentences) for topic, sentences in problems.items()},
+        tuple(notes),
+        read_ms,
+    )
+
+
+def nearest_ids(stopped: Sequence[RangeResult], most: int) -> tuple[int, ...]:
+    """Distinct ids to ask for: those that ranges stopped before come first, then those that come next in any. Pure."""
+    nearest: dict[int, int] = {}
+    for one in stopped:
+        for at, schema_id in enumerate(one.unknown_ids):
+            nearest[schema_id] = min(at, nearest.get(schema_id, at))
+    return tuple(sorted(nearest, key=lambda schema_id: (nearest[schema_id], schema_id))[:most])
+
+
+def going_on(
+    units: Sequence[WorkUnit], results: Sequence[UnitResult], absent: Collection[int], next_task: int
+) -> tuple[tuple[WorkUnit, ...], tuple[WorkUnit, ...]]:
+    """The units with each range cut where it stopped before an absent id, and further ones for what was cut off. Pure.
+
+    Args:
+        next_task: the number of the first further unit.
+    """
+    stops = {
+        (result.task, one.done.topic_partition, one.done.start): one.done.end
+        for result in results
+        for one in result.ranges
+        if one.unknown_ids and one.unknown_ids[0] in absent
+    }
+    cut: list[WorkUnit] = []
+    further: list[WorkUnit] = []
+    for unit in units:
+        kept: list[OffsetRange] = []
+        rest: list[OffsetRange] = []
+        for offsets in unit.ranges:
+            stop = stops.get((unit.task, offsets.topic_partition, offsets.start))
+            kept.append(offsets if stop is None else dataclasses.replace(offsets, end=stop))
+            rest += [] if stop is None else [dataclasses.replace(offsets, start=stop)]
+        cut.append(dataclasses.replace(unit, ranges=tuple(kept)))
+        if rest:
+            topics = {
+                topic: dataclasses.replace(plan, absent_ids=plan.absent_ids.union(absent))
+                for topic, plan in unit.topics.items()
+            }
+            task = next_task + len(further)
+            further.append(dataclasses.replace(unit, task=task, ranges=tuple(rest), topics=topics))
+    return tuple(cut), tuple(further)
+
+
+def _check_builds(results: Sequence[UnitResult]) -> None:
+    errors = sorted({result.error for result in results if result.error})
+    if errors:
+        raise LoaderError(f"the tasks could not run: {'; '.join(errors)}")
