@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from broker.config import FsyncMode
-from broker.coordinator.group import Group, GroupState, JoinRequest, JoinResult, Outcome, SyncResult, Ticket
+from broker.coordinator.group import Group, GroupState
+from broker.coordinator.members import Ticket
+from broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
 from broker.coordinator.offsets import METADATA_CHARS_MAX, OffsetTable, TopicPartition
 from broker.coordinator.records import (
     CommittedOffset,
@@ -92,23 +94,12 @@ class GroupCoordinator:
         assert isinstance(result, JoinResult)
         return result
 
-    async def sync(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        protocol_type: str | None,
-        protocol: str | None,
-        assignments: Mapping[str, bytes],
-    ) -> SyncResult:
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncResult:
         group = self.groups.get(group_id)
         if group is None:
             return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
         ticket, answer = self._ticket()
-        now_ms = self._monotonic_ms()
-        outcome = group.sync(member_id, instance_id, generation, protocol_type, protocol, assignments, ticket, now_ms)
-        self._carry_out(group, outcome)
+        self._carry_out(group, group.sync(request, ticket, self._monotonic_ms()))
         result = await answer
         assert isinstance(result, SyncResult)
         return result

@@ -11,11 +11,20 @@ then all syncs are answered and the group is STABLE.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
+from broker.coordinator.members import Member, Members, Ticket, common_protocols
+from broker.coordinator.messages import (
+    JoinedMember,
+    JoinRequest,
+    JoinResult,
+    Outcome,
+    Reply,
+    SyncRequest,
+    SyncResult,
+)
 from broker.errors import RequestRefused
 from broker.protocol.error_codes import ErrorCode
 
@@ -23,9 +32,6 @@ SESSION_TIMEOUT_MS_MIN, SESSION_TIMEOUT_MS_MAX = 6_000, 1_800_000
 """Kafka's bounds: shorter sessions make heartbeats a load, longer ones keep partitions of the dead unread."""
 MEMBERS_MAX = 1000
 """Of one group; each rebalance sends every member's metadata to the leader."""
-NO_GENERATION = -1
-
-Ticket = int
 
 
 class GroupState(StrEnum):
@@ -59,97 +65,6 @@ TRANSITIONS: Mapping[tuple[GroupState, Event], GroupState] = {
 """What is not here cannot happen: an empty group passes through PREPARING_REBALANCE like any other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """One way of assigning that a member can do, with what it tells the leader for it."""
-
-    name: str
-    metadata: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
-    """`member_id` is "" for a newcomer. `needs_known_id`: a newcomer is first told an id and joins again with it."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocol_type: str
-    protocols: tuple[Protocol, ...]
-    needs_known_id: bool
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedMember:
-    member_id: str
-    instance_id: str | None
-    metadata: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class JoinResult:
-    """`members` is for the leader alone; with `skip_assignment` it is only told, and need not assign."""
-
-    error: ErrorCode
-    member_id: str
-    generation: int = NO_GENERATION
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader: str = ""
-    skip_assignment: bool = False
-    members: tuple[JoinedMember, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SyncResult:
-    error: ErrorCode
-    assignment: bytes = b""
-    protocol_type: str | None = None
-    protocol: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to the request that holds `ticket`."""
-
-    ticket: Ticket
-    result: JoinResult | SyncResult
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What has to happen after a call: store the group if asked to, then send the replies."""
-
-    replies: tuple[Reply, ...] = ()
-    must_store: bool = False
-
-
-@dataclass(slots=True)
-class Member:
-    """`deadline_ms` is when its session ends unless it is heard of; a member that waits for us is alive."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: tuple[Protocol, ...]
-    deadline_ms: int
-    assignment: bytes = b""
-    join_ticket: Ticket | None = None
-    sync_ticket: Ticket | None = None
-
-    def metadata(self, protocol: str | None) -> bytes:
-        return next((each.metadata for each in self.protocols if each.name == protocol), b"")
-
-    def touch(self, now_ms: int) -> None:
-        self.deadline_ms = now_ms + self.session_timeout_ms
-
-
 @dataclass(slots=True)
 class Group:
     """See the module. Methods that raise `RequestRefused` leave the group as it was."""
@@ -161,9 +76,7 @@ class Group:
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
-    _static_ids: dict[str, str] = field(default_factory=dict)  # instance id -> member id
-    _promised: dict[str, int] = field(default_factory=dict)  # member id given out, not joined yet -> deadline
+    members: Members = field(default_factory=Members)
     _rebalance_deadline_ms: int = 0  # of joining while preparing, of assigning while completing
     _replies: list[Reply] = field(default_factory=list)
     _must_store: bool = False
@@ -182,21 +95,11 @@ class Group:
             self._reply(ticket, JoinResult(refused.code, request.member_id))
         return self._outcome()
 
-    def sync(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        protocol_type: str | None,
-        protocol: str | None,
-        assignments: Mapping[str, bytes],
-        ticket: Ticket,
-        now_ms: int,
-    ) -> Outcome:
+    def sync(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> Outcome:
         """A member asks for its assignment; the leader brings everybody's."""
         try:
-            member = self._member(member_id, instance_id, generation)
-            if protocol_type not in (None, self.protocol_type) or protocol not in (None, self.protocol):
+            member = self._member(request.member_id, request.instance_id, request.generation)
+            if request.protocol_type not in (None, self.protocol_type) or request.protocol not in (None, self.protocol):
                 raise RequestRefused(
                     ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group has chosen {self.protocol_type}/{self.protocol}"
                 )
@@ -211,8 +114,8 @@ class Group:
             return self._outcome()
         self._supersede(member.sync_ticket, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync_ticket = ticket
-        if member_id == self.leader:
-            self._assign(assignments, now_ms)
+        if member.member_id == self.leader:
+            self._assign(request.assignments, now_ms)
         return self._outcome()
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
@@ -226,13 +129,12 @@ class Group:
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, Outcome]:
         """A member goes. A static one may be named by its instance id alone."""
-        if self._promised.pop(member_id, None) is not None:
+        if self.members.promised.pop(member_id, None) is not None:
             self._join_if_complete(now_ms)
             return ErrorCode.NONE, self._outcome()
-        if instance_id is not None and member_id == "":
-            member_id = self._static_ids.get(instance_id, "")
         try:
-            member = self._known(member_id, instance_id)
+            owner = self.members.owner_of(instance_id) if member_id == "" else None
+            member = owner or self.members.known(member_id, instance_id)
         except RequestRefused as refused:
             return refused.code, Outcome()
         self._remove([member], now_ms)
@@ -267,19 +169,17 @@ class Group:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the earliest; None when nothing is due."""
-        deadlines = list(self._promised.values())
-        deadlines += [member.deadline_ms for member in self.members.values() if not self._waits(member)]
+        deadlines = list(self.members.promised.values())
+        deadlines += [member.deadline_ms for member in self.members.values() if not member.waits]
         if self.state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE):
             deadlines.append(self._rebalance_deadline_ms)
         return min(deadlines, default=None)
 
     def tick(self, now_ms: int) -> Outcome:
         """Lets go of members whose time is up."""
-        for member_id in [member_id for member_id, deadline in self._promised.items() if deadline <= now_ms]:
-            del self._promised[member_id]
-        silent = [
-            member for member in self.members.values() if member.deadline_ms <= now_ms and not self._waits(member)
-        ]
+        for member_id in [member_id for member_id, deadline in self.members.promised.items() if deadline <= now_ms]:
+            del self.members.promised[member_id]
+        silent = [member for member in self.members.values() if member.is_silent(now_ms)]
         if silent:
             self._remove(silent, now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
@@ -291,10 +191,6 @@ class Group:
             # Members that joined but do not sync, the leader above all, hold up the others.
             self._remove([member for member in self.members.values() if member.sync_ticket is None], now_ms)
         return self._outcome()
-
-    @staticmethod
-    def _waits(member: Member) -> bool:
-        return member.join_ticket is not None or member.sync_ticket is not None
 
     # Joining
 
@@ -312,90 +208,64 @@ class Group:
             return
         if request.protocol_type != self.protocol_type:
             raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group is of type {self.protocol_type}")
-        if not _common(others) & {protocol.name for protocol in request.protocols}:
+        if not common_protocols(others) & {protocol.name for protocol in request.protocols}:
             raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members know")
 
     def _join_newcomer(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> None:
-        if len(self.members) + len(self._promised) >= MEMBERS_MAX and request.instance_id not in self._static_ids:
+        owner = self.members.owner_of(request.instance_id)
+        if owner is None and len(self.members) + len(self.members.promised) >= MEMBERS_MAX:
             raise RequestRefused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {MEMBERS_MAX} members")
         member_id = self.new_member_id(request.instance_id or request.client_id)
-        if request.instance_id is None:
-            if request.needs_known_id:
-                self._promised[member_id] = now_ms + request.session_timeout_ms
-                self._reply(ticket, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
-                return
-            self._add(request, member_id, ticket, now_ms)
-        elif request.instance_id in self._static_ids:
-            self._replace_static(request, member_id, ticket, now_ms)
+        if owner is not None:
+            self._replace_static(owner, request, member_id, ticket, now_ms)
+        elif request.instance_id is None and request.needs_known_id:
+            self.members.promised[member_id] = now_ms + request.session_timeout_ms
+            self._reply(ticket, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
-            self._static_ids[request.instance_id] = member_id
             self._add(request, member_id, ticket, now_ms)
 
     def _add(self, request: JoinRequest, member_id: str, ticket: Ticket, now_ms: int) -> None:
         self.protocol_type = request.protocol_type
-        self.members[member_id] = Member(
-            member_id,
-            request.instance_id,
-            request.client_id,
-            request.client_host,
-            request.session_timeout_ms,
-            request.rebalance_timeout_ms,
-            request.protocols,
-            now_ms + request.session_timeout_ms,
-            join_ticket=ticket,
-        )
-        self._rebalance(now_ms)
-        self._join_if_complete(now_ms)
+        member = _new_member(request, member_id, now_ms)
+        self.members.add(member)
+        self._wait_for_join(member, ticket, now_ms)
 
-    def _replace_static(self, request: JoinRequest, member_id: str, ticket: Ticket, now_ms: int) -> None:
+    def _replace_static(self, old: Member, request: JoinRequest, member_id: str, ticket: Ticket, now_ms: int) -> None:
         """A static member came back under a new member id: the old one is fenced, its assignment stays."""
-        assert request.instance_id is not None
-        old = self.members.pop(self._static_ids[request.instance_id])
         self._supersede(old.join_ticket, JoinResult(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
         self._supersede(old.sync_ticket, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
-        self._static_ids[request.instance_id] = member_id
         if self.leader == old.member_id:
             self.leader = member_id
-        unchanged = old.metadata(self.protocol) == _metadata(request.protocols, self.protocol)
-        member = Member(
-            member_id,
-            request.instance_id,
-            request.client_id,
-            request.client_host,
-            request.session_timeout_ms,
-            request.rebalance_timeout_ms,
-            request.protocols,
-            now_ms + request.session_timeout_ms,
-            assignment=old.assignment,
-        )
-        self.members[member_id] = member
-        if self.state is GroupState.STABLE and unchanged:
+        member = _new_member(request, member_id, now_ms)
+        member.assignment = old.assignment
+        self.members.remove(old)
+        self.members.add(member)
+        if self.state is GroupState.STABLE and old.metadata(self.protocol) == member.metadata(self.protocol):
             # Nothing changed for the others (KIP-345); the new id has to survive a restart, so it is stored.
             self._must_store = True
             self._reply(ticket, self._joined(member, skip_assignment=self.leader == member_id))
             return
-        member.join_ticket = ticket
-        self._rebalance(now_ms)
-        self._join_if_complete(now_ms)
+        self._wait_for_join(member, ticket, now_ms)
 
     def _join_known(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> None:
-        if self._promised.pop(request.member_id, None) is not None:
+        if self.members.promised.pop(request.member_id, None) is not None:
             self._add(request, request.member_id, ticket, now_ms)
             return
-        member = self._known(request.member_id, request.instance_id)
+        member = self.members.known(request.member_id, request.instance_id)
         member.touch(now_ms)
         changed = member.protocols != request.protocols
-        if self.state is GroupState.COMPLETING_REBALANCE and not changed:
-            # The answer to its join was lost.
-            self._reply(ticket, self._joined(member))
-            return
-        if self.state is GroupState.STABLE and not changed and member.member_id != self.leader:
+        was_answered = self.state is GroupState.COMPLETING_REBALANCE  # and the answer was lost
+        is_follower = self.state is GroupState.STABLE and member.member_id != self.leader
+        if not changed and (was_answered or is_follower):
             self._reply(ticket, self._joined(member))
             return
         member.protocols = request.protocols
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         self._supersede(member.join_ticket, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+        self._wait_for_join(member, ticket, now_ms)
+
+    def _wait_for_join(self, member: Member, ticket: Ticket, now_ms: int) -> None:
         member.join_ticket = ticket
         self._rebalance(now_ms)
         self._join_if_complete(now_ms)
@@ -410,13 +280,10 @@ class Group:
                 self._supersede(member.sync_ticket, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
                 member.sync_ticket = None
         self._go(Event.REBALANCE_NEEDED)
-        self._rebalance_deadline_ms = now_ms + self._longest_rebalance_ms()
-
-    def _longest_rebalance_ms(self) -> int:
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        self._rebalance_deadline_ms = now_ms + self.members.longest_rebalance_ms
 
     def _join_if_complete(self, now_ms: int) -> None:
-        if self.state is not GroupState.PREPARING_REBALANCE or self._promised:
+        if self.state is not GroupState.PREPARING_REBALANCE or self.members.promised:
             return
         if all(member.join_ticket is not None for member in self.members.values()):
             self._complete_join(now_ms)
@@ -426,9 +293,9 @@ class Group:
         for member in [member for member in self.members.values() if member.join_ticket is None]:
             if member.instance_id is None:
                 self._drop(member)
-        self._promised.clear()
+        self.members.promised.clear()
         if self.members and all(member.join_ticket is None for member in self.members.values()):
-            self._rebalance_deadline_ms = now_ms + self._longest_rebalance_ms()
+            self._rebalance_deadline_ms = now_ms + self.members.longest_rebalance_ms
             return
         self._complete_join(now_ms)
 
@@ -439,12 +306,12 @@ class Group:
             self.protocol = self.leader = None
             self._must_store = True
             return
-        self.protocol = _chosen_protocol(list(self.members.values()))
+        self.protocol = self.members.chosen_protocol()
         joined = [member for member in self.members.values() if member.join_ticket is not None]
         if self.leader not in {member.member_id for member in joined}:
             self.leader = joined[0].member_id
         self._go(Event.ALL_JOINED)
-        self._rebalance_deadline_ms = now_ms + self._longest_rebalance_ms()
+        self._rebalance_deadline_ms = now_ms + self.members.longest_rebalance_ms
         for member in joined:
             member.touch(now_ms)
             self._supersede(member.join_ticket, self._joined(member))
@@ -486,18 +353,8 @@ class Group:
 
     # Members
 
-    def _known(self, member_id: str, instance_id: str | None) -> Member:
-        if instance_id is not None:
-            current = self._static_ids.get(instance_id)
-            if current is not None and current != member_id:
-                raise RequestRefused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} is now {current}")
-        member = self.members.get(member_id)
-        if member is None:
-            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"no member {member_id!r}")
-        return member
-
     def _member(self, member_id: str, instance_id: str | None, generation: int) -> Member:
-        member = self._known(member_id, instance_id)
+        member = self.members.known(member_id, instance_id)
         if generation != self.generation:
             raise RequestRefused(
                 ErrorCode.ILLEGAL_GENERATION, f"generation {generation}; the group is at {self.generation}"
@@ -513,22 +370,18 @@ class Group:
     def _drop(self, member: Member) -> None:
         self._supersede(member.join_ticket, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
         self._supersede(member.sync_ticket, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
-        del self.members[member.member_id]
-        if member.instance_id is not None:
-            self._static_ids.pop(member.instance_id, None)
+        self.members.remove(member)
 
     @property
     def expects_members(self) -> bool:
         """Was somebody told a member id that it has not joined with yet?"""
-        return bool(self._promised)
+        return bool(self.members.promised)
 
     def restore(self, members: Sequence[Member], now_ms: int) -> None:
         """Takes over members that were stored before a restart; each has a session's time to be heard of."""
         for member in members:
             member.touch(now_ms)
-            self.members[member.member_id] = member
-            if member.instance_id is not None:
-                self._static_ids[member.instance_id] = member.member_id
+            self.members.add(member)
         self.state = GroupState.STABLE if self.members else GroupState.EMPTY
 
     # Bookkeeping
@@ -549,17 +402,14 @@ class Group:
         return outcome
 
 
-def _metadata(protocols: Sequence[Protocol], name: str | None) -> bytes:
-    return next((protocol.metadata for protocol in protocols if protocol.name == name), b"")
-
-
-def _common(members: Sequence[Member]) -> set[str]:
-    return set.intersection(*({protocol.name for protocol in member.protocols} for member in members))
-
-
-def _chosen_protocol(members: Sequence[Member]) -> str:
-    """Each member votes for the first of its protocols that all know; ties go to the first by the first member."""
-    common = _common(members)
-    votes = Counter(next(each.name for each in member.protocols if each.name in common) for member in members)
-    order = [protocol.name for protocol in members[0].protocols if protocol.name in common]
-    return max(order, key=lambda name: votes[name])
+def _new_member(request: JoinRequest, member_id: str, now_ms: int) -> Member:
+    return Member(
+        member_id,
+        request.instance_id,
+        request.client_id,
+        request.client_host,
+        request.session_timeout_ms,
+        request.rebalance_timeout_ms,
+        request.protocols,
+        now_ms + request.session_timeout_ms,
+    )

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.coordinator.group import Group, Member, Protocol
+from broker.coordinator.group import Group
+from broker.coordinator.members import Member, Protocol
 from broker.protocol.wire import Reader, Writer
 
 OFFSET_KEY, GROUP_KEY = 1, 2

@@ -11,7 +11,8 @@ from typing import Any
 
 from kafka.protocol.consumer import JoinGroupResponse
 
-from broker.coordinator.group import JoinRequest, JoinResult, Protocol
+from broker.coordinator.members import Protocol
+from broker.coordinator.messages import JoinRequest, JoinResult
 from broker.handlers.context import RequestContext
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from kafka.protocol.consumer import SyncGroupResponse
 
+from broker.coordinator.messages import SyncRequest
 from broker.handlers.context import RequestContext
 
 
@@ -16,8 +17,7 @@ def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
 
 async def _sync(context: RequestContext, request: Any) -> Any:
     version = context.version
-    result = await context.node.groups.sync(
-        request.group_id or "",
+    sync = SyncRequest(
         request.member_id or "",
         request.group_instance_id if version >= 3 else None,
         request.generation_id,
@@ -25,6 +25,7 @@ async def _sync(context: RequestContext, request: Any) -> Any:
         request.protocol_name if version >= 5 else None,
         {each.member_id or "": bytes(each.assignment or b"") for each in request.assignments or ()},
     )
+    result = await context.node.groups.sync(request.group_id or "", sync)
     return SyncGroupResponse(
         version=version,
         error_code=result.error,

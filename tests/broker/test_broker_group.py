@@ -10,18 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.coordinator.group import (
-    MEMBERS_MAX,
-    TRANSITIONS,
-    Event,
-    Group,
-    GroupState,
-    JoinRequest,
-    JoinResult,
-    Outcome,
-    Protocol,
-    SyncResult,
-)
+from broker.coordinator.group import MEMBERS_MAX, TRANSITIONS, Event, Group, GroupState
+from broker.coordinator.members import Protocol
+from broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
 from broker.errors import RequestRefused
 from broker.protocol.error_codes import ErrorCode
 
@@ -72,7 +63,8 @@ class Driver:
 
     def sync(self, member_id: str, generation: int, assignments: Mapping[str, bytes] | None = None, at: int = 0) -> int:
         ticket = next(self._tickets)
-        self.take(self.group.sync(member_id, None, generation, None, None, assignments or {}, ticket, at))
+        request = SyncRequest(member_id, None, generation, None, None, assignments or {})
+        self.take(self.group.sync(request, ticket, at))
         return ticket
 
     def joined(self, ticket: int) -> JoinResult:

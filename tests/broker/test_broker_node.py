@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from broker.config import BrokerConfig, FsyncMode
 from broker.coordinator import coordinator as coordinator_module
-from broker.coordinator.group import JoinRequest, Protocol
+from broker.coordinator.members import Protocol
+from broker.coordinator.messages import JoinRequest, SyncRequest
 from broker.coordinator.offsets import RETENTION_MS
 from broker.coordinator.records import (
     CommittedOffset,
@@ -113,7 +114,9 @@ def test_topics_offsets_and_groups_come_back(tmp_path: Path, is_killed: bool) ->
         await node.groups.commit("simple", {("t", 0): offset(5), ("t", 2): offset(7)})
         member = await node.groups.join("members", join)
         assert member.error is ErrorCode.NONE
-        await node.groups.sync("members", member.member_id, None, 1, None, None, {member.member_id: b"mine"})
+        await node.groups.sync(
+            "members", SyncRequest(member.member_id, None, 1, None, None, {member.member_id: b"mine"})
+        )
         ids.append(member.member_id)
 
     async def second(node: BrokerNode) -> None:
@@ -122,7 +125,7 @@ def test_topics_offsets_and_groups_come_back(tmp_path: Path, is_killed: bool) ->
         assert contents(node.log("t", 1)) == [(0, b"x")]
         assert dict(node.groups.offsets.of_group("simple")) == {("t", 0): offset(5), ("t", 2): offset(7)}
         assert node.groups.heartbeat("members", ids[1], None, 1) is ErrorCode.NONE
-        again = await node.groups.sync("members", ids[1], None, 1, None, None, {})
+        again = await node.groups.sync("members", SyncRequest(ids[1], None, 1, None, None, {}))
         assert again.assignment == b"mine"
 
     run(tmp_path, first, is_killed=is_killed)
