@@ -6,9 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-
-PAGE = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+from pages import blocks, page
 
 
 def test_the_code_runs_from_top_to_bottom(
@@ -22,6 +20,6 @@ def test_the_code_runs_from_top_to_bottom(
     monkeypatch.setenv("HEADRACE__REGISTRY__URL", registry_url)
     monkeypatch.setenv("HEADRACE__KAFKA__BOOTSTRAP_SERVERS", broker_address)
     names = {"__name__": "__main__"}
-    for block in BLOCKS:
+    for block in blocks(page("docs/clients.md"), "python"):
         exec(compile(block, "docs/clients.md", "exec"), names)
     assert re.search(r"partition=\d+, offset=0, .*\n\d 0 lamp\nmail about 1\n", capsys.readouterr().out)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from pages import blocks, page
 from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE
 
 from avro_schema import Fixed, Reference
@@ -191,8 +190,7 @@ def test_contexts(client: RegistryClient, subject: str) -> None:
 
 
 def test_the_page_of_clients_is_true(registry_url: str) -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "registry-clients.md").read_text(encoding="utf-8")
-    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    examples = blocks(page("docs/registry-clients.md"), "python")
     assert len(examples) == 2
     for example in examples:
         # Nobody is at the other addresses; making a client asks nobody.

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+from pages import block, page
 
 from headrace.settings import load_settings
 from registry.access.passwords import PasswordHash
@@ -16,26 +13,19 @@ from registry.access.rights import Right, Target
 from registry.access.users import parse_users
 from registry.api.openapi.document import document
 
-PAGE = (Path(__file__).parents[2] / "docs" / "registry.md").read_text(encoding="utf-8")
-
-
-def block(begins_with: str) -> str:
-    """The block of code that begins so, without its fences."""
-    found = re.search(rf"^```\w*\n({re.escape(begins_with)}.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    assert found is not None
-    return found[1]
+PAGE = page("docs/registry.md")
 
 
 def test_the_settings_are_known(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
-    file.write_text(block("# /etc/headrace/headrace.toml"), encoding="utf-8")
+    file.write_text(block(PAGE, "# /etc/headrace/headrace.toml"), encoding="utf-8")
     found = load_settings(config=file).registry
     assert (found.workers, str(found.listen), found.users) == (2, "0.0.0.0:8081", "/etc/headrace/users")
 
 
 def test_the_users_may_do_what_the_page_says() -> None:
     line = str(PasswordHash.of("secret", bytes(16)))
-    policy = parse_users(block("# /etc/headrace/users").replace("$scrypt$ln=14,r=8,p=5$…$…", line))
+    policy = parse_users(block(PAGE, "# /etc/headrace/users").replace("$scrypt$ln=14,r=8,p=5$…$…", line))
     shop, anonymous = policy.principals["shop"].rights, policy.anonymous.rights
     ours, public = Target.of_subject("shop.orders-value"), Target.of_subject("public.news")
     elsewhere = Target.of_subject(":.eu:shop.orders-value")
@@ -61,15 +51,3 @@ def test_every_path_of_the_table_is_served() -> None:
             text if text.startswith("/") and not text.startswith(("/version", "/deployment")) else f"/v1/metadata{text}"
         )
         assert {path.replace("[", "").replace("]", ""), re.sub(r"\[.*?\]", "", path)} <= served, text
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
-    unit = tmp_path / "headrace-registry.service"
-    text = block("# /etc/systemd/system/headrace-registry.service")
-    unit.write_text(text.replace("/opt/headrace/.venv/bin/headrace", sys.executable), encoding="utf-8")
-    checked = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert checked.returncode == 0, checked.stderr
-    assert unit.name not in checked.stderr
