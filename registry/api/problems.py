@@ -77,8 +77,8 @@ def _bad_request(error: BadRequest) -> Response:
 
 def _too_large(error: RequestEntityTooLarge) -> Response:
     if request.endpoint == "subjects.register":
-        return _registry_error(errors.SchemaTooLarge())
-    return _http_error(error)
+        return problem(*ERROR_CODES[errors.SchemaTooLarge], f"{errors.SchemaTooLarge()}: {error.description}")
+    return problem(413, 413, f"HTTP 413 {error.name}: {error.description}")
 
 
 def _http_error(error: HTTPException) -> Response:

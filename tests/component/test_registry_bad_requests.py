@@ -35,8 +35,12 @@ BODIES = {
     "invalid UTF-8": (b'{"schema":"\xff\xfe"}', 400),
     "byte order mark": (b"\xef\xbb\xbf{}", 400),
     "lone surrogate": (b'{"schema":"\\ud800"}', 400),
-    "deep array": (b"[" * 200_000, 400),
-    "deep object": (b'{"a":' * 100_000, 400),
+    "deep array": (b"[" * 15_000, 400),
+    "deep object": (b'{"a":' * 15_000, 400),
+    "deeper array": (b"[" * 200_000, 422),
+    "a quotation without end": (b'{"schema":"' + b'\\"' * MEGABYTE, 400),
+    "a million empty references": (b'{"references":[' + b"{}," * 1_000_000 + b"{}]}", 422),
+    "a million properties": (b'{"metadata":{"properties":{' + b'"a":"",' * 500_000 + b'"a":""}}}', 422),
     "long number": (b'{"version":' + b"9" * 5000 + b"}", 400),
     "NaN": (b'{"version":NaN}', 400),
     "schema is an object": (b'{"schema":{"type":"string"}}', 400),
@@ -60,7 +64,8 @@ BODIES = {
     "property is infinite": (as_schema('{"type":"string","p":1e999}'), 422),
     "a key twice in the schema": (as_schema('{"type":"string","type":"int"}'), 422),
     "a megabyte with a mistake at its end": (as_schema('{"type":"string","p":"' + "x" * MEGABYTE + '"'), 422),
-    "100,000 references": (with_schema(references=[{"name": "a", "subject": "b", "version": 1}] * 90_000), 422),
+    "5,000 references": (with_schema(references=[{"name": "a", "subject": "b", "version": 1}] * 5_000), 422),
+    "90,000 references": (with_schema(references=[{"name": "a", "subject": "b", "version": 1}] * 90_000), 422),
     "text where a list of references is": (with_schema(references="x" * MEGABYTE), 400),
     "many union branches of one name": (as_schema("[" + '"int",' * 100_000 + '"int"]'), 422),
     "too large": (as_schema("x" * (5 * MEGABYTE)), 422),
@@ -83,14 +88,22 @@ def test_errors_in_a_body_name_the_place(registry: Registry) -> None:
     assert cut_off.problem[2].endswith("line 2, column 2")
 
 
-def test_too_large_bodies_have_their_own_code(registry: Registry) -> None:
-    body = as_schema("x" * (5 * MEGABYTE))
-    assert registry.call("POST", "/subjects/bad/versions", body).problem == (
-        422,
-        42209,
-        "Register operation failed because schema is too large",
-    )
-    assert registry.call("POST", "/subjects/bad", body).problem[1] == 413
+TOO_LARGE = {
+    "the body has more than 4194304 bytes, registry.request_bytes_max": as_schema("x" * (5 * MEGABYTE)),
+    "the schema has 3145728 characters; at most 2097152 are taken, half of registry.request_bytes_max": as_schema(
+        "x" * (3 * MEGABYTE)
+    ),
+    "the body has more than 20000 JSON values beside the schema's own": with_schema(references=[{}] * 20_000),
+}
+
+
+@pytest.mark.parametrize("reason", TOO_LARGE)
+def test_what_is_too_large_has_its_own_code_and_names_the_bound(registry: Registry, reason: str) -> None:
+    body = TOO_LARGE[reason]
+    sentence = f"Register operation failed because schema is too large: {reason}"
+    assert registry.call("POST", "/subjects/bad/versions", body).problem == (422, 42209, sentence)
+    for path in ("/subjects/bad", "/compatibility/subjects/bad/versions"):
+        assert registry.call("POST", path, body).problem == (413, 413, f"HTTP 413 Request Entity Too Large: {reason}")
 
 
 @pytest.mark.parametrize(
@@ -214,6 +227,11 @@ def test_large_schemas_are_schemas(registry: Registry) -> None:
 def test_of_a_key_twice_in_a_body_the_last_counts(registry: Registry) -> None:
     body = b'{"schema":"\\"nothing\\"","schema":"\\"string\\""}'
     assert registry.call("POST", "/subjects/twice/versions", body).status == 200
+
+
+def test_commas_and_brackets_in_texts_are_not_values(registry: Registry) -> None:
+    text = json.dumps({"type": "fixed", "name": "F", "size": 1, "doc": '[{,"\\' * 20_000})
+    assert registry.registered("commas", text)
 
 
 def test_it_still_works(registry: Registry) -> None:

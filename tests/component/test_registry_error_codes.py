@@ -201,7 +201,7 @@ def registry(app_registry: RegistryInProcess) -> Iterator[Registry]:
             TOO_LARGE,
             422,
             42209,
-            "Register operation failed because schema is too large",
+            "Register operation failed because schema is too large: …",
             id="too large",
         ),
         (
