@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from avro_schema import Position
+from avro_schema.comments import without_comments
 from compat.outcome import Failure, FailureKind
 
 STANDARD_INPUT = "-"
@@ -102,8 +103,8 @@ def _nothing_found(argument: str) -> str:
     return "the folder holds no schema file (.avsc)"
 
 
-def read_text(file: SchemaFile | str) -> str | Failure:
-    """The text of a file, or why there is none."""
+def read_text(file: SchemaFile | str, *, comments: bool = False) -> str | Failure:
+    """The text of a file, or why there is none; see `decode`."""
     path = file if isinstance(file, str) else file.path
     try:
         if isinstance(file, SchemaFile) and file.is_stdin:
@@ -116,15 +117,15 @@ def read_text(file: SchemaFile | str) -> str | Failure:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return Failure(FailureKind.UNREADABLE, path, f"cannot be read: {reason}; expected a schema file")
-    return decode(data, path)
+    return decode(data, path, comments=comments)
 
 
-def read_texts(files: Iterable[SchemaFile | str]) -> tuple[dict[str, str], list[Failure]]:
+def read_texts(files: Iterable[SchemaFile | str], *, comments: bool = False) -> tuple[dict[str, str], list[Failure]]:
     """The texts of files by path, and why those of others are not among them."""
     texts: dict[str, str] = {}
     failures = []
     for file in files:
-        text = read_text(file)
+        text = read_text(file, comments=comments)
         if isinstance(text, Failure):
             failures.append(text)
         else:
@@ -132,8 +133,12 @@ def read_texts(files: Iterable[SchemaFile | str]) -> tuple[dict[str, str], list[
     return texts, failures
 
 
-def decode(data: bytes, path: str) -> str | Failure:
-    """The text that bytes hold, or why they hold none."""
+def decode(data: bytes, path: str, *, comments: bool = False) -> str | Failure:
+    """The text that bytes hold, or why they hold none.
+
+    Args:
+        comments: comments are read past.
+    """
     if len(data) > FILE_BYTES_MAX:
         message = f"longer than {FILE_BYTES_MAX} bytes; expected an Avro schema in JSON"
         return Failure(FailureKind.INVALID, path, message, Position("", 1, 1))
@@ -141,9 +146,10 @@ def decode(data: bytes, path: str) -> str | Failure:
         message = "the file is empty; expected an Avro schema in JSON"
         return Failure(FailureKind.INVALID, path, message, Position("", 1, 1))
     try:
-        return data.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         return Failure(FailureKind.INVALID, path, *_not_text(data, error))
+    return without_comments(text) if comments else text
 
 
 def _not_text(data: bytes, error: UnicodeDecodeError) -> tuple[str, Position]:

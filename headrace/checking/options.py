@@ -47,6 +47,9 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--types", nargs="+", action="extend", metavar="PATH", help="files and folders of types that schemas may use"
     )
+    group.add_argument(
+        "--allow-comments", action="store_true", help="read past comments in files, as Avro Java does and others do not"
+    )
     group.add_argument("--stdin-name", default="", metavar="FILE", help="file name that standard input stands for")
     group = parser.add_argument_group("subjects")
     group.add_argument(
@@ -77,7 +80,8 @@ def sources_from(args: argparse.Namespace, settings: CompatSettings) -> Sources:
     if args.schemas.count("-") > 1:
         raise CommandError("standard input (-) can be read only once")
     types = args.types or settings.types
-    sources = read_sources(schemas, stdin_name=args.stdin_name, type_files=types)
+    comments = args.allow_comments or settings.allow_comments
+    sources = read_sources(schemas, stdin_name=args.stdin_name, type_files=types, comments=comments)
     return only_changed(sources, args.since) if args.since else sources
 
 
@@ -120,22 +124,22 @@ def baseline_from(args: argparse.Namespace, settings: Settings) -> Baseline:
             "nothing to compare with; give --against git:REF, a folder or files, or --against-registry URL, "
             "or set compat.against in headrace.toml"
         )
-    return _places(places, settings)
+    return _places(places, settings, comments=args.allow_comments or settings.compat.allow_comments)
 
 
-def _places(places: Sequence[str], settings: Settings) -> Baseline:
+def _places(places: Sequence[str], settings: Settings, *, comments: bool) -> Baseline:
     special = [place for place in places if place.startswith((GIT_PREFIX, *URL_BEGINNINGS)) or place == REGISTRY]
     if special and len(places) > 1:
         raise CommandError(f"--against: {special[0]} stands alone; only files may be several, oldest first")
     place = places[0]
     if place.startswith(GIT_PREFIX):
         revision, _, path = place.removeprefix(GIT_PREFIX).partition(":")
-        return GitBaseline(revision, path)
+        return GitBaseline(revision, path, comments=comments)
     if special:
         return _registry(settings, "" if place == REGISTRY else place)
     if len(places) == 1 and place and "\x00" not in place and Path(place).is_dir():
-        return FolderBaseline(place)
-    return FilesBaseline(places)
+        return FolderBaseline(place, comments=comments)
+    return FilesBaseline(places, comments=comments)
 
 
 def _registry(settings: Settings, url: str) -> Baseline:

@@ -70,17 +70,20 @@ class Sources:
     failures: tuple[Failure, ...]
 
 
-def read_sources(arguments: Sequence[str], *, stdin_name: str = "", type_files: Sequence[str] = ()) -> Sources:
+def read_sources(
+    arguments: Sequence[str], *, stdin_name: str = "", type_files: Sequence[str] = (), comments: bool = False
+) -> Sources:
     """The schemas that arguments name.
 
     Args:
         type_files: files and folders that may define types which the schemas use, and are not checked themselves.
+        comments: comments are read past.
     """
     found = find_files(arguments, stdin_name=stdin_name)
-    texts, failures = read_texts(found.files)
+    texts, failures = read_texts(found.files, comments=comments)
     extra = find_files(type_files)
-    more, _ = read_texts(extra.files)
-    types = TypeSet({**more, **texts}, given_types=frozenset(more), around=WorkingFolder())
+    more, _ = read_texts(extra.files, comments=comments)
+    types = TypeSet({**more, **texts}, given_types=frozenset(more), around=WorkingFolder(comments))
     files = tuple(file for file in found.files if file.path in texts)
     return Sources(files, texts, types, (*found.failures, *failures, *extra.failures))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.checking.inputs import SUFFIX, find_files, is_file, read_texts
@@ -11,8 +12,11 @@ FILES_MAX = 20_000
 """Most files that are read in search of a type."""
 
 
+@dataclass(frozen=True, slots=True)
 class WorkingFolder:
-    """The .avsc files of the disk around a path; see `type_sets.Surroundings`."""
+    """The .avsc files of the disk around a path; see `type_sets.Surroundings`. With `comments` these are read past."""
+
+    comments: bool = False
 
     def beside(self, path: str) -> Sequence[str]:
         folder = path.rpartition("/")[0]
@@ -33,4 +37,4 @@ class WorkingFolder:
         return [file.path for file in find_files([folder if Path(folder).is_relative_to(top) else str(top)]).files]
 
     def read(self, paths: Sequence[str]) -> Mapping[str, str]:
-        return read_texts(paths[:FILES_MAX])[0]
+        return read_texts(paths[:FILES_MAX], comments=self.comments)[0]

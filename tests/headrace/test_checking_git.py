@@ -334,7 +334,7 @@ def test_symbolic_links_are_what_they_lead_to(repository: Path, check: Check) ->
     Path("schemas/order2.avsc").write_text(ORDER % ("long", NOTE))
     Path("schemas/latest.avsc").unlink()
     Path("schemas/latest.avsc").symlink_to("order2.avsc")
-    code, out, _ = check("schemas", "--against", "git:HEAD", "--format", "json")
+    out = check("schemas", "--against", "git:HEAD", "--format", "json")[1]
     assert {file for file, report in reports(out).items() if not report["compatible"]} == {
         "schemas/again.avsc",
         "schemas/latest.avsc",
@@ -342,6 +342,32 @@ def test_symbolic_links_are_what_they_lead_to(repository: Path, check: Check) ->
     Path("schemas/order.avsc").write_text(ORDER % ("string", ""))
     out = check("schemas/x.avsc", "schemas/again.avsc", "--against", "git:HEAD", "--since", "HEAD")[1]
     assert out.endswith("schemas/again.avsc: incompatible at BACKWARD with HEAD:schemas/again.avsc: 1 problem\n")
+
+
+def test_comments_are_read_past_where_that_is_asked_for(
+    repository: Path, check: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    licence = '/* Licensed to "nobody",\n   https://… */\n'
+    header = HEADER.replace('"record"', '"record", "doc": "see http://a/*b*/"') % "long" + " // the end"
+    commit("licensed", schemas__order=licence + ORDER % ("long", ""), schemas__shop__header=licence + header)
+    code, _, err = check("schemas/order.avsc", "--against", "git:main")
+    assert (code, err.partition("; ")[0]) == (
+        3,
+        "schemas/order.avsc:1:1: error: expected a JSON value, found a comment, which JSON does not have",
+    )
+    assert check("schemas", "--against", "git:main", "--allow-comments")[::2] == (0, "")
+    Path("headrace.toml").write_text("[compat]\nallow_comments = true\n")
+    Path("schemas/order.avsc").write_text(licence + ORDER % ("string", ""))
+    for baseline in ("git:main", "released", "released/order.avsc"):
+        Path("released").mkdir(exist_ok=True)
+        Path("released/order.avsc").write_text(licence + ORDER % ("long", ""))
+        code, out, _ = check("schemas/order.avsc", "schemas/pay.avsc", "--against", baseline)
+        assert code == 1
+        assert out.startswith("schemas/order.avsc:4:26: error: ")
+    assert main(["schema", "validate", "schemas"]) == 0
+    capsys.readouterr()
+    Path("schemas/order.avsc").write_text("/* not ended " + ORDER % ("long", ""))
+    assert check("schemas/order.avsc", "--against", "git:main")[0] == 3
 
 
 def test_git_mode_contacts_no_registry(repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,16 +14,17 @@ from headrace.checking.type_sets import TypeSet
 
 
 class FilesBaseline:
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], *, comments: bool = False) -> None:
         self._paths = tuple(paths)
+        self._comments = comments
 
     @property
     def name(self) -> str:
         return ", ".join(self._paths)
 
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
-        texts, failures = read_texts(dict.fromkeys(self._paths))
-        types = TypeSet(texts, around=WorkingFolder())
+        texts, failures = read_texts(dict.fromkeys(self._paths), comments=self._comments)
+        types = TypeSet(texts, around=WorkingFolder(self._comments))
         for path in texts:
             try:
                 types.schema(path)

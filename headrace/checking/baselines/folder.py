@@ -29,7 +29,8 @@ VERSION_NAME = re.compile(r"(?:.*[-_.])?v?\d+(?:[._]\d+)*", re.IGNORECASE)
 
 
 class FolderBaseline:
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, comments: bool = False) -> None:
+        self._comments = comments
         self._folder = str(PurePath(folder))
 
     @property
@@ -55,7 +56,7 @@ class FolderBaseline:
 
     def _read(self) -> tuple[Sequence[SchemaFile], Mapping[str, str]]:
         found = find_files([self._folder])
-        texts, failures = read_texts(found.files)
+        texts, failures = read_texts(found.files, comments=self._comments)
         if found.failures or failures:
             raise BaselineFailed([*found.failures, *failures])
         return found.files, texts

@@ -36,10 +36,11 @@ class GitBaseline:
         place: a file or folder in the revision, "" for the same paths as in the working tree.
     """
 
-    def __init__(self, revision: str, place: str = "", folder: Path | None = None) -> None:
+    def __init__(self, revision: str, place: str = "", folder: Path | None = None, *, comments: bool = False) -> None:
         self._revision = revision
         self._place = place.strip("/")
         self._folder = folder or Path()
+        self._comments = comments
 
     @property
     def name(self) -> str:
@@ -47,7 +48,7 @@ class GitBaseline:
 
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
         try:
-            found = _Revision(Repository(self._folder), self._revision)
+            found = _Revision(Repository(self._folder), self._revision, self._comments)
             found.fetch(found.earlier_path(item, self._place) for item in wanted)
             if self._place:
                 found.require(self._place)
@@ -72,9 +73,10 @@ class GitBaseline:
 class _Revision:
     """One revision of a repository, read once."""
 
-    def __init__(self, repository: Repository, revision: str) -> None:
+    def __init__(self, repository: Repository, revision: str, comments: bool) -> None:
         self.repository = repository
         self._revision = revision
+        self._comments = comments
         self._commit = repository.commit(revision)
         self._all = repository.tree(self._commit)
         self._tree = self._all.files
@@ -154,7 +156,7 @@ class _Revision:
         missing = [path for path in paths if path is not None and path not in self._texts]
         blobs = self.repository.blobs([self._tree[path] for path in missing])
         for path in missing:
-            text = decode(blobs[self._tree[path]], f"{self._revision}:{path}")
+            text = decode(blobs[self._tree[path]], f"{self._revision}:{path}", comments=self._comments)
             if isinstance(text, Failure):
                 self._failures[path] = text
             else:
@@ -198,7 +200,7 @@ class _Revision:
     def _old(self, change: Change, data: bytes) -> Earlier:
         commit = f"{change.commit[:COMMIT_CHARS]}:"
         label = f"{commit}{change.path}"
-        text = decode(data, label)
+        text = decode(data, label, comments=self._comments)
         if isinstance(text, Failure):
             return _unreadable(label, text)
         return Earlier(0, label, text, partial(self._parse_old, commit, change.path, text))
