@@ -216,6 +216,9 @@ def test_contexts_and_references(registry: Served, run: Run) -> None:
         (Response('{"compatibilityLevel":"SIDEWAYS"}', 200), "'SIDEWAYS' is not a compatibility level"),
         (Response("", 302, {"Location": "https://login.example.com/"}), "redirects to https://login.example.com"),
         (Response('{"error_code":50001,"message":"Error in the backend"}', 501), "Error in the backend"),
+        (Response('{"error_code":404,"message":"HTTP 404 Not Found"}', 404), "is this the URL of a schema registry"),
+        (Response("<html>404 page not found</html>", 404), "is this the URL of a schema registry"),
+        (Response('{"error_code":42901,"message":"slow down"}', 429), "slow down; it takes no more requests for now"),
     ],
 )
 @pytest.mark.parametrize("at", ["/config", "/subjects/orders-value/versions/latest"])
@@ -233,6 +236,7 @@ def test_what_is_no_answer_is_never_a_pass(
     registry = one_subject
     if at != "/config" and "SIDEWAYS" in answer.get_data(as_text=True):
         words = "the answer is not one of a schema registry"
+    monkeypatch.setattr("registry.client.transport.PAUSE_FIRST_S", 0.001)
     registry.answer = lambda request: answer if request.path == at else None
     write(orders=ORDER % ("long", ""))
     code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url, "--exit-zero")

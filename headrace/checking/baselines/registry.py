@@ -45,6 +45,13 @@ NO_LISTING_STATUSES = frozenset({404, 405, 500, 501})
 """What registries answer that do not know the listing."""
 
 
+ADVICE = {
+    404: "; is this the URL of a schema registry, with its whole path?",
+    429: "; it takes no more requests for now (429), so check fewer schemas, as with --since, or try again later",
+}
+"""By the status of an answer whose own words do not say what to do."""
+
+
 class RegistryBaseline:
     """
     Args:
@@ -63,7 +70,9 @@ class RegistryBaseline:
         except InvalidSubject as error:
             raise BaselineFailed.because(FailureKind.UNREADABLE, self.name, str(error)) from None
         except RegistryError as error:
-            raise BaselineFailed.because(FailureKind.REGISTRY, self.name, str(error)) from None
+            status = error.status if isinstance(error, ServiceError) else 0
+            message = f"{error}{ADVICE.get(status, '')}"
+            raise BaselineFailed.because(FailureKind.REGISTRY, self.name, message) from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"the answer is not one of a schema registry ({type(error).__name__}: {error})"
             raise BaselineFailed.because(FailureKind.REGISTRY, self.name, message) from None
