@@ -1,8 +1,9 @@
 """`headrace up`: registry, broker, metastore and scheduled loads on one machine, supervised.
 
-The parts are child processes in this process's own group: a Ctrl-C on the terminal reaches all of them, and on Linux
-the kernel ends them when the supervisor is killed. A part that ends by itself ends the whole with a non-zero code,
-because a half-working pipeline that looks alive is worse than one that is down.
+Each part is a child process that leads a group of its own: a Ctrl-C on the terminal reaches the supervisor alone, which
+tells the parts once, and what a part started, such as a JVM, goes with it. On Linux the kernel ends the parts when the
+supervisor is killed. A part that ends by itself ends the whole with a non-zero code, because a half-working pipeline
+that looks alive is worse than one that is down.
 
 Invariants: `up.json` holds addresses only while every part is ready, and its `flock` is held from start to end, so
 at most one `up` runs on a data folder and a file left behind by a killed one is known to be stale.
@@ -10,6 +11,7 @@ at most one `up` runs on a data folder and a file left behind by a killed one is
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import fcntl
@@ -71,11 +73,12 @@ class Part:
             stdout=subprocess.PIPE if is_server else self._log,
             stderr=self._log,
             env=dict(environment),
+            process_group=0,
             preexec_fn=_end_with_parent(os.getpid()),
         )
         self._output = b""
         self._is_ready = not is_server
-        self._was_asked = False
+        self._asked_at: float | None = None
 
     def wait_until_ready(self, deadline: float, should_stop: Callable[[], bool]) -> Mapping[str, str]:
         """The addresses of the ready line.
@@ -97,8 +100,7 @@ class Part:
                         return dict(re.findall(r"(\w+)=(\S+)", line))
                 if not chunk:
                     self.process.wait()
-                    if should_stop():
-                        # The signal went to the whole group, as a terminal and systemd send it.
+                    if should_stop():  # the signal went to all processes, as systemd sends it
                         break
                     raise UpError(f"the {self.command.name} did not start: {self.last_words()}")
             if time.monotonic() > deadline:
@@ -123,22 +125,24 @@ class Part:
 
     def ask_to_stop(self) -> None:
         """Tells it to end, once and without waiting: some servers take a second signal for impatience."""
-        if not self._was_asked and self.process.poll() is None:
+        if self._asked_at is None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self._was_asked = True
+        self._asked_at = self._asked_at or time.monotonic()
 
     def stop(self, deadline: float) -> None:
-        """Ends it, by force after the deadline; one that still starts is waited for less long."""
+        """Ends it with all that it started, by force after the deadline; one that still starts is given less time."""
         self.ask_to_stop()
-        if not self._is_ready:
-            deadline = min(deadline, time.monotonic() + UNREADY_STOP_TIMEOUT_S)
+        if not self._is_ready and self._asked_at is not None:
+            deadline = min(deadline, self._asked_at + UNREADY_STOP_TIMEOUT_S)
         try:
             self.process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             level = logging.WARNING if self._is_ready else logging.DEBUG
             logger.log(level, "part_killed part=%s reason=did_not_stop", self.command.name)
-            self.process.kill()
-            self.process.wait()
+        # Also of a part that has ended: a JVM takes seconds to notice that nobody is left to serve.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
         self._log.close()
 
     def _set_aside_large_log(self) -> None:

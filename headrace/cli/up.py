@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 
 from headrace.addresses import LiveAddresses
-from headrace.cli.command import CommandError, add_settings_flags, examples, flag_values, settings_from
+from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, flag_values, settings_from
 from headrace.java import JavaNotFoundError, ensure_java
 
 KEYS = (
@@ -36,15 +37,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipeline.up import UpError, child_environment, run_up
-
-    settings = settings_from(args)
+    # Until the parts are started either signal just ends the command; from there on `run_up` has them.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        from pipeline.up import UpError, child_environment, run_up
+
+        settings = settings_from(args)
         ensure_java(settings.data_dir)
         run_up(settings, child_environment(os.environ, flag_values(args), args.config), _announce)
+    except KeyboardInterrupt:
+        return EXIT_OK
     except (UpError, JavaNotFoundError) as error:
         raise CommandError(str(error)) from error
-    return 0
+    return EXIT_OK
 
 
 def _announce(addresses: LiveAddresses) -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from headrace.cli import main, up
 from headrace.settings import load_settings
 from pipeline.up import Part, PartCommand, UpError, child_environment, next_aligned_ms, part_commands
 
@@ -53,3 +55,47 @@ def test_a_loads_report_goes_to_its_log_however_long_it_is(tmp_path: Path) -> No
     assert load.last_words().startswith("Namespaces are one honking great idea")
     assert len(load.log_lines()) > 10
     load.stop(time.monotonic())
+
+
+def test_a_part_takes_what_it_started_with_it(tmp_path: Path) -> None:
+    """A JVM outlives its Python by seconds otherwise, and holds ports and the metastore's database."""
+    (tmp_path / "stubborn.py").write_text(
+        "import signal, subprocess, sys\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print('ready child=%d' % child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    part = Part(PartCommand("stubborn", ("stubborn",)), tmp_path, {**os.environ, "PYTHONPATH": str(tmp_path)})
+    child = int(part.wait_until_ready(time.monotonic() + 60, lambda: False)["child"])
+    part.ask_to_stop()
+    part.stop(time.monotonic())
+    assert part.process.returncode == -signal.SIGKILL
+    while is_running(child):
+        time.sleep(0.01)
+
+
+def test_a_ctrl_c_reaches_parts_through_the_supervisor_alone(tmp_path: Path) -> None:
+    part = Part(PartCommand("words", ("this",)), tmp_path, os.environ, is_server=False)
+    assert os.getpgid(part.process.pid) == part.process.pid
+    part.stop(time.monotonic() + 60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_before_the_parts_are_started_is_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(up, "ensure_java", lambda data_dir: signal.raise_signal(number))
+    try:
+        assert main(["up", "--data-dir", str(tmp_path)]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
