@@ -43,6 +43,7 @@ DEV = [
     "jsonschema>=4.23,<5",
     "mypy>=1.13,<3",
     "openapi-spec-validator>=0.7.1,<1",
+    "pre-commit>=4,<5",
     "pytest>=8.3,<10",
     "pytest-timeout>=2.3,<3",
     "pytest-xdist>=3.6,<4",
