@@ -9,7 +9,7 @@ from registry.access.needs import About, Need, Refusal, decide, need_of, route_l
 from registry.access.rights import Right, Target
 from registry.access.users import Principal
 from registry.api.answers import query_flag
-from registry.api.hooks import PRINCIPAL_KEY
+from registry.api.hooks import ASKS_KEY, PRINCIPAL_KEY, WORTH_RECEIVING
 from registry.api.problems import problem
 from registry.names import context_name, scope_name, subject_name
 
@@ -26,15 +26,20 @@ def install(app: Flask, users: UsersFile) -> None:
             return _refused(answer)
         # The server keeps answers by who asked, and names them in its log.
         request.environ[PRINCIPAL_KEY] = answer
-        # Where nothing is, there is nothing to protect.
-        refusal = None if request.url_rule is None else _refusal(answer, request.url_rule.rule)
-        return None if refusal is None else _refused(refusal)
+        if request.url_rule is None:
+            return None  # where nothing is, there is nothing to protect
+        need = need_of(request.method, route_label(request.url_rule.rule))
+        refusal = _refusal(answer, need)
+        if refusal is not None:
+            return _refused(refusal)
+        # What is open to all reads no body.
+        asks = need.about is not About.NOTHING and ASKS_KEY in request.environ
+        return Response(status=WORTH_RECEIVING) if asks else None
 
     app.before_request(decide_request)
 
 
-def _refusal(principal: Principal, rule: str) -> Refusal | None:
-    need = need_of(request.method, route_label(rule))
+def _refusal(principal: Principal, need: Need) -> Refusal | None:
     right = Right.ADMIN if need.raised_by and query_flag(need.raised_by) else need.right
     everywhere = principal.rights.everywhere
     if need.about is About.NOTHING or (everywhere is not None and everywhere >= right):

@@ -19,9 +19,17 @@ from typing import Any, Final
 
 from registry.api.answer_cache import BYTES_MAX, Answer, AnswerCache
 from registry.api.answers import PRODUCED
-from registry.api.hooks import Authenticator, Everybody, Nobody, Observer, Principal
+from registry.api.hooks import (
+    ANYBODY,
+    WORTH_RECEIVING,
+    Authenticator,
+    Everybody,
+    Nobody,
+    Observer,
+    Principal,
+)
 from registry.api.leases import Leases
-from registry.api.request_bodies import NO_BODY, Body, BodyRefused, Receive, RequestBodies
+from registry.api.request_bodies import NO_BODY, Announced, Body, BodyRefused, Receive, RequestBodies
 from registry.api.wsgi_call import WsgiApplication, call, environ_of
 from registry.storage.looks import Looks
 
@@ -36,6 +44,7 @@ KEY_BYTES_MAX: Final = 512  # of a key of what is kept as it is; a request may b
 KEY_HEADERS: Final = frozenset({b"accept", b"content-type", b"confluent-accept-unknown-properties"})
 """Headers that answers depend on, apart from who asks."""
 
+KEY_HEADERS_BYTES_MAX: Final = 4096  # of those together; 60 KB of `Accept` took 0.2 s to understand
 REQUEST_ID: Final = b"x-request-id"
 """Goes back with the answer as it came, so that a client's log and ours can be laid side by side."""
 
@@ -127,19 +136,13 @@ class Front:
             elif header[0] == REQUEST_ID and len(header[1]) <= REQUEST_ID_BYTES_MAX:
                 echoed = ((REQUEST_ID, header[1]),)
         principal = self._recall(authorization)
-        answer: Answer | None = None
-        if method in BODYLESS:
+        has_rest = False
+        if sum(map(len, said)) > KEY_HEADERS_BYTES_MAX:
+            answer, is_kept, has_rest = problem(431), False, method not in BODYLESS
+        elif method in BODYLESS:
             answer, is_kept = await self._answered(scope, said, NO_BODY, principal)
         else:
-            try:
-                body = await self._bodies.receive(scope, receive)
-            except BodyRefused as refusal:
-                answer, is_kept = problem(refusal.status), False
-            else:
-                try:
-                    answer, is_kept = await self._answered(scope, said, body, principal)
-                finally:
-                    self._bodies.release(body)
+            answer, is_kept, has_rest = await self._answered_with_body(scope, receive, said, principal)
         await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers + echoed})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
         seconds = time.perf_counter() - began
@@ -152,6 +155,29 @@ class Front:
             principal if is_kept else answer.principal,
             cached=is_kept,
         )
+        if has_rest:
+            await self._bodies.let_pass(receive)
+
+    async def _answered_with_body(
+        self, scope: Any, receive: Receive, said: list[bytes], principal: Principal | None
+    ) -> tuple[Answer, bool, bool]:
+        """The answer, whether it was kept, and whether the client may still be sending its body."""
+        announced = Announced.of(scope)
+        if not announced.is_small and _is_stranger(principal):
+            # Who may not make the call at all is told so without a place for the body.
+            first = await self._applied(scope, None, principal)
+            if first.status != WORTH_RECEIVING:
+                return first, False, not announced.waits
+            principal = first.principal
+        try:
+            body = await self._bodies.receive(announced, receive)
+        except BodyRefused as refusal:
+            return problem(refusal.status), False, refusal.has_rest
+        try:
+            answer, is_kept = await self._answered(scope, said, body, principal)
+        finally:
+            self._bodies.release(body)
+        return answer, is_kept, body.has_rest
 
     async def _answered(
         self, scope: Any, said: list[bytes], body: Body, principal: Principal | None
@@ -180,8 +206,8 @@ class Front:
             self._cache.put(_key(scope, said, body.content, answer.principal), answer)
         return answer, False
 
-    async def _applied(self, scope: Any, body: Body, principal: Principal | None) -> Answer:
-        """What the application answers, which is called in a thread."""
+    async def _applied(self, scope: Any, body: Body | None, principal: Principal | None) -> Answer:
+        """What the application answers, which is called in a thread; without a body, whether to receive that."""
         lane = self._strangers if principal is None else self._known
         if lane.waiting >= WAITING_MAX:
             return problem(503)
@@ -194,6 +220,11 @@ class Front:
             return problem(500)
         finally:
             lane.waiting -= 1
+
+
+def _is_stranger(principal: Principal | None) -> bool:
+    """Whether somebody has shown no password yet where there are some."""
+    return principal is None or (principal is not ANYBODY and not principal.name)
 
 
 def problem(status: int) -> Answer:

@@ -14,6 +14,11 @@ from registry.access.users import Principal as Principal
 PRINCIPAL_KEY: Final = "registry.principal"
 """Where in the WSGI environ the application finds and may set who asks."""
 
+ASKS_KEY: Final = "registry.asks"
+"""Set in the WSGI environ of a request whose body has not been received: is it worth receiving?"""
+
+WORTH_RECEIVING: Final = 204
+"""The status of the application's answer to that, where it is yes; any other is the request's answer."""
 
 ANYBODY: Final = Principal("", UNLIMITED)
 """Whoever asks a registry without users. Answers kept for one principal are given to those with an equal `key`."""

@@ -1,4 +1,8 @@
-"""Receiving the bodies of requests, within bounds of size and time, in the event loop."""
+"""Receiving the bodies of requests, within bounds of size and time, in the event loop.
+
+Where a body is not wanted, what its client still sends is received once the answer has been sent: if the connection
+were closed meanwhile, the answer would be lost on the way.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,52 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 STALLED_S: Final = 30.0  # a client that sends nothing of its body for so long is given up
-BODY_S: Final = 300.0  # and so is one whose body takes longer than this
+BODY_S: Final = 60.0  # and so is one whose body takes longer than this
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024  # of all bodies that are here at once
-DISCARDED_BYTES_MAX: Final = 64 * 1024 * 1024  # of a body that is too large; then the connection is closed on it
+SMALL_BYTES_MAX: Final = 16 * 1024  # so much of every connection that a worker may have is a quarter of that
+DISCARDED_BYTES_MAX: Final = 64 * 1024 * 1024  # of a body that is not wanted; then the connection is closed on it
 
 Receive = Callable[[], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body, or nothing of one that is larger than is taken; `length` is its own in both cases, or a bound of it."""
+    """A body, or nothing of one that is larger than is taken; `length` is its own in both cases, or a bound of it.
+
+    `has_rest` says that its client sends more than was received.
+    """
 
     content: bytes
     length: int
+    has_rest: bool = False
 
 
 NO_BODY: Final = Body(b"", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What the head of a request says of the body: its length, None when it comes in chunks; whether its client waits
+    to be told to send."""
+
+    length: int | None
+    waits: bool
+
+    @classmethod
+    def of(cls, scope: Any) -> Announced:
+        length, waits, in_chunks = None, False, False
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit():
+                length = int(value)
+            elif name == b"transfer-encoding":
+                in_chunks = True
+            elif name == b"expect":
+                waits = True
+        return cls(None if in_chunks else length, waits)
+
+    @property
+    def is_small(self) -> bool:
+        return self.length is not None and self.length <= SMALL_BYTES_MAX
 
 
 class BodyRefused(Exception):
@@ -32,6 +66,11 @@ class BodyRefused(Exception):
     def __init__(self, status: int) -> None:
         super().__init__(status)
         self.status = status
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether the client may yet send it as it should."""
+        return self.status == 503
 
 
 class RequestBodies:
@@ -45,19 +84,14 @@ class RequestBodies:
         self._bytes_max = bytes_max
         self._held_bytes = 0
 
-    async def receive(self, scope: Any, receive: Receive) -> Body:
+    async def receive(self, announced: Announced, receive: Receive) -> Body:
         """The whole body.
 
         Raises:
-            BodyRefused: it stalls (408), breaks off (400), or too much is being received already (503).
+            BodyRefused: it stalls or takes too long (408), breaks off (400), or too much is being received (503).
         """
-        declared, expects = _announced(scope)
-        if declared is not None and declared > self._bytes_max:
-            # Whoever asks first learns it before sending; for others the answer would be lost on the way if the
-            # connection were closed while they send.
-            if not expects:
-                await self._discard(receive, 0)
-            return Body(b"", declared)
+        if announced.length is not None and announced.length > self._bytes_max:
+            return Body(b"", announced.length, has_rest=not announced.waits)
         message = await _next_part(receive)
         if not message["more_body"]:
             return self._hold(message["body"])
@@ -65,6 +99,19 @@ class RequestBodies:
 
     def release(self, body: Body) -> None:
         self._held_bytes -= len(body.content)
+
+    async def let_pass(self, receive: Receive) -> None:
+        """Receives what a client still sends, within bounds, and forgets it."""
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_S):
+                while size <= DISCARDED_BYTES_MAX:
+                    message = await _next_part(receive)
+                    size += len(message["body"])
+                    if not message["more_body"]:
+                        return
+        except (TimeoutError, BodyRefused):
+            return
 
     def _hold(self, content: bytes) -> Body:
         if len(content) > self._bytes_max:
@@ -92,22 +139,8 @@ class RequestBodies:
         finally:
             self._held_bytes -= size
         if size > self._bytes_max:
-            if more:
-                await self._discard(receive, size)
-            return Body(b"", size)
+            return Body(b"", size, has_rest=more)
         return self._hold(b"".join(parts))
-
-    async def _discard(self, receive: Receive, size: int) -> None:
-        """Receives what the client still sends, within bounds, and forgets it."""
-        try:
-            async with asyncio.timeout(BODY_S):
-                while size <= DISCARDED_BYTES_MAX:
-                    message = await _next_part(receive)
-                    size += len(message["body"])
-                    if not message["more_body"]:
-                        return
-        except (TimeoutError, BodyRefused):
-            return
 
 
 async def _next_part(receive: Receive) -> Any:
@@ -119,14 +152,3 @@ async def _next_part(receive: Receive) -> Any:
     if message["type"] != "http.request":
         raise BodyRefused(400)
     return {"body": message.get("body", b""), "more_body": message.get("more_body", False)}
-
-
-def _announced(scope: Any) -> tuple[int | None, bool]:
-    """The declared length, and whether the client waits to be told to send."""
-    declared, expects = None, False
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit():
-            declared = int(value)
-        elif name == b"expect":
-            expects = True
-    return declared, expects

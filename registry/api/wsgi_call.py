@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from registry.api.answer_cache import Answer
-from registry.api.hooks import PRINCIPAL_KEY, Principal
+from registry.api.hooks import ASKS_KEY, PRINCIPAL_KEY, Principal
 from registry.api.request_bodies import Body
 from registry.storage.footing import noting
 
@@ -25,8 +25,11 @@ KEEP_KEY: Final = "registry.keep"
 WsgiApplication = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
-def environ_of(scope: Any, body: Body, principal: Principal | None) -> dict[str, Any]:
-    """The WSGI environ of an ASGI request; of a body that is too large it has only the length."""
+def environ_of(scope: Any, body: Body | None, principal: Principal | None) -> dict[str, Any]:
+    """The WSGI environ of an ASGI request; of a body that is too large it has only the length.
+
+    Without a body it asks whether to receive that.
+    """
     host, port = scope.get("server") or ("localhost", 80)
     client = scope.get("client") or ("", 0)
     query = scope["query_string"].decode("latin-1")
@@ -44,13 +47,15 @@ def environ_of(scope: Any, body: Body, principal: Principal | None) -> dict[str,
         "REMOTE_PORT": str(client[1]),
         "wsgi.version": (1, 0),
         "wsgi.url_scheme": scope["scheme"],
-        "wsgi.input": io.BytesIO(body.content),
+        "wsgi.input": io.BytesIO(b"" if body is None else body.content),
         "wsgi.input_terminated": True,
         "wsgi.errors": sys.stderr,
         "wsgi.multithread": True,
         "wsgi.multiprocess": True,
         "wsgi.run_once": False,
     }
+    if body is None:
+        environ[ASKS_KEY] = True
     for name_bytes, value_bytes in scope["headers"]:
         name = name_bytes.decode("latin-1")
         # `A_B` and `A-B` would be one key; the one with the underscore is what nobody sends in good faith.
@@ -60,7 +65,7 @@ def environ_of(scope: Any, body: Body, principal: Principal | None) -> dict[str,
         value = value_bytes.decode("latin-1")
         environ[key] = f"{environ[key]},{value}" if key in environ else value
     if scope["method"] in ("POST", "PUT", "PATCH"):
-        environ["CONTENT_LENGTH"] = str(body.length)
+        environ["CONTENT_LENGTH"] = str(0 if body is None else body.length)
     if principal is not None:
         environ[PRINCIPAL_KEY] = principal
     return environ

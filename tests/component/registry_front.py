@@ -38,6 +38,8 @@ class RegistryBehindFront(Registry):
     def __init__(self, database_url: str, *, keeps: bool = True, **options: Any) -> None:
         super().__init__("http://localhost")
         self.observed = Observed()
+        self.body_came_first = False
+        """Whether the last request's body was received before the answer was sent."""
         self._database = ServedDatabase(database_url)
         application = create_app(self._database, **options)
         users = options.get("users")
@@ -77,8 +79,10 @@ class RegistryBehindFront(Registry):
 
     async def _call(self, scope: Any, payload: bytes) -> Answer:
         sent: list[Any] = []
+        self.body_came_first = False
 
         async def receive() -> Any:
+            self.body_came_first = self.body_came_first or not sent
             return {"type": "http.request", "body": payload, "more_body": False}
 
         async def send(message: Any) -> None:

@@ -26,13 +26,14 @@ def basic(name: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
 
 
+GRANTS = "grant root admin *\ngrant anonymous read public-*\n"
 ROOT = {"Authorization": basic("root", "root")}
 
 
 @pytest.fixture
 def front(tmp_path: Path) -> Iterator[RegistryBehindFront]:
     users = tmp_path / "users"
-    users.write_text(user_line("root", PasswordHash.of("root", b"salt", Cost(4, 1, 1))) + "\ngrant root admin *\n")
+    users.write_text(user_line("root", PasswordHash.of("root", b"salt", Cost(4, 1, 1))) + "\n" + GRANTS)
     url = sqlite_url(tmp_path / "registry.db")
     database = Database(url)
     database.upgrade()
@@ -67,6 +68,55 @@ def test_who_sends_two_authorizations_is_nobody(front: RegistryBehindFront) -> N
     ]
     assert front.observed.cached[-4]
     assert statuses == [200, 200, 401, 401, 401]
+
+
+LARGE, SMALL = ("content-length", "1000000"), ("content-length", "10")
+WRONG = ("authorization", basic("root", "wrong"))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "is_received"),
+    [
+        ("POST", "/subjects/a/versions", [LARGE], 401, False),
+        ("POST", "/subjects/public-a/versions", [LARGE], 401, False),
+        ("POST", "/subjects/a", [LARGE], 401, False),
+        ("POST", "/subjects/public-a", [LARGE], 404, True),
+        ("PUT", "/config", [LARGE], 401, False),
+        ("POST", "/nowhere", [LARGE], 404, False),
+        ("POST", "/", [LARGE], 200, False),
+        ("POST", "/subjects/a/versions", [("transfer-encoding", "chunked")], 401, False),
+        ("POST", "/subjects/a/versions", [("transfer-encoding", "chunked"), SMALL], 401, False),
+        ("POST", "/subjects/a/versions", [LARGE, WRONG], 401, False),
+        # Many of these would not take all the place that there is for bodies.
+        ("POST", "/subjects/a/versions", [SMALL], 401, True),
+    ],
+)
+def test_bodies_of_strangers_who_may_not_make_the_call_are_not_received(
+    front: RegistryBehindFront,
+    method: str,
+    path: str,
+    headers: list[tuple[str, str]],
+    status: int,
+    is_received: bool,
+) -> None:
+    answer = front.call_with(method, path, headers, b'{"schema":"1"}')
+    assert (answer.status, set(answer.json)) == (status, set() if status == 200 else {"error_code", "message"})
+    assert front.body_came_first is is_received
+
+
+def test_a_body_is_received_once_its_sender_is_known(front: RegistryBehindFront) -> None:
+    root = ("authorization", ROOT["Authorization"])
+    assert front.call_with("POST", "/subjects/b/versions", [LARGE, root], b'{"schema":"\\"int\\""}').status == 200
+    assert front.observed.routes[-1] == "/subjects/<subject:subject>/versions"
+    too_large = front.call_with("POST", "/subjects/b/versions", [("content-length", "99999999"), root], b"")
+    assert too_large.problem[1] == 42209
+    assert not front.body_came_first
+
+
+@pytest.mark.parametrize("headers", [[("accept", "a/b," * 2000)], [("accept", "a/b;q=0.1")] * 500])
+def test_what_is_accepted_is_said_briefly(front: RegistryBehindFront, headers: list[tuple[str, str]]) -> None:
+    for method in ("GET", "POST"):
+        assert front.call_with(method, "/subjects", headers).problem[:2] == (431, 431)
 
 
 def test_requests_as_long_as_can_be_are_not_kept_as_they_are(front: RegistryBehindFront) -> None:

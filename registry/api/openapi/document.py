@@ -53,6 +53,7 @@ ALWAYS: Final = {
     404: "there is no such path",
     406: "no content type that is accepted can be answered",
     429: "too many passwords to check at once",
+    431: "the headers that say which content types are wanted are too long",
     500: "the registry failed",
     503: "too many requests at once",
 }
