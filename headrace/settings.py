@@ -89,7 +89,7 @@ class Duration:
 class RegistrySettings:
     listen: Address = Address("127.0.0.1", 8081)
     database_url: str = ""  # SQLAlchemy URL; "" is SQLite in data_dir/registry.db
-    database_connections: int = 10  # of each process to PostgreSQL at most; its looks at revisions take one more
+    database_connections: int = 10  # of each process to PostgreSQL at most; looks at revisions and ids take two more
     url: str = ""  # for clients; several by comma, first preferred; "": a live `headrace up` on data_dir, else `listen`
     client_user: str = ""  # with which producers, consumers, load and audit go to the registry; "": with none
     client_password: str = ""  # of that user

@@ -37,7 +37,9 @@ class Compatibility:
         """What registration would say: against the latest version, or all when the level is transitive."""
         # With groups the version to compare with need not be the latest of all.
         if settings.config.compatibility_group is not None or _is_transitive(settings.level):
-            return self._compare(repository, settings, candidate, repository.versions(subject=settings.subject))
+            view = repository.subject_view(settings.subject)
+            history = repository.seen_versions(settings.subject, [mark for mark in view.marks if not mark.deleted])
+            return self._compare(repository, settings, candidate, history)
         latest = repository.version(settings.subject, LATEST)
         return self._compare(repository, settings, candidate, [] if latest is None else [latest])
 

@@ -20,7 +20,8 @@ from registry.names import DEFAULT_CONTEXT, context_scope, in_log
 from registry.service.configuration import aliased
 from registry.service.modes import require_writable
 from registry.storage.database import Database
-from registry.storage.repository import Repository, SubjectState
+from registry.storage.repository import Repository
+from registry.storage.views import SubjectState
 
 logger = logging.getLogger(__name__)
 

@@ -207,7 +207,7 @@ class Lookup:
         self, repository: Repository, subject: str, request: SchemaRequest, normalize: bool, deleted: bool
     ) -> StoredVersion | None:
         view = repository.subject_view(subject)
-        if has_text(request) and not view.numbers(deleted=deleted):
+        if has_text(request) and view.mark(LATEST, deleted=deleted) is None:
             return None
         config = self._configuration.config(repository, subject)
         normalize = normalize or bool(config.normalize)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from registry.domain import LATEST, ConfigEntry, SchemaContent, SchemaReference, SchemaRequest, StoredVersion
+from registry.domain import ConfigEntry, SchemaContent, SchemaReference, SchemaRequest, StoredVersion
 from registry.errors import InvalidSchema
 from registry.metadata import finds, merged_metadata, numbered
 from registry.rules import merged_rules
 from registry.service.texts import Candidate
-from registry.storage.repository import Repository, SubjectView
+from registry.storage.repository import Repository
+from registry.storage.views import SubjectView
 
 
 def matching(
@@ -31,16 +32,13 @@ def matching(
         version: with `LATEST` only the newest version counts, with a number only that one; None and 0 leave it open.
         deleted: whether softly deleted versions count too.
     """
-    numbers = view.numbers(deleted=deleted)
-    if version == LATEST:
-        numbers = numbers[-1:]
-    elif version:
-        numbers = [version]
-    keys = {mark.version: mark.lookup_key for mark in view.marks if deleted or not mark.deleted}
-    if not any(keys.get(number) == candidate.lookup_key for number in numbers):
+    alike = [mark for mark in view.marks if mark.lookup_key == candidate.lookup_key and (deleted or not mark.deleted)]
+    if version:
+        wanted = view.mark(version, deleted=deleted)
+        alike = [mark for mark in alike if mark is wanted]
+    if not alike:
         return None
-    found = repository.versions(subject=subject, lookup_key=candidate.lookup_key, deleted=deleted)
-    chosen = [item for item in reversed(found) if item.version in numbers]
+    chosen = repository.seen_versions(subject, tuple(reversed(alike)))
     same = (item for item in chosen if item.schema.content == candidate.content)
     return next(same, None) or next((item for item in chosen if _says_the_same(candidate.content, item)), None)
 

@@ -1,8 +1,9 @@
 """Registering schemas, after the Confluent Schema Registry's order of decisions.
 
 A registration is decided on one view of the subject, outside any write transaction, and then written if the subject
-is still as it was seen; else it is decided again. So parsing and compatibility checks hold no lock, and of many
-clients racing each is either first or sees the one that was.
+is still as it was seen; else it is decided again. So parsing and compatibility checks hold no lock of the database, and
+of many clients racing each is either first or sees the one that was. Those of one process take turns on a subject; when
+processes race for it they take turns too, by the database, and decide again when theirs has come.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from registry.domain import (
     SCHEMA_ID_MAX,
     VERSION_MAX,
     Mode,
+    SchemaContent,
     SchemaId,
     SchemaRequest,
     StoredSchema,
@@ -38,15 +40,19 @@ from registry.service.matching import adds_to_requests, completed, has_text, mat
 from registry.service.modes import not_permitted, refuse_readonly
 from registry.service.texts import Candidate, SchemaTexts
 from registry.storage.database import Database
-from registry.storage.repository import Conflict, Repository, SubjectState, SubjectView
+from registry.storage.kept import Recent
+from registry.storage.repository import Repository
+from registry.storage.scopes import Conflict, ContentKnown, IdWanted
+from registry.storage.views import SubjectState, SubjectView
 
 logger = logging.getLogger(__name__)
 
 DECISIONS_MAX = 200
-"""Of one registration. Each one lost is another client's success on the same subject or with the same schema, and in a
-process only one at a time loses any more after its first, so only some hundred processes could bring one near it."""
+"""Of one registration. Each one lost is another process's success on the same subject or with the same schema."""
 
-TURNS = 1024  # locks that the subjects share; two subjects that share one are rarely both crowded
+TURNS = 8192  # which the subjects share; two subjects that share one are rarely both being written
+KNOWN_MAX = 20_000  # contents of which is remembered that they have an id, some 5 MB
+CROWDED_FOR = 20  # registrations of a process under a subject after one has lost it to another process
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +78,14 @@ class _Plan:
         return context_of(self.subject)
 
     @property
-    def needs_id(self) -> bool:
-        return self.imposed_id is None and self.known is None
+    def new_id(self) -> IdWanted | None:
+        is_needed = self.imposed_id is None and self.known is None
+        return IdWanted(self.context, self.candidate.content) if is_needed else None
 
     @property
     def is_plain(self) -> bool:
         """Whether it touches nothing but its subject and a schema of its own."""
-        return self.needs_id and not self.candidate.content.references and not self.revives
+        return self.new_id is not None and not self.candidate.content.references and not self.revives
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,19 @@ class Registered:
 
     stored: StoredVersion
     is_new: bool
+
+
+class _Turn:
+    """Whose turn it is to register under a subject, in this process.
+
+    While `crowded_for` is not 0, other processes register under it too, and the database says whose turn it is.
+    """
+
+    __slots__ = ("crowded_for", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.crowded_for = 0
 
 
 class Registration:
@@ -105,7 +125,9 @@ class Registration:
         self._configuration = configuration
         self._compatibility = compatibility
         self._now_ms = now_ms
-        self._turns = tuple(threading.Lock() for _ in range(TURNS))
+        # Contents that their contexts have had an id for.
+        self._known = Recent[tuple[str, bytes], bool](KNOWN_MAX)
+        self._turns = tuple(_Turn() for _ in range(TURNS))
 
     def register(self, subject: str, request: SchemaRequest, *, normalize: bool, force: bool = False) -> Registered:
         """The version that holds the schema: an equal one that was there, else a new one.
@@ -125,44 +147,58 @@ class Registration:
         """
         if request.rule_set is not None:
             check_rule_set(request.rule_set)
-        attempt = partial(self._attempt, subject, request, normalize=normalize, force=force)
-        registered = attempt()
-        if registered is None:
-            # Others are changing the subject. Of those in this process one after the other goes on, since of any number
-            # that decide at once only one succeeds.
-            with self._turns[hash(subject) % TURNS]:
-                registered = next(filter(None, (attempt() for _ in range(DECISIONS_MAX))), None)
+        decide = partial(self._decide, subject=subject, request=request, normalize=normalize, force=force)
+        turn = self._turns[hash(subject) % TURNS]
+        # One after the other, since of any number that decide at once only one succeeds.
+        with turn.lock:
+            attempts = (self._attempt(subject, decide, turn) for _ in range(DECISIONS_MAX))
+            registered = next(filter(None, attempts), None)
         if registered is None:
             raise StoreError(f"Register operation on subject '{subject}' timed out: too many others at once")
+        if registered.is_new:
+            stored = registered.stored
+            # The next registration under the subject is compared with it, and other subjects may get it too.
+            self._database.keep(stored.schema)
+            self._note_known(stored.schema.context, stored.schema.content)
+            logger.info(
+                "schema registered: subject=%s version=%d schema_id=%d",
+                in_log(stored.subject),
+                stored.version,
+                stored.schema.schema_id,
+            )
         return registered
 
-    def _attempt(self, subject: str, request: SchemaRequest, *, normalize: bool, force: bool) -> Registered | None:
+    def _attempt(
+        self, subject: str, decide: Callable[[Repository], StoredVersion | _Plan], turn: _Turn
+    ) -> Registered | None:
         """Decides and writes; None when another change came first."""
-        # What it rests on is held when it is written: the subject's revision, references, the content's being new.
-        decided = self._database.read(
-            partial(self._decide, subject=subject, request=request, normalize=normalize, force=force), one_view=False
-        )
-        if isinstance(decided, StoredVersion):
-            return Registered(decided, is_new=False)
-        id_context = decided.context if decided.needs_id else None
         try:
-            stored = self._database.write(
-                partial(self._apply_plain if decided.is_plain else self._apply, plan=decided),
+            if turn.crowded_for:
+                turn.crowded_for -= 1
+                return self._database.write_in_turn(subject, decide, self._settle, new_id=_new_id_of)
+            # What it rests on is held when it is written: the subject's revision, references, the content's being new.
+            decided = self._database.read(decide, one_view=False)
+            if isinstance(decided, StoredVersion):
+                return Registered(decided, is_new=False)
+            return self._database.write(
+                partial(self._settle, decided=decided),
                 attempts=1,
-                new_id_in=id_context,
+                new_id=decided.new_id,
                 in_one_statement=decided.is_plain,
             )
+        except ContentKnown as error:
+            self._note_known(error.wanted.context, error.wanted.content)
         except Conflict:
-            return None
-        # The next registration under the subject is compared with it.
-        self._database.keep(stored.schema)
-        logger.info(
-            "schema registered: subject=%s version=%d schema_id=%d",
-            in_log(stored.subject),
-            stored.version,
-            stored.schema.schema_id,
-        )
-        return Registered(stored, is_new=True)
+            turn.crowded_for = CROWDED_FOR
+        return None
+
+    def _note_known(self, context: str, content: SchemaContent) -> None:
+        self._known.put((context, content.fingerprint), True, 1)
+
+    def _settle(self, repository: Repository, decided: StoredVersion | _Plan) -> Registered:
+        if isinstance(decided, StoredVersion):
+            return Registered(decided, is_new=False)
+        return Registered(self._apply(repository, decided), is_new=True)
 
     def _decide(
         self, repository: Repository, *, subject: str, request: SchemaRequest, normalize: bool, force: bool
@@ -188,7 +224,7 @@ class Registration:
             raise problem
         if settings.mode.takes_ids:
             return _decide_import(repository, subject, view, settings_seen, candidate, request)
-        latest = repository.version(subject, LATEST) if view.numbers(deleted=False) else None
+        latest = repository.version(subject, LATEST)
         request = completed(request, config, latest, view.next_version)
         if candidate is None:
             candidate = self._texts.candidate(repository, subject, request, normalize=normalize, strict=False)
@@ -203,7 +239,15 @@ class Registration:
         if request.version not in (None, 0, LATEST, view.next_version):
             raise InvalidSchema("Version is not one more than previous version", subject=subject)
         _require_number(subject, view.next_version)
-        return _planned(repository, _Plan(subject, view.state, settings_seen, candidate, view.next_version))
+        return self._planned(repository, _Plan(subject, view.state, settings_seen, candidate, view.next_version))
+
+    def _planned(self, repository: Repository, plan: _Plan) -> _Plan:
+        content = plan.candidate.content
+        # On PostgreSQL whether the content is known is told with the new id, and most are not.
+        is_told = not (self._database.is_sqlite or self._known.get((plan.context, content.fingerprint)))
+        known = None if is_told else repository.schema_of(plan.context, content)
+        revives = known is not None and repository.is_hidden(known.row_key, plan.subject)
+        return replace(plan, known=known, revives=revives)
 
     def _tagged(self, repository: Repository, subject: str, request: SchemaRequest) -> SchemaRequest:
         if not (request.tags_to_add or request.tags_to_remove or request.propagates_tags):
@@ -238,7 +282,7 @@ class Registration:
         if not verdict.is_compatible:
             raise IncompatibleSchema(verdict.messages, subject=settings.subject)
 
-    def _apply_plain(self, repository: Repository, *, plan: _Plan) -> StoredVersion:
+    def _apply_plain(self, repository: Repository, plan: _Plan) -> StoredVersion:
         now_ms, candidate = self._now_ms(), plan.candidate
         schema_id = _new_id(repository, plan)
         schema = repository.add_whole_version(
@@ -253,7 +297,9 @@ class Registration:
         )
         return StoredVersion(plan.subject, plan.version, schema, now_ms)
 
-    def _apply(self, repository: Repository, *, plan: _Plan) -> StoredVersion:
+    def _apply(self, repository: Repository, plan: _Plan) -> StoredVersion:
+        if plan.is_plain:
+            return self._apply_plain(repository, plan)
         now_ms = self._now_ms()
         if plan.revives:
             repository.bump_revision()
@@ -313,10 +359,8 @@ def _decide_import(
     )
 
 
-def _planned(repository: Repository, plan: _Plan) -> _Plan:
-    known = repository.schema_of(plan.context, plan.candidate.content)
-    revives = known is not None and repository.is_hidden(known.row_key, plan.subject)
-    return replace(plan, known=known, revives=revives)
+def _new_id_of(decided: StoredVersion | _Plan) -> IdWanted | None:
+    return None if isinstance(decided, StoredVersion) else decided.new_id
 
 
 def _held_schema(repository: Repository, plan: _Plan) -> StoredSchema:

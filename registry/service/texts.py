@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 
 from avro_schema import Schema, SchemaParseError, canonical_text, normalized_text, parse_schema, self_contained_text
 from registry.domain import (
@@ -21,6 +17,7 @@ from registry.domain import (
 )
 from registry.errors import InvalidSchema
 from registry.names import in_context_of, qualified
+from registry.storage.kept import Recent
 from registry.storage.repository import Repository
 from registry.tags import TaggedEntity, UnknownEntity, known_entities, tagged_entities, with_tags
 
@@ -67,44 +64,14 @@ class _Read:
     lookup_key: bytes
 
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-
-class _Kept(Generic[K, V]):
-    """The values last used, within bounds of their number and of the texts that they were read from. Thread-safe."""
-
-    def __init__(self, entries_max: int) -> None:
-        self._entries_max = entries_max
-        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
-        self._chars = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: K) -> V | None:
-        with self._lock:
-            found = self._entries.get(key)
-            if found is None:
-                return None
-            self._entries.move_to_end(key)
-            return found[0]
-
-    def put(self, key: K, value: V, chars: int) -> None:
-        with self._lock:
-            self._chars += chars - self._entries.pop(key, (None, 0))[1]
-            self._entries[key] = value, chars
-            while len(self._entries) > self._entries_max or self._chars > KEPT_CHARS_MAX:
-                _, (_, dropped) = self._entries.popitem(last=False)
-                self._chars -= dropped
-
-
 class SchemaTexts:
     """Parses schemas, keeping what was parsed last. Thread-safe."""
 
     def __init__(self) -> None:
         # By row key, which is never used for another content, so that nothing here can become wrong.
-        self._stored = _Kept[int, _Parsed](PARSED_MAX)
+        self._stored = Recent[int, _Parsed](KEPT_CHARS_MAX, PARSED_MAX)
         # A text is read again when its registration has to be decided again, and often checked before it is registered.
-        self._read = _Kept[tuple[str, bool, tuple[int, ...]], _Read](READ_MAX)
+        self._read = Recent[tuple[str, bool, tuple[int, ...]], _Read](KEPT_CHARS_MAX, READ_MAX)
 
     def candidate(
         self,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.resources
 import logging
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -30,12 +31,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from registry.domain import StoredSchema
 from registry.errors import DatabaseUnusable, StoreError
+from registry.storage import statements
 from registry.storage.engines import POSTGRES_CONNECTIONS, PURPOSE, DatabaseAddress, Purpose, open_engine
 from registry.storage.kept import Kept
-from registry.storage.repository import Conflict, Repository
-from registry.storage.scopes import ReservedIds, reserve_schema_id
+from registry.storage.repository import Repository
+from registry.storage.scopes import Conflict, IdWanted, ReservedIds, reserve_schema_id
 
 logger = logging.getLogger(__name__)
+D = TypeVar("D")
 T = TypeVar("T")
 
 WRITE_ATTEMPTS_MAX = 20  # of one self-contained change; each attempt lost means that another change was made
@@ -75,6 +78,8 @@ class Database:
         except (ArgumentError, ModuleNotFoundError, ValueError) as error:
             raise DatabaseUnusable(f"registry.database_url is no usable database URL: {error}") from error
         self._is_sqlite = self._address.is_sqlite
+        # A connection that whoever has one of the others can wait for.
+        self._beside = None if self._is_sqlite else open_engine(self._address, 1)
         self._write_turn = threading.Lock()
         self._kept = Kept()
 
@@ -88,7 +93,8 @@ class Database:
         return self._is_sqlite
 
     def close(self) -> None:
-        self._engine.dispose()
+        for engine in filter(None, (self._engine, self._beside)):
+            engine.dispose()
 
     def read(self, work: Callable[[Repository], T], *, one_view: bool = True) -> T:
         """Runs `work` on one consistent view of the database; again, on a new view, when the connection broke.
@@ -116,7 +122,7 @@ class Database:
         work: Callable[[Repository], T],
         attempts: int = WRITE_ATTEMPTS_MAX,
         *,
-        new_id_in: str | None = None,
+        new_id: IdWanted | None = None,
         in_one_statement: bool = False,
     ) -> T:
         """Runs `work` in one write transaction and commits it; `work` is run again when another change came first.
@@ -124,13 +130,14 @@ class Database:
         Args:
             work: what to do; it may be done more than once.
             attempts: how often at most.
-            new_id_in: the context in which `work` is going to take an id for a schema. On PostgreSQL its counter is a
-                row that all registrations write, so it is moved before the transaction begins and locked for a moment
-                only, not until the registration is on the disk. An id that is not used in the end is a gap.
+            new_id: the id that `work` is going to take. On PostgreSQL the counter of a context is a row that all
+                registrations write, so it is moved before the transaction begins and locked for a moment only, not
+                until the registration is on the disk. An id that is not used in the end is a gap.
             in_one_statement: `work` changes the database by one statement or not at all, and asks nothing. On
                 PostgreSQL that is then the whole transaction.
 
         Raises:
+            ContentKnown: no new id is needed; on PostgreSQL only.
             Conflict: the only attempt met another change, or the connection broke, maybe after it had committed; with
                 more attempts that is a `StoreError`.
             StoreError: the database failed; nothing was changed, unless the message says that this is not known.
@@ -138,7 +145,7 @@ class Database:
         purpose = Purpose.ONE_STATEMENT if in_one_statement and not self._is_sqlite else Purpose.WRITE
         for attempt in range(1, attempts + 1):
             try:
-                with self._turn(), self._transaction(purpose, new_id_in) as (connection, reserved):
+                with self._turn(), self._transaction(purpose, new_id) as (connection, reserved):
                     return work(Repository(connection, reserved=reserved))
             except Conflict as error:
                 if attempts == 1:
@@ -152,20 +159,62 @@ class Database:
                     raise
         raise AssertionError("attempts is at least 1")
 
+    def write_in_turn(
+        self,
+        subject: str,
+        decide: Callable[[Repository], D],
+        work: Callable[[Repository, D], T],
+        *,
+        new_id: Callable[[D], IdWanted | None],
+    ) -> T:
+        """Decides and writes in one transaction, one after the other of all who call this for a subject.
+
+        Nobody is kept from writing by other ways. On SQLite it is the turn for the whole database.
+
+        Args:
+            subject: whose turn.
+            decide: asks the database, once its turn has come.
+            work: does what was decided.
+            new_id: which id `work` is going to take.
+
+        Raises:
+            ContentKnown: no new id is needed; on PostgreSQL only.
+            Conflict: it met another change, or the connection broke, maybe after it had committed.
+            StoreError: the database failed; nothing was changed.
+        """
+        try:
+            with self._turn(), self._transaction(Purpose.WRITE) as (connection, _):
+                if not self._is_sqlite:
+                    # Until the transaction ends. Before all other locks, so that nobody who has one waits here.
+                    connection.execute(statements.TAKE_TURN, {"key": zlib.crc32(subject.encode()) - 2**31})
+                decided = decide(Repository(connection, kept=self._kept))
+                reserved = self._reserved_beside(new_id(decided))
+                return work(Repository(connection, reserved=reserved), decided)
+        except ConnectionLost as error:
+            raise Conflict(str(error)) from error
+
+    def _reserved_beside(self, wanted: IdWanted | None) -> ReservedIds:
+        """An id that is taken at once, while a transaction that has written nothing yet is open."""
+        if wanted is None or self._beside is None:
+            return {}
+        with self._beside.connect().execution_options(**{PURPOSE: Purpose.QUESTIONS}) as connection:
+            return reserve_schema_id(connection, wanted)
+
     def keep(self, schema: StoredSchema) -> None:
         """Spares the next read of a schema that a write has just committed."""
-        self._kept.schemas.keep(schema)
+        self._kept.keep_schema(schema)
 
     def _turn(self) -> AbstractContextManager[Any]:
         return self._write_turn if self._is_sqlite else nullcontext()
 
     @contextmanager
-    def _transaction(self, purpose: Purpose, new_id_in: str | None = None) -> Iterator[tuple[Connection, ReservedIds]]:
+    def _transaction(
+        self, purpose: Purpose, new_id: IdWanted | None = None
+    ) -> Iterator[tuple[Connection, ReservedIds]]:
         with self._answered() as stage, self._connected(Purpose.QUESTIONS) as connection:
-            # On the connection of the transaction: as long as that lives the server has not crashed, which can take the
-            # counter back. Nor can the transaction be on the disk without it.
-            is_reserved = new_id_in is not None and not self._is_sqlite
-            reserved = {new_id_in: reserve_schema_id(connection, new_id_in)} if is_reserved and new_id_in else {}
+            # While the connection of the transaction is there: as long as that lives the server has not crashed, which
+            # can take the counter back. Nor can the transaction be on the disk without it.
+            reserved = {} if new_id is None or self._is_sqlite else reserve_schema_id(connection, new_id)
             connection.commit()
             transaction = connection.execution_options(**{PURPOSE: purpose}).begin()
             stage.is_committing = purpose is Purpose.ONE_STATEMENT

@@ -21,15 +21,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from registry.domain import LATEST
 from registry.storage.database import WRITE_ATTEMPTS_MAX, Database
-from registry.storage.repository import Repository, SubjectState
+from registry.storage.repository import Repository
+from registry.storage.scopes import IdWanted
+from registry.storage.views import SubjectState
 
 LEASE_S: Final = 0.020
 LEASE_MARGIN_S: Final = 0.005  # clocks of two hosts that differ by a fifth in their rate would still do
 
+D = TypeVar("D")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -88,6 +92,7 @@ RESTS_ON: Final[Mapping[str, Callable[..., Ground]]] = {
     "schema": _settled,
     "version": _of_version,
     "versions": _of_versions,
+    "seen_versions": _of_subject,
     "subject_state": _of_subject,
     "subject_view": _of_subject,
     "version_numbers": _of_subject,
@@ -186,24 +191,50 @@ class ServedDatabase(Database):
         work: Callable[[Repository], T],
         attempts: int = WRITE_ATTEMPTS_MAX,
         *,
-        new_id_in: str | None = None,
+        new_id: IdWanted | None = None,
         in_one_statement: bool = False,
     ) -> T:
-        notes = _notes.get()
-        if notes is not None:
-            notes.spoil()
-        has_bumped = False
+        with _acknowledged() as watch:
+            return super().write(watch.over(work), attempts, new_id=new_id, in_one_statement=in_one_statement)
 
-        def watched(repository: Repository) -> T:
-            nonlocal has_bumped
-            has_bumped = False
-            result = work(repository)
-            has_bumped = repository.has_bumped_revision
+    def write_in_turn(
+        self,
+        subject: str,
+        decide: Callable[[Repository], D],
+        work: Callable[[Repository, D], T],
+        *,
+        new_id: Callable[[D], IdWanted | None],
+    ) -> T:
+        with _acknowledged() as watch:
+            return super().write_in_turn(subject, decide, watch.over(work), new_id=new_id)
+
+
+class _Watch:
+    """Whether what was written last, and may have been committed, made the registry's revision grow."""
+
+    def __init__(self) -> None:
+        self.has_bumped = False
+
+    def over(self, work: Callable[Concatenate[Repository, P], T]) -> Callable[Concatenate[Repository, P], T]:
+        def watched(repository: Repository, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            self.has_bumped = False
+            result = work(repository, *args, **kwargs)
+            self.has_bumped = repository.has_bumped_revision
             return result
 
-        try:
-            return super().write(watched, attempts, new_id_in=new_id_in, in_one_statement=in_one_statement)
-        finally:
-            # Also after an error: a connection that broke may have committed, and whoever tries again finds it done.
-            if has_bumped:
-                time.sleep(LEASE_S + LEASE_MARGIN_S)
+        return watched
+
+
+@contextmanager
+def _acknowledged() -> Iterator[_Watch]:
+    """For a write: what answers its request is not kept, and it ends when nobody answers from before it any more."""
+    notes = _notes.get()
+    if notes is not None:
+        notes.spoil()
+    watch = _Watch()
+    try:
+        yield watch
+    finally:
+        # Also after an error: a connection that broke may have committed, and whoever tries again finds it done.
+        if watch.has_bumped:
+            time.sleep(LEASE_S + LEASE_MARGIN_S)

@@ -1,18 +1,24 @@
-"""What a process keeps from one read to the next: schemas, which never change, and what scopes have at a revision."""
+"""What a process keeps from one read to the next: schemas, which never change, and what held at a revision."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from registry.domain import ConfigEntry, Mode, StoredSchema
+from registry.storage.views import SubjectView
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
+V = TypeVar("V")
 
 SCHEMA_CHARS_MAX = 8_000_000  # of the texts of all schemas that are kept
 SCHEMA_CHARS_EXTRA = 500  # that a schema counts for beside its text
+VIEW_VERSIONS_MAX = 50_000  # of all subjects whose versions are kept, some 12 MB
+VIEW_VERSIONS_EXTRA = 2  # that a subject counts for beside its versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,43 +58,63 @@ class KeptScopes:
         return fresh
 
 
-class KeptSchemas:
-    """Schemas by their row key, which no other schema ever has once it was committed. Thread-safe.
+class Recent(Generic[K, V]):
+    """The values last used, within bounds of their number and of the sum of their sizes. Thread-safe."""
 
-    Only whether a version has the schema must be asked each time.
-    """
-
-    def __init__(self, chars_max: int = SCHEMA_CHARS_MAX) -> None:
-        self._chars_max = chars_max
-        self._chars = 0
-        self._schemas: OrderedDict[int, StoredSchema] = OrderedDict()
+    def __init__(self, size_max: int, entries_max: int | None = None) -> None:
+        self._size_max = size_max
+        self._entries_max = entries_max
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._size = 0
         self._lock = threading.Lock()
 
-    def get(self, row_key: int) -> StoredSchema | None:
+    def get(self, key: K) -> V | None:
         with self._lock:
-            found = self._schemas.get(row_key)
-            if found is not None:
-                self._schemas.move_to_end(row_key)
-            return found
+            found = self._entries.get(key)
+            if found is None:
+                return None
+            self._entries.move_to_end(key)
+            return found[0]
 
-    def keep(self, schema: StoredSchema) -> None:
-        """Of a schema that is committed; those longest not asked for go."""
+    def put(self, key: K, value: V, size: int) -> None:
         with self._lock:
-            if schema.row_key not in self._schemas:
-                self._schemas[schema.row_key] = schema
-                self._chars += _size(schema)
-            while self._chars > self._chars_max:
-                _, gone = self._schemas.popitem(last=False)
-                self._chars -= _size(gone)
+            self._size += size - self._entries.pop(key, (None, 0))[1]
+            self._entries[key] = value, size
+            while self._size > self._size_max or (self._entries_max and len(self._entries) > self._entries_max):
+                _, (_, dropped) = self._entries.popitem(last=False)
+                self._size -= dropped
 
 
 @dataclass(frozen=True, slots=True)
+class ViewAtRevision:
+    """All versions of a subject at one revision of the registry.
+
+    Until that grows, versions are only added, each by one to the subject's revision.
+    """
+
+    registry_revision: int
+    view: SubjectView
+
+
 class Kept:
-    """All that a process keeps of one database."""
+    """All that a process keeps of one database. Of schemas and versions only what is committed."""
 
-    scopes: KeptScopes = field(default_factory=KeptScopes)
-    schemas: KeptSchemas = field(default_factory=KeptSchemas)
+    def __init__(self) -> None:
+        self.scopes = KeptScopes()
+        # By row key, which no other schema ever has.
+        self._schemas: Recent[int, StoredSchema] = Recent(SCHEMA_CHARS_MAX)
+        self._views: Recent[str, ViewAtRevision] = Recent(VIEW_VERSIONS_MAX)
 
+    def schema(self, row_key: int) -> StoredSchema | None:
+        """A schema; whether a version has it must be asked each time."""
+        return self._schemas.get(row_key)
 
-def _size(schema: StoredSchema) -> int:
-    return len(schema.content.text) + SCHEMA_CHARS_EXTRA
+    def keep_schema(self, schema: StoredSchema) -> None:
+        self._schemas.put(schema.row_key, schema, len(schema.content.text) + SCHEMA_CHARS_EXTRA)
+
+    def view(self, subject: str) -> ViewAtRevision | None:
+        """Some state of a subject that has been."""
+        return self._views.get(subject)
+
+    def keep_view(self, subject: str, seen: ViewAtRevision) -> None:
+        self._views.put(subject, seen, len(seen.view.marks) + VIEW_VERSIONS_EXTRA)

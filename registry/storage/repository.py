@@ -6,7 +6,6 @@ Rows come in and go out as the values of `registry.domain`. Nothing here decides
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -21,51 +20,11 @@ from registry.domain import (
 )
 from registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, context_of, is_storable
 from registry.storage import statements
+from registry.storage.kept import ViewAtRevision
 from registry.storage.models import ConfigRow, ModeRow, SchemaRow, SubjectRow, VersionRow
 from registry.storage.schemas import SchemaTables, portions, schema_row, stored_schema
-
-
-class Conflict(Exception):
-    """Another transaction changed first what this one rests on; decide again."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubjectState:
-    """A subject's row: every change of its versions makes `revision` greater."""
-
-    subject_id: int
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class VersionMark:
-    """A stored version without its schema."""
-
-    version: int
-    deleted: bool
-    created_ms: int
-    schema_key: int
-    lookup_key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SubjectView:
-    """All versions of a subject, ascending, without their schemas. `state` is None when nothing is stored."""
-
-    state: SubjectState | None = None
-    marks: tuple[VersionMark, ...] = ()
-
-    @property
-    def next_version(self) -> int:
-        return 1 + max((mark.version for mark in self.marks), default=0)
-
-    def mark(self, version: int, *, deleted: bool) -> VersionMark | None:
-        """The version of that number, or the newest for `LATEST`."""
-        seen = (mark for mark in reversed(self.marks) if deleted or not mark.deleted)
-        return next((mark for mark in seen if version in (LATEST, mark.version)), None)
-
-    def numbers(self, *, deleted: bool) -> list[int]:
-        return [mark.version for mark in self.marks if deleted or not mark.deleted]
+from registry.storage.scopes import Conflict
+from registry.storage.views import SubjectState, SubjectView, VersionMark
 
 
 class Repository(SchemaTables):
@@ -118,13 +77,34 @@ class Repository(SchemaTables):
         return self._once(("view", subject), lambda: self._subject_view(subject))
 
     def _subject_view(self, subject: str) -> SubjectView:
-        rows = self._connection.execute(statements.SUBJECT_VIEW, {"name": subject}).all()
-        self._once("revision", lambda: rows[0].registry_revision)
-        self._once("settings revision", lambda: rows[0].settings_revision)
-        if rows[0].id is None:
-            return SubjectView()
-        marks = (VersionMark(*row[4:]) for row in rows if row.version is not None)
-        return SubjectView(SubjectState(rows[0].id, rows[0].revision), tuple(marks))
+        before = None if self._kept is None else self._kept.view(subject)
+        seen, is_whole = self._view_after(subject, before)
+        if not is_whole:
+            seen, _ = self._view_after(subject, None)
+        if self._kept is not None and seen.view.marks:
+            self._kept.keep_view(subject, seen)
+        return seen.view
+
+    def _view_after(self, subject: str, known: ViewAtRevision | None) -> tuple[ViewAtRevision, bool]:
+        """The versions, of which those that are known are not read again, and whether these are all."""
+        parameters = {"name": subject, "known_revision": -1, "known_version": 0}
+        if known is not None:
+            parameters |= {"known_revision": known.registry_revision, "known_version": known.view.marks[-1].version}
+        rows = self._connection.execute(statements.SUBJECT_VIEW, parameters).all()
+        first = rows[0]
+        self._once("revision", lambda: first.registry_revision)
+        self._once("settings revision", lambda: first.settings_revision)
+        if first.id is None:
+            return ViewAtRevision(first.registry_revision, SubjectView()), True
+        state = SubjectState(first.id, first.revision)
+        marks = tuple(VersionMark(*row[4:]) for row in rows if row.version is not None)
+        is_whole = True
+        if known is not None and known.registry_revision == first.registry_revision:
+            assert known.view.state is not None
+            # An import may have filled a gap before the newest version.
+            is_whole = state.revision - known.view.state.revision == len(marks)
+            marks = known.view.marks + marks
+        return ViewAtRevision(first.registry_revision, SubjectView(state, marks)), is_whole
 
     def version_numbers(self, subject: str) -> list[tuple[int, bool]]:
         """(version, is deleted softly) of every stored version, ascending."""
@@ -143,23 +123,15 @@ class Repository(SchemaTables):
         *,
         subject: str | None = None,
         wanted: SubjectFilter = EVERYTHING,
-        lookup_key: bytes | None = None,
         schema_key: int | None = None,
         deleted: bool = False,
     ) -> list[StoredVersion]:
         """Versions that match all that is given, ordered by subject and version."""
         if not (is_storable(subject or "") and wanted.is_storable):
             return []
-        if subject is not None and lookup_key is not None and wanted is EVERYTHING and schema_key is None:
-            found = self._stored_versions(
-                statements.VERSIONS_LIKE[deleted], {"name": subject, "lookup_key": lookup_key}
-            )
-            return sorted(found, key=lambda item: item.version)
         query = statements.VERSIONS.where(*_matching(wanted))
         if subject is not None:
             query = query.where(SubjectRow.name == subject)
-        if lookup_key is not None:
-            query = query.where(SchemaRow.lookup_key == lookup_key)
         if schema_key is not None:
             query = query.where(SchemaRow.row_key == schema_key)
         if not deleted:
@@ -188,6 +160,21 @@ class Repository(SchemaTables):
             found += self._stored_versions(statements.VERSIONS.where(wanted))
         return sorted(found, key=lambda item: (item.subject, item.version))
 
+    def seen_versions(self, subject: str, marks: Sequence[VersionMark]) -> list[StoredVersion]:
+        """Versions of a view, in the order of the marks; without those that have gone since it was read."""
+        assert self._kept is not None, "a view is a read's"
+        schemas = {mark.schema_key: self._kept.schema(mark.schema_key) for mark in marks}
+        missing = [mark.version for mark in marks if schemas[mark.schema_key] is None]
+        for part in portions(missing):
+            for found in self._stored_versions(statements.VERSIONS_OF, {"name": subject, "versions": part}):
+                self._kept.keep_schema(found.schema)
+                schemas[found.schema.row_key] = found.schema
+        return [
+            StoredVersion(subject, mark.version, schema, mark.created_ms, mark.deleted)
+            for mark in marks
+            if (schema := schemas[mark.schema_key]) is not None
+        ]
+
     def version(self, subject: str, version: int, *, deleted: bool = False) -> StoredVersion | None:
         """One version, or the newest visible one for `LATEST`."""
         if not is_storable(subject):
@@ -196,15 +183,7 @@ class Repository(SchemaTables):
         if view is None or self._kept is None:
             return self._once((subject, version, deleted), lambda: self._version(subject, version, deleted))
         mark = view.mark(version, deleted=deleted)
-        if mark is None:
-            return None
-        schema = self._kept.schemas.get(mark.schema_key)
-        if schema is not None:
-            return StoredVersion(subject, mark.version, schema, mark.created_ms, mark.deleted)
-        found = self._once((subject, version, deleted), lambda: self._version(subject, version, deleted))
-        if found is not None:
-            self._kept.schemas.keep(found.schema)
-        return found
+        return None if mark is None else next(iter(self.seen_versions(subject, [mark])), None)
 
     def _version(self, subject: str, version: int, deleted: bool) -> StoredVersion | None:
         if version == LATEST:

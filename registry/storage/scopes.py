@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from registry.domain import ConfigEntry, Mode, SchemaId
+from registry.domain import ConfigEntry, Mode, SchemaContent, SchemaId
 from registry.names import DEFAULT_CONTEXT, is_storable
 from registry.storage import statements
 from registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
@@ -29,7 +29,27 @@ T = TypeVar("T")
 
 
 ReservedIds = Mapping[str, SchemaId]
-"""By context: an id that was taken before the transaction began, from a context that is listed."""
+"""By context: an id that was taken before the transaction wrote anything, from a context that is listed."""
+
+
+class Conflict(Exception):
+    """Another transaction changed first what this one rests on; decide again."""
+
+
+class ContentKnown(Conflict):
+    """A content for which an id was wanted has one in its context."""
+
+    def __init__(self, wanted: IdWanted) -> None:
+        super().__init__(f"context {wanted.context} has the content")
+        self.wanted = wanted
+
+
+@dataclass(frozen=True, slots=True)
+class IdWanted:
+    """What a new id is for."""
+
+    context: str
+    content: SchemaContent
 
 
 class ScopeTables:
@@ -227,9 +247,16 @@ def _config_entry(row: Mapping[str, Any]) -> ConfigEntry:
     return ConfigEntry(**values)
 
 
-def reserve_schema_id(connection: Connection, context: str) -> SchemaId:
+def reserve_schema_id(connection: Connection, wanted: IdWanted) -> ReservedIds:
     """The next id of a context, taken in a transaction of its own by one statement; on PostgreSQL only.
 
     It does not wait for the disk: what uses the id commits later, and that brings everything before it to the disk.
+
+    Raises:
+        ContentKnown: no id was taken.
     """
-    return SchemaId(connection.execute(statements.RESERVE_ID, {"context": context}).scalar_one() - 1)
+    parameters = {"context": wanted.context, "fingerprint": wanted.content.fingerprint}
+    following = connection.execute(statements.RESERVE_ID, parameters).scalar()
+    if following is None:
+        raise ContentKnown(wanted)
+    return {wanted.context: SchemaId(following - 1)}

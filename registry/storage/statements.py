@@ -50,12 +50,22 @@ SUBJECT_VIEW: Final = (
     )
     .select_from(StateRow)
     .outerjoin(SubjectRow, SubjectRow.name == bindparam("name"))
-    .outerjoin(VersionRow, VersionRow.subject_id == SubjectRow.id)
+    .outerjoin(
+        VersionRow,
+        sa.and_(
+            VersionRow.subject_id == SubjectRow.id,
+            VersionRow.version
+            > sa.case((StateRow.revision == bindparam("known_revision"), bindparam("known_version")), else_=0),
+        ),
+    )
     .outerjoin(SchemaRow, SchemaRow.row_key == VersionRow.schema_key)
     .where(StateRow.id == STATE_ID)
     .order_by(VersionRow.version)
 )
-"""One row for each version of a subject, or one with nulls: the registry's revisions are always told."""
+"""One row for each version of a subject, or one with nulls: the registry's revisions are always told.
+
+Of those who know the registry's present revision only the versions after the one that they know.
+"""
 
 SUBJECT_STATE: Final = sa.select(SubjectRow.id, SubjectRow.revision).where(SubjectRow.name == bindparam("name"))
 REVISION: Final = sa.select(StateRow.revision).where(StateRow.id == STATE_ID)
@@ -79,16 +89,13 @@ VERSION: Final = {
     True: _OF_SUBJECT.where(VersionRow.version == bindparam("version")),
     False: _OF_SUBJECT.where(VersionRow.version == bindparam("version"), _LIVE),
 }
-"""One version of a subject; by whether it may be deleted softly, as the next two."""
+"""One version of a subject; by whether it may be deleted softly, as the next."""
 
 LATEST_VERSION: Final = {
     True: _OF_SUBJECT.order_by(VersionRow.version.desc()).limit(1),
     False: _OF_SUBJECT.where(_LIVE).order_by(VersionRow.version.desc()).limit(1),
 }
-VERSIONS_LIKE: Final = {
-    True: _OF_SUBJECT.where(SchemaRow.lookup_key == bindparam("lookup_key")),
-    False: _OF_SUBJECT.where(SchemaRow.lookup_key == bindparam("lookup_key"), _LIVE),
-}
+VERSIONS_OF: Final = _OF_SUBJECT.where(VersionRow.version.in_(bindparam("versions", expanding=True)))
 
 SCHEMAS: Final = sa.select(
     *_SCHEMA_COLUMNS, sa.exists().where(VersionRow.schema_key == SchemaRow.row_key, _LIVE).label("live")
@@ -113,6 +120,10 @@ MOVE_SUBJECT: Final = (
 ADD_VERSION: Final = sa.insert(VersionRow)
 HOLD_SCHEMA: Final = (
     sa.select(SchemaRow.row_key).where(SchemaRow.row_key == bindparam("row_key")).with_for_update(read=True)
+)
+TURN_LOCK: Final = 1_920_034_171  # class of PostgreSQL's advisory locks; any number that others do not use
+TAKE_TURN: Final = sa.select(
+    sa.func.pg_advisory_xact_lock(sa.literal_column(str(TURN_LOCK)), bindparam("key", type_=sa.Integer))
 )
 CONTEXT_LISTED: Final = sa.select(ContextRow.listed).where(ContextRow.name == bindparam("name"))
 
@@ -168,7 +179,9 @@ def _reservation() -> Any:
     unflushed = (
         sa.select(sa.func.set_config("synchronous_commit", "off", True)).cte("unflushed").prefix_with("MATERIALIZED")
     )
-    row = sa.select(bindparam("context", type_=sa.Text), sa.literal(2), sa.true()).select_from(unflushed)
+    context = bindparam("context", type_=sa.Text)
+    stored = sa.exists().where(SchemaRow.context == context, SchemaRow.fingerprint == bindparam("fingerprint"))
+    row = sa.select(context, sa.literal(2), sa.true()).select_from(unflushed).where(~stored)
     return (
         postgresql.insert(ContextRow)
         .from_select(["name", "next_id", "listed"], row)
@@ -178,4 +191,7 @@ def _reservation() -> Any:
 
 
 RESERVE_ID: Final = _reservation()
-"""Takes the next id of a context and lists the context; on PostgreSQL only. The commit does not wait for the disk."""
+"""Takes the next id of a context for a content and lists the context, unless the context has the content already.
+
+On PostgreSQL only. The commit does not wait for the disk.
+"""

@@ -11,13 +11,15 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from postgres_server import PostgresServer
-from registry_calls import RegistryInProcess, registry_in_process
+from registry_calls import STRING, RegistryInProcess, registry_in_process
 
+from registry.domain import SchemaContent
 from registry.errors import DatabaseUnusable, StoreError
 from registry.storage import engines
 from registry.storage.database import MIGRATION_LOCK, ConnectionLost, Database
 from registry.storage.models import STATE_ID
-from registry.storage.repository import Conflict, Repository
+from registry.storage.repository import Repository
+from registry.storage.scopes import Conflict, IdWanted
 
 pytestmark = pytest.mark.postgres
 
@@ -200,7 +202,7 @@ def test_a_database_that_only_reads(postgres_server: PostgresServer, database: D
     with pytest.raises(StoreError, match="read-only transaction"):
         standby.write(bump)
     with pytest.raises(StoreError, match="read-only transaction"):
-        standby.write(bump, new_id_in=".")
+        standby.write(bump, new_id=IdWanted(".", SchemaContent(STRING)))
     standby.close()
 
 

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from registry.domain import ConfigEntry, Mode, SchemaContent, SchemaId, StoredSchema
+from registry.domain import ConfigEntry, Mode
 from registry.storage.database import Database, sqlite_url
-from registry.storage.kept import SCHEMA_CHARS_EXTRA, KeptSchemas, KeptScopes
+from registry.storage.kept import KeptScopes, Recent
 from registry.storage.statements import KEPT_SCOPES_MAX
 
 
-def stored(row_key: int, chars: int) -> StoredSchema:
-    return StoredSchema(SchemaId(row_key), SchemaContent("x" * chars), 0, row_key=row_key)
-
-
-def test_schemas_longest_not_asked_for_go() -> None:
-    kept = KeptSchemas(chars_max=3 * (100 + SCHEMA_CHARS_EXTRA))
-    for row_key in (1, 2, 3):
-        kept.keep(stored(row_key, 100))
-    assert kept.get(1) is not None
-    kept.keep(stored(4, 100))
-    assert [kept.get(row_key) is not None for row_key in (1, 2, 3, 4)] == [True, False, True, True]
-    kept.keep(stored(4, 100))
-    assert kept.get(3) is not None
-    kept.keep(stored(5, 10_000))  # more than all may be
-    assert [kept.get(row_key) for row_key in (1, 3, 4, 5)] == [None] * 4
+def test_what_was_not_used_longest_goes_within_bounds_of_number_and_size() -> None:
+    kept = Recent[str, int](10, 3)
+    for number, key in enumerate("abc"):
+        kept.put(key, number, 2)
+    assert kept.get("a") == 0
+    kept.put("d", 3, 2)
+    assert [kept.get(key) for key in "abcd"] == [0, None, 2, 3], "the one that was used longest ago went"
+    kept.put("a", 4, 8)
+    assert [kept.get(key) for key in "acd"] == [4, None, 3], "as many as are needed for the size went"
+    kept.put("e", 5, 11)
+    assert [kept.get(key) for key in "acde"] == [None] * 4, "what is too large alone is not kept"
+    kept.put("f", 6, 10)
+    assert kept.get("f") == 6
 
 
 def test_scopes_of_an_older_revision_are_not_kept() -> None:

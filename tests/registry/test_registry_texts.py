@@ -127,22 +127,6 @@ def test_tags_are_kept_where_there_is_still_something_to_tag() -> None:
     assert schemas.tagged(versions, "s", plain, None) is plain  # type: ignore[arg-type]
 
 
-def test_what_was_read_is_kept_within_bounds_of_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "KEPT_CHARS_MAX", 10)
-    kept = texts._Kept[str, int](3)
-    for number, key in enumerate("abc"):
-        kept.put(key, number, 2)
-    assert kept.get("a") == 0
-    kept.put("d", 3, 2)
-    assert [kept.get(key) for key in "abcd"] == [0, None, 2, 3], "the one that was used longest ago went"
-    kept.put("a", 4, 8)
-    assert [kept.get(key) for key in "acd"] == [4, None, 3], "as many as are needed for the size went"
-    kept.put("e", 5, 11)
-    assert [kept.get(key) for key in "acde"] == [None] * 4, "what is too large alone is not kept"
-    kept.put("f", 6, 10)
-    assert kept.get("f") == 6
-
-
 def test_a_text_is_parsed_once_for_the_same_references_and_judgement(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
     parse_schema = texts.parse_schema
