@@ -112,12 +112,15 @@ class UsersFile:
         if not self._turns.acquire(timeout=CHECK_WAIT_S):
             return TOO_BUSY
         try:
-            # An unknown user takes as long, so that names cannot be found out by the time.
             expected = state.policy.hashes.get(name)
-            matches = (expected or state.nobody).matches(password)
+            # One hash of each cost whoever it is, known or not, so that names cannot be found out by the time.
+            found = [
+                (expected if expected is not None and expected.cost == nobody.cost else nobody).matches(password)
+                for nobody in state.nobodies
+            ]
         finally:
             self._turns.release()
-        return state.policy.principals[name] if matches and expected is not None else WRONG_CREDENTIALS
+        return state.policy.principals[name] if any(found) and expected is not None else WRONG_CREDENTIALS
 
     def _remember(self, state: _State, digest: bytes, answer: Answer) -> None:
         with self._lock:
@@ -168,8 +171,11 @@ class _State:
         self.right: OrderedDict[bytes, Principal] = OrderedDict()
         self.wrong: OrderedDict[bytes, float] = OrderedDict()
         self.pending: dict[bytes, Future[Answer]] = {}
-        cost = max((known.cost for known in policy.hashes.values()), key=lambda cost: cost.p, default=DEFAULT_COST)
-        self.nobody = PasswordHash(cost, secrets.token_bytes(SALT_BYTES), secrets.token_bytes(HASH_BYTES))
+        self.nobodies = [
+            PasswordHash(cost, secrets.token_bytes(SALT_BYTES), secrets.token_bytes(HASH_BYTES))
+            for cost in {known.cost for known in policy.hashes.values()} or {DEFAULT_COST}
+        ]
+        """No password's hashes, one of each cost that the file has."""
 
     def under(self, policy: Policy) -> _State:
         """The state under another policy: only those whose password has not changed are known from the start."""

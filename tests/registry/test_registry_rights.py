@@ -311,6 +311,27 @@ def test_a_wrong_password_is_forgotten_after_a_while(users: UsersFile, computed:
     assert computed == ["x", "wonder", "x"]
 
 
+def test_whoever_it_is_the_same_costs_are_computed(
+    users_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs: list[Cost] = []
+    matches = PasswordHash.matches
+    monkeypatch.setattr(PasswordHash, "matches", lambda self, text: costs.append(self.cost) or matches(self, text))
+    dear = PasswordHash.of("builder", b"salt", Cost(5, 1, 2))
+    users_path.write_text(f"{line('alice', 'wonder')}\n{user_line('bob', dear)}\n")
+    users = UsersFile(users_path, clock)
+    computed: list[list[Cost]] = []
+    for header in (basic("alice", "wonder"), basic("alice", "x"), basic("bob", "builder"), basic("nobody", "x")):
+        users.authenticate(header)
+        computed.append(costs.copy())
+        costs.clear()
+    assert len(set(computed[0])) == 2
+    assert computed == [computed[0]] * 4
+    assert [users.recall(basic(*known)) is not None for known in (("alice", "wonder"), ("bob", "builder"))] == [
+        True
+    ] * 2
+
+
 @pytest.mark.parametrize(
     "header",
     [
