@@ -55,6 +55,13 @@ LINTS: Mapping[str, Lint] = MappingProxyType(
                 of_schema.optional_default,
             ),
             Lint(
+                "EMPTY_ARRAY_DEFAULT",
+                "A field that may be an array or something else has no empty array as its default.",
+                "Avro Java's check promises that such a field can be filled, and its reader (1.12) fails at it.",
+                Severity.ERROR,
+                of_schema.empty_array_default,
+            ),
+            Lint(
                 "LOGICAL_TYPE_CHANGED",
                 "A field keeps its logical type.",
                 "Avro compares the types below only, so data still reads, as another time, date or number.",

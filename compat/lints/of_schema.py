@@ -114,6 +114,19 @@ def optional_default(linted: Linted) -> Iterator[Remark]:
             yield Remark(f"{sentence}, so that it can neither be removed nor left out", fix, field.position, inner)
 
 
+def empty_array_default(linted: Linted) -> Iterator[Remark]:
+    """Avro Java's reader makes the empty array of the field's own type, which is the union and not its branch."""
+    for node, path in _named(linted.candidate):
+        for field, inner in _fields(node, path):
+            if field.default == [] and isinstance(field.type, Union):
+                sentence = (
+                    f'field "{field.name}" has the default [] of a union, with which Avro Java cannot read data that '
+                    "lacks the field (Not an array)"
+                )
+                fix = 'take the array without the union, or "null" as the first branch and "default": null'
+                yield Remark(sentence, fix, field.position, inner, fragment(field))
+
+
 def hive_column(linted: Linted) -> Iterator[Remark]:
     schema = linted.candidate
     if not isinstance(schema.root, Record):

@@ -186,3 +186,14 @@ def test_verdicts_are_what_avro_java_reads(make: Any, tmp_path: Path) -> None:
     fine = Counter(rule for rules, read in refused if not any(read) for rule in rules)
     print(f"{len(refused)} refused; of these every value was read of {fine}")
     assert sum(any(read) for _, read in refused) > len(refused) * REFUSED_SHARE_MIN
+
+
+def test_the_lint_of_empty_arrays_is_what_avro_java_reads(tmp_path: Path) -> None:
+    """When this fails, Avro Java has mended it, and the lint has no purpose any more."""
+    writer = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
+    golden = Path(__file__).resolve().parent.parent / "golden" / "compat" / "EMPTY_ARRAY_DEFAULT"
+    readers = {case.name: (case / "candidate.avsc").read_text() for case in sorted(golden.iterdir())}
+    found = dict(zip(readers, answers([(reader, writer) for reader in readers.values()], tmp_path), strict=True))
+    for name, (_, rules, read) in found.items():
+        assert not rules
+        assert all(bool(problem) == name.startswith("trips") for problem in read)
