@@ -8,7 +8,6 @@ import ipaddress
 import logging
 import secrets
 import socket
-import ssl
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,16 +87,16 @@ def tls_of(settings: RegistrySettings) -> Tls | None:
     if not settings.tls_certificate:
         return None
     certificate, key = settings.tls_certificate, settings.tls_key or settings.tls_certificate
+    tls = Tls(Path(certificate), Path(key))
     try:
-        # With a password that is none, since OpenSSL would ask for one at the terminal.
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, lambda: "")
+        tls.check()
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         cause = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
         raise CommandError(
             f"registry.tls_certificate {certificate} with key {key} cannot be used: {cause}; "
             "expected PEM files that belong together, with a key that is not encrypted"
         ) from error
-    return Tls(Path(certificate), Path(key))
+    return tls
 
 
 def _password() -> str:

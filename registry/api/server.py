@@ -23,12 +23,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from granian import Granian
 from granian.constants import HTTPModes, Interfaces, Loops, RuntimeModes, SSLProtocols
 from granian.http import HTTP1Settings
 from granian.log import LogLevels
+from granian.server.common import AbstractServer
 
 from registry.api.front import Front
 
@@ -54,6 +55,14 @@ class Tls:
 
     certificate: Path
     key: Path
+
+    def check(self) -> None:
+        """
+        Raises:
+            OSError, ValueError: they cannot be read, do not belong together, or the key is encrypted.
+        """
+        # With a password that is none, since OpenSSL would ask for one at the terminal.
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self.certificate, self.key, lambda: "")
 
 
 class TakenPort:
@@ -93,6 +102,8 @@ class TakenPort:
 def serve(taken: TakenPort, make_front: Callable[[], Front], *, workers: int = 1, tls: Tls | None = None) -> int:
     """Serves until SIGTERM or SIGINT and returns the exit code; prints the ready line when requests are answered.
 
+    On SIGHUP new workers, which have read the files of `tls` anew, take the place of the old ones, one by one.
+
     Args:
         taken: where to listen.
         make_front: called in each worker process.
@@ -119,10 +130,10 @@ def serve(taken: TakenPort, make_front: Callable[[], Front], *, workers: int = 1
         log_level=LogLevels.warning,
         # Its own handlers write to standard output, which is for the ready line.
         log_dictconfig={"handlers": {}, "formatters": {}, "loggers": {"_granian": {"propagate": True}}},
-        ssl_cert=None if tls is None else tls.certificate,
-        ssl_key=None if tls is None else tls.key,
-        ssl_protocol_min=SSLProtocols.tls12,
     )
+    if tls is not None:
+        _read_tls(server, tls)
+    server.on_startup(lambda: _reload_on_hangup(server, tls))
     # A signal to the whole group ends the workers before they are told to by this process, which is no failure.
     logging.getLogger("_granian").addFilter(lambda _: not server.interrupt_signal)
     url = taken.url("http" if tls is None else "https")
@@ -133,6 +144,27 @@ def serve(taken: TakenPort, make_front: Callable[[], Front], *, workers: int = 1
     except SystemExit as end:
         return 0 if server.interrupt_signal else int(end.code or 0)
     return 0
+
+
+def _read_tls(server: AbstractServer[Any], tls: Tls) -> None:
+    # Finds the files that links lead to now, which is how renewed ones come.
+    server.build_ssl_context(tls.certificate, tls.key, None, SSLProtocols.tls12, None, [], client_verify=False)
+
+
+def _reload_on_hangup(server: AbstractServer[Any], tls: Tls | None) -> None:
+    def reload(*_: object) -> None:
+        if tls is not None:
+            try:
+                tls.check()
+                _read_tls(server, tls)
+            except (OSError, ValueError) as error:
+                # Workers that cannot read it would end one after the other, and the registry with them.
+                logger.error("certificate_refused path=%s cause=%s", tls.certificate, error)
+                return
+        logger.info("workers are replaced: cause=SIGHUP")
+        server.signal_handler_reload()  # type: ignore[no-untyped-call]  # granian's own
+
+    signal.signal(signal.SIGHUP, reload)
 
 
 def connections_max() -> int:

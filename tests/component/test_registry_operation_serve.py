@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -258,6 +259,59 @@ def test_tls(tmp_path: Path, start_service: Any) -> None:
         assert json.load(answer) == []
     with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
         urllib.request.urlopen(f"{url}/subjects", context=ssl.create_default_context(), timeout=60)
+
+
+def served_certificate(port: int) -> bytes:
+    """Nothing when the worker that took the connection has ended."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as plain, context.wrap_socket(plain) as secured:
+            return secured.getpeercert(binary_form=True) or b""
+    except OSError:
+        return b""
+
+
+def certificate_in(path: Path) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(path.read_text())
+
+
+def test_a_renewed_certificate_is_served_after_a_hangup(tmp_path: Path, start_service: Any) -> None:
+    authority = Authority(tmp_path / "pki")
+    certificates = {name: authority.certificate(name) for name in ("first", "second")}
+    links = [tmp_path / name for name in ("live.pem", "live.key")]
+
+    def lead_to(*targets: Path) -> None:
+        for link, target in zip(links, targets, strict=True):
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+
+    lead_to(*certificates["first"])
+    service = start_service(
+        *("headrace", "registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "127.0.0.1:0"),
+        environment={
+            "HEADRACE__REGISTRY__TLS_CERTIFICATE": str(links[0]),
+            "HEADRACE__REGISTRY__TLS_KEY": str(links[1]),
+        },
+    )
+    port = int(service.addresses["registry"].rpartition(":")[2])
+    deadline = time.monotonic() + 60
+    # A key that is another's is told of, and changes nothing.
+    lead_to(certificates["second"][0], certificates["first"][1])
+    service.process.send_signal(signal.SIGHUP)
+    while not any("certificate_refused" in line for line in service.errors) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert served_certificate(port) == certificate_in(certificates["first"][0])
+    lead_to(*certificates["second"])
+    service.process.send_signal(signal.SIGHUP)
+    found = b""
+    # While both workers listen, either may answer.
+    while found != certificate_in(certificates["second"][0]) and time.monotonic() < deadline:
+        found = served_certificate(port)
+        time.sleep(0.05)
+    assert found == certificate_in(certificates["second"][0])
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(60) == 0
 
 
 def test_an_encrypted_key_is_refused(tmp_path: Path) -> None:
