@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from headrace.cli.command import EXIT_FAILED, EXIT_OK, CommandError, CommandParser
 from headrace.settings import SettingsError
@@ -90,11 +91,15 @@ and warns of each pause of its own event loop beyond 0.1 s, which on a busy mach
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code: 0 fine, 1 findings, 2 could not tell."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:  # closed by the shell, `>&-`
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (until the end)
     _configure_logging()
     try:
         parser = _parser(arguments)
         args = parser.parse_args(arguments)
-        return int(args.run(args))
+        exit_code = int(args.run(args))
+        sys.stdout.flush()  # here, where it can still be told that the output has no place to go
+        return exit_code
     except (CommandError, SettingsError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, CommandError) else EXIT_FAILED
@@ -109,16 +114,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return EXIT_FAILED
     except BrokenPipeError:
-        # The reader of our output has gone (`headrace … | head`); say nothing, also not at interpreter exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has gone (`headrace … | head`).
+        _drop_output()
         return EXIT_OK
     except OSError as error:
         # Each command names what it expects to fail; what is left is mostly a full disk under standard output.
+        _drop_output()
         print(f"headrace: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         print("headrace: interrupted", file=sys.stderr)
         return 130
+
+
+def _drop_output() -> None:
+    """What is still to be written, which else the interpreter would try at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _configure_logging() -> None:
