@@ -80,12 +80,18 @@ def _day(value: Any) -> datetime.date | None:
 
 
 def suppress(
-    checked: Sequence[Checked], suppressions: Sequence[Suppression], today: datetime.date, origin: str
+    checked: Sequence[Checked],
+    suppressions: Sequence[Suppression],
+    today: datetime.date,
+    origin: str,
+    *,
+    is_part: bool = False,
 ) -> tuple[tuple[Checked, ...], tuple[str, ...]]:
     """The same answers with the suppressed problems marked, and what is to be told of the suppressions.
 
     Args:
         origin: where they are written down, such as the settings file.
+        is_part: only some schemas were checked, so that one that matches nothing may be about the others.
     """
     used: set[int] = set()
     marked = tuple(_marked(item, suppressions, today, origin, used) for item in checked)
@@ -96,7 +102,7 @@ def suppress(
             if hides:
                 words = count_words(hides, "problem")
                 notes.append(f"the suppression of {suppression.words()} ended on {suppression.expires}: {words} again")
-        elif number not in used:
+        elif number not in used and not is_part:
             notes.append(f"the suppression of {suppression.words()} matches nothing; remove it from {origin}")
     return marked, tuple(notes)
 

@@ -9,7 +9,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from avro_schema import Position
 from avro_schema.comments import without_comments
@@ -50,13 +50,21 @@ def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> Found:
     files: dict[str, SchemaFile] = {}
     failures: list[Failure] = []
     for argument in arguments:
-        # ./a.avsc is a.avsc, so that each file has one name, which is also the one that CI knows it by.
-        found = list(_expanded(str(PurePath(argument)) if argument else "", stdin_name))
+        found = list(_expanded(_plain(argument), stdin_name))
         if not found:
             failures.append(Failure(FailureKind.UNREADABLE, argument, _nothing_found(argument)))
         for file in found:
             files.setdefault(file.path, file)
     return Found(tuple(files.values()), tuple(failures))
+
+
+def _plain(argument: str) -> str:
+    """The one name of a file of the working folder: without ./ and not absolute, as CI and patterns of settings know
+    it."""
+    path = PurePath(argument)
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return str(path) if argument else ""
 
 
 def _expanded(argument: str, stdin_name: str) -> Iterator[SchemaFile]:

@@ -193,7 +193,8 @@ def leniency_from(args: argparse.Namespace, settings: CompatSettings) -> Lenienc
         except CompatError as error:
             raise CommandError(f"compat.suppressions, table {number}: {error}") from None
     path = args.baseline or settings.baseline
-    leniency = Leniency(tuple(suppressions), SETTINGS_ORIGIN)
+    is_part = bool(args.since) or any(Path(argument).is_file() for argument in args.schemas)
+    leniency = Leniency(tuple(suppressions), SETTINGS_ORIGIN, is_part=is_part)
     if not path or args.write_baseline:
         return leniency
     try:

@@ -41,12 +41,14 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class Leniency:
-    """What is found and does not count. `known` are the fingerprints of `baseline_file`."""
+    """What is found and does not count. `known` are the fingerprints of `baseline_file`; with `is_part` they and the
+    suppressions are those of more schemas than are checked."""
 
     suppressions: tuple[Suppression, ...] = ()
     suppressions_origin: str = ""
     known: Mapping[str, str] = field(default_factory=dict)
     baseline_file: str = ""
+    is_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +267,9 @@ class Judge:
 
 def with_leniency(outcome: Outcome, leniency: Leniency, today: datetime.date) -> Outcome:
     """The same outcome with what is suppressed or known marked, and what is to be told of that."""
-    checked, notes = suppress(outcome.checked, leniency.suppressions, today, leniency.suppressions_origin)
+    checked, notes = suppress(
+        outcome.checked, leniency.suppressions, today, leniency.suppressions_origin, is_part=leniency.is_part
+    )
     if leniency.known:
         checked, gone = leave_out_known(checked, leniency.known, leniency.baseline_file)
         notes = (*notes, *gone)

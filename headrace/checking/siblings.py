@@ -29,12 +29,9 @@ class WorkingFolder:
 
     def below(self, path: str, folder: str) -> Sequence[str]:
         """Nothing outside the working folder, which may be the whole disk."""
-        top = Path.cwd()
-        if not (top / path).is_relative_to(top) or ".." in Path(path).parts:
+        if Path(path).is_absolute() or ".." in Path(path).parts:
             return ()
-        if not Path(path).is_absolute():
-            return [file.path for file in find_files([folder or "."]).files]
-        return [file.path for file in find_files([folder if Path(folder).is_relative_to(top) else str(top)]).files]
+        return [file.path for file in find_files([folder]).files]
 
     def read(self, paths: Sequence[str]) -> Mapping[str, str]:
         return read_texts(paths[:FILES_MAX], comments=self.comments)[0]

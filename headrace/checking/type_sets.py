@@ -44,7 +44,7 @@ class Surroundings(Protocol):
         ...
 
     def below(self, path: str, folder: str) -> Sequence[str]:
-        """The paths of those below a folder that the path lies in, "" for all that may be looked at on its behalf."""
+        """The paths of those below a folder that the path lies in, "." for all that may be looked at on its behalf."""
         ...
 
     def read(self, paths: Sequence[str]) -> Mapping[str, str]: ...
@@ -183,8 +183,8 @@ class TypeSet:
         if here or given:
             return here or _nearest(path, given)
         nearest = _nearest(path, self._places(path, name))
-        shared = _shared(path, nearest[0]) if nearest else ()
-        self._look_below(path, str(PurePosixPath(*shared)) if shared else "")
+        shared = _shared(path, nearest[0]) if nearest else []
+        self._look_below(path, str(PurePosixPath(*shared)))
         return _nearest(path, self._places(path, name))
 
     def _places(self, path: str, name: str) -> Sequence[str]:
@@ -197,12 +197,10 @@ class TypeSet:
             self._add(self._around, self._around.beside(path))
 
     def _look_below(self, path: str, folder: str) -> None:
-        """Once below each folder, and not below one that lies in another; the root of absolute paths is not that of
-        the others."""
-        root = "/" if path.startswith("/") else "./"
-        wanted = f"{root}{folder.strip('/')}".rstrip("/") + "/"
-        if self._around is not None and not any(wanted.startswith(looked) for looked in self._looked_below):
-            self._looked_below.add(wanted)
+        """Once below each folder, and not below one that lies in another."""
+        above = {folder, *map(str, PurePosixPath(folder).parents)}
+        if self._around is not None and self._looked_below.isdisjoint(above):
+            self._looked_below.add(folder)
             self._add(self._around, self._around.below(path, folder))
 
     def _add(self, around: Surroundings, paths: Sequence[str]) -> None:

@@ -400,6 +400,19 @@ def test_the_settings_file_says_it_all(repository: Path, check: Check) -> None:
     assert (code, err) == (2, "headrace: compat.suppressions, table 1: a suppression needs a reason\n")
 
 
+def test_a_suppression_for_what_is_not_checked_is_not_said_to_match_nothing(repository: Path, check: Check) -> None:
+    """A hook names the files that changed, and the settings are about all."""
+    Path("headrace.toml").write_text('[[compat.suppressions]]\npath = "schemas/pay.avsc"\nreason = "agreed"\n')
+    unused = "note: the suppression of path schemas/pay.avsc matches nothing; remove it from the settings"
+    assert unused in check("schemas", "--against", "git:main")[1]
+    assert unused not in check("schemas/order.avsc", "--against", "git:main")[1]
+    assert unused not in check("schemas", "--against", "git:main", "--since", "main")[1]
+    Path("schemas/pay.avsc").write_text(ORDER % ("long", ""))
+    assert check("schemas/pay.avsc", "--against", "git:main")[0] == 0, "it holds all the same"
+    absolute = str(Path("schemas").absolute())
+    assert check(absolute, "--against", "git:main")[0] == 0, "a file is known by its place in the working folder"
+
+
 def test_known_findings_of_a_legacy_repository(repository: Path, check: Check) -> None:
     Path("schemas/order.avsc").write_text(ORDER % ("long", NOTE))
     arguments = ("schemas", "--against", "git:main")

@@ -168,7 +168,7 @@ class _Revision:
         return [other for other in self._schemas if other.rpartition("/")[0] == folder]
 
     def below(self, path: str, folder: str) -> Sequence[str]:
-        return [other for other in self._schemas if not folder or other.startswith(f"{folder}/")]
+        return [other for other in self._schemas if folder == "." or other.startswith(f"{folder}/")]
 
     def read(self, paths: Sequence[str]) -> Mapping[str, str]:
         self.fetch(paths)
