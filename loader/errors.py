@@ -75,7 +75,9 @@ class UnsupportedFormat(DecisionLogError):
 
 class PublishedFileLost(LoaderError):
     def __init__(self, topic: str, path: str, reason: str) -> None:
-        super().__init__(f"the decided file {path} of topic {topic} is lost: {reason}")
+        super().__init__(
+            f"the decided file {path} of topic {topic} is lost: {reason}; restore it from a backup, then load again"
+        )
         self.topic = topic
         self.path = path
         self.reason = reason

@@ -7,11 +7,10 @@ counts, and staged files are never found by listing a folder.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
 from loader.errors import PoolFailed
@@ -19,18 +18,6 @@ from loader.task import run_work_unit
 from loader.work_unit import UnitResult, WorkUnit
 
 REASON_CHARS_MAX = 300  # Spark's own message repeats the whole Python traceback
-
-
-def open_pool(properties: Mapping[str, str]) -> SparkContext:
-    """A Spark without any metastore, for reading while the metastore is down.
-
-    Raises:
-        PoolFailed: Spark did not start.
-    """
-    try:
-        return SparkContext(conf=SparkConf().setAll(list(properties.items())))
-    except Exception as error:
-        raise PoolFailed(f"Spark did not start: {error}") from error
 
 
 def run_units(context: Any, units: Sequence[WorkUnit]) -> list[UnitResult]:

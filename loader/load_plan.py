@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hive_ddl.names import folder_name, table_name
 from loader.discover import DiscoveredTopic, Discovery
-from loader.plan import TopicRanges, offset_ranges, pack, topic_ranges
+from loader.plan import TRIED_AGAIN, TopicRanges, offset_ranges, pack, topic_ranges
 from loader.schemas import SchemaProblem, TopicSchemas, Waiting, WriterSchemas
 from loader.state import LoaderState, TopicState
 from loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
@@ -92,7 +92,9 @@ def make_plan(
         discovery: read before this is called, since `schemas` asks the registry and must do so after it.
     """
     waiting: dict[str, str] = {}
-    problems: dict[str, tuple[str, ...]] = {topic: (why,) for topic, why in discovery.unusable.items()}
+    problems: dict[str, tuple[str, ...]] = {
+        topic: (f"{why}; {TRIED_AGAIN}",) for topic, why in discovery.unusable.items()
+    }
     notes: list[str] = []
     works: dict[str, TopicWork] = {}
     taken = {known.table for known in state.topics.values()}

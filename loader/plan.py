@@ -24,6 +24,7 @@ from loader.work_unit import OffsetRange, TopicPartition
 RANGE_BYTES_CONSTANT = 64 * 1024  # what opening a range costs, in bytes read
 TASK_BYTES_MIN = 4 * 1024 * 1024  # below this another task costs more than it saves, and makes more files
 IMBALANCE_MAX = 1.2  # heaviest task to the best that is possible, before topics are spread over more tasks
+TRIED_AGAIN = "see that its brokers are up; the next load reads on"
 SPLITS_PER_TASK = 4  # a range is split when it weighs more than this part of a task's share
 
 
@@ -76,7 +77,7 @@ def topic_ranges(
     """
     topic_id = found.topic_id or (known.topic_id if known else "")
     starts_again = known is not None and topic_id != known.topic_id
-    problems: list[str] = [f"partition {number}: {reason}" for number, reason in sorted(found.errors.items())]
+    problems = [f"partition {number}: {reason}; {TRIED_AGAIN}" for number, reason in sorted(found.errors.items())]
     notes: list[str] = []
     if known is not None and starts_again:
         sentence = f"the topic was re-created (topic id {topic_id}, was {known.topic_id})"

@@ -192,7 +192,7 @@ def _not_staged(ports: Ports, work_id: str, one: SettledTopic) -> str:
         for file in one.files:
             force_to_disk(ports.log.storage.path(staging_path(work_id)) / file.staged, file.length)
     except StorageError as error:
-        return str(error)
+        return f"{error}; nothing of this topic was loaded, and the next load reads it again"
     return ""
 
 

@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 SUBJECT_SUFFIX = "-value"
 TIME_PROPERTY = "headrace.time"
+ALLOW = "allow the loader's registry user to read it"
 
 
 class Registry(Protocol):
@@ -115,8 +116,12 @@ class WriterSchemas:
         subject = topic + SUBJECT_SUFFIX
         try:
             load_schema = self._load_schema(subject, known.load_schema if known else None)
-        except (AvroSchemaError, ValueError, AccessRefused) as error:
-            return SchemaProblem(f"subject {subject}: {error}")
+        except AccessRefused as error:
+            return SchemaProblem(f"subject {subject}: {error}; {ALLOW}")
+        except (AvroSchemaError, ValueError) as error:
+            return SchemaProblem(
+                f"subject {subject}: {error}; delete that version, or leave the topic out with loader.topics_exclude"
+            )
         except UNANSWERED:
             return Waiting("the registry does not answer and no schema of this topic is known yet")
         if load_schema is None:
@@ -127,7 +132,7 @@ class WriterSchemas:
             try:
                 text = self._text(schema_id, absent)
             except AccessRefused as error:
-                return SchemaProblem(f"schema {schema_id}: {error}")
+                return SchemaProblem(f"schema {schema_id}: {error}; {ALLOW}")
             if text is not None:
                 texts[schema_id] = text
         changed = known is None or load_schema != known.load_schema
@@ -143,7 +148,7 @@ class WriterSchemas:
                 if self._text(schema_id, absent) is not None:
                     registered.add(schema_id)
             except AccessRefused as error:
-                refused[schema_id] = str(error)
+                refused[schema_id] = f"{error}; {ALLOW}"
         return AskedIds(frozenset(registered), frozenset(absent), refused)
 
     def _load_schema(self, subject: str, known: LoadSchema | None) -> LoadSchema | None:

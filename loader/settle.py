@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from loader.decision import CountSeries, DecidedFile, DecidedRange, WindowCount
-from loader.plan import PlannedRange, TopicRanges
+from loader.plan import TRIED_AGAIN, PlannedRange, TopicRanges
 from loader.work_unit import (
     FileKind,
     OffsetRange,
@@ -24,6 +24,9 @@ from loader.work_unit import (
 )
 
 NO_COUNTS = RangeCounts()
+READ_AGAIN = (
+    "nothing of it was decided and the next load reads it again; if this comes back, it is a defect of the loader"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def settle(
             topic = offsets.topic_partition.topic
             found = returned.get((offsets.topic_partition, offsets.start))
             if found is None:
-                failures[topic].append(f"task {unit.task} returned nothing for {_name(offsets)}")
+                failures[topic].append(f"task {unit.task} returned nothing for {_name(offsets)}; {READ_AGAIN}")
                 nothing = OffsetRange(offsets.topic_partition, offsets.start, offsets.start)
                 found = RangeResult(nothing, NO_COUNTS)
             pieces[topic].append(_Piece(unit.task, offsets, found))
@@ -105,10 +108,13 @@ def _settle_topic(
     ranges: TopicRanges, pieces: Sequence[_Piece], files: Sequence[_TaskFile], failures: Sequence[str]
 ) -> SettledTopic:
     problems = list(failures)
-    problems += [f"{_name(piece.planned)}: {piece.result.error}" for piece in pieces if piece.result.error]
+    problems += [
+        f"{_name(piece.planned)}: {piece.result.error}; {TRIED_AGAIN}" for piece in pieces if piece.result.error
+    ]
     wrong = [piece for piece in pieces if piece.result.counts.total != _length(piece.result.done)]
     problems += [
-        f"{_name(piece.planned)}: {piece.result.counts.total} of {_length(piece.result.done)} offsets accounted for"
+        f"{_name(piece.planned)}: {piece.result.counts.total} of {_length(piece.result.done)} offsets accounted for; "
+        f"{READ_AGAIN}"
         for piece in wrong
     ]
     kept, kept_files = _whole(pieces, files, wrong)
@@ -172,7 +178,10 @@ def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
         for task, partition in sorted({*expected, *found}):
             wanted, there = expected[(task, partition)], found[(task, partition)]
             if wanted != there:
-                return f"partition {partition}: task {task} wrote {there} {kind.value} records and counted {wanted}"
+                return (
+                    f"partition {partition}: task {task} wrote {there} {kind.value} records and counted {wanted}; "
+                    f"{READ_AGAIN}"
+                )
     return ""
 
 

@@ -60,6 +60,7 @@ class SparkEdge:
         self._printing = PrintingExecutor(output) if settings.hive.executor == PRINT else None
         self._executor: Executor | None = self._printing
         self._session: SparkSession | None = None
+        self._pool_session: SparkSession | None = None
         self._context: SparkContext | None = None
         self._down: MetastoreUnavailable | None = None
 
@@ -84,12 +85,11 @@ class SparkEdge:
         return run_units(self._pool(), units)
 
     def close(self) -> None:
-        if self._session is not None:
+        session = self._session or self._pool_session
+        if session is not None:
             from hive_ddl.executors.session import close_session
 
-            close_session(self._session)
-        elif self._context is not None:
-            self._context.stop()
+            close_session(session)
 
     def _pool(self) -> SparkContext:
         if self._context is None and self._printing is None:
@@ -98,11 +98,12 @@ class SparkEdge:
             except MetastoreUnavailable as error:
                 logger.warning("metastore_unavailable error=%s", error)
         if self._context is None:
-            from hive_ddl.executors.session import session_properties
-            from loader.job import open_pool
+            from hive_ddl.executors.session import open_unreached, session_properties
 
             self._prepare_environment()
-            self._context = open_pool(session_properties(**self._session_arguments(None)))
+            properties = session_properties(**self._session_arguments(None))
+            self._pool_session = open_unreached(self._settings.data_dir, properties)
+            self._context = self._pool_session.sparkContext
         return self._context
 
     def _open_session(self) -> SparkSession:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import gc
+import itertools
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ from headrace.java import JavaNotFoundError
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from loader.load_plan import LoadPlan
     from loader.report import RunReport
     from loader.status import LoadStatus
@@ -52,6 +55,7 @@ exit codes:
   1  a topic needs attention, and is named
   2  the load could not run; the next one catches up
 """
+TOPICS_NAMED_MAX = 3  # of those that share a reason
 REASONS_SHOWN_MAX = 20  # of a kind, so that a thousand waiting topics do not hide the rest; json has them all
 
 
@@ -223,12 +227,17 @@ def print_report(report: RunReport) -> None:
     print(_summary(report))
 
 
-def _print_reasons(word: str, reasons: Any) -> None:
-    rows = list(reasons)
-    for topic, reason in rows[:REASONS_SHOWN_MAX]:
-        print(f"{word}: {topic}: {reason}")
-    if len(rows) > REASONS_SHOWN_MAX:
-        print(f"{word}: and {len(rows) - REASONS_SHOWN_MAX} more; --format json has them all")
+def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
+    """One line per reason: what is wrong with all topics, such as the metastore being down, is said once."""
+    topics: dict[str, list[str]] = {}
+    for topic, reason in reasons:
+        topics.setdefault(reason, []).append(topic)
+    for reason, named in itertools.islice(topics.items(), REASONS_SHOWN_MAX):
+        more = ", …" if len(named) > TOPICS_NAMED_MAX else ""
+        who = named[0] if len(named) == 1 else f"{len(named):,} topics ({', '.join(named[:TOPICS_NAMED_MAX])}{more})"
+        print(f"{word}: {who}: {reason}")
+    if len(topics) > REASONS_SHOWN_MAX:
+        print(f"{word}: and {len(topics) - REASONS_SHOWN_MAX} more; --format json has them all")
 
 
 def _summary(report: RunReport) -> str:
@@ -237,7 +246,8 @@ def _summary(report: RunReport) -> str:
         return f"another load was faster: this one's work is thrown away ({report.conflict}; {seconds:.1f} s)"
     if not report.slot:
         held = f"; in need of attention: {_counted(len(report.problems), 'topic')}" if report.problems else ""
-        caught_up = f"; caught up: {_counted(len(report.followed), 'topic')}" if report.followed else ""
+        followed = set(report.followed) - set(report.problems)
+        caught_up = f"; caught up: {_counted(len(followed), 'topic')}" if followed else ""
         return f"nothing new{caught_up}{held} ({seconds:.1f} s)"
     rows = sum(one.rows for one in report.loaded)
     files = sum(one.files for one in report.loaded)

@@ -163,6 +163,16 @@ def open_session(
     return session
 
 
+def open_unreached(data_dir: Path, properties: Mapping[str, str]) -> SparkSession:
+    """A session that has not looked for its metastore, for work that needs none.
+
+    Raises:
+        SessionFailed: Spark did not start.
+    """
+    _silence_libraries()
+    return _start(properties, _open_log(data_dir.resolve()))
+
+
 def close_session(session: SparkSession) -> None:
     """Stops the session and its JVM; another one can be opened in this process afterwards."""
     gateway = SparkContext._gateway
@@ -313,7 +323,7 @@ def _await_metastore(uri: str) -> None:
             problem = error.strerror or str(error)
             continue
         return
-    raise MetastoreUnavailable(uri, f"{problem}; is it running there?")
+    raise MetastoreUnavailable(uri, f"{problem}; start it there or set hive.metastore")
 
 
 def _silence_libraries() -> None:

@@ -129,6 +129,17 @@ class FollowerEngine:
                 self._log.storage.remove_tree(staging_path(decision.work_id))
 
 
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    return str(error) or type(error).__name__
+
+
+def _advised(message: str) -> str:
+    """With what to do, where the error itself does not say it."""
+    return message if message.endswith("load again") else f"{message}; what was read is kept, and the next load goes on"
+
+
 class _Run:
     """One pass over the followers."""
 
@@ -170,13 +181,13 @@ class _Run:
             follower.apply(step)
         # Whatever is wrong with one topic must not hold the others; the sentence goes to the report.
         except Exception as error:
-            message = str(error) or type(error).__name__
+            message = _said(error)
             logger.debug("follower_failed follower=%s topic=%s", follower.name, step.topic, exc_info=True)
             self._behind[follower.name][step.topic] = step.since
             if follower.is_advisory:
                 self.warnings.append(f"{follower.name} of topic {step.topic}: {message}")
             else:
-                self.failures[step.topic] = TopicFailure(follower.name, message)
+                self.failures[step.topic] = TopicFailure(follower.name, _advised(message))
 
     def rewind(self, name: str, topic: str) -> None:
         cursor = self.cursors[name]

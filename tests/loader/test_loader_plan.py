@@ -14,6 +14,7 @@ from loader.discover import DiscoveredTopic, PartitionOffsets, is_wanted
 from loader.plan import (
     SPLITS_PER_TASK,
     TASK_BYTES_MIN,
+    TRIED_AGAIN,
     TopicRanges,
     offset_ranges,
     pack,
@@ -101,7 +102,7 @@ def test_a_broker_without_topic_ids_recreates_nothing() -> None:
 
 def test_a_partition_that_cannot_be_asked_is_named() -> None:
     found = DiscoveredTopic("orders", "id-1", (), {2: "leader not available"})
-    assert ranges_of(found, known_topic()).problems == ("partition 2: leader not available",)
+    assert ranges_of(found, known_topic()).problems == (f"partition 2: leader not available; {TRIED_AGAIN}",)
 
 
 def test_the_cap_cuts_a_range_by_its_estimated_bytes() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from loader.plan import PlannedRange, TopicRanges
-from loader.settle import SettledTopic, settle
+from loader.plan import TRIED_AGAIN, PlannedRange, TopicRanges
+from loader.settle import READ_AGAIN, SettledTopic, settle
 from loader.work_unit import (
     AuditCount,
     FileKind,
@@ -81,7 +81,7 @@ def test_of_a_broken_range_the_prefix_is_decided() -> None:
     results = [result(0, [done(0, 0, 4, "the leader is gone")], [staged("a", (0, 0, 4))])]
     settled = settle(planned({0: 10}), units, results)["t"]
     assert ends(settled) == {0: 4}
-    assert settled.problems == ("partition 0 [0, 10): the leader is gone",)
+    assert settled.problems == (f"partition 0 [0, 10): the leader is gone; {TRIED_AGAIN}",)
 
 
 def test_what_lies_behind_a_hole_is_left_out_with_its_files_and_their_other_ranges() -> None:
@@ -103,7 +103,7 @@ def test_what_lies_behind_a_hole_is_left_out_with_its_files_and_their_other_rang
 def test_a_task_that_returned_nothing_is_named() -> None:
     settled = settle(planned({0: 10}), [unit(3, offsets(0, 0, 10))], [])["t"]
     assert settled.ranges == ()
-    assert settled.problems == ("task 3 returned nothing for partition 0 [0, 10)",)
+    assert settled.problems == (f"task 3 returned nothing for partition 0 [0, 10); {READ_AGAIN}",)
 
 
 def test_offsets_that_are_not_accounted_for_are_not_decided() -> None:
@@ -120,10 +120,10 @@ def test_files_that_hold_other_records_than_were_counted_hold_the_topic() -> Non
     units = [unit(0, offsets(0, 0, 10))]
     settled = settle(planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 9))])])["t"]
     assert settled.ranges == ()
-    assert settled.problems == ("partition 0: task 0 wrote 9 data records and counted 10",)
+    assert settled.problems == (f"partition 0: task 0 wrote 9 data records and counted 10; {READ_AGAIN}",)
     quarantine = staged("q", (0, 0, 1), kind=FileKind.QUARANTINE)
     settled = settle(planned({0: 10}), units, [result(0, [done(0, 0, 10)], [staged("a", (0, 0, 10)), quarantine])])["t"]
-    assert settled.problems == ("partition 0: task 0 wrote 1 quarantine records and counted 0",)
+    assert settled.problems == (f"partition 0: task 0 wrote 1 quarantine records and counted 0; {READ_AGAIN}",)
 
 
 def test_a_range_that_stopped_before_an_unknown_id_is_no_problem() -> None:
