@@ -22,8 +22,11 @@ from audit.store import AuditStore
 logger = logging.getLogger(__name__)
 
 _PREFIX: Final = struct.Struct(">bi")
+BOOTSTRAP_TIMEOUT_S: Final = 5.0
+"""How long is tried to reach any broker."""
+
 BROKER_TIMEOUT_S: Final = 15.0
-"""How long brokers may stay silent."""
+"""How long brokers may stay silent after that."""
 
 _BATCH_RECORDS: Final = 20_000
 """Records of one transaction: few enough to keep other writers waiting for less than a second."""
@@ -80,12 +83,13 @@ def ingest(
 
     Args:
         schema_text: the text of a schema by its id; its errors pass through.
-        timeout_s: how long the brokers may stay silent; None is `BROKER_TIMEOUT_S`.
+        timeout_s: how long to reach and to bear with the brokers; None is `BOOTSTRAP_TIMEOUT_S`, `BROKER_TIMEOUT_S`.
 
     Raises:
         IngestFailed: no broker answers.
         StoreUnavailable: the database cannot be written.
     """
+    bootstrap_timeout_s = BOOTSTRAP_TIMEOUT_S if timeout_s is None else timeout_s
     timeout_s = BROKER_TIMEOUT_S if timeout_s is None else timeout_s
     try:
         consumer = KafkaConsumer(
@@ -93,7 +97,7 @@ def ingest(
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             allow_auto_create_topics=False,
-            bootstrap_timeout_ms=int(timeout_s * 1000),
+            bootstrap_timeout_ms=int(bootstrap_timeout_s * 1000),
             request_timeout_ms=int(timeout_s * 1000),
             max_poll_records=_BATCH_RECORDS,
         )

@@ -40,7 +40,7 @@ A window is ten minutes of message time. Its verdict:
 exit codes:
   0  all complete or pending
   1  short, surplus or mixed
-  2  could not tell
+  2  could not tell, also when brokers or registry are down: then it compares what it has
 """
 
 
@@ -63,31 +63,42 @@ def run(args: argparse.Namespace) -> int:
     from audit.reconcile import State
     from audit.report import as_json, has_findings, worst_state
     from audit.store import DATABASE_NAME, AuditStore
-    from registry.errors import RegistryError
 
     settings = settings_from(args)
     try:
         with AuditStore(settings.data_dir / DATABASE_NAME) as store:
-            ingested = _bring_up_to_date(store, settings)
+            ingested, outage = _bring_up_to_date(store, settings)
             verdicts = _reconcile(store, settings, args.topic)
-    except (AuditError, RegistryError) as error:
+    except AuditError as error:
         raise CommandError(str(error)) from error
     if args.format == "json":
-        print_json(as_json(verdicts, ingested.bad))
+        print_json({**as_json(verdicts, ingested.bad), "not_fresh": outage})
     else:
         _print_text(verdicts, ingested)
+    if outage:
+        # Findings too may come of the counts that are missing.
+        raise CommandError(
+            f"this is not fresh, since counts that were published lately are not in it: {outage}; "
+            "ask again when brokers and registry answer"
+        )
     if has_findings(verdicts):
         return EXIT_FINDINGS
     return EXIT_FAILED if worst_state(verdicts) is State.UNKNOWN else EXIT_OK
 
 
-def _bring_up_to_date(store: AuditStore, settings: Settings) -> Ingested:
-    """Adds what came on the audit topic, and what producers that died on this machine left in their spools."""
-    from audit.ingest import ingest
+def _bring_up_to_date(store: AuditStore, settings: Settings) -> tuple[Ingested, str]:
+    """Adds what came on the audit topic, and what producers that died on this machine left in their spools.
+
+    Also says why the audit topic could not be read, "" when it was.
+    """
+    from audit.errors import IngestFailed
+    from audit.ingest import Ingested, ingest
     from audit.spool import SPOOL_FOLDER, left_spools
     from headrace.addresses import resolve_bootstrap_servers
     from headrace.registry_client import registry_client
+    from registry.errors import RegistryError
 
+    ingested, outage = Ingested(), ""
     registry = registry_client(settings)
     try:
         ingested = ingest(
@@ -96,13 +107,15 @@ def _bring_up_to_date(store: AuditStore, settings: Settings) -> Ingested:
             topic=settings.audit.topic,
             schema_text=lambda schema_id: registry.schema_by_id(schema_id).text,
         )
+    except (IngestFailed, RegistryError) as error:
+        outage = str(error)
     finally:
         registry.close()
     for spool in left_spools(settings.data_dir / SPOOL_FOLDER):
         # The files stay: the next producer publishes them for the other readers of the audit topic.
         with spool:
             store.add_rows(spool.rows)
-    return ingested
+    return ingested, outage
 
 
 def _reconcile(store: AuditStore, settings: Settings, only: str | None) -> tuple[TopicVerdict, ...]:

@@ -149,14 +149,31 @@ def test_bad_audit_messages_are_counted_and_passed_over(settings: Settings, caps
     assert (code, err) == (0, "")
 
 
-def test_what_cannot_be_told_is_one_line(
-    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_told_is_one_line(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = report(settings, capsys, "--topic", "never-seen")
     assert (code, err.count("\n")) == (2, 1)
     assert "no tier has counted the topic 'never-seen'" in err
-    monkeypatch.setattr("audit.ingest.BROKER_TIMEOUT_S", 0.5)
-    nowhere = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
-    code, _, err = report(nowhere, capsys)
+
+
+@pytest.mark.parametrize("down", ["brokers", "registry"])
+def test_with_a_service_down_it_reports_what_it_has_and_says_that_this_is_not_fresh(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, down: str
+) -> None:
+    topic = f"kept-without-{down}"
+    produce(settings, topic)
+    report(settings, capsys)
+    follow(settings, topic)
+    produce(settings, topic)  # so that there is something to read
+    monkeypatch.setattr("audit.ingest.BOOTSTRAP_TIMEOUT_S", 0.5)
+    nowhere = (
+        dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+        if down == "brokers"
+        else dataclasses.replace(settings, registry=RegistrySettings(url="http://127.0.0.1:1"))
+    )
+    code, out, err = report(nowhere, capsys, "--topic", topic)
     assert code == 2
-    assert err.splitlines()[-1].startswith("headrace: cannot read the audit topic headrace.audit at 127.0.0.1:1: ")
+    assert out.splitlines()[2].split()[:6] == [topic, "complete", "5", "5", "5", "5"]
+    assert err.splitlines()[-1].startswith("headrace: this is not fresh")
+    assert "127.0.0.1:1" in err.splitlines()[-1]
+    code, out, _ = report(nowhere, capsys, "--topic", topic, "--format", "json")
+    assert (code, "127.0.0.1:1" in json.loads(out)["not_fresh"]) == (2, True)
