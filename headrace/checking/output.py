@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import posixpath
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -14,6 +15,9 @@ from compat.formats import FORMATS, render
 from compat.formats.text import COLOURED, PLAIN, outcome_text
 from compat.outcome import Outcome
 from headrace.cli.command import CommandError
+
+READ_FROM_THE_TOP = frozenset({"github", "gitlab", "sarif"})
+"""Formats whose files are looked for from the top of the repository, wherever in it the command ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ def write_outputs(outcome: Outcome, outputs: Sequence[Output]) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # A file name need not be valid text; escaped, it is still there to read.
-            path.write_text(render(output.format, outcome), encoding="utf-8", errors="backslashreplace")
+            path.write_text(_rendered(output.format, outcome), encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise CommandError(f"--output: {output.path} cannot be written: {error.strerror}") from None
 
@@ -63,11 +67,34 @@ def print_outcome(outcome: Outcome, name: str, *, verbose: bool = False, quiet: 
         style = COLOURED if wants_colour(sys.stdout) else PLAIN
         text = outcome_text(outcome, style, verbose=verbose, quiet=quiet)
     else:
-        text = render(name, outcome)
+        text = _rendered(name, outcome)
     sys.stdout.write(text)
     sys.stdout.flush()
     for failure in outcome.failures:
         print(failure.text(), file=sys.stderr)
+
+
+def _rendered(name: str, outcome: Outcome) -> str:
+    return render(name, _from_the_top(outcome) if name in READ_FROM_THE_TOP else outcome)
+
+
+def _from_the_top(outcome: Outcome) -> Outcome:
+    """The same with files called by their place in the repository, where there is one around the working folder."""
+    folder = Path.cwd()
+    top = next((above for above in (folder, *folder.parents) if (above / ".git").exists()), folder)
+    place = folder.relative_to(top).as_posix()
+    if place == ".":
+        return outcome
+
+    def in_top(file: str) -> str:
+        # Of a failure it may also be the name of a baseline.
+        return posixpath.normpath(posixpath.join(place, file)) if os.path.lexists(file) else file
+
+    return replace(
+        outcome,
+        checked=tuple(replace(item, file=in_top(item.file)) for item in outcome.checked),
+        failures=tuple(replace(failure, file=in_top(failure.file)) for failure in outcome.failures),
+    )
 
 
 def let_everything_through(stream: TextIO) -> None:

@@ -446,6 +446,25 @@ def test_several_outputs_at_once(repository: Path, check: Check) -> None:
     assert (code, err.count("\n")) == (2, 1)
 
 
+def test_annotations_name_files_from_the_top_of_the_repository(
+    repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a repository of several services the check runs in the folder that has its settings."""
+    monkeypatch.chdir("schemas")
+    Path("order.avsc").write_text(ORDER % ("long", NOTE))
+    Path("broken.avsc").write_text("{")
+    code, out, err = check(
+        ".", "../schemas/shop", "--against", "git:main", "--output=sarif=../x.sarif", "--format=github"
+    )
+    assert (code, out.count("file=schemas/order.avsc,line=3"), out.count("file=schemas/broken.avsc,")) == (3, 1, 1)
+    assert err.startswith("broken.avsc:1:2: error: "), "people read it where they are"
+    (run,) = json.loads(Path("../x.sarif").read_text())["runs"]
+    place = run["results"][0]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "schemas/order.avsc"
+    assert '"path": "git:nowhere"' in check(".", "--against", "git:nowhere", "--format", "gitlab")[1]
+    assert '"file": "order.avsc"' in check("order.avsc", "--against", "git:main", "--format", "json")[1]
+
+
 def test_what_changed(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("schemas/order.avsc").write_text(ORDER % ("long", NOTE.replace('"string"', '"string", "default": ""')))
     assert main(["compat", "diff", "schemas/order.avsc", "schemas/pay.avsc", "--against", "git:main"]) == 0

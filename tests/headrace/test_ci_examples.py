@@ -61,11 +61,12 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "clone"
 
 
-def shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def shell(script: str, folder: str = ".", **environment: str) -> subprocess.CompletedProcess[str]:
     """As the runners start it: bash that ends at the first command that fails."""
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
     return subprocess.run(
         command,
+        cwd=folder,
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -88,7 +89,8 @@ def run_action(folder: Path, **inputs: str) -> list[subprocess.CompletedProcess[
         if "run" in step and not (step["name"] == "Fetch the base branch" and values["inputs.against"]):
             environment = {name: filled(text, values) for name, text in step.get("env", {}).items()}
             assert "${{" not in step["run"], "an input inside a script would be run as a command"
-            done.append(shell(step["run"], GITHUB_STEP_SUMMARY=str(folder / "summary.md"), **environment))
+            where = filled(step.get("working-directory", "."), values)
+            done.append(shell(step["run"], where, GITHUB_STEP_SUMMARY=str(folder / "summary.md"), **environment))
             if done[-1].returncode:
                 break
     return done
@@ -104,6 +106,8 @@ def test_the_github_action(repository: Path) -> None:
     assert "**incompatible**" in Path("summary.md").read_text()
     (run,) = json.loads(Path("headrace-compat.sarif").read_text())["runs"]
     assert run["results"][0]["properties"]["compatibilityLevel"] == "FULL"
+    elsewhere = run_action(repository, directory="schemas", schemas="order.avsc")[-1]
+    assert elsewhere.stdout.startswith("::error file=schemas/order.avsc,line=3"), "annotations are from the top"
     assert run_action(repository, against="git:nowhere")[-1].returncode == 2
     assert run_action(repository, schemas="schemas; touch hacked")[-1].returncode == 2
     assert not Path("hacked").exists()
