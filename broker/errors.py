@@ -18,6 +18,8 @@ from pathlib import Path
 
 from broker.protocol.error_codes import ErrorCode
 
+REFUSAL_CHARS_MAX = 1000
+
 
 class BrokerError(Exception):
     """Root of everything the broker raises on purpose."""
@@ -66,9 +68,10 @@ class RequestRefused(BrokerError):
     """A request, or one part of it, that is answered with `code`."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
+        # Names of clients stand in it, and an error message must fit the two-byte length of a string.
+        self.message = message[:REFUSAL_CHARS_MAX]
+        super().__init__(self.message)
         self.code = code
-        self.message = message
 
 
 class CorruptFile(BrokerError):

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
-import fcntl
 import logging
 import os
-import resource
-import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from broker.config import BrokerConfig, FsyncMode
+from broker import descriptors
+from broker.config import LEADER_EPOCH, BrokerConfig, FsyncMode
 from broker.coordinator.coordinator import GroupCoordinator
-from broker.errors import DataFolderInUse, RequestRefused, StartError
+from broker.data_folder import CLEAN_MARKER, DELETED_FOLDER, lock, remove_folders, remove_orphans, unlink_files
+from broker.errors import RequestRefused
 from broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, PartitionKey, read_checkpoint, write_checkpoint
 from broker.log.files import OpenFiles, sync_folder
 from broker.log.flusher import SYNC_THREADS, Flusher
@@ -39,11 +37,8 @@ from broker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, Topic, TopicStore, che
 
 logger = logging.getLogger(__name__)
 
-CLEAN_MARKER = ".kafka_cleanshutdown"
-LOCK_FILE = ".lock"
-DELETED_FOLDER = "-delete"
-OPEN_FILES_MAX = 4096
-"""Log files kept open; lower when the process may hold fewer, since connections need descriptors too."""
+PARTITIONS_TOTAL_MAX = 20_000
+"""Of all topics: clients create topics by asking for them, and each partition costs a folder and a start's time."""
 
 
 class BrokerNode:
@@ -53,6 +48,7 @@ class BrokerNode:
         self,
         config: BrokerConfig,
         *,
+        files_max: int = descriptors.FILES_MAX,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         on_disk_failure: Callable[[OSError], None] = lambda error: None,
     ) -> None:
@@ -64,22 +60,22 @@ class BrokerNode:
         self.flusher = Flusher(self._executor, on_disk_failure)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
-        self._lock_fd = _lock(config.data_dir)
+        self._lock_fd = lock(config.data_dir)
         try:
-            self._open()
+            self._open(files_max)
         except BaseException:
             self._executor.shutdown()
             os.close(self._lock_fd)
             raise
 
-    def _open(self) -> None:
+    def _open(self, files_max: int) -> None:
         folder = self.config.data_dir
-        self._files = OpenFiles(_open_files_max())
+        self._files = OpenFiles(files_max)
         self.topics = TopicStore.load(folder, base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
         self.producer_ids = ProducerIds(folder)
         marker = folder / CLEAN_MARKER
         is_clean = marker.exists()
-        self._remove_orphans()
+        remove_orphans(folder, {f"{topic.name}-{index}" for topic in self.topics for index in range(topic.partitions)})
         recovery_points = read_checkpoint(folder / RECOVERY_POINTS)
         log_starts = read_checkpoint(folder / LOG_STARTS)
         started = time.monotonic()
@@ -107,14 +103,6 @@ class BrokerNode:
             (time.monotonic() - started) * 1000,
         )
 
-    def _remove_orphans(self) -> None:
-        """Folders of partitions that no topic has: a deletion that a crash cut short."""
-        wanted = {f"{topic.name}-{index}" for topic in self.topics for index in range(topic.partitions)}
-        for entry in self.config.data_dir.iterdir():
-            if entry.is_dir() and entry.name not in wanted:
-                logger.info("orphan removed folder=%s", entry.name)
-                shutil.rmtree(entry)
-
     def start(self) -> None:
         """Starts what runs beside the connections; needs a running event loop."""
         loop = asyncio.get_running_loop()
@@ -126,18 +114,35 @@ class BrokerNode:
         self._tasks.append(loop.create_task(self._repeat(self.config.flush_interval_ms, flush)))
 
     async def close(self) -> None:
-        """Forces and closes everything and leaves the mark of a clean end."""
+        """Forces and closes everything, and leaves the mark of a clean end unless the disk is full.
+
+        Raises:
+            OSError: something could not be forced to disk.
+        """
         self._closing.set()
         self.groups.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.flusher.sync([path for log in self.logs.values() for path in log.close()])
+        unforced: list[Path] = []
+        full: OSError | None = None
         for log in self.logs.values():
-            log.recovery_point = log.log_end_offset
-        self._write_checkpoints()
+            try:
+                unforced += log.close()
+            except OSError as error:
+                full = error
+                unforced += log.flush_job().paths
+        await self.flusher.sync(unforced)
+        try:
+            if full is not None:
+                raise full
+            for log in self.logs.values():
+                log.recovery_point = log.log_end_offset
+            self._write_checkpoints()
+            (self.config.data_dir / CLEAN_MARKER).touch()
+            sync_folder(self.config.data_dir)
+        except OSError as error:
+            logger.warning("closed without the mark of a clean end; the next start reads the logs error=%s", error)
         self._files.close()
         self._executor.shutdown()
-        (self.config.data_dir / CLEAN_MARKER).touch()
-        sync_folder(self.config.data_dir)
         os.close(self._lock_fd)
 
     async def _repeat(self, interval_ms: int, work: Callable[[], object]) -> None:
@@ -152,8 +157,8 @@ class BrokerNode:
                 result = work()
                 if asyncio.iscoroutine(result):
                     await result
-            except OSError:
-                logger.exception("upkeep failed; tried again in interval_ms=%d", interval_ms)
+            except (OSError, RequestRefused) as error:
+                logger.error("upkeep failed error=%s; tried again in interval_ms=%d", error, interval_ms)
 
     # Topics
 
@@ -166,13 +171,19 @@ class BrokerNode:
             raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         return topic
 
-    def log(self, name: str, partition: int) -> PartitionLog:
-        """Raises:
-        RequestRefused: there is no such partition.
+    def log(self, name: str, partition: int, leader_epoch: int = -1) -> PartitionLog:
+        """The log of a partition, for a client that knows this leader epoch; -1 says it knows none.
+
+        Raises:
+            RequestRefused: there is no such partition, or no such epoch.
         """
         log = self.logs.get((name, partition))
         if log is None:
             raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{partition}")
+        if leader_epoch > LEADER_EPOCH:
+            raise RequestRefused(
+                ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {leader_epoch}; the newest is {LEADER_EPOCH}"
+            )
         return log
 
     def check_new_topic(self, name: str, partitions: int) -> None:
@@ -183,6 +194,7 @@ class BrokerNode:
         check_partition_count(partitions)
         if self.topics.get(name) is not None:
             raise RequestRefused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
+        self._check_room(partitions)
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         self.check_new_topic(name, partitions)
@@ -191,26 +203,75 @@ class BrokerNode:
         return topic
 
     def create_topics(self, topics: Sequence[Topic]) -> None:
-        """Creates topics that were checked, with one write of the topic file for all."""
-        self.topics.put(*topics)
+        """Creates topics that were checked, with one write of the topic file for all.
+
+        Raises:
+            RequestRefused: there would be too many partitions, or the disk is full; none of them exists.
+        """
+        self._add_logs(topics, [(topic, index) for topic in topics for index in range(topic.partitions)])
         for topic in topics:
-            for index in range(topic.partitions):
-                self._open_log(topic, index, True, 0, 0)
             logger.info("topic created topic=%s partitions=%d id=%s", topic.name, topic.partitions, topic.topic_id)
-        sync_folder(self.config.data_dir)
 
     def ensure_topic(self, name: str) -> Topic:
-        """The topic, created with the broker's defaults when there is none."""
+        """The topic, created with the broker's defaults when there is none.
+
+        Raises:
+            RequestRefused: it cannot be created.
+        """
         return self.topics.get(name) or self.create_topic(name, self.config.partitions, {})
 
+    def ensure_topics(self, names: Iterable[str]) -> dict[str, RequestRefused]:
+        """Creates those of these topics that are missing, and returns why some could not be."""
+        missing: list[Topic] = []
+        refusals: dict[str, RequestRefused] = {}
+        for name in names:
+            if self.topics.get(name) is None:
+                try:
+                    self.check_new_topic(name, self.config.partitions)
+                    self._check_room(self.config.partitions * (len(missing) + 1))
+                    missing.append(Topic(name, uuid.uuid4(), self.config.partitions))
+                except RequestRefused as refused:
+                    refusals[name] = refused
+        try:
+            if missing:
+                self.create_topics(missing)
+        except RequestRefused as refused:
+            refusals.update({topic.name: refused for topic in missing})
+        return refusals
+
     def add_partitions(self, topic: Topic, count: int) -> None:
-        """Raises the number of partitions to `count`."""
+        """Raises the number of partitions to `count`.
+
+        Raises:
+            RequestRefused: there would be too many partitions, or the disk is full; the topic is as before.
+        """
         grown = replace(topic, partitions=count)
-        self.topics.put(grown)
-        for index in range(topic.partitions, count):
-            self._open_log(grown, index, True, 0, 0)
-        sync_folder(self.config.data_dir)
+        self._add_logs([grown], [(grown, index) for index in range(topic.partitions, count)])
         logger.info("partitions added topic=%s partitions=%d", topic.name, count)
+
+    def _add_logs(self, topics: Sequence[Topic], places: Sequence[tuple[Topic, int]]) -> None:
+        """Makes the folders of new partitions and then writes their topics: what has no topic yet is an orphan."""
+        self._check_room(len(places))
+        opened: list[tuple[str, int]] = []
+        try:
+            for topic, index in places:
+                opened.append((topic.name, index))
+                self._open_log(topic, index, True, 0, 0)
+            self.topics.put(*topics)
+        except (OSError, RequestRefused) as error:
+            for key in opened:
+                self.logs.pop(key, None)
+            remove_folders(self._folder(*key) for key in opened)
+            if isinstance(error, RequestRefused):
+                raise
+            raise RequestRefused(ErrorCode.STORAGE_ERROR, error.strerror or str(error)) from error
+
+    def _check_room(self, partitions: int) -> None:
+        if len(self.logs) + partitions > PARTITIONS_TOTAL_MAX:
+            raise RequestRefused(
+                ErrorCode.POLICY_VIOLATION,
+                f"{partitions} partitions beside {len(self.logs)}; at most {PARTITIONS_TOTAL_MAX} are kept in all",
+            )
 
     def delete_topic(self, topic: Topic) -> None:
         if topic.name in INTERNAL_TOPICS:
@@ -227,7 +288,7 @@ class BrokerNode:
                 wake()
         self.groups.forget_topic(topic.name)
         self._write_checkpoints()
-        self._executor.submit(_remove_folders, doomed)
+        self._executor.submit(remove_folders, doomed)
         logger.info("topic deleted topic=%s id=%s", topic.name, topic.topic_id)
 
     def alter_topic(self, topic: Topic, configs: Mapping[str, str]) -> None:
@@ -246,8 +307,11 @@ class BrokerNode:
             self.config.fsync is FsyncMode.ALWAYS,
         )
 
+    def _folder(self, topic: str, index: int) -> Path:
+        return self.config.data_dir / f"{topic}-{index}"
+
     def _open_log(self, topic: Topic, index: int, is_clean: bool, recovery_point: int, log_start: int) -> int:
-        folder = self.config.data_dir / f"{topic.name}-{index}"
+        folder = self._folder(topic.name, index)
         folder.mkdir(exist_ok=True)
         opened = open_log(
             folder,
@@ -266,24 +330,38 @@ class BrokerNode:
     # Upkeep
 
     def _keep_house(self) -> None:
-        """Retention, forgotten producers, checkpoints."""
+        """Retention, forgotten producers, unused groups, checkpoints.
+
+        Raises:
+            OSError: a log could not be rolled; the others were looked after.
+            RequestRefused: the groups' log cannot be written.
+        """
         now_ms = self.now_ms()
-        for topic in self.topics:
-            if not topic.is_internal:
-                for log in self._logs_of(topic):
-                    self._retain(topic, log, now_ms)
-                    log.producers.expire(now_ms)
+        full: OSError | None = None
+        for (name, _), log in self.logs.items():
+            topic = self.topics.get(name)
+            if topic is None or topic.is_internal:
+                continue
+            log.producers.expire(now_ms)
+            try:
+                self._retain(topic, log, now_ms)
+            except OSError as error:
+                full = error
+        if full is not None:
+            raise full
         self.groups.keep_house()
         self._write_checkpoints()
 
-    def _logs_of(self, topic: Topic) -> Iterator[PartitionLog]:
-        return (self.logs[topic.name, index] for index in range(topic.partitions))
-
     def _retain(self, topic: Topic, log: PartitionLog, now_ms: int) -> None:
         retention_ms = effective_number(topic.configs, "retention.ms", self.config)
+        self._drop_expired(topic, log, retention_ms, now_ms)
         largest = log.active.largest
         if largest is not None and retention_ms >= 0 and 0 <= largest.timestamp_ms < now_ms - retention_ms:
+            # On a full disk that takes the space which has just been freed.
             log.roll(now_ms)
+            self._drop_expired(topic, log, retention_ms, now_ms)
+
+    def _drop_expired(self, topic: Topic, log: PartitionLog, retention_ms: int, now_ms: int) -> None:
         count = expired_segments(
             log.closed,
             now_ms=now_ms,
@@ -304,7 +382,7 @@ class BrokerNode:
 
     def unlink_later(self, paths: list[Path]) -> None:
         """Removes files in a thread: freeing a large one takes its time."""
-        self._executor.submit(_unlink, paths)
+        self._executor.submit(unlink_files, paths)
 
     def _write_checkpoints(self) -> None:
         folder = self.config.data_dir
@@ -316,37 +394,3 @@ class BrokerNode:
             self.config.data_dir / LOG_STARTS,
             {key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset},
         )
-
-
-def _lock(folder: Path) -> int:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise StartError(f"cannot use the data folder {folder}: {error.strerror}") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(fd)
-        raise DataFolderInUse(folder) from error
-    return fd
-
-
-def _open_files_max() -> int:
-    """Raises the process's own limit as far as it may, and leaves half of it to connections."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = hard if hard != resource.RLIM_INFINITY else OPEN_FILES_MAX * 4
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-        soft = max(soft, wanted)
-    return max(16, min(OPEN_FILES_MAX, soft // 2))
-
-
-def _unlink(paths: list[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
-
-
-def _remove_folders(folders: list[Path]) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -19,8 +19,9 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
+from broker import descriptors
 from broker.config import BrokerConfig
-from broker.errors import AddressUnusable, DiskFailed, ProtocolError
+from broker.errors import AddressUnusable, DiskFailed, FrameRefused, ProtocolError
 from broker.handlers.context import RequestContext
 from broker.handlers.dispatch import HANDLERS, Pieces, refuse_version
 from broker.node import BrokerNode
@@ -33,10 +34,17 @@ BUFFER_BYTES = 256 * 1024
 """Of a connection to begin with; it grows to the largest frame and shrinks again once that is handled."""
 IN_FLIGHT_MAX = 16
 """Produce requests of one connection that wait for the disk at once; clients send at most five."""
-CONNECTIONS_MAX = 4096
-"""More are closed at once: each costs a descriptor and a buffer."""
-WRITE_BUFFER_BYTES = 8 * 1024 * 1024
+FRAMES_AT_ONCE = 64
+"""Of one connection, before the others have their turn."""
+IDLE_S = 600
+"""Without a request or an answer; then the connection is closed, as Kafka does (`connections.max.idle.ms`)."""
+IDLE_LOOK_S = 30
+RECEIVED_BYTES_MAX = 1024 * 1024 * 1024
+"""Of half-received requests beyond BUFFER_BYTES each, in all; while there is more, who sends more of one is closed."""
+UNREAD_BYTES = 1024 * 1024
 """Of answers that a client has not read yet; beyond it no further request of that client is handled."""
+UNREAD_BYTES_MAX = 1024 * 1024 * 1024
+"""Of such answers, in all; beyond it the client that has not read for the longest time is closed."""
 
 
 @dataclass(slots=True)
@@ -53,6 +61,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: BrokerServer) -> None:
         self._server = server
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._peer = ("", 0)
         self._buffer = bytearray(BUFFER_BYTES)
@@ -60,6 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: deque[_Pending] = deque()
         self._writable = True
         self._reading = True
+        self.busy_at_s = 0.0
 
     # asyncio.BufferedProtocol
 
@@ -67,11 +77,12 @@ class Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._peer = (transport.get_extra_info("peername") or ("", 0))[:2]
-        if len(self._server.connections) >= CONNECTIONS_MAX:
-            logger.warning("connection refused peer=%s:%s connections=%d", *self._peer, CONNECTIONS_MAX)
+        if len(self._server.connections) >= self._server.connections_max:
+            logger.warning("connection refused peer=%s:%s connections=%d", *self._peer, self._server.connections_max)
             transport.abort()
             return
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.busy_at_s = self._loop.time()
+        transport.set_write_buffer_limits(high=UNREAD_BYTES)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -80,6 +91,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._server.connections.discard(self)
+        self._server.unread.pop(self, None)
+        self._resize(0)
         for pending in self._pending:
             if pending.task is not None:
                 pending.task.cancel()
@@ -89,7 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._buffer) > BUFFER_BYTES:
-                self._buffer = bytearray(BUFFER_BYTES)
+                self._resize(BUFFER_BYTES)
         elif self._end == len(self._buffer):
             self._make_room()
         return memoryview(self._buffer)[self._end :]
@@ -101,9 +114,14 @@ class Connection(asyncio.BufferedProtocol):
         """
         unhandled = self._buffer[self._start : self._end]
         size = len(self._buffer) * 2 if len(unhandled) > len(self._buffer) // 2 else len(self._buffer)
-        self._buffer = bytearray(size)
+        self._resize(size)
         self._buffer[: len(unhandled)] = unhandled
         self._start, self._end = 0, len(unhandled)
+
+    def _resize(self, size: int) -> None:
+        """Takes a new, empty buffer of this size."""
+        self._server.received_bytes += max(size - BUFFER_BYTES, 0) - max(len(self._buffer) - BUFFER_BYTES, 0)
+        self._buffer = bytearray(size)
 
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
@@ -114,9 +132,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        self._server.note_unread(self)
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._server.unread.pop(self, None)
         self._handle_frames()
 
     # Requests
@@ -126,27 +146,43 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        handled = 0
         try:
             while not transport.is_closing() and self._end - self._start >= 4:
                 view = memoryview(self._buffer)
-                end = self._start + 4 + frame_length(view[self._start : self._start + 4])
+                end = self._start + 4 + frame_length(view[self._start : self._end])
                 if end > self._end:
+                    self._check_room()
                     break
                 frame = view[self._start + 4 : end]
                 header = read_header(frame)
                 if not self._may_handle(header):
                     self._read_more(False)
                     return
+                if handled == FRAMES_AT_ONCE:
+                    self._read_more(False)
+                    self._loop.call_soon(self._handle_frames)
+                    return
+                handled += 1
                 self._start = end
+                self.busy_at_s = self._loop.time()
                 self._handle(header, frame)
         except ProtocolError as error:
-            self._fail("connection closed peer=%s:%s reason=%s", error)
+            self.drop(error)
+            return
+        except OSError as error:
+            logger.error("request failed peer=%s:%s error=%s", *self._peer, error)
+            transport.abort()
             return
         except Exception:
             logger.exception("request failed peer=%s:%s", *self._peer)
             transport.abort()
             return
         self._read_more(self._writable)
+
+    def _check_room(self) -> None:
+        if len(self._buffer) > BUFFER_BYTES and self._server.received_bytes > RECEIVED_BYTES_MAX:
+            raise FrameRefused(f"clients have sent {self._server.received_bytes} bytes of unfinished requests")
 
     def _may_handle(self, header: RequestHeader) -> bool:
         if not self._writable:
@@ -183,15 +219,13 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse_version(self, header: RequestHeader, frame: memoryview) -> None:
         pieces = refuse_version(frame, header)
         if pieces is None:
-            self._fail(
-                "connection closed peer=%s:%s reason=%s",
-                f"version {header.api_version} of API key {header.api_key} is not served",
-            )
+            self.drop(f"version {header.api_version} of API key {header.api_key} is not served")
         elif pieces:
             self._send(header, pieces)
 
-    def _fail(self, message: str, reason: object) -> None:
-        logger.warning(message, *self._peer, reason)
+    def drop(self, reason: object, level: int = logging.WARNING) -> None:
+        """Closes the connection without another word to the client."""
+        logger.log(level, "connection closed peer=%s:%s reason=%s", *self._peer, reason)
         if self._transport is not None:
             self._transport.abort()
 
@@ -208,7 +242,8 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 error = first.task.exception()
                 if error is not None:
-                    logger.error("request failed peer=%s:%s", *self._peer, exc_info=error)
+                    trace = None if isinstance(error, OSError) else error
+                    logger.error("request failed peer=%s:%s error=%s", *self._peer, error, exc_info=trace)
                     self._transport.abort()
                     return
                 result = first.task.result()
@@ -228,6 +263,7 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, header: RequestHeader, pieces: Pieces) -> None:
         if self._transport is None or self._transport.is_closing():
             return
+        self.busy_at_s = self._loop.time()
         start = response_start(header, sum(len(piece) for piece in pieces))
         if len(pieces) == 1:
             self._transport.write(start + pieces[0])
@@ -235,6 +271,15 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(start)
         for piece in pieces:
             self._transport.write(piece)
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    @property
+    def has_pending(self) -> bool:
+        """Does it wait for an answer of ours?"""
+        return bool(self._pending)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -250,34 +295,76 @@ class BrokerServer:
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
+        self.node: BrokerNode
         self.connections: set[Connection] = set()
+        self.connections_max = 0
+        self.received_bytes = 0
+        self.unread: dict[Connection, None] = {}  # has much to read; who has not read for the longest time is first
         self._stopped = asyncio.Event()
         self._disk_failure: OSError | None = None
-        self.node = BrokerNode(config, on_disk_failure=self._on_disk_failure)
         self._server: asyncio.Server | None = None
+        self._idle_look: asyncio.Task[None] | None = None
 
     async def start(self) -> tuple[str, int]:
-        """Listens, and returns the address that clients are told.
+        """Takes the address, opens the logs, then listens; returns the address that clients are told.
 
         Raises:
-            AddressUnusable: the address is taken, or not this machine's.
+            AddressUnusable: the address is taken, or not this machine's; no file was touched.
+            StartError: the data folder cannot be used.
+            CorruptFile: the data folder does not hold what it must.
         """
         loop = asyncio.get_running_loop()
         try:
-            # The socket is listening before its port is known to anybody, and the logs are open before that.
             self._server = await loop.create_server(
-                lambda: Connection(self), self.config.host, self.config.port, backlog=1024
+                lambda: Connection(self),
+                self.config.host,
+                self.config.port,
+                backlog=descriptors.ACCEPTED_AT_ONCE,
+                start_serving=False,
             )
         except (OSError, OverflowError) as error:
-            await self.node.close()
-            # asyncio wraps the system's words in its own; a number below 1 is not the system's but a resolver's.
-            number = getattr(error, "errno", None) or 0
-            reason = os.strerror(number) if number > 0 else str(error)
-            raise AddressUnusable(f"{self.config.host}:{self.config.port}", reason) from error
-        port = self._server.sockets[0].getsockname()[1]
-        self.node.address = (self.config.host, port)
+            raise self._unusable(error) from error
+        try:
+            files_max, self.connections_max = descriptors.shares()
+            self.node = BrokerNode(self.config, files_max=files_max, on_disk_failure=self._on_disk_failure)
+        except BaseException:
+            self._server.close()
+            raise
+        self.node.address = (self.config.host, self._server.sockets[0].getsockname()[1])
         self.node.start()
+        self._idle_look = loop.create_task(self._look_for_idle())
+        try:
+            await self._server.start_serving()
+        except OSError as error:
+            # Two can be bound to a port to which neither listens yet.
+            await self.node.close()
+            raise self._unusable(error) from error
         return self.node.address
+
+    def _unusable(self, error: OSError | OverflowError) -> AddressUnusable:
+        # asyncio wraps the system's words in its own; a number below 1 is not the system's but a resolver's.
+        number = getattr(error, "errno", None) or 0
+        reason = os.strerror(number) if number > 0 else str(error)
+        return AddressUnusable(f"{self.config.host}:{self.config.port}", reason)
+
+    async def _look_for_idle(self) -> None:
+        while True:
+            await asyncio.sleep(IDLE_LOOK_S)
+            self.close_idle(asyncio.get_running_loop().time())
+
+    def close_idle(self, now_s: float) -> None:
+        """Closes connections that have been silent for IDLE_S of the loop's clock and wait for nothing."""
+        for connection in tuple(self.connections):
+            if now_s - connection.busy_at_s > IDLE_S and not connection.has_pending:
+                connection.drop(f"nothing happened for {IDLE_S} s", logging.DEBUG)
+
+    def note_unread(self, connection: Connection) -> None:
+        """Takes note of a client that has much to read; too much of that in all closes the oldest."""
+        self.unread[connection] = None
+        while (unread_bytes := sum(each.unread_bytes for each in self.unread)) > UNREAD_BYTES_MAX:
+            oldest = next(iter(self.unread))
+            del self.unread[oldest]
+            oldest.drop(f"clients have {unread_bytes} bytes of answers to read")
 
     async def wait(self) -> None:
         """Serves until `stop`, then closes everything.
@@ -286,7 +373,8 @@ class BrokerServer:
             DiskFailed: the disk failed while the broker ran or when it closed.
         """
         await self._stopped.wait()
-        assert self._server is not None
+        assert self._server is not None and self._idle_look is not None
+        self._idle_look.cancel()
         self._server.close()
         for connection in tuple(self.connections):
             connection.close()

@@ -1,8 +1,8 @@
 """Which topics there are: names, ids, partition counts and configurations, in one file that is replaced whole.
 
-A topic exists as soon as it is in the file, and no longer when it is not: folders are made after the file has the
-topic and removed after it has not. So a crash in between leaves folders to be made or removed at the next start, and
-never a topic with half its data.
+A topic exists as soon as it is in the file, and no longer when it is not: folders are made before the file has the
+topic and removed after it has not. So a crash in between leaves folders to be removed at the next start, and never a
+topic with half its data.
 """
 
 from __future__ import annotations

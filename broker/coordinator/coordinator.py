@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from broker.config import FsyncMode
-from broker.coordinator.group import Group, GroupState
+from broker.coordinator.group import NAME_CHARS_MAX, Group, GroupState
 from broker.coordinator.members import Ticket
 from broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
 from broker.coordinator.offsets import METADATA_CHARS_MAX, OffsetTable, TopicPartition
@@ -45,6 +45,10 @@ logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 4 * 1024 * 1024
 """The log is compacted when it has grown by this much: some fifty thousand commits, read in under a second."""
+GROUPS_MAX = 10_000
+"""They are all in memory, and each is looked at whenever one rebalances."""
+MEMBER_PREFIX_CHARS = 200
+"""Of a client id or instance id, at the front of a member id."""
 BATCH_RECORDS_MAX = 1000
 """Of one batch that compaction writes."""
 TICK_MS_MAX = 60_000
@@ -87,7 +91,10 @@ class GroupCoordinator:
         if group is None:
             if request.member_id:
                 return JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-            group = self.groups[group_id] = self._new_group(group_id)
+            try:
+                group = self._add_group(group_id)
+            except RequestRefused as refused:
+                return JoinResult(refused.code, request.member_id)
         ticket, answer = self._ticket()
         self._carry_out(group, group.join(request, ticket, self._monotonic_ms()))
         result = await answer
@@ -139,7 +146,7 @@ class GroupCoordinator:
         if not offsets:
             return
         if group_id not in self.groups:
-            self.groups[group_id] = self._new_group(group_id)
+            self._add_group(group_id)
         keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
         self._append([(encode_key(key), encode_offset(committed)) for key, committed in keyed.items()])
         # In memory at once, so that memory and log agree on the order of two commits. Whoever reads it before it is
@@ -180,6 +187,7 @@ class GroupCoordinator:
             self.offsets.apply(key, None)
         group.delete()
         del self.groups[group_id]
+        self._unused_since_ms.pop(group_id, None)
         await self._forced()
         logger.info("group deleted group=%s", group_id)
 
@@ -198,10 +206,14 @@ class GroupCoordinator:
                     self._forget_unused(group_id, unused_since_ms, now_ms)
 
     def _forget_unused(self, group_id: str, unused_since_ms: int, now_ms: int) -> None:
-        if self.offsets.is_expired(unused_since_ms, now_ms) and not self.groups[group_id].expects_members:
+        group = self.groups[group_id]
+        # One without a generation was asked for and never joined: nothing is stored of it.
+        is_due = not group.generation or self.offsets.is_expired(unused_since_ms, now_ms)
+        if is_due and not group.expects_members:
+            if group.generation:
+                self._append([(encode_key(GroupKey(group_id)), None)])
             del self.groups[group_id]
             self._unused_since_ms.pop(group_id, None)
-            self._append([(encode_key(GroupKey(group_id)), None)])
 
     # Time
 
@@ -218,7 +230,11 @@ class GroupCoordinator:
                 if due is not None:
                     deadlines.append(due)
             if self._log.size > self._compact_above:
-                await self._compact()
+                try:
+                    await self._compact()
+                except (OSError, RequestRefused) as error:
+                    # What was written so far does no harm; the next attempt comes when as much has been added again.
+                    logger.error("offsets not compacted bytes=%d reason=%s", self._log.size, error)
             if not self._stopped:
                 self._changed.clear()
             wait_ms = min(max(min(deadlines, default=now_ms + TICK_MS_MAX) - now_ms, 1), TICK_MS_MAX)
@@ -231,6 +247,18 @@ class GroupCoordinator:
     def stop(self) -> None:
         self._stopped = True
         self._changed.set()
+
+    def _add_group(self, group_id: str) -> Group:
+        """Raises:
+        RequestRefused: a group of this id, or one more group, cannot be kept.
+        """
+        if len(group_id) > NAME_CHARS_MAX:
+            raise RequestRefused(ErrorCode.INVALID_GROUP_ID, f"a group id of {len(group_id)} characters")
+        if len(self.groups) >= GROUPS_MAX:
+            logger.warning("group refused groups=%d", GROUPS_MAX)
+            raise RequestRefused(ErrorCode.POLICY_VIOLATION, f"there are {GROUPS_MAX} groups already")
+        group = self.groups[group_id] = self._new_group(group_id)
+        return group
 
     def _new_group(self, group_id: str) -> Group:
         self._unused_since_ms[group_id] = self._now_ms()
@@ -290,12 +318,12 @@ class GroupCoordinator:
     async def _compact(self) -> None:
         """Writes what is alive behind the rest and drops the rest."""
         before = self._log.size
+        # Raised first, since appending what is alive must not ask for another compaction.
+        self._compact_above = before + COMPACT_BYTES
         self._log.roll(self._now_ms())
         older = len(self._log.closed)
         alive = [self._group_entry(group) for group in self.groups.values()]
         alive += [(encode_key(key), encode_offset(committed)) for key, committed in self.offsets.entries()]
-        # Raised first, since appending what is alive must not ask for another compaction.
-        self._compact_above = before + COMPACT_BYTES
         for at in range(0, len(alive), BATCH_RECORDS_MAX):
             self._append(alive[at : at + BATCH_RECORDS_MAX])
         await self._flusher.force(self._log)
@@ -330,7 +358,7 @@ class GroupCoordinator:
 
 
 def _new_member_id(prefix: str) -> str:
-    return f"{prefix}-{uuid.uuid4()}"
+    return f"{prefix[:MEMBER_PREFIX_CHARS]}-{uuid.uuid4()}"
 
 
 def check_metadata(metadata: str | None) -> str:

@@ -30,6 +30,8 @@ from broker.protocol.error_codes import ErrorCode
 
 SESSION_TIMEOUT_MS_MIN, SESSION_TIMEOUT_MS_MAX = 6_000, 1_800_000
 """Kafka's bounds: shorter sessions make heartbeats a load, longer ones keep partitions of the dead unread."""
+NAME_CHARS_MAX = 1000
+"""Of a group id, an instance id or a protocol: in UTF-8 they must fit a string's two-byte length with room to spare."""
 MEMBERS_MAX = 1000
 """Of one group; each rebalance sends every member's metadata to the leader."""
 
@@ -201,6 +203,9 @@ class Group:
                 f"session timeout {request.session_timeout_ms} ms; expected between {SESSION_TIMEOUT_MS_MIN} and "
                 f"{SESSION_TIMEOUT_MS_MAX}",
             )
+        names = (request.instance_id or "", request.protocol_type, *(each.name for each in request.protocols))
+        if any(len(name) > NAME_CHARS_MAX for name in names):
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"a name of more than {NAME_CHARS_MAX} characters")
         if not request.protocol_type or not request.protocols:
             raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol")
         others = [member for member_id, member in self.members.items() if member_id != request.member_id]

@@ -15,9 +15,11 @@ _Group = DescribeGroupsResponse.DescribedGroup
 
 def handle(context: RequestContext, request: Any) -> Any:
     groups = context.node.groups.groups
+    wanted = dict.fromkeys(request.groups or ())
     return DescribeGroupsResponse(
         version=context.version,
-        groups=[_described(group_id, groups.get(group_id), context.version) for group_id in request.groups or ()],
+        # Each once: an answer holds what all members told.
+        groups=[_described(group_id or "", groups.get(group_id), context.version) for group_id in wanted],
     )
 
 

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
-from broker.config import LEADER_EPOCH
 from broker.errors import RequestRefused
 from broker.handlers.context import RequestContext
 from broker.log.partition_log import PartitionLog
@@ -139,13 +138,4 @@ def _partition(context: RequestContext, name: str, wanted: FetchPartition, readi
 def _log(context: RequestContext, name: str, wanted: FetchPartition) -> PartitionLog:
     if not name:
         raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
-    check_leader_epoch(wanted.leader_epoch)
-    return context.node.log(name, wanted.partition)
-
-
-def check_leader_epoch(epoch: int) -> None:
-    """Raises:
-    RequestRefused: the client knows another leader epoch than the only one there is; -1 says it knows none.
-    """
-    if epoch > LEADER_EPOCH:
-        raise RequestRefused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {epoch}; the newest is {LEADER_EPOCH}")
+    return context.node.log(name, wanted.partition, wanted.leader_epoch)

@@ -28,6 +28,7 @@ def handle(context: RequestContext, request: Any) -> Any:
     return FindCoordinatorResponse(
         version=version,
         coordinators=[
-            FindCoordinatorResponse.Coordinator(version=version, key=key, **fields) for key in request.coordinator_keys
+            FindCoordinatorResponse.Coordinator(version=version, key=key or "", **fields)
+            for key in request.coordinator_keys or ()
         ],
     )

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from kafka.protocol.producer import InitProducerIdResponse
 
 from broker.handlers.context import RequestContext
 from broker.protocol.error_codes import ErrorCode
+
+logger = logging.getLogger(__name__)
 
 EPOCH_MAX = 32766
 """A producer that reaches it is given a new id: the next epoch would be the last that fits 16 bits."""
@@ -19,13 +22,15 @@ EPOCH_MAX = 32766
 def handle(context: RequestContext, request: Any) -> Any:
     version = context.version
     if request.transactional_id is not None:
-        return InitProducerIdResponse(
-            version=version, error_code=ErrorCode.INVALID_TXN_STATE, producer_id=-1, producer_epoch=-1
-        )
+        return _response(version, ErrorCode.INVALID_TXN_STATE)
     if version >= 3 and request.producer_id >= 0 and 0 <= request.producer_epoch < EPOCH_MAX:
-        producer_id, epoch = request.producer_id, request.producer_epoch + 1
-    else:
-        producer_id, epoch = context.node.producer_ids.take(), 0
-    return InitProducerIdResponse(
-        version=version, error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=epoch
-    )
+        return _response(version, ErrorCode.NONE, request.producer_id, request.producer_epoch + 1)
+    try:
+        return _response(version, ErrorCode.NONE, context.node.producer_ids.take(), 0)
+    except OSError as error:
+        logger.error("no producer ids claimed error=%s", error)
+        return _response(version, ErrorCode.STORAGE_ERROR)
+
+
+def _response(version: int, code: ErrorCode, producer_id: int = -1, epoch: int = -1) -> Any:
+    return InitProducerIdResponse(version=version, error_code=code, producer_id=producer_id, producer_epoch=epoch)

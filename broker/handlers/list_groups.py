@@ -14,8 +14,8 @@ GROUP_TYPE = "classic"
 
 def handle(context: RequestContext, request: Any) -> Any:
     version = context.version
-    states = {state.lower() for state in request.states_filter or ()} if version >= 4 else set()
-    types = {kind.lower() for kind in request.types_filter or ()} if version >= 5 else set()
+    states = {(state or "").lower() for state in request.states_filter or ()} if version >= 4 else set()
+    types = {(kind or "").lower() for kind in request.types_filter or ()} if version >= 5 else set()
     groups = [
         ListGroupsResponse.ListedGroup(
             version=version,

@@ -13,7 +13,6 @@ from kafka.protocol.consumer import ListOffsetsResponse
 from broker.config import LEADER_EPOCH
 from broker.errors import RequestRefused
 from broker.handlers.context import RequestContext
-from broker.handlers.fetch import check_leader_epoch
 from broker.log.partition_log import FoundTimestamp, PartitionLog
 from broker.protocol.error_codes import ErrorCode
 
@@ -30,10 +29,10 @@ def handle(context: RequestContext, request: Any) -> Any:
         topics=[
             _TopicResponse(
                 version=context.version,
-                name=topic.name,
-                partitions=[_partition(context, topic.name, wanted) for wanted in topic.partitions],
+                name=topic.name or "",
+                partitions=[_partition(context, topic.name or "", wanted) for wanted in topic.partitions or ()],
             )
-            for topic in request.topics
+            for topic in request.topics or ()
         ],
     )
 
@@ -41,8 +40,8 @@ def handle(context: RequestContext, request: Any) -> Any:
 def _partition(context: RequestContext, name: str, wanted: Any) -> Any:
     code, found = ErrorCode.NONE, None
     try:
-        check_leader_epoch(wanted.current_leader_epoch if context.version >= 4 else -1)
-        found = _look_up(context.node.log(name, wanted.partition_index), wanted.timestamp)
+        leader_epoch = wanted.current_leader_epoch if context.version >= 4 else -1
+        found = _look_up(context.node.log(name, wanted.partition_index, leader_epoch), wanted.timestamp)
     except RequestRefused as refused:
         code = refused.code
     return _PartitionResponse(

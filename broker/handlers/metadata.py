@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from kafka.protocol.metadata import MetadataResponse
@@ -37,19 +38,25 @@ def _topics(context: RequestContext, request: Any) -> list[Any]:
     # In version 0 an empty list asks for all topics, later null does.
     if request.topics is None or (version == 0 and not request.topics):
         return [_found(topic, version) for topic in node.topics]
-    may_create = version < 4 or request.allow_auto_topic_creation
-    return [_one(context, wanted.name, wanted.topic_id, may_create) for wanted in request.topics]
+    # Each once, so that a request of some bytes cannot ask for an answer of gigabytes.
+    wanted = dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics)
+    refusals: dict[str, RequestRefused] = {}
+    if version < 4 or request.allow_auto_topic_creation:
+        refusals = node.ensure_topics(name for name, _ in wanted if name is not None)
+    return [_one(context, name, topic_id, refusals) for name, topic_id in wanted]
 
 
-def _one(context: RequestContext, name: str | None, topic_id: uuid.UUID | None, may_create: bool) -> Any:
+def _one(
+    context: RequestContext, name: str | None, topic_id: uuid.UUID | None, refusals: Mapping[str, RequestRefused]
+) -> Any:
     node, version = context.node, context.version
     if name is None:
         topic = node.topics.by_id(topic_id) if topic_id is not None else None
         return _found(topic, version) if topic else _missing(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, version)
     try:
-        return _found(node.ensure_topic(name) if may_create else node.topic(name), version)
-    except RequestRefused as refused:
-        return _missing(name, None, refused.code, version)
+        return _found(node.topic(name), version)
+    except RequestRefused as unknown:
+        return _missing(name, None, refusals.get(name, unknown).code, version)
 
 
 def _found(topic: Topic, version: int) -> Any:

@@ -44,7 +44,7 @@ def handle(context: RequestContext, request: Any) -> Any:
             ),
             error_code=ErrorCode.NONE,
         )
-        for group in request.groups or ()
+        for group in {group.group_id: group for group in request.groups or ()}.values()
     ]
     return OffsetFetchResponse(version=version, groups=groups)
 

@@ -9,7 +9,6 @@ from kafka.protocol.consumer import OffsetForLeaderEpochResponse
 from broker.config import LEADER_EPOCH
 from broker.errors import RequestRefused
 from broker.handlers.context import RequestContext
-from broker.handlers.fetch import check_leader_epoch
 from broker.protocol.error_codes import ErrorCode
 
 _TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
@@ -21,10 +20,10 @@ def handle(context: RequestContext, request: Any) -> Any:
         topics=[
             _TopicResult(
                 version=context.version,
-                topic=topic.topic,
-                partitions=[_partition(context, topic.topic, wanted) for wanted in topic.partitions],
+                topic=topic.topic or "",
+                partitions=[_partition(context, topic.topic or "", wanted) for wanted in topic.partitions or ()],
             )
-            for topic in request.topics
+            for topic in request.topics or ()
         ],
     )
 
@@ -32,8 +31,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 def _partition(context: RequestContext, name: str, wanted: Any) -> Any:
     code, epoch, end = ErrorCode.NONE, -1, -1
     try:
-        check_leader_epoch(wanted.current_leader_epoch)
-        log = context.node.log(name, wanted.partition)
+        log = context.node.log(name, wanted.partition, wanted.current_leader_epoch)
         if wanted.leader_epoch == LEADER_EPOCH:
             epoch, end = LEADER_EPOCH, log.high_watermark
     except RequestRefused as refused:

@@ -114,9 +114,9 @@ def old_version_refusal(request: Any, version: int) -> Any:
                         error_code=ErrorCode.UNSUPPORTED_VERSION,
                         base_offset=-1,
                     )
-                    for partition in topic.partition_data
+                    for partition in topic.partition_data or ()
                 ],
             )
-            for topic in request.topic_data
+            for topic in request.topic_data or ()
         ],
     )

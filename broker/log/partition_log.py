@@ -165,7 +165,10 @@ class PartitionLog:
             or active.next_offset + header.last_offset_delta - active.base_offset > RELATIVE_OFFSET_MAX
             or now_ms - self._active_since_ms > self.limits.segment_ms_max
         ):
-            self.roll(now_ms)
+            try:
+                self.roll(now_ms)
+            except OSError as error:
+                raise _refusal(self.folder, error) from error
             active = self.active
         base_offset = active.next_offset
         if not active.size:
@@ -187,7 +190,7 @@ class PartitionLog:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._files.fd(path), self.active.size)
-            raise RequestRefused(ErrorCode.STORAGE_ERROR, f"{path.name}: {error.strerror or error}") from error
+            raise _refusal(path, error) from error
 
     def _advance(self, offset: int, base_offset: int, position: int) -> None:
         if offset > self.high_watermark:
@@ -197,24 +200,27 @@ class PartitionLog:
                 wake()
 
     def roll(self, now_ms: int) -> None:
-        """Closes the active segment and begins a new, empty one; nothing happens while it is empty."""
+        """Closes the active segment and begins a new, empty one; nothing happens while it is empty.
+
+        Raises:
+            OSError: it could not be closed, and goes on.
+        """
         active = self.active
         if not active.size:
             return
         self._write_indexes()
         self._write_snapshot()
-        path = segment_path(self.folder, active.base_offset, LOG)
+        # The file must be there before retention may remove the others: it alone then tells where the log ends.
+        self._files.fd(segment_path(self.folder, active.next_offset, LOG))
         if self.recovery_point < active.next_offset:
             # With its indexes: below the recovery point they are taken as they are.
             self._unforced += [segment_path(self.folder, active.base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
         self.closed.append(
             ClosedSegment(self.folder, active.base_offset, active.next_offset, active.size, active.largest)
         )
-        self._files.forget(path)
+        self._files.forget(segment_path(self.folder, active.base_offset, LOG))
         self.active = SegmentFacts(active.next_offset, active.next_offset)
         self._active_since_ms = now_ms
-        # The file must be there before retention may remove the others: it alone then tells where the log ends.
-        self._files.fd(segment_path(self.folder, self.active.base_offset, LOG))
         sync_folder(self.folder)
 
     def _write_indexes(self) -> None:
@@ -388,3 +394,7 @@ class PartitionLog:
         for segment in self.closed:
             self._files.forget(segment.path())
         self._files.forget(segment_path(self.folder, self.active.base_offset, LOG))
+
+
+def _refusal(path: Path, error: OSError) -> RequestRefused:
+    return RequestRefused(ErrorCode.STORAGE_ERROR, f"{path.name}: {error.strerror or error}")

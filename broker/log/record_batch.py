@@ -20,16 +20,25 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from broker.config import LEADER_EPOCH
 from broker.errors import RequestRefused
 from broker.protocol.error_codes import ErrorCode
+from loader.decompress import DecompressionError, decompress
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
 PREFIX = struct.Struct(">qii")
 PREFIX_BYTES = PREFIX.size
+_ATTRIBUTES = struct.Struct(">h")
 LENGTH_OVERHEAD = 12
 """Bytes of a batch that its batchLength does not count: baseOffset and batchLength itself."""
 CRC_FROM = 21
 MAGIC = 2
 MAGIC_AT = 16
+
+RECORD_BYTES_MIN = 7
+"""Length, attributes, two deltas, key length, value length and number of headers, of one byte each."""
+RECORDS_OPENED_MAX = 200_000
+"""Of one batch: others wait while it is read, a microsecond per record."""
+BYTES_OPENED_MAX = 64 * 1024 * 1024
+"""Of one batch, uncompressed: a kilobyte can be made to swell to gigabytes."""
 
 CODEC_MASK, TRANSACTIONAL, CONTROL = 0x07, 0x10, 0x20
 CODECS = frozenset(range(5))  # none, gzip, snappy, lz4, zstd
@@ -125,6 +134,9 @@ def _check_fields(header: BatchHeader) -> None:
             ErrorCode.INVALID_RECORD,
             f"{header.record_count} records but a last offset delta of {header.last_offset_delta}",
         )
+    is_plain = not header.attributes & CODEC_MASK
+    if is_plain and header.record_count * RECORD_BYTES_MIN > header.size - HEADER_BYTES:
+        raise RequestRefused(ErrorCode.INVALID_RECORD, f"{header.record_count} records in {header.size} bytes")
 
 
 def prefix(base_offset: int, header: BatchHeader) -> bytes:
@@ -136,9 +148,17 @@ def records(batch: bytes | memoryview) -> Iterator[Record]:
     """The records of one whole batch.
 
     Raises:
-        Exception: whatever kafka-python's decoders raise on bytes that are no records, or on a codec whose library
-            is missing; callers have an answer for a batch that cannot be opened.
+        Exception: there are more than are looked at, or whatever the decoders raise on bytes that are no records or
+            on a codec whose library is missing; callers have an answer for a batch that cannot be opened.
     """
+    header = read_batch_header(batch)
+    if header.record_count > RECORDS_OPENED_MAX:
+        raise DecompressionError(f"{header.record_count} records; at most {RECORDS_OPENED_MAX} are looked at")
+    codec = header.attributes & CODEC_MASK
+    if codec:
+        plain = bytearray(batch[:HEADER_BYTES])
+        _ATTRIBUTES.pack_into(plain, CRC_FROM, header.attributes & ~CODEC_MASK)
+        batch = bytes(plain) + decompress(codec, memoryview(batch)[HEADER_BYTES:], BYTES_OPENED_MAX)
     for record in DefaultRecordBatch(batch):
         yield Record(record.offset, record.timestamp, record.key, record.value)
 

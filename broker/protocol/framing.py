@@ -12,15 +12,19 @@ import struct
 from dataclasses import dataclass
 
 from broker.errors import FrameRefused
-from broker.protocol.api_versions import API_VERSIONS, BY_KEY
+from broker.protocol.api_versions import API_VERSIONS, BY_KEY, PRODUCE
 from broker.protocol.wire import Reader
 
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 """Of one request: Kafka's `socket.request.max.bytes`. Clients build their produce requests below it."""
+CONTROL_FRAME_BYTES_MAX = 1024 * 1024
+"""Of a request that carries no records, which is decoded into objects of many times its size. Thirty thousand
+partitions can be named in it."""
 FRAME_BYTES_MIN = 10
 """API key, version, correlation id and a null client id."""
 
 _LENGTH = struct.Struct(">i")
+_LENGTH_AND_KEY = struct.Struct(">ih")
 _RESPONSE_START = struct.Struct(">ii")
 
 
@@ -35,19 +39,22 @@ class RequestHeader:
     body_at: int
 
 
-def frame_length(prefix: memoryview) -> int:
-    """Reads the four bytes in front of a frame.
+def frame_length(start: memoryview) -> int:
+    """Reads the four bytes in front of a frame, and the API key behind them if that has come too.
 
     Raises:
-        FrameRefused: the length is outside [FRAME_BYTES_MIN, FRAME_BYTES_MAX]. TLS or HTTP sent to this port looks
-            like that too.
+        FrameRefused: no request, or none of that API key, has this length. TLS or HTTP sent to this port looks like
+            that too.
     """
-    length = int(_LENGTH.unpack_from(prefix)[0])
-    if not FRAME_BYTES_MIN <= length <= FRAME_BYTES_MAX:
+    (length,) = _LENGTH.unpack_from(start)
+    longest = FRAME_BYTES_MAX
+    if len(start) >= _LENGTH_AND_KEY.size and _LENGTH_AND_KEY.unpack_from(start)[1] != PRODUCE:
+        longest = CONTROL_FRAME_BYTES_MAX
+    if not FRAME_BYTES_MIN <= length <= longest:
         raise FrameRefused(
-            f"a frame of {length} bytes; expected {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX} of plaintext Kafka protocol"
+            f"a frame of {length} bytes; expected {FRAME_BYTES_MIN} to {longest} of plaintext Kafka protocol"
         )
-    return length
+    return int(length)
 
 
 def read_header(frame: memoryview) -> RequestHeader:

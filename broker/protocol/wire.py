@@ -13,20 +13,21 @@ _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 
-ITEMS_MAX = 1_000_000
-"""Of one array: beyond any sane request, and low enough that a wrong length cannot fill the memory."""
+ITEMS_MAX = 100_000
+"""Of all arrays of one request: more than a broker has partitions, and few enough to be read without others waiting."""
 
 
 class Reader:
     """Reads one frame from front to back; every overrun is a `MalformedRequest`."""
 
-    __slots__ = ("_end", "flexible", "pos", "view")
+    __slots__ = ("_end", "_items_left", "flexible", "pos", "view")
 
     def __init__(self, view: memoryview, pos: int, *, flexible: bool) -> None:
         self.view = view
         self.pos = pos
         self.flexible = flexible
         self._end = len(view)
+        self._items_left = ITEMS_MAX
 
     def _advance(self, size: int) -> int:
         start = self.pos
@@ -84,16 +85,19 @@ class Reader:
 
     def array_size(self) -> int:
         """The number of items; a null array counts as empty."""
-        size = self.uvarint() - 1 if self.flexible else self.i32()
-        if size > ITEMS_MAX:
-            raise MalformedRequest(f"an array of {size} items")
-        return max(size, 0)
+        return self._counted(self.uvarint() - 1 if self.flexible else self.i32())
+
+    def _counted(self, items: int) -> int:
+        self._items_left -= max(items, 0)
+        if self._items_left < 0:
+            raise MalformedRequest(f"{items} items more, of at most {ITEMS_MAX} in one request")
+        return max(items, 0)
 
     def tags(self) -> None:
         """Skips the tagged fields of a structure: none of them means anything to this broker."""
         if not self.flexible:
             return
-        for _ in range(self.uvarint()):
+        for _ in range(self._counted(self.uvarint())):
             self.uvarint()
             self.raw(self.uvarint())
 

@@ -27,10 +27,11 @@ from broker.coordinator.records import (
     encode_key,
     encode_offset,
 )
+from broker.data_folder import CLEAN_MARKER
 from broker.errors import CorruptFile, DataFolderInUse, RequestRefused
 from broker.log.checkpoints import read_checkpoint, write_checkpoint
 from broker.log.files import OpenFiles
-from broker.node import CLEAN_MARKER, BrokerNode
+from broker.node import BrokerNode
 from broker.producer_ids import BLOCK_SIZE, ProducerIds
 from broker.protocol.error_codes import ErrorCode
 from broker.topic_config import check_config
