@@ -231,7 +231,7 @@ def problem(status: int) -> Answer:
     """An error that the application does not know of, in the API's form."""
     message = f"HTTP {status} {http.HTTPStatus(status).phrase}"
     headers = [(b"content-type", PRODUCED[0][0].encode())]
-    if status in (400, 408):
+    if status in (400, 408, 413):
         # What else comes on this connection is not a request.
         headers.append((b"connection", b"close"))
     elif status == 503:

@@ -15,6 +15,7 @@ STALLED_S: Final = 30.0  # a client that sends nothing of its body for so long i
 BODY_S: Final = 60.0  # and so is one whose body takes longer than this
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024  # of all bodies that are here at once
 SMALL_BYTES_MAX: Final = 16 * 1024  # so much of every connection that a worker may have is a quarter of that
+PARTS_MAX: Final = 10_000  # in which a body comes, packets or chunks; each takes the event loop 0.1 ms however small
 DISCARDED_BYTES_MAX: Final = 64 * 1024 * 1024  # of a body that is not wanted; then the connection is closed on it
 
 Receive = Callable[[], Awaitable[Any]]
@@ -88,7 +89,8 @@ class RequestBodies:
         """The whole body.
 
         Raises:
-            BodyRefused: it stalls or takes too long (408), breaks off (400), or too much is being received (503).
+            BodyRefused: it stalls or takes too long (408), breaks off (400), comes in too many parts (413), or too much
+                is being received (503).
         """
         if announced.length is not None and announced.length > self._bytes_max:
             return Body(b"", announced.length, has_rest=not announced.waits)
@@ -105,10 +107,10 @@ class RequestBodies:
         size = 0
         try:
             async with asyncio.timeout(BODY_S):
-                while size <= DISCARDED_BYTES_MAX:
+                for _ in range(PARTS_MAX):
                     message = await _next_part(receive)
                     size += len(message["body"])
-                    if not message["more_body"]:
+                    if not message["more_body"] or size > DISCARDED_BYTES_MAX:
                         return
         except (TimeoutError, BodyRefused):
             return
@@ -129,6 +131,8 @@ class RequestBodies:
                 while more and size <= self._bytes_max:
                     if self._held_bytes > HELD_BYTES_MAX:
                         raise BodyRefused(503)
+                    if len(parts) == PARTS_MAX:
+                        raise BodyRefused(413)
                     message = await _next_part(receive)
                     more = message["more_body"]
                     parts.append(message["body"])

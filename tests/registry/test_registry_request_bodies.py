@@ -70,6 +70,15 @@ def test_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert received(endless) == (Body(b"", 120, has_rest=True), 19)
 
 
+def test_not_in_parts_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_bodies, "PARTS_MAX", 10)
+    crumbs = [part(b"x", more=True)] * 1000
+    with pytest.raises(BodyRefused) as refusal:
+        received(crumbs)
+    assert refusal.value.status == 413
+    assert received(crumbs, [length(600)]) == (Body(b"", 600, has_rest=True), 10)
+
+
 @pytest.mark.parametrize(
     ("messages", "status"),
     [
