@@ -15,7 +15,7 @@ from compat.finding import (
     parse_level,
 )
 from compat.incompatibility import Incompatibility
-from compat.resolution import check_reader_writer
+from compat.resolution import Effort, check_reader_writer
 from compat.rules import RULES, Case, Explanation
 
 __all__ = ["CompatibilityLevel", "VersionedSchema", "check_level", "parse_level"]
@@ -40,8 +40,9 @@ def check_level(
         every_version: go on after a version that the candidate does not fit.
 
     Raises:
-        ComparisonTooLarge: two of the schemas are too large to compare.
+        ComparisonTooLarge: the schemas are too large to compare.
     """
+    effort = Effort()
     rule = LEVELS[level]
     wanted = list(reversed(history)) if rule.transitive else list(history[-1:])
     compared: list[VersionedSchema] = []
@@ -49,18 +50,20 @@ def check_level(
     for earlier in wanted if rule.directions else ():
         compared.append(earlier)
         for direction in rule.directions:
-            findings.extend(compare(candidate, earlier, direction))
+            findings.extend(compare(candidate, earlier, direction, effort))
         if findings and not every_version:
             break
     return Report(candidate, level, tuple(compared), tuple(findings))
 
 
-def compare(candidate: Schema, earlier: VersionedSchema, direction: Direction) -> list[Finding]:
+def compare(
+    candidate: Schema, earlier: VersionedSchema, direction: Direction, effort: Effort | None = None
+) -> list[Finding]:
     """What is wrong in one direction between the candidate and one version."""
     if direction is Direction.BACKWARD:
-        problems = check_reader_writer(candidate, earlier.schema)
+        problems = check_reader_writer(candidate, earlier.schema, effort)
     else:
-        problems = check_reader_writer(earlier.schema, candidate)
+        problems = check_reader_writer(earlier.schema, candidate, effort)
     return [_finding(problem, earlier, direction) for problem in problems]
 
 

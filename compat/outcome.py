@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from avro_schema import Position
+from avro_schema import Position, SchemaParseError
 from compat.finding import CompatibilityLevel, Direction, Finding, Report, Severity
 from compat.words import field_words
 
@@ -133,6 +133,11 @@ class Failure:
     file: str
     message: str
     position: Position | None = None
+
+    @classmethod
+    def invalid(cls, file: str, error: SchemaParseError) -> Failure:
+        """Of a file that is no schema."""
+        return cls(FailureKind.INVALID, file, error.message, error.position)
 
     @property
     def exit_code(self) -> int:

@@ -41,7 +41,8 @@ from compat.errors import ComparisonTooLarge
 from compat.incompatibility import Incompatibility, IncompatibilityType, Side, Trail
 
 PAIRS_MAX = 500_000
-"""Most pairs of types compared in one check (some seconds); each branch of one union is tried on each of the other."""
+"""Most pairs of types compared in one check, of all versions (10 s); each branch of a union is tried on each of the
+other."""
 
 PAIRS_DEEP_MAX = 2_000
 """Deepest nesting of pairs. Cycles of two lengths nest as deep as their product; a location is as long as deep."""
@@ -66,13 +67,25 @@ PROMOTIONS = frozenset(
 """Which primitive reads which other one: (reader, writer). Avro 1.12, Schema Resolution."""
 
 
-def check_reader_writer(reader: Schema, writer: Schema) -> tuple[Incompatibility, ...]:
+class Effort:
+    """What is left of `PAIRS_MAX`, for all comparisons of one check together."""
+
+    def __init__(self) -> None:
+        self.pairs_left = PAIRS_MAX
+
+    def spend_pair(self) -> None:
+        if not self.pairs_left:
+            raise ComparisonTooLarge(f"more than {PAIRS_MAX} pairs of types")
+        self.pairs_left -= 1
+
+
+def check_reader_writer(reader: Schema, writer: Schema, effort: Effort | None = None) -> tuple[Incompatibility, ...]:
     """Every problem of reading with one schema what the other wrote, depth first; none when it can be read.
 
     Raises:
-        ComparisonTooLarge: the schemas are too large to compare.
+        ComparisonTooLarge: the schemas are too large to compare, or to compare with what is left of the effort.
     """
-    walk = _Walk(reader, writer)
+    walk = _Walk(reader, writer, Effort() if effort is None else effort)
     try:
         problems = walk.run(
             _Visit(
@@ -207,9 +220,10 @@ class _Walk:
     gives its problems again with their first location, and a pair still in progress counts as readable.
     """
 
-    def __init__(self, reader: Schema, writer: Schema) -> None:
+    def __init__(self, reader: Schema, writer: Schema, effort: Effort) -> None:
         self.reader = reader
         self.writer = writer
+        self.effort = effort
         self.reader_names = defined_names(reader)
         self.writer_names = defined_names(writer)
         self.known: dict[tuple[int, int], _Problems] = {}
@@ -222,8 +236,7 @@ class _Walk:
             key = (id(visit.reader), id(visit.writer))
             answer = self.known.get(key)
             if answer is None:
-                if len(self.known) == PAIRS_MAX:
-                    raise ComparisonTooLarge(f"more than {PAIRS_MAX} pairs of types")
+                self.effort.spend_pair()
                 if len(stack) == PAIRS_DEEP_MAX:
                     raise ComparisonTooLarge(f"types nested deeper than {PAIRS_DEEP_MAX} levels")
                 self.known[key] = _Problems()

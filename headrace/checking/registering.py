@@ -76,7 +76,7 @@ def _add(
         needs = () if types.stands_alone(path) else types.needs(path)
         subject = subject_of(SchemaPlace(path, root_name(types.texts[path])), naming.strategy, naming.rules)
     except SchemaParseError as error:
-        failures[path] = Failure(FailureKind.INVALID, path, error.message, error.position)
+        failures[path] = Failure.invalid(path, error)
         return
     except (AmbiguousType, NoSubject) as error:
         failures[path] = Failure(FailureKind.UNREADABLE, path, str(error))

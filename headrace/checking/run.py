@@ -113,19 +113,19 @@ def wanted_of(sources: Sources, naming: Naming) -> tuple[list[Wanted], list[Fail
         try:
             wanted.append(Wanted(file, subject_of(place, naming.strategy, naming.rules), text))
         except NoSubject as error:
-            if _is_schema(sources.types, file.path, failures):
-                failures.append(Failure(FailureKind.UNREADABLE, file.path, str(error)))
+            # What is no schema has no name either; the first is what is told.
+            invalid = invalid_of(sources.types, file.path)
+            failures.append(invalid or Failure(FailureKind.UNREADABLE, file.path, str(error)))
     return wanted, failures
 
 
-def _is_schema(types: TypeSet, path: str, failures: list[Failure]) -> bool:
-    """What is no schema has no name either; the first is what is told."""
+def invalid_of(types: TypeSet, path: str) -> Failure | None:
+    """Why a text is no schema, None where it is one."""
     try:
         types.schema(path)
     except SchemaParseError as error:
-        failures.append(Failure(FailureKind.INVALID, path, error.message, error.position))
-        return False
-    return True
+        return Failure.invalid(path, error)
+    return None
 
 
 def check(
@@ -141,7 +141,7 @@ def check(
     try:
         histories = baseline.histories(wanted, choice) if wanted else []
     except BaselineFailed as error:
-        broken = [failure for item in wanted if (failure := _invalid(sources.types, item)) is not None]
+        broken = [failure for item in wanted if (failure := invalid_of(sources.types, item.file.path)) is not None]
         return Outcome((), (*failures, *error.failures, *broken), tool_version=VERSION)
     judge = Judge(sources.types, baseline.name, choice, options)
     with _without_collection():
@@ -169,14 +169,6 @@ def _judge(judge: Judge, item: tuple[Wanted, History]) -> Checked | Failure:
     return answer
 
 
-def _invalid(types: TypeSet, wanted: Wanted) -> Failure | None:
-    try:
-        types.schema(wanted.file.path)
-    except SchemaParseError as error:
-        return Failure(FailureKind.INVALID, wanted.file.path, error.message, error.position)
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Judge:
     """What is the same for every schema of a run."""
@@ -192,7 +184,7 @@ class Judge:
         try:
             candidate = self.types.schema(path)
         except SchemaParseError as error:
-            return Failure(FailureKind.INVALID, path, error.message, error.position)
+            return Failure.invalid(path, error)
         try:
             versions, notes = self._versions(wanted, candidate, history)
         except SchemaParseError as error:

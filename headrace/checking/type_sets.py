@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any, Protocol
@@ -235,6 +236,7 @@ def _cycle(paths: Sequence[str]) -> str:
     return f"files need each other's types in a circle ({' -> '.join(paths)}); put these types into one file"
 
 
+@lru_cache(maxsize=100_000)
 def _folders(path: str) -> tuple[str, ...]:
     return PurePosixPath(path).parts[:-1]
 

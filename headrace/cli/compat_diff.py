@@ -45,7 +45,7 @@ def run_diff(args: argparse.Namespace) -> int:
         try:
             rows.append(_row(item, history, sources.types.schema(item.file.path)))
         except SchemaParseError as error:
-            failures.append(Failure(FailureKind.INVALID, error.source or item.file.path, error.message, error.position))
+            failures.append(Failure.invalid(error.source or item.file.path, error))
         except CompatError as error:
             failures.append(Failure(FailureKind.INCOMPARABLE, item.file.path, str(error)))
     return _end(args, rows, failures)

@@ -16,7 +16,7 @@ from compat.outcome import EXIT_CODES, Failure, FailureKind, Outcome, count_word
 from headrace.checking.baselines.base import BaselineFailed, LevelChoice
 from headrace.checking.options import add_source_flags, client_from, naming_from, sources_from
 from headrace.checking.output import let_everything_through, print_outcome
-from headrace.checking.run import check
+from headrace.checking.run import check, invalid_of
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -129,17 +129,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_validate(args: argparse.Namespace) -> int:
-    from avro_schema import SchemaParseError
-
     sources = _sources(args, settings_from(args))
-    failures = list(sources.failures)
-    for file in sources.files:
-        try:
-            sources.types.schema(file.path)
-        except SchemaParseError as error:
-            failures.append(Failure(FailureKind.INVALID, file.path, error.message, error.position))
-    if failures:
-        return _refused(Outcome((), tuple(failures)))
+    broken = [failure for file in sources.files if (failure := invalid_of(sources.types, file.path)) is not None]
+    if sources.failures or broken:
+        return _refused(Outcome((), (*sources.failures, *broken)))
     print(f"{count_words(len(sources.files), 'valid schema')}")
     return EXIT_OK
 

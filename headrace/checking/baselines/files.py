@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from avro_schema import SchemaParseError
-from compat.outcome import Failure, FailureKind
+from compat.outcome import Failure
 from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.checking.inputs import read_texts
 from headrace.checking.siblings import WorkingFolder
@@ -29,7 +29,7 @@ class FilesBaseline:
             try:
                 types.schema(path)
             except SchemaParseError as error:
-                failures.append(Failure(FailureKind.INVALID, path, error.message, error.position))
+                failures.append(Failure.invalid(path, error))
         if failures:
             raise BaselineFailed(failures)
         versions = tuple(

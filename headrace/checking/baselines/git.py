@@ -36,10 +36,9 @@ class GitBaseline:
         place: a file or folder in the revision, "" for the same paths as in the working tree.
     """
 
-    def __init__(self, revision: str, place: str = "", folder: Path | None = None, *, comments: bool = False) -> None:
+    def __init__(self, revision: str, place: str = "", *, comments: bool = False) -> None:
         self._revision = revision
         self._place = place.strip("/")
-        self._folder = folder or Path()
         self._comments = comments
 
     @property
@@ -48,7 +47,7 @@ class GitBaseline:
 
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
         try:
-            found = _Revision(Repository(self._folder), self._revision, self._comments)
+            found = _Revision(Repository(Path()), self._revision, self._comments)
             found.fetch(found.earlier_path(item, self._place) for item in wanted)
             if self._place:
                 found.require(self._place)
