@@ -13,6 +13,7 @@ from schema_pairs import schema_pairs
 from avro_schema import Schema, parse_schema
 from compat import (
     LEVELS,
+    ComparisonTooLarge,
     CompatibilityLevel,
     Direction,
     InvalidLevel,
@@ -71,6 +72,16 @@ def test_versions_are_compared_from_the_newest_to_the_first_that_does_not_fit() 
     report = check(record(A, B), LEVEL.BACKWARD_TRANSITIVE, *history, every_version=True)
     assert [known.version for known in report.compared] == [3, 2, 1]
     assert [finding.version for finding in report.findings] == [2, 1]
+
+
+def test_all_versions_together_are_compared_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compat.resolution.PAIRS_MAX", 50)
+    types = [{"type": "record", "name": f"R{number}", "fields": []} for number in range(5)]
+    union = [parse_schema(json.dumps(types)) for _ in range(4)]
+    assert check(union[0], LEVEL.BACKWARD_TRANSITIVE, *union[1:2]).is_compatible
+    assert check(union[0], LEVEL.BACKWARD, *union[1:]).is_compatible
+    with pytest.raises(ComparisonTooLarge, match="more than 50 pairs"):
+        check(union[0], LEVEL.BACKWARD_TRANSITIVE, *union[1:])
 
 
 def test_full_tells_forward_problems_first() -> None:
