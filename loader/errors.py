@@ -30,10 +30,9 @@ class StorageError(LoaderError):
 
 
 class UnwritableWarehouse(StorageError):
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"cannot write to the warehouse {path}: {reason}; make the folder writable or set loader.warehouse"
-        )
+    def __init__(self, path: str, reason: str, *, is_full: bool = False) -> None:
+        cure = "make room there" if is_full else "make the folder writable or set loader.warehouse"
+        super().__init__(f"cannot write to the warehouse {path}: {reason}; {cure}")
         self.path = path
         self.reason = reason
 

@@ -116,7 +116,7 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
         now_ms=ports.now_ms(),
         age_ms=settings.staging_age_ms,
     )
-    return dataclasses.replace(report, duration_ms=ports.now_ms() - started_ms)
+    return dataclasses.replace(report, duration_ms=max(0, ports.now_ms() - started_ms))
 
 
 def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunReport) -> RunReport:

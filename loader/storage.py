@@ -23,6 +23,8 @@ from loader.errors import NoHardLinks, PublishedFileLost, StorageError, Unwritab
 NO_LINK_ERRORS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV})
 """What `link` answers on a file system that has no hard links (FAT, exFAT, some network and container mounts)."""
 
+NO_ROOM_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+
 TEMPORARY_FOLDER = "tmp"  # on the file system of everything else, since hard links do not cross file systems
 
 
@@ -45,7 +47,8 @@ class LocalStorage:
             if not self.put_if_absent(probe, b"1") or self.put_if_absent(probe, b"2"):
                 raise NoHardLinks(str(self.root), "a name could be linked twice")
         except OSError as error:
-            raise UnwritableWarehouse(str(self.root), error.strerror or str(error)) from error
+            is_full = error.errno in NO_ROOM_ERRORS
+            raise UnwritableWarehouse(str(self.root), error.strerror or str(error), is_full=is_full) from error
         finally:
             # On a read-only file system even a name that is not there cannot be removed.
             with contextlib.suppress(OSError):

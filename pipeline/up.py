@@ -20,6 +20,7 @@ import logging
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,7 @@ STOP_TIMEOUT_S = 20.0  # a part that has not ended by then is killed; all parts 
 UNREADY_STOP_TIMEOUT_S = 3.0  # of a part that still starts: nobody uses it yet, and a JVM hears nothing until it is up
 POLL_S = 0.2
 LOG_BYTES_MAX = 64 * 1024 * 1024  # a part's log beyond this is set aside when the part starts
+DISK_BYTES_MIN = 16 * 1024 * 1024  # free; a metastore's new database alone takes some of it
 PROBLEM_PREFIX = "PROBLEM: "  # of the lines of a load's report that a person must act on; it limits how many there are
 PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
 
@@ -102,7 +104,9 @@ class Part:
                     self.process.wait()
                     if should_stop():  # the signal went to all processes, as systemd sends it
                         break
-                    raise UpError(f"the {self.command.name} did not start: {self.last_words()}")
+                    raise UpError(
+                        f"the {self.command.name} did not start: {self.last_words()}{room_left(self.log_path.parent)}"
+                    )
             if time.monotonic() > deadline:
                 raise UpError(
                     f"the {self.command.name} was not ready after {READY_TIMEOUT_S:.0f} s; see {self.log_path}"
@@ -194,6 +198,14 @@ def run_up(settings: Settings, environment: Mapping[str, str], announce: Callabl
                 part.stop(deadline)
 
 
+def room_left(folder: Path) -> str:
+    """To add to a failure: that the disk is full, which a part can often not even write to its log. Else ""."""
+    free = shutil.disk_usage(folder).free
+    if free >= DISK_BYTES_MIN:
+        return ""
+    return f"; the disk of {folder} has {free // 1024} KiB left: make room there, then start again"
+
+
 def part_commands(settings: Settings) -> Sequence[PartCommand]:
     """What is started, in order; a running load is stopped before them."""
     data_dir = str(settings.data_dir.resolve())
@@ -247,6 +259,7 @@ def _supervise(parts: Sequence[Part], schedule: _Schedule, stop: _StopFlag) -> N
             if code is not None and not stop.is_set():
                 raise UpError(
                     f"the {part.command.name} died with code {code}: {part.last_words()} (log: {part.log_path})"
+                    f"{room_left(part.log_path.parent)}"
                 )
         schedule.tick(int(time.time() * 1000))
         stop.wait(POLL_S)
@@ -267,6 +280,8 @@ class _Schedule:
         if self._running is not None and self._running.process.poll() is not None:
             self._report(self._running)
             self._running = None
+        if self._due_ms - now_ms > self._interval_ms:  # the clock was set back
+            self._due_ms = next_aligned_ms(now_ms, self._interval_ms)
         if now_ms >= self._due_ms:
             self._due_ms = next_aligned_ms(now_ms, self._interval_ms)
             if self._running is None:

@@ -103,6 +103,15 @@ def test_a_read_only_warehouse_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         LocalStorage(tmp_path).prepare()
 
 
+def test_a_full_disk_needs_room_and_no_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(LocalStorage, "put_if_absent", refuse)
+    with pytest.raises(UnwritableWarehouse, match=r"No space left on device; make room there$"):
+        LocalStorage(tmp_path).prepare()
+
+
 def test_preparing_leaves_nothing_behind(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "new")
     storage.prepare()

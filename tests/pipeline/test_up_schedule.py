@@ -6,10 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import is_running
 
 from headrace.cli import main, up
 from headrace.settings import load_settings
-from pipeline.up import Part, PartCommand, UpError, child_environment, next_aligned_ms, part_commands
+from pipeline import up as supervisor
+from pipeline.up import Part, PartCommand, UpError, child_environment, next_aligned_ms, part_commands, room_left
 
 
 @pytest.mark.parametrize(("now_ms", "due_ms"), [(0, 600_000), (599_999, 600_000), (600_000, 1_200_000)])
@@ -93,9 +95,45 @@ def test_a_stop_before_the_parts_are_started_is_a_stop(
         signal.signal(signal.SIGTERM, before)
 
 
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+class FakeLoad:
+    """A load that ends at once."""
+
+    started = 0
+
+    def __init__(self, *_: object, **__: object) -> None:
+        FakeLoad.started += 1
+        self.process = self
+
+    def poll(self) -> int:
+        return 0
+
+    returncode = 0
+
+    def last_words(self) -> str:
+        return ""
+
+    def stop(self, deadline: float) -> None:
+        pass
+
+
+def test_loads_go_on_when_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "Part", FakeLoad)
+    schedule = supervisor._Schedule(load_settings(), tmp_path, {})
+    day_ms, interval_ms = 86_400_000, 600_000
+    now_ms = next_aligned_ms(int(time.time() * 1000), interval_ms)
+    schedule.tick(now_ms)
+    schedule.tick(now_ms - day_ms + 1)
+    assert FakeLoad.started == 1
+    schedule.tick(now_ms - day_ms + interval_ms)
+    assert FakeLoad.started == 2
+
+
+def test_a_part_that_could_not_write_why_it_ended_is_explained_by_the_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert room_left(tmp_path) == ""
+    monkeypatch.setattr(supervisor, "DISK_BYTES_MIN", 2**63)
+    part = Part(PartCommand("registry", ("headrace.no_such_module",)), tmp_path, os.environ)
+    with pytest.raises(UpError, match=r"the disk of .* has \d+ KiB left: make room there"):
+        part.wait_until_ready(time.monotonic() + 60, lambda: False)
+    part.stop(time.monotonic())
