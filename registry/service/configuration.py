@@ -114,6 +114,8 @@ class Configuration:
 
         # There are clients that set the level before each registration. That is not to end every kept answer each time.
         if self._database.read(is_so_already):
+            # Whoever made it so may still be waiting.
+            self._database.outwait_writers()
             return change
         self._database.write(write)
         logger.info("configuration changed: scope=%s keys=%s", in_log(scope), ",".join(sorted(change.given)))

@@ -110,6 +110,7 @@ class Deletion:
 
         def delete(repository: Repository) -> None:
             repository.bump_revision(of_settings=True)
+            repository.keep_writers_out()
             if repository.has_subjects(context):
                 raise ContextNotEmpty(context)
             scope = context_scope(context)

@@ -62,6 +62,7 @@ class Modes:
         def write(repository: Repository) -> None:
             repository.bump_revision(of_settings=True)
             if mode is Mode.IMPORT and not force and mode_of(repository, scope) is not Mode.IMPORT:
+                repository.keep_writers_out()
                 _make_room(repository, scope)
             if mode is None:
                 repository.remove_modes([scope])

@@ -52,7 +52,7 @@ DECISIONS_MAX = 200
 
 TURNS = 8192  # which the subjects share; two subjects that share one are rarely both being written
 KNOWN_MAX = 20_000  # contents of which is remembered that they have an id, some 5 MB
-CROWDED_FOR = 20  # registrations of a process under a subject after one has lost it to another process
+CROWDED_FOR = 20  # registrations of a process under a subject after one has lost it twice to others
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +100,15 @@ class _Turn:
     """Whose turn it is to register under a subject, in this process.
 
     While `crowded_for` is not 0, other processes register under it too, and the database says whose turn it is.
+    `has_lost` says that the registration under way has been decided in vain.
     """
 
-    __slots__ = ("crowded_for", "lock")
+    __slots__ = ("crowded_for", "has_lost", "lock")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.crowded_for = 0
+        self.has_lost = False
 
 
 class Registration:
@@ -151,6 +153,7 @@ class Registration:
         turn = self._turns[hash(subject) % TURNS]
         # One after the other, since of any number that decide at once only one succeeds.
         with turn.lock:
+            turn.has_lost = False
             attempts = (self._attempt(subject, decide, turn) for _ in range(DECISIONS_MAX))
             registered = next(filter(None, attempts), None)
         if registered is None:
@@ -189,7 +192,10 @@ class Registration:
         except ContentKnown as error:
             self._note_known(error.wanted.context, error.wanted.content)
         except Conflict:
-            turn.crowded_for = CROWDED_FOR
+            # Not at the first one, which a change of configuration may have been.
+            if turn.has_lost:
+                turn.crowded_for = CROWDED_FOR
+            turn.has_lost = True
         return None
 
     def _note_known(self, context: str, content: SchemaContent) -> None:

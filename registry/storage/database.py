@@ -146,7 +146,9 @@ class Database:
         for attempt in range(1, attempts + 1):
             try:
                 with self._turn(), self._transaction(purpose, new_id) as (connection, reserved):
-                    return work(Repository(connection, reserved=reserved))
+                    repository = Repository(connection, reserved=reserved)
+                    result = work(repository)
+                break
             except Conflict as error:
                 if attempts == 1:
                     raise
@@ -157,7 +159,19 @@ class Database:
                     raise Conflict(str(error)) from error
                 if error.is_undecided or attempt >= CONNECTION_ATTEMPTS_MAX:
                     raise
-        raise AssertionError("attempts is at least 1")
+        else:
+            raise AssertionError("attempts is at least 1")
+        if repository.has_changed_settings:
+            self.outwait_writers()
+        return result
+
+    def outwait_writers(self) -> None:
+        """Ends when all that was decided under settings from before this call has been written or refused.
+
+        Raises:
+            StoreError: the database failed, or somebody has been writing for long.
+        """
+        Database.read(self, lambda repository: repository.outwait_writers(), one_view=False)
 
     def write_in_turn(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from registry.domain import ConfigEntry, Mode, SchemaContent, SchemaId
+from registry.errors import StoreError
 from registry.names import DEFAULT_CONTEXT, is_storable
 from registry.storage import statements
 from registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
@@ -26,6 +28,9 @@ _JSON_KEYS: Mapping[str, tuple[Callable[[Any], str | None], Callable[[str | None
 """Keys of a configuration that are kept as JSON, in a column of that name with `_json` behind it."""
 
 T = TypeVar("T")
+
+WRITER_WAIT_S = 60  # for transactions under way, which end by themselves much earlier
+WRITER_LOOK_S = 0.010  # from one look at them to the next; few take longer
 
 
 ReservedIds = Mapping[str, SchemaId]
@@ -64,6 +69,7 @@ class ScopeTables:
         self._kept = kept
         self._answers: dict[Hashable, Any] = {}
         self.has_bumped_revision = False
+        self.has_changed_settings = False
 
     def _once(self, question: Hashable, ask: Callable[[], T]) -> T:
         """The answer to a question, which a read asks the database once."""
@@ -80,17 +86,41 @@ class ScopeTables:
         """Makes the registry's revision greater, before anything else in the transaction is locked.
 
         So those who do this queue here and cannot wait for each other in a circle. `of_settings` is for changes of
-        configuration and modes: registrations that were decided before and are being written are waited for, all others
-        find that the settings have changed. So once a change is answered, nothing comes that it forbids.
+        configuration and modes: registrations that were decided before and are written after it find that the settings
+        have changed, and those that are being written meanwhile are to be waited for by `outwait_writers`.
         """
         values = {"revision": StateRow.revision + 1}
         if of_settings:
             values["settings_revision"] = StateRow.settings_revision + 1
         self._connection.execute(sa.update(StateRow).where(StateRow.id == STATE_ID).values(values))
-        if of_settings and self._connection.dialect.name == "postgresql":
-            # Whoever writes versions writes the subject's row first. On SQLite a write is alone anyway.
-            self._connection.execute(sa.text(f"LOCK TABLE {SubjectRow.__tablename__} IN SHARE MODE"))
         self.has_bumped_revision = True
+        self.has_changed_settings |= of_settings
+
+    def keep_writers_out(self) -> None:
+        """Waits for those who are writing versions, and lets nobody else do so before the end of this transaction."""
+        # Whoever writes versions writes the subject's row first. On SQLite a write is alone anyway.
+        if self._connection.dialect.name == "postgresql":
+            self._connection.execute(sa.text(f"LOCK TABLE {SubjectRow.__tablename__} IN SHARE MODE"))
+
+    def outwait_writers(self) -> None:
+        """Waits for those who are writing versions and keeps nobody from beginning to; not within a transaction.
+
+        Raises:
+            StoreError: one of them has not ended for long.
+        """
+        if self._connection.dialect.name != "postgresql":
+            return
+        deadline = time.monotonic() + WRITER_WAIT_S
+        writing = self._writing()
+        while writing:
+            if time.monotonic() > deadline:
+                raise StoreError("The change was made, but registrations from before it have not ended for long")
+            time.sleep(WRITER_LOOK_S)
+            writing &= self._writing()
+
+    def _writing(self) -> set[tuple[int, str]]:
+        """The transactions that write versions. A statement has its locks before it sees anything."""
+        return {(row.pid, row.virtualtransaction) for row in self._connection.execute(statements.WRITERS)}
 
     def settings_revision(self) -> int:
         """Greater after every change of configuration and modes."""

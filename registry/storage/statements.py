@@ -125,6 +125,13 @@ TURN_LOCK: Final = 1_920_034_171  # class of PostgreSQL's advisory locks; any nu
 TAKE_TURN: Final = sa.select(
     sa.func.pg_advisory_xact_lock(sa.literal_column(str(TURN_LOCK)), bindparam("key", type_=sa.Integer))
 )
+WRITERS: Final = sa.text(
+    "SELECT pid, virtualtransaction FROM pg_locks WHERE mode = 'RowExclusiveLock' AND granted "
+    "AND relation = 'subjects'::regclass "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+"""Transactions that write rows of subjects, as all who write versions do; on PostgreSQL only."""
+
 CONTEXT_LISTED: Final = sa.select(ContextRow.listed).where(ContextRow.name == bindparam("name"))
 
 

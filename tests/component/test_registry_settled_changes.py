@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from postgres_server import PostgresServer
 
 from compat.levels import CompatibilityLevel
 from registry.api.services import Services
 from registry.domain import ConfigChange, ConfigEntry, Mode, SchemaReference, SchemaRequest
-from registry.errors import IncompatibleSchema, OperationNotPermitted, RegistryError
+from registry.errors import IncompatibleSchema, OperationNotPermitted, RegistryError, StoreError
+from registry.storage import scopes
 from registry.storage.database import Database
 from registry.storage.repository import Repository
 
@@ -30,6 +34,14 @@ def services(database_url: str) -> Iterator[Services]:
 
 def register(services: Services, subject: str, text: str, *references: SchemaReference) -> Any:
     return services.registration.register(subject, SchemaRequest(text, references=references), normalize=False)
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Iterator[Services]:
+    database = Database(postgres_server.new_database())
+    database.upgrade()
+    yield Services.of(database, CompatibilityLevel.NONE, lambda: 1, "")
+    database.close()
 
 
 def set_readonly(services: Services) -> None:
@@ -112,3 +124,51 @@ def test_a_change_waits_for_the_registrations_that_are_being_written(services: S
     assert is_answered.is_set()
     with pytest.raises(OperationNotPermitted):
         register(services, "s", OTHER)
+
+
+@pytest.mark.postgres
+def test_a_change_that_waits_keeps_nobody_from_registering(postgres: Services) -> None:
+    """On SQLite a write is alone anyway."""
+    register(postgres, "s", FIXED)
+    is_written, may_commit = threading.Event(), threading.Event()
+
+    def hold(repository: Repository) -> None:
+        repository.claim_subject("s", repository.subject_state("s"))
+        is_written.set()
+        assert may_commit.wait(60)
+
+    def level() -> str | None:
+        return postgres.configuration.of_scope("s", in_effect=True).compatibility
+
+    with ThreadPoolExecutor(3) as pool:
+        writing = pool.submit(postgres.database.write, hold)
+        assert is_written.wait(60)
+        try:
+            changes = [pool.submit(set_level, postgres)]
+            while level() != "FULL":
+                assert not changes[0].done()
+                time.sleep(0.01)
+            # Whoever asks for the same finds it done, and is not to be told so before it holds.
+            changes.append(pool.submit(set_level, postgres))
+            assert register(postgres, "another", FIXED).is_new
+            assert not any(change.done() for change in changes)
+        finally:
+            may_commit.set()
+        for waiting in (writing, *changes):
+            waiting.result(60)
+
+
+@pytest.mark.postgres
+def test_a_writer_that_does_not_end_is_not_waited_for_for_ever(
+    postgres: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scopes, "WRITER_WAIT_S", 0)
+    register(postgres, "s", FIXED)
+
+    def change_beside(repository: Repository) -> None:
+        repository.claim_subject("s", repository.subject_state("s"))
+        with pytest.raises(StoreError, match="have not ended"):
+            set_level(postgres)
+
+    postgres.database.write(change_beside)
+    set_level(postgres)
