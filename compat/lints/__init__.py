@@ -62,6 +62,13 @@ LINTS: Mapping[str, Lint] = MappingProxyType(
                 of_schema.empty_array_default,
             ),
             Lint(
+                "LOGICAL_TYPE_IGNORED",
+                "A logical type of Avro stands in the type, is spelled as Avro has it and has what it needs.",
+                "Avro ignores any other without a word, and everybody reads the plain number or bytes below.",
+                Severity.WARNING,
+                of_schema.ignored_logical_type,
+            ),
+            Lint(
                 "LOGICAL_TYPE_CHANGED",
                 "A field keeps its logical type.",
                 "Avro compares the types below only, so data still reads, as another time, date or number.",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from difflib import get_close_matches
 
-from avro_schema import Enum, Field, NamedType, Primitive, PrimitiveType, Record, Schema, Union, defined_names
+from avro_schema import Enum, Field, Fixed, NamedType, Primitive, PrimitiveType, Record, Schema, Union, defined_names
+from avro_schema.logical import FIXED_SIZES, LOGICAL_TYPES
 from compat.lints.model import Linted, Remark
 from compat.lints.places import Path, places
-from compat.words import fragment, kind_word
+from compat.words import field_words, fragment, kind_word, type_fragment
 from hive_ddl.names import is_reserved_word
 from hive_ddl.types import column_problems
 
@@ -18,6 +20,9 @@ _NAMESPACE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*\Z")
 _SYMBOL = re.compile(r"[A-Z][A-Z0-9_]*\Z")
 _SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 _CAMEL = re.compile(r"[a-z][a-z0-9]*([A-Z][a-z0-9]*)*\Z")
+
+LOGICAL_TYPE_LIKENESS = 0.8
+"""How like a name must be to one of Avro's to be taken for it, of 1; timestamp-milis and timestampmillis are."""
 
 
 def documentation(linted: Linted) -> Iterator[Remark]:
@@ -125,6 +130,38 @@ def empty_array_default(linted: Linted) -> Iterator[Remark]:
                 )
                 fix = 'take the array without the union, or "null" as the first branch and "default": null'
                 yield Remark(sentence, fix, field.position, inner, fragment(field))
+
+
+def ignored_logical_type(linted: Linted) -> Iterator[Remark]:
+    """What is nearly a logical type; one that is like none of Avro's may be one of the readers' own."""
+    for node, path in _named(linted.candidate):
+        for field, inner in _fields(node, path):
+            name = dict(field.props).get("logicalType")
+            has_it = isinstance(field.type, Primitive | Fixed) and field.type.logical is not None
+            if isinstance(name, str) and name in LOGICAL_TYPES and not has_it:
+                sentence = f'field "{field.name}" has "logicalType": "{name}" beside its type, where Avro ignores it'
+                fix = f'write it into the type: "type": {{"type": …, "logicalType": "{name}"}}'
+                yield Remark(sentence, fix, field.position, inner, fragment(field))
+    for place in places(linted.candidate):
+        if isinstance(place.node, Primitive | Fixed) and place.node.logical is None:
+            name = dict(place.node.props).get("logicalType")
+            fix = _logical_type_advice(place.node, name) if isinstance(name, str) else ""
+            if fix:
+                sentence = f'{field_words(place.path)} has the logical type "{name}", which Avro ignores as it stands'
+                yield Remark(sentence, fix, place.node.position, place.path, type_fragment(place.node))
+
+
+def _logical_type_advice(node: Primitive | Fixed, name: str) -> str:
+    """What the logical type lacks, "" where it is like none of Avro's."""
+    if name not in LOGICAL_TYPES:
+        near = get_close_matches(name.lower().replace("_", "-"), LOGICAL_TYPES, 1, LOGICAL_TYPE_LIKENESS)
+        return f'call it "{near[0]}"' if near else ""
+    kind = node.type.value if isinstance(node, Primitive) else "fixed"
+    if kind not in LOGICAL_TYPES[name]:
+        return f"put it on {' or '.join(sorted(LOGICAL_TYPES[name]))}"
+    if name == "decimal":
+        return 'give it a "precision" from 1, at most what its size holds, and a "scale" from 0 to that'
+    return f'give the fixed "size": {FIXED_SIZES[name]}'
 
 
 def hive_column(linted: Linted) -> Iterator[Remark]:
