@@ -104,9 +104,7 @@ class Part:
                     self.process.wait()
                     if should_stop():  # the signal went to all processes, as systemd sends it
                         break
-                    raise UpError(
-                        f"the {self.command.name} did not start: {self.last_words()}{room_left(self.log_path.parent)}"
-                    )
+                    raise UpError(f"the {self.command.name} did not start, {self.end()}")
             if time.monotonic() > deadline:
                 raise UpError(
                     f"the {self.command.name} was not ready after {READY_TIMEOUT_S:.0f} s; see {self.log_path}"
@@ -114,12 +112,14 @@ class Part:
         raise KeyboardInterrupt
 
     def last_words(self) -> str:
-        """The last line that the part wrote to its log, or how it ended."""
+        """The last line that the part wrote to its log."""
         lines = self.log_lines()
         said = [line for line in lines if line.startswith("headrace: ")]
-        if said or lines:
-            return (said or lines)[-1].removeprefix("headrace: ")
-        return f"it ended with code {self.process.returncode} and said nothing"
+        return (said or lines or ["it said nothing"])[-1].removeprefix("headrace: ")
+
+    def end(self) -> str:
+        """How it ended, why as far as it said, and where more can be read."""
+        return f"{_how(self.process.returncode)}: {self.last_words()} (log: {self.log_path}){_disk_left(self.log_path)}"
 
     def log_lines(self) -> Sequence[str]:
         """What the part wrote to its log since it was started."""
@@ -198,12 +198,16 @@ def run_up(settings: Settings, environment: Mapping[str, str], announce: Callabl
                 part.stop(deadline)
 
 
-def room_left(folder: Path) -> str:
-    """To add to a failure: that the disk is full, which a part can often not even write to its log. Else ""."""
-    free = shutil.disk_usage(folder).free
-    if free >= DISK_BYTES_MIN:
-        return ""
-    return f"; the disk of {folder} has {free // 1024} KiB left: make room there, then start again"
+def _how(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL, which is somebody's hand or the kernel's for want of memory"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+
+
+def _disk_left(path: Path) -> str:
+    """That the disk is full, which a part often cannot even write to its log; else ""."""
+    free = shutil.disk_usage(path.parent).free
+    return "" if free >= DISK_BYTES_MIN else f"; its disk has {free // 1024} KiB left: make room, then start again"
 
 
 def part_commands(settings: Settings) -> Sequence[PartCommand]:
@@ -255,12 +259,8 @@ def _wait_for_all(parts: Sequence[Part], settings: Settings, stop: _StopFlag) ->
 def _supervise(parts: Sequence[Part], schedule: _Schedule, stop: _StopFlag) -> None:
     while not stop.is_set():
         for part in parts:
-            code = part.process.poll()
-            if code is not None and not stop.is_set():
-                raise UpError(
-                    f"the {part.command.name} died with code {code}: {part.last_words()} (log: {part.log_path})"
-                    f"{room_left(part.log_path.parent)}"
-                )
+            if part.process.poll() is not None and not stop.is_set():
+                raise UpError(f"the {part.command.name} died, {part.end()}")
         schedule.tick(int(time.time() * 1000))
         stop.wait(POLL_S)
 

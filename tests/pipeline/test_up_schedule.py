@@ -11,7 +11,7 @@ from processes import is_running
 from headrace.cli import main, up
 from headrace.settings import load_settings
 from pipeline import up as supervisor
-from pipeline.up import Part, PartCommand, UpError, child_environment, next_aligned_ms, part_commands, room_left
+from pipeline.up import Part, PartCommand, UpError, child_environment, next_aligned_ms, part_commands
 
 
 @pytest.mark.parametrize(("now_ms", "due_ms"), [(0, 600_000), (599_999, 600_000), (600_000, 1_200_000)])
@@ -131,9 +131,18 @@ def test_loads_go_on_when_the_clock_is_set_back(tmp_path: Path, monkeypatch: pyt
 def test_a_part_that_could_not_write_why_it_ended_is_explained_by_the_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert room_left(tmp_path) == ""
-    monkeypatch.setattr(supervisor, "DISK_BYTES_MIN", 2**63)
     part = Part(PartCommand("registry", ("headrace.no_such_module",)), tmp_path, os.environ)
-    with pytest.raises(UpError, match=r"the disk of .* has \d+ KiB left: make room there"):
+    with pytest.raises(UpError, match=r"the registry did not start, with code 1: .*No module named") as told:
         part.wait_until_ready(time.monotonic() + 60, lambda: False)
+    assert "its disk" not in str(told.value)
+    monkeypatch.setattr(supervisor, "DISK_BYTES_MIN", 2**63)
+    assert "its disk has " in part.end()
+    part.stop(time.monotonic())
+
+
+def test_a_part_that_was_killed_is_not_blamed_for_its_silence(tmp_path: Path) -> None:
+    part = Part(PartCommand("registry", ("http.server", "0")), tmp_path, os.environ)
+    part.process.kill()
+    part.process.wait(60)
+    assert part.end().startswith("killed by SIGKILL, which is somebody's hand or the kernel's for want of memory: ")
     part.stop(time.monotonic())
