@@ -22,9 +22,6 @@ from registry.tags import TaggedEntity
 SchemaId = NewType("SchemaId", int)
 """Number of a schema's content within its context, from 1; the same content has the same id under every subject."""
 
-Version = NewType("Version", int)
-"""Number of a schema within its subject, from 1."""
-
 VERSION_MAX: Final = 2**31 - 1
 SCHEMA_ID_MAX: Final = 2**31 - 1
 LATEST: Final = -1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,15 +17,6 @@ from headrace.settings import KafkaSettings, RegistrySettings, Settings
 
 SCHEMA = '{"type": "record", "name": "R", "fields": [{"name": "timestamp", "type": "long"}]}'
 T0 = 1_356_998_400_000
-
-
-@pytest.fixture
-def settings(tmp_path: Path, registry_url: str, broker_address: str) -> Settings:
-    return Settings(
-        data_dir=tmp_path,
-        registry=RegistrySettings(url=registry_url),
-        kafka=KafkaSettings(bootstrap_servers=broker_address),
-    )
 
 
 def report(settings: Settings, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str, str]:

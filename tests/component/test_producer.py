@@ -49,15 +49,6 @@ def order_schema(*more: dict[str, Any]) -> str:
 ORDER = order_schema()
 
 
-@pytest.fixture
-def settings(tmp_path: Path, registry_url: str, broker_address: str) -> Settings:
-    return Settings(
-        data_dir=tmp_path,
-        registry=RegistrySettings(url=registry_url),
-        kafka=KafkaSettings(bootstrap_servers=broker_address),
-    )
-
-
 def read(settings: Settings, topic: str, **options: Any) -> list[Any]:
     with Consumer(settings, topics=[topic], until_end=True, **options) as consumer:
         return list(consumer)

@@ -12,20 +12,9 @@ from registry_calls import (
     USER_2,
     USER_INCOMPATIBLE,
     Registry,
-    RegistryInProcess,
 )
 
 from headrace.version import VERSION
-
-
-@pytest.fixture(scope="module")
-def registry(app_registry: RegistryInProcess) -> Registry:
-    return app_registry
-
-
-@pytest.fixture
-def subject(request: pytest.FixtureRequest) -> str:
-    return request.node.name.replace("[", "-").replace("]", "")
 
 
 @pytest.fixture

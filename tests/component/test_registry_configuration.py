@@ -17,16 +17,11 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture
-def registry(app_registry: RegistryInProcess) -> Iterator[Registry]:
+def registry(registry: RegistryInProcess) -> Iterator[Registry]:
     """A registry with nothing configured for all after the test."""
-    yield app_registry
+    yield registry
     for scope in ("", f"/{EVERYWHERE}"):
-        app_registry.delete(f"/config{scope}")
-
-
-@pytest.fixture
-def subject() -> str:
-    return f"s{next(NUMBERS)}"
+        registry.delete(f"/config{scope}")
 
 
 @pytest.fixture

@@ -30,16 +30,6 @@ RULE = {"name": "check", "kind": "CONDITION", "mode": "WRITE", "type": "CEL", "e
 DROP_RULE = {"name": "drop", "kind": "TRANSFORM", "mode": "READ", "type": "X", "disabled": False}
 
 
-@pytest.fixture
-def subject(request: pytest.FixtureRequest) -> str:
-    return request.node.name.replace("[", "-").replace("]", "").replace("/", "")
-
-
-@pytest.fixture
-def registry(app_registry: RegistryInProcess) -> RegistryInProcess:
-    return app_registry
-
-
 @pytest.fixture(scope="module")
 def lean_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryInProcess]:
     with registry_in_process(sqlite_url(tmp_path_factory.mktemp("lean") / "registry.db"), profile=7) as registry:

@@ -13,7 +13,6 @@ from registry_calls import Answer, RegistryInProcess, registry_in_process
 THREADS = 12
 CALLS_EACH = 40
 SUBJECTS = ("a", "b", ":.c:a", ":.c:b")
-CONTEXTS = (".", ".c")
 
 
 def schema(label: int) -> dict[str, Any]:

@@ -13,9 +13,8 @@ USES_FIXED = '{"type":"record","name":"R","fields":[{"name":"id","type":"n.Id"}]
 
 
 @pytest.fixture(scope="module")
-def registry(app_registry: RegistryInProcess) -> Registry:
+def registry(registry: RegistryInProcess) -> Registry:
     """The default context holds `orders` 1 (id 1) and 2 (id 2), `.shop` `orders` 1 (id 1) and `only` 1 (id 2)."""
-    registry = app_registry
     registry.registered("orders", USER_1)
     registry.registered("orders", USER_2)
     registry.registered(":.shop:orders", STRING)

@@ -32,8 +32,7 @@ def known(answer: Answer) -> int:
 
 
 @pytest.mark.parametrize("text", NASTY, ids=range(len(NASTY)))
-def test_any_text_in_every_place_that_is_stored(app_registry: RegistryInProcess, text: str) -> None:
-    registry = app_registry
+def test_any_text_in_every_place_that_is_stored(registry: RegistryInProcess, text: str) -> None:
     target = '{"type":"fixed","name":"T","size":4}'
     registry.registered("target", target)
     user = '{"type":"array","items":"T"}'
@@ -72,8 +71,7 @@ def test_any_text_in_every_place_that_is_stored(app_registry: RegistryInProcess,
 
 
 @pytest.mark.parametrize("text", NASTY, ids=range(len(NASTY)))
-def test_any_text_as_a_name_in_a_path(app_registry: RegistryInProcess, text: str) -> None:
-    registry = app_registry
+def test_any_text_as_a_name_in_a_path(registry: RegistryInProcess, text: str) -> None:
     name = quote(text, safe="", errors="surrogatepass")
     for subject in (name, f":.{name}:s", f":.c:{name}"):
         statuses = {
@@ -96,32 +94,32 @@ def test_any_text_as_a_name_in_a_path(app_registry: RegistryInProcess, text: str
     known(registry.delete(f"/contexts/{name}"))
 
 
-def test_long_names_are_refused_before_an_index_does(app_registry: RegistryInProcess) -> None:
+def test_long_names_are_refused_before_an_index_does(registry: RegistryInProcess) -> None:
     chance = random.Random(1)
     for length in (500, 1_300, 1_301, 2_700, 10_000, 60_000):
         # Random, because an index may compress what it holds.
         name = "".join(chance.choices(string.ascii_letters + string.digits, k=length))
         expected = 200 if length <= 1_300 else 422
-        assert known(app_registry.register(name, STRING)) == expected
-        assert known(app_registry.put(f"/config/{name}", {"compatibility": "NONE"})) == expected
-        assert known(app_registry.put(f"/mode/{name}", {"mode": "READWRITE"})) == expected
+        assert known(registry.register(name, STRING)) == expected
+        assert known(registry.put(f"/config/{name}", {"compatibility": "NONE"})) == expected
+        assert known(registry.put(f"/mode/{name}", {"mode": "READWRITE"})) == expected
         # The dot before a context counts too.
-        assert known(app_registry.register(f":.{name[1:]}:{name}", STRING)) == expected
+        assert known(registry.register(f":.{name[1:]}:{name}", STRING)) == expected
         reference = {"name": "N", "subject": name, "version": 1}
-        assert known(app_registry.register(f":.{name[1:]}:user", STRING, references=[reference])) == expected
+        assert known(registry.register(f":.{name[1:]}:user", STRING, references=[reference])) == expected
 
 
-def test_subjects_are_sorted_by_code_points(app_registry: RegistryInProcess) -> None:
+def test_subjects_are_sorted_by_code_points(registry: RegistryInProcess) -> None:
     names = ["sort-B", "sort-a", "sort-_", "sort-Z", "sort-é", "sort-10", "sort-9"]
     for name in names:
-        app_registry.registered(name, STRING)
-    assert app_registry.get("/subjects?subjectPrefix=sort-").json == sorted(names)
-    listed = app_registry.get("/schemas?subjectPrefix=sort-").json
+        registry.registered(name, STRING)
+    assert registry.get("/subjects?subjectPrefix=sort-").json == sorted(names)
+    listed = registry.get("/schemas?subjectPrefix=sort-").json
     assert [item["subject"] for item in listed] == sorted(names)
 
 
-def test_a_schema_of_a_megabyte(app_registry: RegistryInProcess) -> None:
+def test_a_schema_of_a_megabyte(registry: RegistryInProcess) -> None:
     text = f'{{"type":"record","name":"Big","doc":"{"x" * 1_000_000}","fields":[]}}'
-    schema_id = app_registry.registered("big", text)
-    assert app_registry.get(f"/schemas/ids/{schema_id}").json["schema"] == text
-    assert app_registry.registered("big", text) == schema_id
+    schema_id = registry.registered("big", text)
+    assert registry.get(f"/schemas/ids/{schema_id}").json["schema"] == text
+    assert registry.registered("big", text) == schema_id

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
-from registry_calls import STRING, Registry, RegistryInProcess
+from registry_calls import STRING, Registry
 
 BYTES = '"bytes"'
-NUMBERS = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def registry(app_registry: RegistryInProcess) -> Registry:
-    return app_registry
-
-
-@pytest.fixture
-def subject() -> str:
-    return f"s{next(NUMBERS)}"
 
 
 def fixed(label: object, name: str = "F") -> str:

@@ -23,9 +23,8 @@ USES_R = '{"type":"array","items":"R"}'
 
 
 @pytest.fixture(scope="module")
-def registry(app_registry: RegistryInProcess) -> Iterator[Registry]:
+def registry(registry: RegistryInProcess) -> Iterator[Registry]:
     """`live` has version 1, `soft` a softly deleted version 1, `target` is referred to by `live-user`."""
-    registry = app_registry
     registry.registered("live", USER_1)
     registry.registered("soft", STRING)
     registry.delete("/subjects/soft")

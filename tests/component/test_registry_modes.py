@@ -17,11 +17,11 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture
-def registry(app_registry: RegistryInProcess) -> Iterator[Registry]:
+def registry(registry: RegistryInProcess) -> Iterator[Registry]:
     """A registry whose modes are taken away after the test. Each test has a context of its own."""
-    yield app_registry
+    yield registry
     for scope in ("", f"/{EVERYWHERE}"):
-        app_registry.delete(f"/mode{scope}?recursive=true")
+        registry.delete(f"/mode{scope}?recursive=true")
 
 
 @pytest.fixture

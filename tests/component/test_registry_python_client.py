@@ -44,11 +44,6 @@ def client(registry_url: str, is_async: bool, loop: asyncio.AbstractEventLoop) -
     return client_of(registry_url, is_async, loop)
 
 
-@pytest.fixture
-def subject(request: pytest.FixtureRequest) -> str:
-    return request.node.name.replace("[", "-").rstrip("]")
-
-
 def test_full_round(client: Any, subject: str, registry_url: str, is_async: bool, loop: Any) -> None:
     assert client.get_schema(subject) is None
     assert client.get_versions(subject) == []

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
-from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry, RegistryInProcess
+from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry
 
 BYTES = '"bytes"'
 BAD = '{"type":"record","name":"R","fields":[{"name":"f","type":"strin"}]}'
 OWNER_X = {"properties": {"owner": "x"}}
 OWNER_Y = {"properties": {"owner": "y"}}
-NUMBERS = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def registry(app_registry: RegistryInProcess) -> Registry:
-    return app_registry
-
-
-@pytest.fixture
-def subject() -> str:
-    return f"s{next(NUMBERS)}"
 
 
 def fixed(label: object) -> str:
