@@ -18,6 +18,7 @@ from typing import Any
 
 import fastavro
 from kafka import KafkaProducer
+from processes import command_line, descendants
 from running_service import ROOT, Service
 
 from avro_schema import frame
@@ -216,32 +217,8 @@ class StoppingLoad:
 
     def workers(self) -> list[int]:
         """The Python workers of this load that are alive."""
-        return [pid for pid in descendants(self.process.pid) if "pyspark.daemon" in command(pid)]
+        return [pid for pid in descendants(self.process.pid)[1:] if "pyspark.daemon" in command_line(pid)]
 
     def last_phase(self) -> str:
         phases = re.findall(r"phase_started phase=(\S+)", self.log.read_text())
         return phases[-1] if phases else "start"
-
-
-def command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""
-
-
-def descendants(pid: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, IndexError):
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    found, waiting = [], [pid]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from processes import LOOPBACK, descendants, listening
 from pyhive import hive
 
 from hive_ddl.errors import MetastoreUnavailable
@@ -89,34 +89,6 @@ def refused(data_dir: Path, *arguments: str, listen: str = "127.0.0.1:0", **envi
     assert run.stdout == ""
     (line,) = run.stderr.splitlines()
     return line
-
-
-def listening(pid: int) -> set[str]:
-    """Addresses that the process and its descendants accept TCP connections on, as the kernel has them."""
-    inodes = set()
-    for member in descendants(pid):
-        with contextlib.suppress(OSError):
-            for descriptor in Path(f"/proc/{member}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    inodes.update(re.findall(r"socket:\[(\d+)\]", str(descriptor.readlink())))
-    found = set()
-    for table, is_v6 in (("tcp", False), ("tcp6", True)):
-        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            columns = row.split()
-            if columns[3] == "0A" and columns[9] in inodes:
-                raw = bytes.fromhex(columns[1].split(":")[0])
-                words = [raw[i : i + 4][::-1] for i in range(0, len(raw), 4)]
-                found.add(socket.inet_ntop(socket.AF_INET6 if is_v6 else socket.AF_INET, b"".join(words)))
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """The process, then those it started, depth first; the JVM starts short-lived ones of its own."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [pid, *(member for child in children for member in descendants(int(child)))]
 
 
 def table_in(warehouse: Path, revision: str = "1-a") -> Any:
@@ -210,7 +182,7 @@ def test_everybody_sees_the_same_table(endpoint: Endpoint, folders: tuple[Path, 
 def test_nothing_listens_beyond_loopback(endpoint: Endpoint) -> None:
     found = listening(endpoint.process.pid)
     assert found, "the endpoint's own sockets are seen"
-    assert found <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert found <= LOOPBACK
 
 
 def test_a_second_owner_is_told_who_the_first_is(endpoint: Endpoint, folders: tuple[Path, Path]) -> None:
@@ -265,7 +237,7 @@ def test_a_metastore_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         uri = f"thrift://127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(MetastoreUnavailable, match="is it running"):
+        with pytest.raises(MetastoreUnavailable, match="start it there"):
             open_session(
                 app_name="t", master="local[1]", metastore_uri=uri, data_dir=tmp_path, warehouse_uri="file:///w"
             )

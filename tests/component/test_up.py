@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import block, blocks, page
+from processes import LOOPBACK, command_line, descendants, is_running, listening
 
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = 10_000
-ORDER = {
+SALE = {
     "type": "record",
-    "name": "Order",
+    "name": "Sale",
     "fields": [
         {"name": "id", "type": "long"},
         {"name": "item", "type": "string"},
@@ -29,6 +32,9 @@ ORDER = {
     ],
 }
 FREE_PORTS = ["--registry-listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0", "--hive-listen", "127.0.0.1:0"]
+
+
+PAGE = page("README.md")
 
 
 def headrace(*arguments: str, code: int = 0) -> str:
@@ -55,51 +61,13 @@ def http(method: str, url: str, body: Any = None) -> Any:
         return json.load(response)
 
 
-def listening_beyond_loopback(root_pid: int) -> list[str]:
-    """Local addresses of listening TCP sockets of the process tree that are not loopback."""
-    pids = process_tree(root_pid)
-    inodes = set()
-    for pid in pids:
-        try:
-            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-                target = str(descriptor.readlink())
-                if target.startswith("socket:["):
-                    inodes.add(target[8:-1])
-        except OSError:
-            continue
-    found = []
-    for table, loopback in (("tcp", ("0100007F",)), ("tcp6", ("0" * 24 + "01000000", "0" * 16 + "FFFF00000100007F"))):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and fields[9] in inodes and fields[1].split(":")[0] not in loopback:
-                found.append(f"{table} {fields[1]}")
-    return found
-
-
-def process_tree(root_pid: int) -> set[int]:
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                status = (entry / "stat").read_text()
-            except OSError:
-                continue
-            parents[int(entry.name)] = int(status.rpartition(")")[2].split()[1])
-    found = {root_pid}
-    while True:
-        grown = found | {pid for pid, parent in parents.items() if parent in found}
-        if grown == found:
-            return found
-        found = grown
-
-
 def produce_with_confluent(registry_url: str, broker: str, count: int) -> None:
     from confluent_kafka import SerializingProducer
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.avro import AvroSerializer
     from confluent_kafka.serialization import StringSerializer
 
-    serializer = AvroSerializer(SchemaRegistryClient({"url": registry_url}), json.dumps(ORDER))
+    serializer = AvroSerializer(SchemaRegistryClient({"url": registry_url}), json.dumps(SALE))
     producer = SerializingProducer(
         {
             "bootstrap.servers": broker,
@@ -112,7 +80,7 @@ def produce_with_confluent(registry_url: str, broker: str, count: int) -> None:
         while True:
             try:
                 producer.produce(
-                    "orders",
+                    "sales",
                     key=str(number),
                     value={"id": number, "item": f"item {number}", "timestamp": 1_700_000_000_000 + number},
                     on_delivery=lambda error, message: failed.append(error) if error else None,
@@ -124,24 +92,25 @@ def produce_with_confluent(registry_url: str, broker: str, count: int) -> None:
     assert failed == []
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_day_with_up(tmp_path: Path, start_service: Callable[..., Any]) -> None:
-    data_dir = tmp_path / "data"
+    data_dir = tmp_path / "headrace-data"
     arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--sql-listen", "127.0.0.1:0"]
     up = start_service(*arguments)
     registry, broker = up.addresses["registry"], up.addresses["broker"]
     where = ["--data-dir", str(data_dir)]
 
-    registered = http("POST", f"{registry}/subjects/orders-value/versions", {"schema": json.dumps(ORDER)})
+    registered = http("POST", f"{registry}/subjects/sales-value/versions", {"schema": json.dumps(SALE)})
     assert registered["id"] == 1
     produce_with_confluent(registry, broker, MESSAGES)
-    headrace("load", *where)
+    follow_the_page(registry, tmp_path)
 
-    counted = json.loads(headrace("sql", *where, "--format", "json", "SELECT count(*) AS n FROM orders"))
+    counted = json.loads(headrace("sql", *where, "--format", "json", "SELECT count(*) AS n FROM sales"))
     assert counted == [{"n": MESSAGES}]
-    assert count_with_pyhive(up.addresses["sql"]) == MESSAGES
-    assert count_with_second_session(up.addresses["metastore"], tmp_path) == MESSAGES
-    assert listening_beyond_loopback(up.process.pid) == []
+    pyhive, spark = blocks(page("docs/tables.md"), "python")
+    assert count_with(asking(pyhive, up.addresses["sql"]), tmp_path) == MESSAGES
+    assert count_with(spark.replace("thrift://127.0.0.1:9083", up.addresses["metastore"]), tmp_path) == MESSAGES
+    assert listening(up.process.pid) <= LOOPBACK
 
     second = subprocess.run(
         [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
@@ -154,19 +123,21 @@ def test_a_day_with_up(tmp_path: Path, start_service: Callable[..., Any]) -> Non
     assert (data_dir / "up.json").read_text() == ""
 
     again = start_service(*arguments)
-    assert http("GET", again.addresses["registry"] + "/subjects") == ["orders-value"]
+    assert http("GET", again.addresses["registry"] + "/subjects") == [
+        "headrace.audit-value",
+        "orders-value",
+        "sales-value",
+    ]
     assert count_messages(again.addresses["broker"]) == MESSAGES
     headrace("load", *where)
-    assert json.loads(headrace("sql", *where, "--format", "json", "SELECT count(*) AS n FROM orders")) == [
-        {"n": MESSAGES}
-    ]
+    assert count_with(asking(pyhive, again.addresses["sql"]), tmp_path) == MESSAGES
 
 
 @pytest.mark.timeout(300)
 def test_the_whole_ends_when_a_part_dies(tmp_path: Path, start_service: Callable[..., Any]) -> None:
     up = start_service("headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS)
-    broker = next(pid for pid in process_tree(up.process.pid) if b"broker\0serve" in command_line(pid))
-    others = process_tree(up.process.pid) - {up.process.pid}
+    others = descendants(up.process.pid)[1:]
+    broker = next(pid for pid in others if "broker serve" in command_line(pid))
     os.kill(broker, signal.SIGKILL)
     assert up.process.wait(60) == 2
     assert any("the broker died" in line for line in up.errors)
@@ -176,7 +147,7 @@ def test_the_whole_ends_when_a_part_dies(tmp_path: Path, start_service: Callable
 @pytest.mark.timeout(300)
 def test_nothing_is_left_when_it_is_killed(tmp_path: Path, start_service: Callable[..., Any]) -> None:
     up = start_service("headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS)
-    others = process_tree(up.process.pid) - {up.process.pid}
+    others = descendants(up.process.pid)[1:]
     up.kill()
     assert all_gone(others)
 
@@ -197,51 +168,62 @@ def test_a_taken_port_is_one_clear_line(tmp_path: Path, broker_address: str) -> 
     assert broker_address in run.stderr
 
 
-def count_with_pyhive(address: str) -> int:
-    from pyhive import hive
+def follow_the_page(registry: str, folder: Path) -> None:
+    """What the README asks of a newcomer beside `headrace up`; the answers are those that it shows."""
+    text, path = re.findall(r"-d '(.*)' \\\n  http://127.0.0.1:8081(\S+)", block(PAGE, "curl"))[0]
+    http("POST", registry + path, json.loads(text))
+    (folder / "send.py").write_text(block(PAGE, "# send.py"))
+    assert run_as_typed("python send.py", folder) == []
+    loaded, asked = [run_as_typed(line, folder) for line in block(PAGE, "headrace load").splitlines()]
+    shown = block(PAGE, "topic  ").splitlines()
+    for line in (shown[0], *shown[2:4]):
+        assert line.split() in loaded
+    header = next(number for number, line in enumerate(shown) if line.startswith("id  "))
+    assert asked[0] == shown[header].split()
+    assert asked[2][:2] == shown[header + 2].split()[:2]
 
-    host, port = address.rsplit(":", 1)
-    connection = hive.connect(host=host, port=int(port))
-    cursor = connection.cursor()
-    cursor.execute("SELECT count(*) FROM headrace.orders")
-    count = cursor.fetchone()[0]
-    connection.close()
-    return int(count)
 
-
-def count_with_second_session(metastore: str, tmp_path: Path) -> int:
-    """A Spark of the user's own, configured with nothing but the metastore's address."""
-    code = (
-        "import sys\nfrom pyspark.sql import SparkSession\n"
-        "s = (SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')\n"
-        "  .config('spark.hadoop.hive.metastore.uris', sys.argv[1]).enableHiveSupport().getOrCreate())\n"
-        "print('count', s.sql('SELECT count(*) FROM headrace.orders').collect()[0][0])\n"
-    )
+def run_as_typed(line: str, folder: Path) -> list[list[str]]:
+    """The words of each line of output of a command that is typed in a folder."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     run = subprocess.run(
-        [sys.executable, "-c", code, metastore], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        line, shell=True, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    return [shown.split() for shown in run.stdout.splitlines()]
+
+
+def asking(pyhive: str, address: str) -> str:
+    """A program that asks this address."""
+    return pyhive.replace("10000", address.rpartition(":")[2])
+
+
+def count_with(code: str, folder: Path) -> int:
+    """What a program that counts orders prints when it counts sales."""
+    run = subprocess.run(
+        [sys.executable, "-c", code.replace("orders", "sales")],
+        cwd=folder,
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--master local[1] --conf spark.ui.enabled=false pyspark-shell"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    return int(run.stdout.rpartition("count ")[2])
+    return int(run.stdout)
 
 
 def count_messages(broker: str) -> int:
     from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(bootstrap_servers=broker)
-    partitions = [TopicPartition("orders", number) for number in consumer.partitions_for_topic("orders") or ()]
+    partitions = [TopicPartition("sales", number) for number in consumer.partitions_for_topic("sales") or ()]
     count = sum(consumer.end_offsets(partitions).values())
     consumer.close()
     return int(count)
 
 
-def command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def all_gone(pids: set[int]) -> bool:
+def all_gone(pids: list[int]) -> bool:
     """Waits for processes to end; a zombie has ended."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -249,10 +231,3 @@ def all_gone(pids: set[int]) -> bool:
             return True
         time.sleep(0.2)
     return False
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

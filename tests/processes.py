@@ -1,0 +1,54 @@
+"""What the kernel knows of a process and those that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from pathlib import Path
+
+
+def descendants(pid: int) -> list[int]:
+    """The process, then those it started, depth first."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [pid, *(member for child in children for member in descendants(int(child)))]
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def is_running(pid: int) -> bool:
+    """A zombie is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def listening(pid: int) -> set[str]:
+    """Addresses that the process and its descendants accept TCP connections on."""
+    inodes = set()
+    for member in descendants(pid):
+        with contextlib.suppress(OSError):
+            for descriptor in Path(f"/proc/{member}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    inodes.update(re.findall(r"socket:\[(\d+)\]", str(descriptor.readlink())))
+    found = set()
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            columns = row.split()
+            if columns[3] == "0A" and columns[9] in inodes:
+                raw = bytes.fromhex(columns[1].split(":")[0])
+                words = [raw[i : i + 4][::-1] for i in range(0, len(raw), 4)]
+                found.add(socket.inet_ntop(family, b"".join(words)))
+    return found
+
+
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
