@@ -4,7 +4,7 @@ Most texts stand alone and are simply parsed. Only where a text uses a type that
 texts searched for it: those of its folder, then those given as types, then the definition nearest by folder, and what
 that needs in turn. Which other texts were named makes no difference: all that could be nearer are looked at first, so
 that a text means the same in whatever company it is checked. Two equally near definitions that differ are an error,
-since either could be meant; so are files that need each other.
+since either could be meant, unless only one was named; so are files that need each other.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class TypeSet:
             given_types: the paths of those texts that were given to define types.
         """
         self.texts = dict(texts)
+        self._given = frozenset(texts)
         self._strict = strict
         self._prefix = prefix
         self._given_types = given_types
@@ -216,6 +217,8 @@ class TypeSet:
         return self._index
 
     def _one_of(self, name: str, places: Sequence[str]) -> str:
+        # Beside the file that somebody named there may be an older copy, such as one that a build made.
+        places = [place for place in places if place in self._given] or places
         definitions = [self.names(place).defined[name] for place in places]
         if any(definition != definitions[0] for definition in definitions[1:]):
             raise AmbiguousType(name, [f"{self._prefix}{place}" for place in places])

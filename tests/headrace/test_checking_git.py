@@ -251,6 +251,15 @@ def test_revisions_that_do_not_exist(repository: Path, check: Check, revision: s
     assert not Path("x").exists()
 
 
+def test_a_revision_that_is_not_said_to_be_one(repository: Path, check: Check) -> None:
+    code, _, err = check("schemas", "--against", "main")
+    assert (code, err) == (
+        2,
+        "main: error: cannot be read: No such file or directory; expected a schema file; a git revision is written "
+        "git:main\n",
+    )
+
+
 def test_since_a_revision_that_does_not_exist(repository: Path, check: Check) -> None:
     code, _, err = check("schemas", "--against", "git:main", "--since", "nowhere")
     assert (code, err.splitlines()[0].partition(";")[0]) == (

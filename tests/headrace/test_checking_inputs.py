@@ -168,6 +168,16 @@ def test_types_that_were_given_go_before_those_that_happen_to_be_named(
     assert "u/use.avsc:1:68: error: uses a type of h.avsc, which is not a schema" in capsys.readouterr().err
 
 
+def test_a_stale_copy_is_as_near_as_what_was_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, kind in (("types/h", "long"), ("target/h", "string")):
+        Path(f"{name}.avsc").parent.mkdir()
+        Path(f"{name}.avsc").write_text(RECORD % ("Header", kind))
+    Path("use.avsc").write_text(RECORD % ("Use", "Header"))
+    assert main(["schema", "validate", "use.avsc", "types"]) == 0
+    assert main(["schema", "validate", "use.avsc"]) == 3
+    assert "Header is defined differently in target/h.avsc and types/h.avsc" in capsys.readouterr().err
+
+
 def test_namespaces_of_other_files() -> None:
     header = '{"type": "enum", "name": "Kind", "namespace": "shop.common", "symbols": ["A"]}'
     using = '{"type": "record", "name": "R", "namespace": "shop", "fields": [{"name": "k", "type": "%s"}]}'

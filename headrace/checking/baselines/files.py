@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from avro_schema import SchemaParseError
-from compat.outcome import Failure
+from compat.outcome import Failure, FailureKind
 from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
-from headrace.checking.inputs import read_texts
+from headrace.checking.inputs import SUFFIX, read_texts
 from headrace.checking.siblings import WorkingFolder
 from headrace.checking.type_sets import TypeSet
 
@@ -23,7 +24,8 @@ class FilesBaseline:
         return ", ".join(self._paths)
 
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
-        texts, failures = read_texts(dict.fromkeys(self._paths), comments=self._comments)
+        texts, unreadable = read_texts(dict.fromkeys(self._paths), comments=self._comments)
+        failures = [_with_advice(failure) for failure in unreadable]
         types = TypeSet(texts, around=WorkingFolder(self._comments))
         for path in texts:
             try:
@@ -37,3 +39,10 @@ class FilesBaseline:
             for number, path in enumerate(self._paths, 1)
         )
         return [History(versions, len(versions))] * len(wanted)
+
+
+def _with_advice(failure: Failure) -> Failure:
+    """What is called like no schema file may be a revision."""
+    if failure.kind is FailureKind.INVALID or failure.file.endswith(SUFFIX):
+        return failure
+    return replace(failure, message=f"{failure.message}; a git revision is written git:{failure.file}")
