@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loader.cleaning import clean
-from loader.decision import Decision, DecisionKind, TopicDecision
+from loader.decision import GENERATION, Decision, DecisionKind, TopicDecision
 from loader.decision_log import DecisionLog, Offered, staging_path
 from loader.discover import Cluster, discover
 from loader.errors import StorageError
@@ -254,6 +254,12 @@ def _with_offer(
         "which this load did not know yet; the next one reads them"
         for topic, decided in sorted(decision.topics.items())
         if decided.asked_ids
+    ]
+    notes += [
+        f"{topic}: the new topic's offsets begin again, so (partition, offset) may come twice in {decided.table}; "
+        f"its rows are in files from {GENERATION}-{decision.slot}- on"
+        for topic, decided in sorted(decision.topics.items())
+        if decided.topic_id_before not in (None, decided.topic_id)
     ]
     return dataclasses.replace(report, slot=decision.slot, loaded=loaded, notes=(*report.notes, *notes))
 

@@ -333,6 +333,8 @@ def test_a_recreated_topic_is_held_until_policy_lets_it_start_again(world: World
     report = load(world)
     assert report.loaded[0].rows == 2
     assert len(world.rows("orders")) == 17
+    assert any("its rows are in files from 0-2- on" in note for note in report.notes)
+    assert [path.name[:4] for path in (world.warehouse / "orders").rglob("0-2-*.avro")] == ["0-2-"]
 
 
 def test_lost_ground_is_declared_as_a_gap(world: World) -> None:
