@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import os
 import re
@@ -90,6 +91,24 @@ def test_those_who_may_read_some_subjects_are_answered_from_what_was_kept(served
             if sample.labels.get("route") == "/schemas/ids/{id}" and sample.labels.get("cached") == "true"
         )
     assert kept
+
+
+def test_who_is_refused_is_told_before_the_body_and_can_go_on_after_it(served: Served) -> None:
+    body = b" " * 3_000_000
+    connection = http.client.HTTPConnection(served.registry.host, served.registry.port, timeout=60)
+    try:
+        connection.putrequest("POST", "/subjects/team-a/versions")
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders()
+        own = connection.sock
+        refused = connection.getresponse()
+        assert (refused.status, json.load(refused)["error_code"]) == (401, 40101)
+        own.sendall(body)
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().status == 200
+        assert connection.sock is own
+    finally:
+        connection.close()
 
 
 def samples(served: Served) -> list[Any]:
