@@ -104,7 +104,7 @@ class RegistrySettings:
     api_profile: int = 8  # release of the Confluent Schema Registry whose bodies are answered; 7 for clients before 7.0
     rules: str = "keep"  # keep | drop: rule sets in requests; dropped, as by the community edition, they change no id
     mode_changes: str = "allow"  # allow | refuse: whether clients may change modes, as READONLY and IMPORT are
-    request_bytes_max: int = 4 * 1024 * 1024  # body of one request; the text of its schema may have half as many characters
+    request_bytes_max: int = 4 * 1024 * 1024  # body of one request; its schema may have half as many characters
     workers: int = 1  # processes that serve; more than the cores that they may use does not help
     users: str = ""  # file of users and what each may do; "": whoever reaches the registry may do everything
     open_to: str = "loopback"  # loopback | network: where a registry without `users` may listen
