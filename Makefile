@@ -25,6 +25,7 @@ help: ## show this list
 
 demo: setup ## a year of real flights from producer to Hive table, checked against the data set
 	@$(BIN)/headrace demo --data-dir $(DATA_DIR)
+	@command -v headrace >/dev/null || echo '   after: export PATH="$$PWD/$(BIN):$$PATH"'
 
 test: setup-dev ## the tests that need Python and Java only
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
