@@ -84,10 +84,10 @@ def serve(options: EndpointOptions, stop: threading.Event) -> None:
     from hive_ddl.executors.session import close_session, open_session
     from hive_ddl.table import local_location
 
-    _check_free(options.metastore_listen, "metastore")
+    _check_free(options.metastore_listen, "metastore", "hive.listen")
     conf = dict(options.conf)
     if options.sql_listen is not None:
-        sql_port = _check_free(options.sql_listen, "SQL endpoint")
+        sql_port = _check_free(options.sql_listen, "SQL endpoint", "sql.listen")
         conf |= {SQL_HOST_KEY: options.sql_listen.host, SQL_PORT_KEY: str(sql_port)}
     session = open_session(
         app_name="headrace endpoint",
@@ -173,7 +173,7 @@ def _wait(session: Any, stop: threading.Event) -> None:
             raise EndpointError(f"Spark's JVM ended with code {process.returncode}; see logs/spark.log")
 
 
-def _check_free(listen: Address, what: str) -> int:
+def _check_free(listen: Address, what: str, key: str) -> int:
     """The port to listen on: the one asked for if it is free, else for port 0 one that the system says is free.
 
     Starting a JVM takes seconds, so a taken port is found before.
@@ -185,7 +185,9 @@ def _check_free(listen: Address, what: str) -> int:
             trial.bind((listen.host, listen.port))
             return int(trial.getsockname()[1])
     except OSError as error:
-        raise EndpointError(f"the {what} cannot listen on {listen}: {error.strerror}; name another address") from error
+        raise EndpointError(
+            f"the {what} cannot listen on {listen}: {error.strerror}; choose another address with {key}"
+        ) from error
 
 
 def _parse(argv: Sequence[str] | None) -> EndpointOptions:

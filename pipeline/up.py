@@ -104,7 +104,7 @@ class Part:
                     self.process.wait()
                     if should_stop():  # the signal went to all processes, as systemd sends it
                         break
-                    raise UpError(f"the {self.command.name} did not start, {self.end()}")
+                    raise UpError(f"the {self.command.name} did not start: {self.end()}")
             if time.monotonic() > deadline:
                 raise UpError(
                     f"the {self.command.name} was not ready after {READY_TIMEOUT_S:.0f} s; see {self.log_path}"
@@ -112,14 +112,20 @@ class Part:
         raise KeyboardInterrupt
 
     def last_words(self) -> str:
-        """The last line that the part wrote to its log."""
+        """The last line that the part wrote to its log, or how it ended."""
         lines = self.log_lines()
         said = [line for line in lines if line.startswith("headrace: ")]
-        return (said or lines or ["it said nothing"])[-1].removeprefix("headrace: ")
+        if said or lines:
+            return (said or lines)[-1].removeprefix("headrace: ")
+        return f"it ended with code {self.process.returncode} and said nothing"
 
     def end(self) -> str:
-        """How it ended, why as far as it said, and where more can be read."""
-        return f"{_how(self.process.returncode)}: {self.last_words()} (log: {self.log_path}){_disk_left(self.log_path)}"
+        """Why it ended, as far as can be told, and where more can be read."""
+        code = self.process.returncode
+        why = self.last_words() if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        if code == -signal.SIGKILL:
+            why += ", by hand or by the kernel for want of memory"
+        return f"{why} (log: {self.log_path}){_disk_left(self.log_path)}"
 
     def log_lines(self) -> Sequence[str]:
         """What the part wrote to its log since it was started."""
@@ -198,12 +204,6 @@ def run_up(settings: Settings, environment: Mapping[str, str], announce: Callabl
                 part.stop(deadline)
 
 
-def _how(code: int) -> str:
-    if code == -signal.SIGKILL:
-        return "killed by SIGKILL, which is somebody's hand or the kernel's for want of memory"
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-
-
 def _disk_left(path: Path) -> str:
     """That the disk is full, which a part often cannot even write to its log; else ""."""
     free = shutil.disk_usage(path.parent).free
@@ -260,7 +260,7 @@ def _supervise(parts: Sequence[Part], schedule: _Schedule, stop: _StopFlag) -> N
     while not stop.is_set():
         for part in parts:
             if part.process.poll() is not None and not stop.is_set():
-                raise UpError(f"the {part.command.name} died, {part.end()}")
+                raise UpError(f"the {part.command.name} died: {part.end()}")
         schedule.tick(int(time.time() * 1000))
         stop.wait(POLL_S)
 
