@@ -37,6 +37,8 @@ from broker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, Topic, TopicStore, che
 
 logger = logging.getLogger(__name__)
 
+TOPICS_AT_ONCE = 100
+"""Created for one client that asks for them, while all others wait."""
 PARTITIONS_TOTAL_MAX = 20_000
 """Of all topics: clients create topics by asking for them, and each partition costs a folder and a start's time."""
 
@@ -221,11 +223,14 @@ class BrokerNode:
         return self.topics.get(name) or self.create_topic(name, self.config.partitions, {})
 
     def ensure_topics(self, names: Iterable[str]) -> dict[str, RequestRefused]:
-        """Creates those of these topics that are missing, and returns why some could not be."""
+        """Creates those of these topics that are missing, and returns why some could not be.
+
+        Beyond TOPICS_AT_ONCE they are as unknown as before: clients ask again for what they do not find.
+        """
         missing: list[Topic] = []
         refusals: dict[str, RequestRefused] = {}
         for name in names:
-            if self.topics.get(name) is None:
+            if self.topics.get(name) is None and len(missing) < TOPICS_AT_ONCE:
                 try:
                     self.check_new_topic(name, self.config.partitions)
                     self._check_room(self.config.partitions * (len(missing) + 1))

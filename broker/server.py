@@ -30,8 +30,10 @@ from broker.protocol.framing import RequestHeader, frame_length, read_header, re
 
 logger = logging.getLogger(__name__)
 
+FIRST_BUFFER_BYTES = 16 * 1024
+"""Of a connection to begin with: there may be thousands that send little."""
 BUFFER_BYTES = 256 * 1024
-"""Of a connection to begin with; it grows to the largest frame and shrinks again once that is handled."""
+"""Of a connection that sends more; beyond it the buffer grows to a large frame and shrinks once that is handled."""
 IN_FLIGHT_MAX = 16
 """Produce requests of one connection that wait for the disk at once; clients send at most five."""
 FRAMES_AT_ONCE = 64
@@ -64,7 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._peer = ("", 0)
-        self._buffer = bytearray(BUFFER_BYTES)
+        self._buffer = bytearray(FIRST_BUFFER_BYTES)
         self._start = self._end = 0
         self._pending: deque[_Pending] = deque()
         self._writable = True

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 COMPACT_BYTES = 4 * 1024 * 1024
 """The log is compacted when it has grown by this much: some fifty thousand commits, read in under a second."""
 GROUPS_MAX = 10_000
-"""They are all in memory, and each is looked at whenever one rebalances."""
+"""They are all in memory."""
 MEMBER_PREFIX_CHARS = 200
 """Of a client id or instance id, at the front of a member id."""
 BATCH_RECORDS_MAX = 1000
@@ -78,6 +78,7 @@ class GroupCoordinator:
         self._tickets = itertools.count(1)
         self._waiting: dict[Ticket, asyncio.Future[JoinResult | SyncResult]] = {}
         self._changed = asyncio.Event()
+        self._due_ms: dict[str, int] = {}  # group id -> when its time has something to do, at the earliest
         self._compact_above = COMPACT_BYTES
         self._stopped = False
         self._load()
@@ -221,14 +222,8 @@ class GroupCoordinator:
         """Lets time pass for the groups, until `stop`."""
         while not self._stopped:
             now_ms = self._monotonic_ms()
-            deadlines = []
-            for group in list(self.groups.values()):
-                due = group.next_deadline_ms()
-                if due is not None and due <= now_ms:
-                    self._carry_out(group, group.tick(now_ms))
-                    due = group.next_deadline_ms()
-                if due is not None:
-                    deadlines.append(due)
+            for group_id in [group_id for group_id, due_ms in self._due_ms.items() if due_ms <= now_ms]:
+                self._tick(group_id, now_ms)
             if self._log.size > self._compact_above:
                 try:
                     await self._compact()
@@ -237,12 +232,22 @@ class GroupCoordinator:
                     logger.error("offsets not compacted bytes=%d reason=%s", self._log.size, error)
             if not self._stopped:
                 self._changed.clear()
-            wait_ms = min(max(min(deadlines, default=now_ms + TICK_MS_MAX) - now_ms, 1), TICK_MS_MAX)
+            wait_ms = min(max(min(self._due_ms.values(), default=now_ms + TICK_MS_MAX) - now_ms, 1), TICK_MS_MAX)
             try:
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    def _tick(self, group_id: str, now_ms: int) -> None:
+        group = self.groups.get(group_id)
+        due_ms = group.next_deadline_ms() if group is not None else None
+        if group is None or due_ms is None:
+            del self._due_ms[group_id]
+        elif due_ms <= now_ms:
+            self._carry_out(group, group.tick(now_ms))
+        else:
+            self._due_ms[group_id] = due_ms
 
     def stop(self) -> None:
         self._stopped = True
@@ -255,7 +260,6 @@ class GroupCoordinator:
         if len(group_id) > NAME_CHARS_MAX:
             raise RequestRefused(ErrorCode.INVALID_GROUP_ID, f"a group id of {len(group_id)} characters")
         if len(self.groups) >= GROUPS_MAX:
-            logger.warning("group refused groups=%d", GROUPS_MAX)
             raise RequestRefused(ErrorCode.POLICY_VIOLATION, f"there are {GROUPS_MAX} groups already")
         group = self.groups[group_id] = self._new_group(group_id)
         return group
@@ -292,7 +296,15 @@ class GroupCoordinator:
             if waiting is not None and not waiting.done():
                 is_assignment = error and isinstance(reply.result, SyncResult)
                 waiting.set_result(SyncResult(error) if is_assignment else reply.result)
-        self._changed.set()
+        self._note_due(group)
+
+    def _note_due(self, group: Group) -> None:
+        due_ms = group.next_deadline_ms()
+        if due_ms is None:
+            self._due_ms.pop(group.group_id, None)
+        else:
+            self._due_ms[group.group_id] = due_ms
+            self._changed.set()
 
     # The log
 
@@ -355,6 +367,7 @@ class GroupCoordinator:
                 group.protocol_type = stored.protocol_type or None
                 group.generation, group.protocol, group.leader = stored.generation, stored.protocol, stored.leader
                 group.restore(stored.members, now_ms)
+                self._note_due(group)
 
 
 def _new_member_id(prefix: str) -> str:

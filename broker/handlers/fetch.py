@@ -24,8 +24,9 @@ from broker.protocol.fetch import (
     FetchTopic,
 )
 
-RESPONSE_BYTES_MAX = 55 * 1024 * 1024
-"""Of records in one answer, whatever the client allows: Kafka's `fetch.max.bytes`."""
+RESPONSE_BYTES_MAX = 8 * 1024 * 1024
+"""Of records in one answer, whatever the client allows: it is read and handed to the socket while all others wait, and
+kept until the client has read it. Larger answers are slower, not faster."""
 WAIT_MS_MAX = 300_000
 """A client that asks to wait longer is answered then, so that a forgotten connection does not wait for ever."""
 
