@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import fcntl
 import json
 import logging
@@ -355,7 +356,11 @@ class _UpFile:
 
     def publish(self, addresses: LiveAddresses) -> None:
         content = json.dumps(dataclasses.asdict(addresses), indent=2).encode()
-        os.pwrite(self._descriptor, content, 0)
+        try:
+            if os.pwrite(self._descriptor, content, 0) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise UpError(f"cannot write {self._path}: {error.strerror}{_disk_left(self._path)}") from error
 
     def clear(self) -> None:
         os.ftruncate(self._descriptor, 0)

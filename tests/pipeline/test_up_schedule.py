@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from processes import is_running
 
+from headrace.addresses import LiveAddresses
 from headrace.cli import main, up
 from headrace.settings import load_settings
 from pipeline import up as supervisor
@@ -146,3 +147,14 @@ def test_a_part_that_was_killed_is_not_blamed_for_its_silence(tmp_path: Path) ->
     part.process.wait(60)
     assert part.end().startswith("killed by SIGKILL, by hand or by the kernel for want of memory (log: ")
     part.stop(time.monotonic())
+
+
+@pytest.mark.parametrize("written", [0, 10])
+def test_addresses_that_cannot_be_written_whole_end_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """Commands would else look for the parts at their default addresses, where somebody else may be."""
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, content, offset: written)
+    addresses = LiveAddresses(1, "now", "http://r", "b:1", "thrift://m:1", "", "/w")
+    with supervisor._UpFile(tmp_path / "up.json") as file, pytest.raises(UpError, match=r"up\.json: No space left"):
+        file.publish(addresses)
