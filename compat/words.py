@@ -14,6 +14,7 @@ from avro_schema import (
     Map,
     NamedType,
     Primitive,
+    Props,
     Record,
     Reference,
     Type,
@@ -100,20 +101,25 @@ def _json(node: Type) -> JsonValue:
         case Enum():
             default = {} if node.default is None else {"default": node.default}
             return {**head, "symbols": list(node.symbols), **default}
-    return {**head, "size": node.size, **dict(node.props)}
+    return {**head, "size": node.size, **_props(node.props)}
 
 
 def _inner_json(node: Type) -> JsonValue:
     match node:
         case Primitive():
-            return {"type": node.type.value, **dict(node.props)} if node.props else node.type.value
+            return {"type": node.type.value, **_props(node.props)} if node.props else node.type.value
         case Array():
-            return {"type": "array", "items": _inner_json(node.items), **dict(node.props)}
+            return {"type": "array", "items": _inner_json(node.items), **_props(node.props)}
         case Map():
-            return {"type": "map", "values": _inner_json(node.values), **dict(node.props)}
+            return {"type": "map", "values": _inner_json(node.values), **_props(node.props)}
         case Union():
             return [_inner_json(branch) for branch in node.branches]
     return node.name.full
+
+
+def _props(props: Props) -> dict[str, JsonValue]:
+    """In one order, so that a schema whose keys stand in another one is told of in the same words."""
+    return dict(sorted(props))
 
 
 def _field_json(field: Field) -> JsonValue:
