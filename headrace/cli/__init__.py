@@ -109,7 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if library not in LIBRARIES or extra is None:
             raise
         print(
-            f"headrace: this command needs the library {library!r}; install it with: pip install 'headrace[{extra}]'",
+            f"headrace: this command needs the library {library!r}; install it with: pip install 'headrace[{extra}]', "
+            f"or in the checkout: pip install '.[{extra}]'",
             file=sys.stderr,
         )
         return EXIT_FAILED
