@@ -60,8 +60,8 @@ class _Plan:
     """A new version.
 
     `seen` and `settings_seen` are the revisions that it was decided on. `imposed_id` comes from an import; `known` is
-    the schema when its context has it, else it gets a new id. `revives` says that what is deleted softly will be seen
-    again.
+    the schema when its context has it, else it gets a new id. `revives` says that what is deleted softly, if only the
+    subject, will be seen again.
     """
 
     subject: str
@@ -245,7 +245,8 @@ class Registration:
         if request.version not in (None, 0, LATEST, view.next_version):
             raise InvalidSchema("Version is not one more than previous version", subject=subject)
         _require_number(subject, view.next_version)
-        return self._planned(repository, _Plan(subject, view.state, settings_seen, candidate, view.next_version))
+        plan = _Plan(subject, view.state, settings_seen, candidate, view.next_version, revives=view.is_deleted)
+        return self._planned(repository, plan)
 
     def _planned(self, repository: Repository, plan: _Plan) -> _Plan:
         content = plan.candidate.content
@@ -253,7 +254,7 @@ class Registration:
         is_told = not (self._database.is_sqlite or self._known.get((plan.context, content.fingerprint)))
         known = None if is_told else repository.schema_of(plan.context, content)
         revives = known is not None and repository.is_hidden(known.row_key, plan.subject)
-        return replace(plan, known=known, revives=revives)
+        return replace(plan, known=known, revives=plan.revives or revives)
 
     def _tagged(self, repository: Repository, subject: str, request: SchemaRequest) -> SchemaRequest:
         if not (request.tags_to_add or request.tags_to_remove or request.propagates_tags):
@@ -355,7 +356,8 @@ def _decide_import(
     # What only adds changes no answer that is kept; thousands of versions come so, and each would wait for the others.
     # What refers to others waits all the same: others that are deleted softly could else be replaced meanwhile.
     revives = (
-        any(mark.version == version for mark in view.marks)
+        view.is_deleted
+        or any(mark.version == version for mark in view.marks)
         or bool(candidate.content.references)
         or (owner is not None and repository.is_hidden(owner.row_key, subject))
     )

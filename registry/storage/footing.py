@@ -29,6 +29,7 @@ from registry.storage.repository import Repository
 from registry.storage.scopes import IdWanted
 from registry.storage.views import SubjectState
 
+ALL_SUBJECTS: Final = -1
 LEASE_S: Final = 0.020
 LEASE_MARGIN_S: Final = 0.005  # clocks of two hosts that differ by a fifth in their rate would still do
 
@@ -39,7 +40,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Footing:
-    """The revision of the registry, and (row id, revision) of each subject, from which an answer follows."""
+    """The revision of the registry, and (row id, revision) of each subject, from which an answer follows.
+
+    `ALL_SUBJECTS` in place of a row id has the number of subjects as its revision: while the registry's is the same, a
+    list of them changes only by new ones.
+    """
 
     revision: int
     subjects: tuple[tuple[int, int], ...] = ()
@@ -56,12 +61,17 @@ class Settled:
     """Only the registry's revision moves with what was read."""
 
 
+class Names:
+    """Only names of subjects were read, with whether all their versions are deleted."""
+
+
 class Growing:
     """What was read may grow with any registration."""
 
 
-Ground = Subject | Settled | Growing
+Ground = Subject | Settled | Names | Growing
 SETTLED: Final = Settled()
+NAMES: Final = Names()
 GROWING: Final = Growing()
 
 
@@ -82,6 +92,10 @@ def _settled(*_: Any, **__: Any) -> Ground:
     return SETTLED
 
 
+def _names(*_: Any, **__: Any) -> Ground:
+    return NAMES
+
+
 RESTS_ON: Final[Mapping[str, Callable[..., Ground]]] = {
     "revision": _settled,
     "settings_revision": _settled,
@@ -93,6 +107,7 @@ RESTS_ON: Final[Mapping[str, Callable[..., Ground]]] = {
     "version": _of_version,
     "versions": _of_versions,
     "seen_versions": _of_subject,
+    "subjects": _names,
     "subject_state": _of_subject,
     "subject_view": _of_subject,
     "version_numbers": _of_subject,
@@ -111,7 +126,7 @@ class FootingNotes:
 
     def __init__(self) -> None:
         self._revision: int | None = None
-        self._subjects: dict[str, SubjectState | None] = {}
+        self._subjects: dict[str | None, SubjectState | None] = {}
         self._can_be_kept = True
 
     def note(self, repository: Repository, ground: Ground) -> None:
@@ -123,6 +138,8 @@ class FootingNotes:
             self._revision = repository.revision()
         if isinstance(ground, Growing):
             self.spoil()
+        elif isinstance(ground, Names) and self._can_be_kept and None not in self._subjects:
+            self._subjects[None] = SubjectState(ALL_SUBJECTS, repository.subject_count())
         elif isinstance(ground, Subject) and self._can_be_kept and ground.name not in self._subjects:
             self._subjects[ground.name] = repository.subject_state(ground.name)
 

@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL
 
 from registry.errors import StoreError
 from registry.storage.engines import DatabaseAddress, postgres_arguments
-from registry.storage.footing import Footing
+from registry.storage.footing import ALL_SUBJECTS, Footing
 from registry.storage.models import STATE_ID
 
 if TYPE_CHECKING:
@@ -31,7 +31,10 @@ LOOK_TIMEOUT_S: Final = 2.0  # then the application is asked, which knows how to
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Revisions as they were at one moment: the registry's, and by row id those of the subjects that are there."""
+    """Revisions as they were at one moment: the registry's, and by row id those of the subjects that are there.
+
+    Of `ALL_SUBJECTS` it is their number.
+    """
 
     revision: int
     subjects: Mapping[int, int]
@@ -85,8 +88,9 @@ class SqliteLooks:
             return Look(row[0], {})
         rows = connection.execute(
             "SELECT 0, revision FROM registry_state WHERE id = ? UNION ALL "
-            "SELECT id, revision FROM subjects WHERE id IN (SELECT value FROM json_each(?))",
-            (STATE_ID, json.dumps(list(subject_ids))),
+            "SELECT id, revision FROM subjects WHERE id IN (SELECT value FROM json_each(?)) UNION ALL "
+            "SELECT ?, (SELECT count(*) FROM subjects) WHERE ?",
+            (STATE_ID, json.dumps(list(subject_ids)), ALL_SUBJECTS, ALL_SUBJECTS in subject_ids),
         )
         revisions = dict(rows.fetchall())
         return Look(revisions.pop(0), revisions)
@@ -121,8 +125,9 @@ class PostgresLooks:
             self._connection = await self._connect()
         cursor = await self._connection.execute(
             "SELECT 0, revision FROM registry_state WHERE id = %s UNION ALL "
-            "SELECT id, revision FROM subjects WHERE id = ANY(%s)",
-            (STATE_ID, list(subject_ids)),
+            "SELECT id, revision FROM subjects WHERE id = ANY(%s) UNION ALL "
+            "SELECT %s, (SELECT count(*) FROM subjects) WHERE %s",
+            (STATE_ID, list(subject_ids), ALL_SUBJECTS, ALL_SUBJECTS in subject_ids),
             prepare=True,
         )
         revisions = dict(await cursor.fetchall())

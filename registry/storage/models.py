@@ -8,7 +8,8 @@ Invariants, each held by a constraint and not by code alone:
 - `subjects.revision` grows with every change of the subject's versions: whoever decided on an older revision (which
   version is next, which versions to be compatible with) finds that it has moved on and decides again;
 - `registry_state.revision` grows in the transaction of everything that may change an answer other than by adding a
-  version: deletions, versions that bring back a deleted schema, configuration, modes, aliases, imports that replace;
+  version: deletions, versions that bring back a deleted schema or subject, configuration, modes, aliases, imports that
+  replace;
 - `registry_state.settings_revision` grows with configuration, modes and aliases alone: a registration that was decided
   under other ones is not written.
 

@@ -50,6 +50,9 @@ class Repository(SchemaTables):
         # Sorted here and not by the database, whose order depends on its locale.
         return sorted(self._connection.scalars(query))
 
+    def subject_count(self) -> int:
+        return self._connection.scalar(sa.select(sa.func.count()).select_from(SubjectRow)) or 0
+
     def stored_subjects(self, names: Sequence[str]) -> set[str]:
         """Those of the names under which anything is stored, if only softly deleted."""
         found: set[str] = set()
@@ -318,12 +321,12 @@ class Repository(SchemaTables):
         """How many subjects, schemas, versions and softly deleted versions there are."""
         deleted = sa.select(sa.func.count()).select_from(VersionRow).where(VersionRow.deleted.is_(True))
         counted = {
-            "subjects": sa.select(sa.func.count()).select_from(SubjectRow),
             "schemas": sa.select(sa.func.count()).select_from(SchemaRow),
             "versions": sa.select(sa.func.count()).select_from(VersionRow),
             "deleted_versions": deleted,
         }
-        return {name: self._connection.scalar(query) or 0 for name, query in counted.items()}
+        totals = {name: self._connection.scalar(query) or 0 for name, query in counted.items()}
+        return {"subjects": self.subject_count(), **totals}
 
     def _stored_versions(
         self, query: sa.Select[Any], parameters: Mapping[str, Any] | None = None

@@ -37,6 +37,11 @@ class SubjectView:
     def next_version(self) -> int:
         return 1 + (self.marks[-1].version if self.marks else 0)
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether there are versions and all are deleted softly."""
+        return bool(self.marks) and self.mark(LATEST, deleted=False) is None
+
     def mark(self, version: int, *, deleted: bool) -> VersionMark | None:
         """The version of that number, or the newest for `LATEST`."""
         seen = (mark for mark in reversed(self.marks) if deleted or not mark.deleted)

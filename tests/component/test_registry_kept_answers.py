@@ -62,6 +62,8 @@ KEPT = [
     ("GET", "/schemas/ids/1", None),
     ("GET", "/schemas/ids/1?fetchMaxId=false&subject=a", None),
     ("GET", "/schemas/ids/1/schema", None),
+    ("GET", "/subjects", None),
+    ("GET", "/subjects?deleted=true&subjectPrefix=:.c:", None),
     ("GET", "/subjects/a/versions", None),
     ("GET", "/subjects/a/versions/1", None),
     ("GET", "/subjects/a/versions/latest", None),
@@ -75,7 +77,6 @@ KEPT = [
 ]
 NOT_KEPT = [
     # They grow with the registration of anything.
-    ("GET", "/subjects", None),
     ("GET", "/contexts", None),
     ("GET", "/schemas", None),
     ("GET", "/schemas/ids/1/versions", None),
@@ -117,6 +118,16 @@ def register(subject: str, text: str) -> Callable[[Registry], Answer]:
     return lambda registry: registry.register(subject, text)
 
 
+def refer(subject: str) -> Callable[[Registry], Answer]:
+    references = [{"name": "F", "subject": "b", "version": 1}]
+    return lambda registry: registry.register(subject, '{"type":"array","items":"F"}', references=references)
+
+
+def bring(subject: str, version: int) -> Callable[[Registry], Answer]:
+    return lambda registry: registry.register(subject, STRING, version=version, id=70 + version)
+
+
+FIXED = '{"type":"fixed","name":"F","size":4}'
 HARD = "?permanent=true"
 CHANGES: list[tuple[str, list[Callable[[Registry], Answer]]]] = [
     ("soft delete of a version", [delete("/subjects/a/versions/1")]),
@@ -125,6 +136,13 @@ CHANGES: list[tuple[str, list[Callable[[Registry], Answer]]]] = [
     ("number given again", [delete("/subjects/a"), delete(f"/subjects/a{HARD}"), register("a", STRING)]),
     ("a new version", [put("/config/a", {"compatibility": "NONE"}), register("a", STRING)]),
     ("revival", [delete("/subjects/a"), register("b", USER_1), register("a", USER_1)]),
+    ("a new subject", [register("b", USER_1), register(":.c:b", STRING)]),
+    ("a subject again", [delete("/subjects/a"), register("a", STRING)]),
+    ("a subject again, with references", [register("b", FIXED), delete("/subjects/a"), refer("a")]),
+    (
+        "a subject again, by an import",
+        [delete("/subjects/a"), put("/mode/a?force=true", {"mode": "IMPORT"}), bring("a", 9)],
+    ),
     ("level", [put("/config/a", {"compatibility": "FULL"})]),
     ("level of all", [put("/config", {"compatibility": "NONE"})]),
     ("mode", [put("/mode/a", {"mode": "READONLY"})]),
@@ -135,6 +153,9 @@ QUESTIONS = [
     ("GET", "/schemas/ids/1", None),
     ("GET", "/schemas/ids/2", None),
     ("GET", "/schemas/ids/1?subject=a", None),
+    ("GET", "/subjects", None),
+    ("GET", "/subjects?deleted=true", None),
+    ("GET", "/subjects?deletedOnly=true&subjectPrefix=a", None),
     ("GET", "/subjects/a/versions", None),
     ("GET", "/subjects/a/versions?deleted=true", None),
     ("GET", "/subjects/a/versions/1", None),

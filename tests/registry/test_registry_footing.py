@@ -12,7 +12,7 @@ from registry.domain import LATEST
 from registry.names import EVERYTHING
 from registry.storage import footing
 from registry.storage.database import Conflict, sqlite_url
-from registry.storage.footing import LEASE_MARGIN_S, LEASE_S, RESTS_ON, Footing, ServedDatabase, noting
+from registry.storage.footing import ALL_SUBJECTS, LEASE_MARGIN_S, LEASE_S, RESTS_ON, Footing, ServedDatabase, noting
 from registry.storage.repository import Repository
 
 
@@ -51,7 +51,6 @@ READS: list[tuple[str, Callable[[Repository], Any], tuple[str, ...] | None]] = [
     ("two subjects", lambda repository: [repository.version_numbers(name) for name in "ab"], ("a", "b")),
     ("versions of a subject", lambda repository: repository.versions(subject="a"), ("a",)),
     ("versions of all", lambda repository: repository.versions(wanted=EVERYTHING), None),
-    ("subjects", lambda repository: repository.subjects(), None),
     ("contexts", lambda repository: repository.contexts(), None),
     ("highest id", lambda repository: repository.schema_id_max("."), None),
     ("a schema that is missing", lambda repository: repository.schema(".", 1), None),
@@ -66,6 +65,14 @@ def test_what_a_read_rests_on(
 ) -> None:
     expected = None if subjects is None else Footing(1, tuple(state(database, name) for name in subjects))
     assert rests_on(database, read) == expected
+
+
+def test_a_list_of_subjects_rests_on_their_number(database: ServedDatabase) -> None:
+    expected = Footing(1, ((ALL_SUBJECTS, 2), state(database, "a")))
+    assert (
+        rests_on(database, lambda repository: repository.subjects(), lambda repository: repository.version_numbers("a"))
+        == expected
+    )
 
 
 def test_the_newest_version_rests_on_its_subject_and_a_number_on_the_registry_alone() -> None:
