@@ -58,6 +58,7 @@ logger = logging.getLogger(__name__)
 PERIOD_MS = {"hour": 3_600_000, "day": 86_400_000}
 ID_HEADER = VALUE_HEADER.encode()
 UNKNOWN_IDS_MAX = 1_000  # told of one range: enough to ask for together, few enough to travel
+LOOK_AHEAD_BYTES_MAX = 64 * 1024 * 1024  # for these ids; all of it is read again
 
 BROKER, WRITTEN, QUARANTINED = 0, 3, 6
 """Where a window's nine numbers hold count, bytes and fingerprint of each kind."""
@@ -241,14 +242,15 @@ class _RangeWork:
         once and not one after the other."""
         found = {first: None}
         with contextlib.suppress(KafkaError):  # whoever reads on from here will meet it
-            for records in self._batches(fetch, Tally(self.tally.position)):
+            ahead = Tally(self.tally.position)
+            for records in self._batches(fetch, ahead):
                 for _, _, _, value, headers in records:
                     if value is None:
                         continue
                     message = framed(value, headers)
                     if not isinstance(message, BadMessage) and not self._projection.knows(message[0]):
                         found[message[0]] = None
-                if len(found) >= UNKNOWN_IDS_MAX:
+                if len(found) >= UNKNOWN_IDS_MAX or ahead.bytes_read >= LOOK_AHEAD_BYTES_MAX:
                     break
         return tuple(found)[:UNKNOWN_IDS_MAX]
 

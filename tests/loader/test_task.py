@@ -232,6 +232,15 @@ def test_the_unknown_ids_from_there_on_are_told_too(
     assert run(offsets(0, 6)).ranges[0].unknown_ids == (9, 7)
 
 
+def test_no_more_than_so_much_is_read_ahead_for_unknown_ids(
+    run: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_module, "LOOK_AHEAD_BYTES_MAX", 1)
+    for n, schema_id in enumerate((9, 8, 7)):
+        cluster.put(0, {n: message(n, schema_id=schema_id)})
+    assert run(offsets(0, 3)).ranges[0].unknown_ids == (9,)
+
+
 def test_an_error_in_the_middle_gives_back_what_came_before(run: Run, cluster: Cluster, tmp_path: Path) -> None:
     cluster.put(0, {n: message(n) for n in range(3)})
     cluster.failures[TopicPartition("orders", 0), 3] = OffsetOutOfRange("broker b:1 has lost it")
