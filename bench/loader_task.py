@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from avro_schema import frame, parse_schema
 from loader import task as task_module
 from loader.build import current_build
-from loader.kafka_client import FetchSlice
+from loader.kafka.client import FetchSlice
 from loader.load_schema import EMPTY, fold
 from loader.work_unit import OffsetRange, TaskSettings, TopicPartition, TopicPlan, WorkUnit
 

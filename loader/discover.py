@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from loader.work_unit import TopicPartition
 
 if TYPE_CHECKING:
-    from loader.kafka_client import ClusterMetadata, OffsetAnswers
+    from loader.kafka.client import ClusterMetadata, OffsetAnswers
 
 NEVER_LOADED = re.compile(r"__.*|_schemas")
 """Topics that belong to the brokers and to a Confluent registry."""

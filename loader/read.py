@@ -21,9 +21,9 @@ from enum import StrEnum
 
 import crc32c
 
-from loader.decompress import DecompressionError, decompress
 from loader.errors import CorruptBatch, KafkaUnavailable
-from loader.kafka_client import AbortedTransaction, FetchSlice
+from loader.kafka.client import AbortedTransaction, FetchSlice
+from loader.kafka.decompress import DecompressionError, decompress
 from loader.work_unit import OffsetRange
 
 HEADER = struct.Struct(">qiibIhiqqqhii")

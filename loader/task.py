@@ -26,7 +26,7 @@ from avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
 from loader.build import current_build
 from loader.container import SYNC_BYTES, ContainerFormat
 from loader.errors import KafkaError, LogChanged
-from loader.kafka_client import FetchSlice, KafkaCluster
+from loader.kafka.client import FetchSlice, KafkaCluster
 from loader.kafka_column import TIME_MS_MAX, compile_suffix
 from loader.load_schema import load_schema_with_kafka
 from loader.native import BadBody, UnreadableValue

@@ -31,7 +31,7 @@ from loader.followers.files import FilesFollower
 from loader.followers.group_offsets import GroupOffsetsFollower
 from loader.followers.partitions import PartitionsFollower
 from loader.followers.schema import SchemaFollower, TableSettings
-from loader.kafka_client import KafkaCluster
+from loader.kafka.client import KafkaCluster
 from loader.layout import LOG_FOLDER
 from loader.load_plan import PlanSettings
 from loader.load_schema import load_schema_with_kafka

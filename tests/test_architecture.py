@@ -19,7 +19,7 @@ MAY_IMPORT_ROOMS: dict[str, tuple[str, ...]] = {
     "compat": ("avro_schema", "hive_ddl.types", "hive_ddl.names"),
     "hive_ddl": ("avro_schema",),
     "registry": ("avro_schema", "compat"),
-    "broker": ("loader.decompress",),
+    "broker": ("loader.kafka.decompress",),
     "loader": ("avro_schema", "registry.client", "registry.errors", "hive_ddl", "audit"),
     "audit": (),
     "pipeline": ROOMS,

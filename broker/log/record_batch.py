@@ -20,7 +20,7 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from broker.config import LEADER_EPOCH
 from broker.errors import RequestRefused
 from broker.protocol.error_codes import ErrorCode
-from loader.decompress import DecompressionError, decompress
+from loader.kafka.decompress import DecompressionError, decompress
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size

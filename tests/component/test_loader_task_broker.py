@@ -16,7 +16,7 @@ from kafka import KafkaProducer
 from avro_schema import frame, parse_schema
 from loader.build import current_build
 from loader.errors import KafkaUnavailable
-from loader.kafka_client import KafkaCluster
+from loader.kafka.client import KafkaCluster
 from loader.load_schema import EMPTY, fold
 from loader.task import run_work_unit
 from loader.work_unit import OffsetRange, TaskSettings, TopicPartition, TopicPlan, UnitResult, WorkUnit

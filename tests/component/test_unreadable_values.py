@@ -26,7 +26,7 @@ from hive_ddl.table import desired_table, local_location
 from loader import task as task_module
 from loader.build import current_build
 from loader.container import ContainerFormat
-from loader.kafka_client import FetchSlice
+from loader.kafka.client import FetchSlice
 from loader.load_schema import EMPTY, TIMESTAMP_MS_MAX, fold, load_schema_with_kafka
 from loader.native.encode import encode_bytes, encode_long
 from loader.quarantine import SCHEMA as QUARANTINE_SCHEMA

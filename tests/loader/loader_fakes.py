@@ -21,7 +21,7 @@ from loader.followers.files import FilesFollower
 from loader.followers.group_offsets import GroupOffsetsFollower
 from loader.followers.partitions import PartitionsFollower
 from loader.followers.schema import SchemaFollower, TableSettings
-from loader.kafka_client import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
+from loader.kafka.client import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
 from loader.layout import LOG_FOLDER
 from loader.load_plan import PlanSettings
 from loader.run import Ports, RunSettings

@@ -28,10 +28,10 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 
-from loader import kafka_client
 from loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
-from loader.kafka_client import AbortedTransaction, KafkaCluster, PartitionMetadata
-from loader.kafka_wire import parse_bootstrap_servers
+from loader.kafka import client as kafka_client
+from loader.kafka.client import AbortedTransaction, KafkaCluster, PartitionMetadata
+from loader.kafka.wire import parse_bootstrap_servers
 from loader.work_unit import TopicPartition
 
 TP = TopicPartition("orders", 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from loader.discover import discover
-from loader.kafka_client import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
+from loader.kafka.client import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
 from loader.work_unit import TopicPartition
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import CorruptBatch, KafkaUnavailable, OffsetOutOfRange
-from loader.kafka_client import AbortedTransaction, FetchSlice
+from loader.kafka.client import AbortedTransaction, FetchSlice
 from loader.native.encode import encode_long
 from loader.read import NO_HEADERS, Record, Tally, batches, headers_of, read_range, records_of
 from loader.work_unit import OffsetRange, TopicPartition

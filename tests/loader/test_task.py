@@ -18,7 +18,7 @@ from loader import task as task_module
 from loader import write
 from loader.build import current_build
 from loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange
-from loader.kafka_client import FetchSlice
+from loader.kafka.client import FetchSlice
 from loader.load_schema import EMPTY, fold
 from loader.quarantine import read_rows
 from loader.task import Buckets, run_work_unit

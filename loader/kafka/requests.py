@@ -23,7 +23,7 @@ from kafka.protocol.metadata import (
 )
 
 from loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
-from loader.kafka_wire import NONE, Connection, Message, error_name
+from loader.kafka.wire import NONE, Connection, Message, error_name
 from loader.work_unit import TopicPartition
 
 METADATA_VERSION = 12

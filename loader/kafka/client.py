@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from loader.errors import KafkaError, KafkaUnavailable
-from loader.kafka_requests import (
+from loader.kafka.requests import (
     EARLIEST,
     LATEST,
     MOVED,
@@ -33,7 +33,7 @@ from loader.kafka_requests import (
     find_coordinator,
     list_offsets,
 )
-from loader.kafka_wire import NONE, Connection, close_all, error_name, parse_bootstrap_servers
+from loader.kafka.wire import NONE, Connection, close_all, error_name, parse_bootstrap_servers
 from loader.work_unit import TopicPartition
 
 __all__ = [
