@@ -9,9 +9,9 @@ FILES_MAX = 4096
 """Log files kept open: the others are opened again when they are used."""
 CONNECTIONS_MAX = 4096
 """More are closed at once: each costs a descriptor and a buffer."""
-ACCEPTED_AT_ONCE = 256
-"""Connections that are taken up before one too many of them can be closed."""
-SPARE = ACCEPTED_AT_ONCE + 64  # and what is open for a moment: indexes, snapshots, the topic file
+ACCEPTED_AT_ONCE = 32
+"""Connections taken up in one round of the event loop; one too many is closed some four rounds later."""
+SPARE = 8 * ACCEPTED_AT_ONCE + 64  # and what is open for a moment: indexes, snapshots, the topic file
 LEAST = 32
 
 

@@ -26,6 +26,7 @@ from kafka.protocol.schemas.fields.struct import StructField
 from kafka.protocol.schemas.fields.struct_array import StructArrayField
 
 from broker.config import BrokerConfig
+from broker.connection import IDLE_S
 from broker.coordinator import coordinator as coordinator_module
 from broker.coordinator.members import Protocol
 from broker.coordinator.messages import JoinRequest
@@ -39,7 +40,7 @@ from broker.node import BrokerNode
 from broker.protocol.api_versions import BY_KEY, FETCH, METADATA, PRODUCE, ROWS
 from broker.protocol.error_codes import ErrorCode
 from broker.protocol.framing import CONTROL_FRAME_BYTES_MAX
-from broker.server import IDLE_S, BrokerServer
+from broker.server import BrokerServer
 
 REQUESTS: dict[int, Any] = {
     cls.API_KEY: cls
@@ -320,11 +321,11 @@ def test_connections_that_stay_silent_are_closed_but_not_while_they_wait(tmp_pat
         half[1].write(request_bytes(METADATA, 1)[:7])
         waiting_reader, waiting = await asyncio.open_connection(host, port)
         waiting.write(fetch_bytes(b"t", 250_000))
-        await until(lambda: any(each.has_pending for each in server.connections))
+        await until(lambda: any(each.has_pending for each in server.connections.open))
         now_s = asyncio.get_running_loop().time()
-        server.close_idle(now_s + IDLE_S - 1)
-        assert len(server.connections) == 3
-        server.close_idle(now_s + IDLE_S + 60)
+        server.connections.close_idle(now_s + IDLE_S - 1)
+        assert len(server.connections.open) == 3
+        server.connections.close_idle(now_s + IDLE_S + 60)
         assert [await reader.read() for reader, _ in (silent, half)] == [b"", b""]
         log = server.node.log("t", 0)
         append(log, batch(b"x"))
@@ -336,7 +337,7 @@ def test_connections_that_stay_silent_are_closed_but_not_while_they_wait(tmp_pat
 
 
 def test_the_client_that_has_not_read_for_longest_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.server.UNREAD_BYTES_MAX", 10_000_000)
+    monkeypatch.setattr("broker.connection.UNREAD_BYTES_MAX", 10_000_000)
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
         server.node.create_topic("t", 1, {})
@@ -347,9 +348,9 @@ def test_the_client_that_has_not_read_for_longest_is_closed(tmp_path: Path, monk
             lazy.append(await asyncio.open_connection(host, port, limit=1))
             lazy[-1][1].write(fetch_bytes(b"t", 0) * 5)
             if count == 1:
-                await until(lambda: len(server.unread) == 1)
-                first = next(iter(server.unread))
-        await until(lambda: first not in server.connections)
+                await until(lambda: len(server.connections.unread) == 1)
+                first = next(iter(server.connections.unread))
+        await until(lambda: first not in server.connections.open)
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(request_bytes(18, 0))
         assert len(await reader.readexactly(4)) == 4
@@ -360,17 +361,17 @@ def test_the_client_that_has_not_read_for_longest_is_closed(tmp_path: Path, monk
 
 
 def test_half_requests_have_a_largest_size_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.server.RECEIVED_BYTES_MAX", 4_000_000)
+    monkeypatch.setattr("broker.connection.RECEIVED_BYTES_MAX", 4_000_000)
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
         clients = [await asyncio.open_connection(host, port) for _ in range(3)]
         for _, writer in clients:
             writer.write(struct.pack(">ihhih", 50_000_000, PRODUCE, 3, 7, -1) + bytes(3_000_000))
-        await until(lambda: len(server.connections) < 3)
+        await until(lambda: len(server.connections.open) < 3)
         for _, writer in clients:
             writer.transport.abort()
-        await until(lambda: not server.connections)
-        assert server.received_bytes == 0
+        await until(lambda: not server.connections.open)
+        assert server.connections.received_bytes == 0
 
     with_server(tmp_path, work)
 
@@ -390,9 +391,9 @@ def test_a_burst_of_requests_is_answered_whole(tmp_path: Path) -> None:
 
 def test_one_connection_too_many_is_closed(tmp_path: Path) -> None:
     async def work(server: BrokerServer, host: str, port: int) -> None:
-        server.connections_max = 1
+        server.connections.count_max = 1
         _, kept = await asyncio.open_connection(host, port)
-        await until(lambda: len(server.connections) == 1)
+        await until(lambda: len(server.connections.open) == 1)
         reader, writer = await asyncio.open_connection(host, port)
         assert await reader.read() == b""
         writer.close()

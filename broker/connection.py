@@ -1,0 +1,313 @@
+"""Sockets: connections, frames, and answers in the order of their requests.
+
+Each connection handles one request at a time. Only produce requests that wait for the disk may overtake the waiting:
+up to IN_FLIGHT_MAX of them are in the log at once, so that a producer's pipelined requests share one fdatasync; their
+answers still go out in order. While a connection is busy, or its client does not read, nothing more is read from it.
+
+Bytes that make no sense close their connection, with a line in the log; nobody else notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import socket
+from collections import deque
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any
+
+from broker import descriptors
+from broker.errors import FrameRefused, ProtocolError
+from broker.handlers.context import RequestContext
+from broker.handlers.dispatch import HANDLERS, Pieces, refuse_version
+from broker.node import BrokerNode
+from broker.protocol.api_versions import BY_KEY, PRODUCE
+from broker.protocol.framing import RequestHeader, frame_length, read_header, response_start
+
+logger = logging.getLogger(__name__)
+
+FIRST_BUFFER_BYTES = 16 * 1024
+"""Of a connection to begin with: there may be thousands that send little."""
+BUFFER_BYTES = 256 * 1024
+"""Of a connection that sends more; beyond it the buffer grows to a large frame and shrinks once that is handled."""
+IN_FLIGHT_MAX = 16
+"""Produce requests of one connection that wait for the disk at once; clients send at most five."""
+FRAMES_AT_ONCE = 64
+"""Of one connection, before the others have their turn."""
+IDLE_S = 600
+"""Without a request or an answer; then the connection is closed, as Kafka does (`connections.max.idle.ms`)."""
+RECEIVED_BYTES_MAX = 1024 * 1024 * 1024
+"""Of half-received requests beyond BUFFER_BYTES each, in all; while there is more, who sends more of one is closed."""
+UNREAD_BYTES = 1024 * 1024
+"""Of answers that a client has not read yet; beyond it no further request of that client is handled."""
+UNREAD_BYTES_MAX = 1024 * 1024 * 1024
+"""Of such answers, in all; beyond it the client that has not read for the longest time is closed."""
+
+
+class Connections:
+    """All connections of a broker, and what they take together. `count_max` may be open at once."""
+
+    def __init__(self, count_max: int = descriptors.CONNECTIONS_MAX) -> None:
+        self.count_max = count_max
+        self.open: set[Connection] = set()
+        self.received_bytes = 0  # of buffers beyond BUFFER_BYTES each
+        self.unread: dict[Connection, None] = {}  # has much to read; who has not read for the longest time is first
+
+    def close_idle(self, now_s: float) -> None:
+        """Closes connections that have been silent for IDLE_S of the loop's clock and wait for nothing."""
+        for connection in tuple(self.open):
+            if now_s - connection.busy_at_s > IDLE_S and not connection.has_pending:
+                connection.drop(f"nothing happened for {IDLE_S} s", logging.DEBUG)
+
+    def note_unread(self, connection: Connection) -> None:
+        """Takes note of a client that has much to read; too much of that in all closes the oldest."""
+        self.unread[connection] = None
+        while (unread_bytes := sum(each.unread_bytes for each in self.unread)) > UNREAD_BYTES_MAX:
+            oldest = next(iter(self.unread))
+            del self.unread[oldest]
+            oldest.drop(f"clients have {unread_bytes} bytes of answers to read")
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An answer whose turn has not come: `pieces` once it is known."""
+
+    header: RequestHeader
+    task: asyncio.Future[Any] | None
+    pieces: Pieces | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client. The bytes in `_buffer[_start:_end]` have been received and not handled."""
+
+    def __init__(self, node: BrokerNode, all_connections: Connections) -> None:
+        self._node, self._all = node, all_connections
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._peer = ("", 0)
+        self._buffer = bytearray(FIRST_BUFFER_BYTES)
+        self._start = self._end = 0
+        self._pending: deque[_Pending] = deque()
+        self._writable = True
+        self._reading = True
+        self.busy_at_s = 0.0
+
+    # asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._peer = (transport.get_extra_info("peername") or ("", 0))[:2]
+        if len(self._all.open) >= self._all.count_max:
+            logger.warning("connection refused peer=%s:%s connections=%d", *self._peer, self._all.count_max)
+            transport.abort()
+            return
+        self.busy_at_s = self._loop.time()
+        transport.set_write_buffer_limits(high=UNREAD_BYTES)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._all.open.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._all.open.discard(self)
+        self._all.unread.pop(self, None)
+        self._resize(0)
+        for pending in self._pending:
+            if pending.task is not None:
+                pending.task.cancel()
+        self._pending.clear()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) > BUFFER_BYTES:
+                self._resize(BUFFER_BYTES)
+        elif self._end == len(self._buffer):
+            self._make_room()
+        return memoryview(self._buffer)[self._end :]
+
+    def _make_room(self) -> None:
+        """Moves what is unhandled to the front, into a larger buffer if the front was full already.
+
+        The buffer grows with the bytes that came, not with the length a client claims.
+        """
+        unhandled = self._buffer[self._start : self._end]
+        size = len(self._buffer) * 2 if len(unhandled) > len(self._buffer) // 2 else len(self._buffer)
+        self._resize(size)
+        self._buffer[: len(unhandled)] = unhandled
+        self._start, self._end = 0, len(unhandled)
+
+    def _resize(self, size: int) -> None:
+        """Takes a new, empty buffer of this size."""
+        self._all.received_bytes += max(size - BUFFER_BYTES, 0) - max(len(self._buffer) - BUFFER_BYTES, 0)
+        self._buffer = bytearray(size)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._end += nbytes
+        self._handle_frames()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self._all.note_unread(self)
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._all.unread.pop(self, None)
+        self._handle_frames()
+
+    # Requests
+
+    def _handle_frames(self) -> None:
+        """Handles every whole frame whose turn it is; reads on only if there was nothing to hold it back."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        handled = 0
+        try:
+            while not transport.is_closing() and self._end - self._start >= 4:
+                view = memoryview(self._buffer)
+                end = self._start + 4 + frame_length(view[self._start : self._end])
+                if end > self._end:
+                    self._check_room()
+                    break
+                frame = view[self._start + 4 : end]
+                header = read_header(frame)
+                if not self._may_handle(header):
+                    self._read_more(False)
+                    return
+                if handled == FRAMES_AT_ONCE:
+                    self._read_more(False)
+                    self._loop.call_soon(self._handle_frames)
+                    return
+                handled += 1
+                self._start = end
+                self.busy_at_s = self._loop.time()
+                self._handle(header, frame)
+        except ProtocolError as error:
+            self.drop(error)
+            return
+        except OSError as error:
+            logger.error("request failed peer=%s:%s error=%s", *self._peer, error)
+            transport.abort()
+            return
+        except Exception:
+            logger.exception("request failed peer=%s:%s", *self._peer)
+            transport.abort()
+            return
+        self._read_more(self._writable)
+
+    def _check_room(self) -> None:
+        if len(self._buffer) > BUFFER_BYTES and self._all.received_bytes > RECEIVED_BYTES_MAX:
+            raise FrameRefused(f"clients have sent {self._all.received_bytes} bytes of unfinished requests")
+
+    def _may_handle(self, header: RequestHeader) -> bool:
+        if not self._writable:
+            return False
+        if not self._pending:
+            return True
+        only_produce = header.api_key == PRODUCE and all(each.header.api_key == PRODUCE for each in self._pending)
+        return only_produce and len(self._pending) < IN_FLIGHT_MAX
+
+    def _read_more(self, wanted: bool) -> None:
+        if self._transport is not None and wanted != self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _handle(self, header: RequestHeader, frame: memoryview) -> None:
+        api = BY_KEY.get(header.api_key)
+        if api is None or not api.serves(header.api_version):
+            self._refuse_version(header, frame)
+            return
+        handler = HANDLERS[header.api_key]
+        request = handler.decode(frame, header.body_at, header.api_version)
+        context = RequestContext(self._node, header.api_version, header.client_id, str(self._peer[0]))
+        result = handler.handle(context, request)
+        if inspect.isawaitable(result):
+            task = asyncio.ensure_future(_awaited(result))
+            self._pending.append(_Pending(header, task))
+            task.add_done_callback(self._answered)
+        elif result is not None:
+            self._send(header, handler.encode(result, header.api_version))
+
+    def _refuse_version(self, header: RequestHeader, frame: memoryview) -> None:
+        pieces = refuse_version(frame, header)
+        if pieces is None:
+            self.drop(f"version {header.api_version} of API key {header.api_key} is not served")
+        elif pieces:
+            self._send(header, pieces)
+
+    def drop(self, reason: object, level: int = logging.WARNING) -> None:
+        """Closes the connection without another word to the client."""
+        logger.log(level, "connection closed peer=%s:%s reason=%s", *self._peer, reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Answers
+
+    def _answered(self, task: asyncio.Future[Any]) -> None:
+        """Sends what is due of the answers that had to wait, and goes on with the requests behind them."""
+        if task.cancelled() or self._transport is None:
+            return
+        while self._pending:
+            first = self._pending[0]
+            if first.task is not None:
+                if not first.task.done():
+                    return
+                error = first.task.exception()
+                if error is not None:
+                    trace = None if isinstance(error, OSError) else error
+                    logger.error("request failed peer=%s:%s error=%s", *self._peer, error, exc_info=trace)
+                    self._transport.abort()
+                    return
+                result = first.task.result()
+                handler = HANDLERS[first.header.api_key]
+                first.pieces = None if result is None else handler.encode(result, first.header.api_version)
+            self._pending.popleft()
+            if first.pieces is not None:
+                self._write(first.header, first.pieces)
+        self._handle_frames()
+
+    def _send(self, header: RequestHeader, pieces: Pieces) -> None:
+        if self._pending:
+            self._pending.append(_Pending(header, None, pieces))
+        else:
+            self._write(header, pieces)
+
+    def _write(self, header: RequestHeader, pieces: Pieces) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self.busy_at_s = self._loop.time()
+        start = response_start(header, sum(len(piece) for piece in pieces))
+        if len(pieces) == 1:
+            self._transport.write(start + pieces[0])
+            return
+        self._transport.write(start)
+        for piece in pieces:
+            self._transport.write(piece)
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    @property
+    def has_pending(self) -> bool:
+        """Does it wait for an answer of ours?"""
+        return bool(self._pending)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
