@@ -11,9 +11,16 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 VERSION = (HERE / "headrace" / "version.py").read_text(encoding="utf-8").split('VERSION = "')[1].split('"')[0]
 
-CODECS = ["lz4>=4.3,<5", "python-snappy>=0.7,<1", "zstandard>=0.23,<1"]
-# What others wrote compressed must be readable, whatever this application writes.
-PRODUCER = ["kafka-python==3.0.12", "fastavro>=1.12,<2", "crc32c>=2.7,<3", *CODECS]
+DECOMPRESSION = ["cramjam>=2.9,<3", "lz4>=4.3,<5", "zstandard>=0.23,<1"]
+# kafka-python's own codecs: what others wrote compressed must be readable, whatever this application writes.
+PRODUCER = [
+    "kafka-python==3.0.12",
+    "fastavro>=1.12,<2",
+    "crc32c>=2.7,<3",
+    "lz4>=4.3,<5",
+    "python-snappy>=0.7,<1",
+    "zstandard>=0.23,<1",
+]
 REGISTRY = [
     "flask>=3.1,<4",
     "sqlalchemy>=2.0.36,<2.2",
@@ -23,11 +30,11 @@ REGISTRY = [
     "prometheus-client>=0.21,<1",
     "psycopg[binary]>=3.2,<4",  # PostgreSQL's driver with its own libpq
 ]
-# The codecs let the broker look inside compressed batches when it is asked for an offset by time.
-BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", *CODECS]
+# The broker looks inside compressed batches when it is asked for an offset by time.
+BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", *DECOMPRESSION]
 LOADER = [
     *PRODUCER,
-    "cramjam>=2.9,<3",
+    *DECOMPRESSION,
     "pyspark==4.3.0",
     "PyHive>=0.7,<0.8",
     "thrift>=0.21,<1",
