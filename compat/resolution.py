@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
@@ -224,9 +225,16 @@ class _Walk:
         self.reader = reader
         self.writer = writer
         self.effort = effort
-        self.reader_names = defined_names(reader)
-        self.writer_names = defined_names(writer)
         self.known: dict[tuple[int, int], _Problems] = {}
+
+    @cached_property
+    def reader_names(self) -> set[Name]:
+        """Asked for at references only: most schemas have none, and finding the names takes as long as the check."""
+        return defined_names(self.reader)
+
+    @cached_property
+    def writer_names(self) -> set[Name]:
+        return defined_names(self.writer)
 
     def run(self, request: _Visit) -> _Problems:
         """Answers a visit and, on the way, every visit that its check asks for; the innermost is the last one."""
