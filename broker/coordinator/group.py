@@ -30,6 +30,8 @@ from broker.protocol.error_codes import ErrorCode
 
 SESSION_TIMEOUT_MS_MIN, SESSION_TIMEOUT_MS_MAX = 6_000, 1_800_000
 """Kafka's bounds: shorter sessions make heartbeats a load, longer ones keep partitions of the dead unread."""
+REBALANCE_TIMEOUT_MS_MIN = 1000
+"""Members that ask for less are given this: nobody could join again in time."""
 NAME_CHARS_MAX = 1000
 """Of a group id, an instance id or a protocol: in UTF-8 they must fit a string's two-byte length with room to spare."""
 MEMBERS_MAX = 1000

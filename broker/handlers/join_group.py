@@ -11,6 +11,7 @@ from typing import Any
 
 from kafka.protocol.consumer import JoinGroupResponse
 
+from broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
 from broker.coordinator.members import Protocol
 from broker.coordinator.messages import JoinRequest, JoinResult
 from broker.handlers.context import RequestContext
@@ -25,7 +26,7 @@ def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
         context.client_id,
         f"/{context.client_host}",
         request.session_timeout_ms,
-        request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms,
+        max(request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms, REBALANCE_TIMEOUT_MS_MIN),
         request.protocol_type or "",
         tuple(Protocol(protocol.name or "", bytes(protocol.metadata or b"")) for protocol in request.protocols or ()),
         needs_known_id=version >= 4,

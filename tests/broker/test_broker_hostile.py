@@ -28,6 +28,7 @@ from kafka.protocol.schemas.fields.struct_array import StructArrayField
 from broker.config import BrokerConfig
 from broker.connection import IDLE_S
 from broker.coordinator import coordinator as coordinator_module
+from broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
 from broker.coordinator.members import Protocol
 from broker.coordinator.messages import JoinRequest
 from broker.errors import MalformedRequest, ProtocolError, RequestRefused
@@ -228,6 +229,26 @@ def test_a_group_that_nobody_joined_is_forgotten(tmp_path: Path) -> None:
         await node.groups.join("promised", join())
         node.groups.keep_house()
         assert set(node.groups.groups) == {"promised"}
+
+    with_node(tmp_path, work)
+
+
+def test_a_rebalance_takes_some_time_whatever_a_member_asks_for(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        cls = REQUESTS[11]
+        protocol = cls.JoinGroupRequestProtocol(version=1, name="range", metadata=b"")
+        request = cls(
+            version=1,
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=-(1 << 31),
+            member_id="",
+            protocol_type="consumer",
+            protocols=[protocol],
+        )
+        await answer(node, 11, 1, bytes(request.encode()))
+        [member] = node.groups.groups["g"].members.values()
+        assert member.rebalance_timeout_ms == REBALANCE_TIMEOUT_MS_MIN
 
     with_node(tmp_path, work)
 
