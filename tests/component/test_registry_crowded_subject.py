@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from postgres_server import PostgresServer
 
 from compat.levels import CompatibilityLevel
 from registry.api.services import Services
@@ -113,6 +114,22 @@ def test_only_new_versions_are_read_of_a_subject_that_was_read_before(processes:
         writer.registration.register("s", request(number), normalize=False)
         reader.lookup.registered("s", request(number), normalize=False, deleted=False)
     assert asked == [0, 1, 2]
+
+
+@pytest.mark.postgres
+def test_a_registration_on_postgres_is_three_statements(postgres_server: PostgresServer) -> None:
+    """What its speed rests on."""
+    database = Database(postgres_server.new_database())
+    database.upgrade()
+    services = Services.of(database, CompatibilityLevel.BACKWARD, lambda: 1, "")
+    services.registration.register("s", request("first"), normalize=False)
+    asked: list[str] = []
+    sa.event.listen(database._engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
+    for subject in ("s", "another"):
+        services.registration.register(subject, request(f"new of {subject}"), normalize=False)
+        assert len(asked) == 3, asked
+        asked.clear()
+    database.close()
 
 
 def rival(services: Services, other: Services, monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
