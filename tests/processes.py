@@ -9,12 +9,14 @@ from pathlib import Path
 
 
 def descendants(pid: int) -> list[int]:
-    """The process, then those it started, depth first."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [pid, *(member for child in children for member in descendants(int(child)))]
+    """The process, then those that any of its threads started, depth first."""
+    found = [pid]
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                for child in (thread / "children").read_text().split():
+                    found += descendants(int(child))
+    return found
 
 
 def command_line(pid: int) -> str:
