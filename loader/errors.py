@@ -14,7 +14,6 @@ LoaderError
 │   ├── OffsetOutOfRange        the log does not hold the offset
 │   ├── LogChanged              the topic was re-created or its leader changed since the range was planned
 │   └── CorruptBatch            bytes that are not the batch they claim to be
-├── SchemasUnavailable          the registry does not answer and what is needed is not cached
 └── PoolFailed                  the tasks could not be run
 """
 
@@ -106,10 +105,6 @@ class LogChanged(KafkaError):
 
 
 class CorruptBatch(KafkaError):
-    pass
-
-
-class SchemasUnavailable(LoaderError):
     pass
 
 

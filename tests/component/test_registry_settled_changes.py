@@ -21,7 +21,6 @@ from registry.storage.repository import Repository
 
 FIXED = '{"type":"fixed","name":"F","size":4}'
 OTHER = '{"type":"fixed","name":"F","size":5}'
-Write = Callable[..., Any]
 
 
 @pytest.fixture
