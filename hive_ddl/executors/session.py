@@ -4,24 +4,17 @@ One process has one session: a JVM cannot be given another metastore afterwards.
 `<data_dir>/logs/spark.log`, so that a command's standard error holds its own lines only; what went wrong comes back
 as one error.
 
-An embedded Derby metastore has one owning JVM. Before a JVM is started for it, the lock that a live owner holds on
-its file is looked at, and the error names the owner; an owner that has just been killed is given a moment to vanish.
+Before a JVM is started for an embedded Derby metastore, its owner is looked for, see `hive_ddl.executors.derby`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 import signal
 import socket
-import struct
-import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -33,21 +26,17 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from hive_ddl.errors import MetastoreUnavailable, SessionFailed
-from hive_ddl.executors.failures import METASTORE_FAILURES, one_line, root_cause
+from hive_ddl.executors.derby import await_derby, derby_holder
+from hive_ddl.executors.failures import METASTORE_FAILURES, root_cause
 from hive_ddl.executors.metastore import new_client
 
 logger = logging.getLogger(__name__)
 
 METASTORE_FOLDER = "metastore"
-DERBY_LOCK_FILE = "dbex.lck"  # Derby holds an exclusive lock of the system on it while it is open
-DERBY_WAIT_S = 8.0  # for an owner that is going away: a JVM notices the end of its Python within a second or two
 CONNECT_TIMEOUT_S = 5.0
 LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is set aside when a session starts
 LOG_FILE: Final = Path("logs") / "spark.log"
 JVM_STOP_TIMEOUT_S = 10.0
-COMMAND_CHARS_MAX = 100
-
-FLOCK_FORMAT = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
 METASTORE_WAREHOUSE = "_hive"
 """Where databases have their folders, below the warehouse. The underscore keeps them apart from topics' folders."""
@@ -92,23 +81,6 @@ BASE_JAVA_OPTIONS = (
 )
 SHORT_LIVED_JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 """A session of a few seconds ends before the second compiler pays off."""
-
-
-@dataclass(frozen=True, slots=True)
-class DerbyHolder:
-    """The process that has a Derby metastore open; pid 0 is one in another container or on another machine.
-
-    `is_orphan`: no Python that started it is seen, so that it may be what is left of a command just killed.
-    """
-
-    pid: int
-    command: str
-    is_orphan: bool = False
-
-    def __str__(self) -> str:
-        if not self.pid:
-            return "another process"
-        return f"process {self.pid} ({self.command})" if self.command else f"process {self.pid}"
 
 
 def open_session(
@@ -234,78 +206,6 @@ def session_properties(
     properties["spark.driver.extraJavaOptions"] = " ".join(java_options)
     properties.setdefault("spark.executor.extraJavaOptions", "-Duser.timezone=UTC")
     return properties
-
-
-def await_derby(database: Path, wait_s: float = DERBY_WAIT_S) -> None:
-    """Returns when no process has the Derby database open.
-
-    Raises:
-        MetastoreUnavailable: one still has after `wait_s`.
-    """
-    deadline = time.monotonic() + wait_s
-    while (holder := derby_holder(database)) is not None:
-        # An orphan is about to end by itself, as a rule; any other owner means to stay.
-        if time.monotonic() > deadline or not holder.is_orphan:
-            raise MetastoreUnavailable(
-                str(database), f"{holder} has it open, and Derby serves one process at a time; end that one, or use "
-                "`headrace up`, which serves everybody"
-            )  # fmt: skip
-        time.sleep(0.1)
-
-
-def derby_holder(database: Path) -> DerbyHolder | None:
-    """Who has the Derby database open, by the lock that Derby takes on a file of it; None when nobody has, and on
-    systems whose locks we cannot ask, where Derby itself will say so later."""
-    if sys.platform != "linux":
-        return None
-    try:
-        descriptor = os.open(database / DERBY_LOCK_FILE, os.O_RDWR)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise MetastoreUnavailable(str(database), f"{error.strerror}: {error.filename}") from error
-    try:
-        question = struct.pack(FLOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
-    except OSError:  # a file system without locks
-        return None
-    finally:
-        os.close(descriptor)
-    kind, _, _, _, pid = struct.unpack(FLOCK_FORMAT, answer)
-    if kind == fcntl.F_UNLCK:
-        return None
-    return _holder(pid)
-
-
-def _holder(pid: int) -> DerbyHolder:
-    """The process that a person would recognise and can end: for a session's JVM, the command that started it."""
-    command = _words(pid)
-    if not command:  # going away, or in another container
-        return DerbyHolder(max(pid, 0), "", is_orphan=True)
-    if Path(command[0]).name == "java":
-        parent = _parent(pid)
-        started_by = _words(parent) if parent is not None and parent > 1 else ()
-        if not started_by or not Path(started_by[0]).name.startswith("python"):
-            return DerbyHolder(pid, "java", is_orphan=True)
-        pid, command = parent or pid, started_by
-    start = command.index("-m") + 1 if "-m" in command else 0
-    return DerbyHolder(max(pid, 0), one_line(" ".join(command[start : start + 4]))[:COMMAND_CHARS_MAX])
-
-
-def _words(pid: int) -> tuple[str, ...]:
-    """The command line of a process; empty where it cannot be seen."""
-    try:
-        return tuple(Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1])
-    except OSError:
-        return ()
-
-
-def _parent(pid: int) -> int | None:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:")), None)
 
 
 def _await_metastore(uri: str) -> None:

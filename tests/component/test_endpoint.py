@@ -19,7 +19,8 @@ from processes import LOOPBACK, descendants, listening
 from pyhive import hive
 
 from hive_ddl.errors import MetastoreUnavailable
-from hive_ddl.executors.session import await_derby, close_session, derby_holder, open_session
+from hive_ddl.executors.derby import await_derby, derby_holder
+from hive_ddl.executors.session import close_session, open_session
 from hive_ddl.executors.spark import SparkExecutor
 from hive_ddl.plan import plan_partitions, plan_table
 from hive_ddl.table import desired_table, local_location
