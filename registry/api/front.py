@@ -94,6 +94,7 @@ class Front:
         self._known = _Lane(THREADS)
         self._strangers = _Lane(STRANGERS_THREADS)
         self._on_end = on_end
+        self._is_ending = False
         self.on_start: Callable[[], Coroutine[Any, Any, None]] | None = None
         """Runs beside the requests for as long as they are answered."""
 
@@ -111,6 +112,7 @@ class Front:
                 beside = None if self.on_start is None else asyncio.create_task(self.on_start())
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
+                self._is_ending = True  # connections that are still open may bring requests
                 if beside is not None:
                     beside.cancel()
                 for lane in (self._known, self._strangers):
@@ -183,6 +185,8 @@ class Front:
         self, scope: Any, said: list[bytes], body: Body, principal: Principal | None
     ) -> tuple[Answer, bool]:
         """The answer, and whether it was kept."""
+        if self._is_ending:
+            return problem(503), False
         is_whole = body.length == len(body.content)
         can_be_kept = is_whole and scope["method"] in KEPT_METHODS
         if can_be_kept and principal is not None:
@@ -209,7 +213,7 @@ class Front:
     async def _applied(self, scope: Any, body: Body | None, principal: Principal | None) -> Answer:
         """What the application answers, which is called in a thread; without a body, whether to receive that."""
         lane = self._strangers if principal is None else self._known
-        if lane.waiting >= WAITING_MAX:
+        if self._is_ending or lane.waiting >= WAITING_MAX:
             return problem(503)
         lane.waiting += 1
         try:

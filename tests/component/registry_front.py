@@ -93,7 +93,8 @@ class RegistryBehindFront(Registry):
         headers = {name.decode().title(): value.decode("latin-1") for name, value in start["headers"]}
         return Answer(start["status"], headers, body["body"].decode())
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """What the server says at a stop, when no request is under way any more."""
         messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
 
         async def receive() -> Any:
@@ -103,6 +104,9 @@ class RegistryBehindFront(Registry):
             pass
 
         self._run(self._front({"type": "lifespan"}, receive, send))
+
+    def close(self) -> None:
+        self.end()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

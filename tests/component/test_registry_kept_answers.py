@@ -323,3 +323,18 @@ def test_an_answer_carries_the_id_of_its_own_request(filled: RegistryBehindFront
     assert "x-request-id" not in {name.lower() for name in without.headers}
     long = filled.call("GET", "/schemas/ids/1", None, {"X-Request-ID": "x" * 201})
     assert "x-request-id" not in {name.lower() for name in long.headers}
+
+
+def test_who_comes_after_the_end_is_told_to_come_back(
+    front: RegistryBehindFront, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema_id = front.registered("a", STRING)
+    assert is_kept(front, "GET", f"/schemas/ids/{schema_id}")
+    front.end()
+    for method, path, body in (
+        ("GET", f"/schemas/ids/{schema_id}", None),
+        ("GET", "/subjects/a/versions/latest", None),
+        ("POST", "/subjects/a/versions", {"schema": USER_1}),
+    ):
+        assert front.call(method, path, body).problem == (503, 503, "HTTP 503 Service Unavailable")
+    assert not caplog.records
