@@ -37,8 +37,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    # Until the parts are started either signal just ends the command; from there on `run_up` has them.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Until the parts are started either signal just ends the command; from there on `run_up` has them. SIGINT is set as
+    # well, because a shell that starts the command in the background has it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         from pipeline.up import UpError, child_environment, run_up
 

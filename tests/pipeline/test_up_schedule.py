@@ -88,12 +88,14 @@ def test_a_ctrl_c_reaches_parts_through_the_supervisor_alone(tmp_path: Path) -> 
 def test_a_stop_before_the_parts_are_started_is_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    before = signal.getsignal(signal.SIGTERM)
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(up, "ensure_java", lambda data_dir: signal.raise_signal(number))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell leaves it to what it starts in the background
     try:
         assert main(["up", "--data-dir", str(tmp_path)]) == 0
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 class FakeLoad:
