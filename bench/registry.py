@@ -117,7 +117,11 @@ def running(command: list[str], url: str) -> Iterator[Running]:
         yield server
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:  # a2wsgi's threads may never end
+            process.kill()
+            process.wait()
 
 
 @contextmanager
