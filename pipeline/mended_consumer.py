@@ -16,7 +16,7 @@ from typing import Any
 from kafka import KafkaConsumer
 
 
-class MendedConsumer(KafkaConsumer):  # type: ignore[misc]
+class MendedConsumer(KafkaConsumer):  # type: ignore[misc]  # the client comes without types
     """`KafkaConsumer` without the two defects above; its topics are subscribed to once it stands."""
 
     def __init__(self, **options: Any) -> None:
