@@ -61,6 +61,19 @@ DEV = [
     "xmlschema>=3.4,<5",
 ]
 
+ROOMS = ("avro_schema", "compat", "hive_ddl", "registry", "broker", "loader", "audit", "pipeline")
+"""Folders of the checkout that are packages below `headrace`, so that an application gets this one name and no
+`audit` or `pipeline` beside its own."""
+
+FOLDERS = {
+    "headrace": "headrace",
+    **{f"headrace.{room}": room for room in ROOMS},
+    # The migrations stand in the top-level folder `alembic`, where a developer looks for them. As a package of that
+    # name they would end up inside the library's own folder, so they are installed below the room that runs them.
+    "headrace.registry.storage.migrations": "alembic",
+    "headrace.registry.storage.migrations.versions": "alembic/versions",
+}
+
 setup(
     name="headrace",
     version=VERSION,
@@ -70,33 +83,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     packages=[
-        *find_packages(
-            include=[
-                f"{room}{sub}"
-                for room in (
-                    "avro_schema",
-                    "compat",
-                    "hive_ddl",
-                    "registry",
-                    "broker",
-                    "loader",
-                    "audit",
-                    "pipeline",
-                    "headrace",
-                )
-                for sub in ("", ".*")
-            ]
-        ),
-        # The migrations stand in the top-level folder `alembic`, where a developer looks for them. In a wheel that
-        # name would be the library's own folder, so they are installed below the room that runs them.
-        "registry.storage.migrations",
-        "registry.storage.migrations.versions",
+        *FOLDERS,
+        *(f"{name}.{sub}" for name, folder in FOLDERS.items() for sub in find_packages(str(HERE / folder))),
     ],
-    package_dir={
-        "registry.storage.migrations": "alembic",
-        "registry.storage.migrations.versions": "alembic/versions",
-    },
-    package_data={"pipeline.demo": ["schemas/*.avsc"]},
+    package_dir=FOLDERS,
+    package_data={"headrace.pipeline.demo": ["schemas/*.avsc"]},
     entry_points={"console_scripts": ["headrace = headrace.cli:main"]},
     extras_require={
         "producer": PRODUCER,

@@ -7,7 +7,7 @@ engine sees to; a migration that fails therefore leaves nothing behind.
 
 from alembic import context
 
-from registry.storage.models import Base
+from headrace.registry.storage.models import Base
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final
 
-from audit.window import window_start
+from headrace.audit.window import window_start
 
 FINGERPRINT_MASK: Final = (1 << 64) - 1
 _KEY_LENGTH: Final = struct.Struct(">i")

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import fastavro
 
-from audit.row import AuditRow
-from audit.schema import AUDIT_SCHEMA, to_message
+from headrace.audit.row import AuditRow
+from headrace.audit.schema import AUDIT_SCHEMA, to_message
 
 _PREFIX: Final = struct.Struct(">bi")
 

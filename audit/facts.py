@@ -8,9 +8,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from audit.count import FINGERPRINT_MASK
-from audit.row import Outcome
-from audit.window import WINDOW_MS
+from headrace.audit.count import FINGERPRINT_MASK
+from headrace.audit.row import Outcome
+from headrace.audit.window import WINDOW_MS
 
 
 class CountedRow(NamedTuple):

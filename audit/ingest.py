@@ -13,11 +13,11 @@ import fastavro
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from audit.emit import plain_schema
-from audit.errors import BadAuditMessage, IngestFailed
-from audit.row import AuditRow
-from audit.schema import AUDIT_SCHEMA, from_message
-from audit.store import AuditStore
+from headrace.audit.emit import plain_schema
+from headrace.audit.errors import BadAuditMessage, IngestFailed
+from headrace.audit.row import AuditRow
+from headrace.audit.schema import AUDIT_SCHEMA, from_message
+from headrace.audit.store import AuditStore
 
 logger = logging.getLogger(__name__)
 

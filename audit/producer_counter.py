@@ -23,10 +23,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from audit.count import FINGERPRINT_MASK, message_hash
-from audit.row import AuditRow, Outcome, Tier, counted_row_id
-from audit.spool import SLOTS, Spool
-from audit.window import WINDOW_MS, window_start
+from headrace.audit.count import FINGERPRINT_MASK, message_hash
+from headrace.audit.row import AuditRow, Outcome, Tier, counted_row_id
+from headrace.audit.spool import SLOTS, Spool
+from headrace.audit.window import WINDOW_MS, window_start
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Final
 
-from audit.facts import Count, WindowFacts
-from audit.offsets import CONTIGUOUS, OffsetCheck, ranges_text
-from audit.window import duration_text, many
+from headrace.audit.facts import Count, WindowFacts
+from headrace.audit.offsets import CONTIGUOUS, OffsetCheck, ranges_text
+from headrace.audit.window import duration_text, many
 
 COMPLETE_SHARE: Final = (999, 1000)
 """A window counts as complete for the measure of latency from this share of its messages on."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.reconcile import FINDINGS, SEVERITY, State, TopicVerdict, WindowVerdict
-from audit.window import duration_text, many, time_text
+from headrace.audit.reconcile import FINDINGS, SEVERITY, State, TopicVerdict, WindowVerdict
+from headrace.audit.window import duration_text, many, time_text
 
 WINDOWS_SHOWN: Final = 20
 """Windows listed per topic in the text: more than that are one event seen many times."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from audit.count import FINGERPRINT_MASK
-from audit.window import WINDOW_MS, window_start
+from headrace.audit.count import FINGERPRINT_MASK
+from headrace.audit.window import WINDOW_MS, window_start
 
 ANY_PARTITION: Final = -1
 """The partition of a row that is not about one, and the start and end that go with it."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from audit.count import FINGERPRINT_MASK
-from audit.errors import BadAuditMessage
-from audit.row import AuditRow, Outcome, Tier
-from audit.window import WINDOW_MS
+from headrace.audit.count import FINGERPRINT_MASK
+from headrace.audit.errors import BadAuditMessage
+from headrace.audit.row import AuditRow, Outcome, Tier
+from headrace.audit.window import WINDOW_MS
 
 AUDIT_SCHEMA: Final = """{
   "type": "record",

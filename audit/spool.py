@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from audit.row import AuditRow, Outcome, Tier, counted_row_id
+from headrace.audit.row import AuditRow, Outcome, Tier, counted_row_id
 
 logger = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from audit.count import FINGERPRINT_MASK
-from audit.errors import StoreUnavailable
-from audit.facts import CountedRow, WindowFacts, gather
-from audit.offsets import OffsetCheck, check_offsets
-from audit.row import AuditRow, Outcome, Tier
-from audit.schema import signed64
+from headrace.audit.count import FINGERPRINT_MASK
+from headrace.audit.errors import StoreUnavailable
+from headrace.audit.facts import CountedRow, WindowFacts, gather
+from headrace.audit.offsets import OffsetCheck, check_offsets
+from headrace.audit.row import AuditRow, Outcome, Tier
+from headrace.audit.schema import signed64
 
 DATABASE_NAME: Final = "audit.db"
 FORMAT: Final = 1

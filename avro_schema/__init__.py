@@ -1,16 +1,16 @@
 """Avro 1.12 schemas as immutable values: parsing with positions, texts, fingerprints, message framing and time."""
 
-from avro_schema.defaults import default_datum, default_problem
-from avro_schema.errors import AvroSchemaError, FramingError, MessageTimeError, SchemaParseError
-from avro_schema.fingerprint import (
+from headrace.avro_schema.defaults import default_datum, default_problem
+from headrace.avro_schema.errors import AvroSchemaError, FramingError, MessageTimeError, SchemaParseError
+from headrace.avro_schema.fingerprint import (
     crc64_avro,
     fingerprint_crc64,
     fingerprint_md5,
     fingerprint_sha256,
     parsing_canonical_form,
 )
-from avro_schema.message_time import TimeField, check_time_property, find_time_field
-from avro_schema.model import (
+from headrace.avro_schema.message_time import TimeField, check_time_property, find_time_field
+from headrace.avro_schema.model import (
     NO_DEFAULT,
     NOWHERE,
     Array,
@@ -33,10 +33,10 @@ from avro_schema.model import (
     Type,
     Union,
 )
-from avro_schema.parse import parse_schema
-from avro_schema.text import canonical_text, normalized_text, schema_to_json, self_contained_text
-from avro_schema.walk import children, defined_names, walk, walk_type
-from avro_schema.wire import Framed, frame, unframe
+from headrace.avro_schema.parse import parse_schema
+from headrace.avro_schema.text import canonical_text, normalized_text, schema_to_json, self_contained_text
+from headrace.avro_schema.walk import children, defined_names, walk, walk_type
+from headrace.avro_schema.wire import Framed, frame, unframe
 
 __all__ = [
     "NOWHERE",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from avro_schema.model import (
+from headrace.avro_schema.model import (
     Array,
     Enum,
     Field,

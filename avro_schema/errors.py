@@ -8,7 +8,7 @@ AvroSchemaError
 
 from __future__ import annotations
 
-from avro_schema.model import NOWHERE, Position
+from headrace.avro_schema.model import NOWHERE, Position
 
 
 class AvroSchemaError(Exception):

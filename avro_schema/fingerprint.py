@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 
-from avro_schema.model import (
+from headrace.avro_schema.model import (
     Array,
     Enum,
     Fixed,

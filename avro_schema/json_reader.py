@@ -17,8 +17,8 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from avro_schema.errors import SchemaParseError
-from avro_schema.model import JsonValue, Position
+from headrace.avro_schema.errors import SchemaParseError
+from headrace.avro_schema.model import JsonValue, Position
 
 TEXT_CHARS_MAX = 4_000_000
 """Longest schema text that is read; Kafka and every registry refuse far shorter ones."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from avro_schema.model import JsonValue, LogicalType
+from headrace.avro_schema.model import JsonValue, LogicalType
 
 LOGICAL_TYPES: Mapping[str, frozenset[str]] = {
     "big-decimal": frozenset({"bytes"}),

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from avro_schema.errors import MessageTimeError
-from avro_schema.model import Primitive, PrimitiveType, Record, Schema, Type, Union
+from headrace.avro_schema.errors import MessageTimeError
+from headrace.avro_schema.model import Primitive, PrimitiveType, Record, Schema, Type, Union
 
 TIME_PROPERTY = "headrace.time"
 """The metadata property of a subject that names the time field, as a path with dots."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from avro_schema.model import Name, PrimitiveType
+from headrace.avro_schema.model import Name, PrimitiveType
 
 PRIMITIVES: dict[str, PrimitiveType] = {kind.value: kind for kind in PrimitiveType}
 

@@ -15,11 +15,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NoReturn
 
-from avro_schema.defaults import DefaultCheck, shown
-from avro_schema.errors import SchemaParseError
-from avro_schema.json_reader import Document, JsonObject, item_offset, plain, read_json
-from avro_schema.logical import logical_type
-from avro_schema.model import (
+from headrace.avro_schema.defaults import DefaultCheck, shown
+from headrace.avro_schema.errors import SchemaParseError
+from headrace.avro_schema.json_reader import Document, JsonObject, item_offset, plain, read_json
+from headrace.avro_schema.logical import logical_type
+from headrace.avro_schema.model import (
     NO_DEFAULT,
     Array,
     Enum,
@@ -38,9 +38,9 @@ from avro_schema.model import (
     Type,
     Union,
 )
-from avro_schema.names import COMPLEX_TYPES, NAME_RULE, PRIMITIVES, full_name, is_name, name_problem
-from avro_schema.quick_json import read_quickly
-from avro_schema.text import canonical_text
+from headrace.avro_schema.names import COMPLEX_TYPES, NAME_RULE, PRIMITIVES, full_name, is_name, name_problem
+from headrace.avro_schema.quick_json import read_quickly
+from headrace.avro_schema.text import canonical_text
 
 NODES_MAX = 200_000
 """Most types in one schema; a text near the reader's limit stays below it only if it is a schema people wrote."""

@@ -12,8 +12,8 @@ import json
 import math
 from typing import Any, Final, NoReturn
 
-from avro_schema.errors import SchemaParseError
-from avro_schema.json_reader import (
+from headrace.avro_schema.errors import SchemaParseError
+from headrace.avro_schema.json_reader import (
     DEPTH_MAX,
     NUMBER_CHARS_MAX,
     TEXT_CHARS_MAX,
@@ -22,7 +22,7 @@ from avro_schema.json_reader import (
     JsonObject,
     read_json,
 )
-from avro_schema.model import JsonValue, Position
+from headrace.avro_schema.model import JsonValue, Position
 
 
 class QuickDocument(Document):

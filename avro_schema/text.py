@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from avro_schema.model import (
+from headrace.avro_schema.model import (
     Array,
     Enum,
     Field,
@@ -35,8 +35,8 @@ from avro_schema.model import (
     Type,
     Union,
 )
-from avro_schema.names import qualified
-from avro_schema.walk import defined_names
+from headrace.avro_schema.names import qualified
+from headrace.avro_schema.walk import defined_names
 
 
 def canonical_text(schema: Schema) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from avro_schema.model import Array, Enum, Fixed, Map, Name, Record, Schema, Type, Union
+from headrace.avro_schema.model import Array, Enum, Fixed, Map, Name, Record, Schema, Type, Union
 
 
 def walk(schema: Schema) -> Iterator[Type]:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from avro_schema.errors import FramingError
+from headrace.avro_schema.errors import FramingError
 
 MAGIC_ID = 0
 MAGIC_GUID = 1

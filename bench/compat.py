@@ -24,9 +24,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from avro_schema import parse_schema
-from avro_schema.json_reader import read_json
-from compat import CompatibilityLevel, VersionedSchema, check_level
+from headrace.avro_schema import parse_schema
+from headrace.avro_schema.json_reader import read_json
+from headrace.compat import CompatibilityLevel, VersionedSchema, check_level
 
 FIELDS = 40
 CHANGED_EVERY = 50

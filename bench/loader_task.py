@@ -14,22 +14,18 @@ import io
 import json
 import random
 import statistics
-import sys
 import tempfile
 import time
-from pathlib import Path
 
 import fastavro
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from avro_schema import frame, parse_schema
-from loader import task as task_module
-from loader.build import current_build
-from loader.kafka.client import FetchSlice
-from loader.load_schema import EMPTY, fold
-from loader.work_unit import OffsetRange, TaskSettings, TopicPartition, TopicPlan, WorkUnit
+from headrace.avro_schema import frame, parse_schema
+from headrace.loader import task as task_module
+from headrace.loader.build import current_build
+from headrace.loader.kafka.client import FetchSlice
+from headrace.loader.load_schema import EMPTY, fold
+from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPartition, TopicPlan, WorkUnit
 
 HEADER = {
     "type": "record",

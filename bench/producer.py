@@ -22,8 +22,8 @@ from typing import Any
 import fastavro
 from kafka import KafkaProducer
 
+from headrace.pipeline.producer import BATCH_BYTES, Producer
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
-from pipeline.producer import BATCH_BYTES, Producer
 
 SCHEMA = {
     "type": "record",

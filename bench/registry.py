@@ -30,14 +30,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT / "tests"))
 
 import sqlalchemy as sa  # noqa: E402
 
 from bench.support.registry_load import CONTENT_TYPE, GENERATOR, Load, Rate, run_load  # noqa: E402
 from bench.support.registry_servers import SERVERS  # noqa: E402
-from registry.storage.database import Database  # noqa: E402
-from registry.storage.models import ContextRow, SchemaRow, SubjectRow, VersionRow  # noqa: E402
+from headrace.registry.storage.database import Database  # noqa: E402
+from headrace.registry.storage.models import ContextRow, SchemaRow, SubjectRow, VersionRow  # noqa: E402
 
 SUBJECTS = 10_000
 SCHEMAS_IN_MEMORY = 50_000

@@ -18,13 +18,13 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
-from broker import descriptors
-from broker.errors import FrameRefused, ProtocolError
-from broker.handlers.context import RequestContext
-from broker.handlers.dispatch import HANDLERS, Pieces, refuse_version
-from broker.node import BrokerNode
-from broker.protocol.api_versions import BY_KEY, PRODUCE
-from broker.protocol.framing import RequestHeader, frame_length, read_header, response_start
+from headrace.broker import descriptors
+from headrace.broker.errors import FrameRefused, ProtocolError
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.handlers.dispatch import HANDLERS, Pieces, refuse_version
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol.api_versions import BY_KEY, PRODUCE
+from headrace.broker.protocol.framing import RequestHeader, frame_length, read_header, response_start
 
 logger = logging.getLogger(__name__)
 

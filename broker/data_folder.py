@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from broker.errors import DataFolderInUse, StartError
+from headrace.broker.errors import DataFolderInUse, StartError
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.error_codes import ErrorCode
 
 REFUSAL_CHARS_MAX = 1000
 

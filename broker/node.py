@@ -19,21 +19,28 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from broker import descriptors
-from broker.config import LEADER_EPOCH, BrokerConfig, FsyncMode
-from broker.coordinator.coordinator import GroupCoordinator
-from broker.data_folder import CLEAN_MARKER, DELETED_FOLDER, lock, remove_folders, remove_orphans, unlink_files
-from broker.errors import RequestRefused
-from broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, PartitionKey, read_checkpoint, write_checkpoint
-from broker.log.files import OpenFiles, sync_folder
-from broker.log.flusher import SYNC_THREADS, Flusher
-from broker.log.partition_log import LogLimits, PartitionLog
-from broker.log.recovery import open_log
-from broker.log.retention import expired_segments
-from broker.producer_ids import ProducerIds
-from broker.protocol.error_codes import ErrorCode
-from broker.topic_config import effective_number
-from broker.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, Topic, TopicStore, check_partition_count, check_topic_name
+from headrace.broker import descriptors
+from headrace.broker.config import LEADER_EPOCH, BrokerConfig, FsyncMode
+from headrace.broker.coordinator.coordinator import GroupCoordinator
+from headrace.broker.data_folder import CLEAN_MARKER, DELETED_FOLDER, lock, remove_folders, remove_orphans, unlink_files
+from headrace.broker.errors import RequestRefused
+from headrace.broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, PartitionKey, read_checkpoint, write_checkpoint
+from headrace.broker.log.files import OpenFiles, sync_folder
+from headrace.broker.log.flusher import SYNC_THREADS, Flusher
+from headrace.broker.log.partition_log import LogLimits, PartitionLog
+from headrace.broker.log.recovery import open_log
+from headrace.broker.log.retention import expired_segments
+from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.topic_config import effective_number
+from headrace.broker.topics import (
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
+    Topic,
+    TopicStore,
+    check_partition_count,
+    check_topic_name,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.errors import CorruptFile
-from broker.log.files import write_atomically
+from headrace.broker.errors import CorruptFile
+from headrace.broker.log.files import write_atomically
 
 FILE_NAME = "producer-ids"
 BLOCK_SIZE = 1000

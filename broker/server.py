@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 
-from broker import descriptors
-from broker.config import BrokerConfig
-from broker.connection import Connection, Connections
-from broker.errors import AddressUnusable, DiskFailed
-from broker.node import BrokerNode
+from headrace.broker import descriptors
+from headrace.broker.config import BrokerConfig
+from headrace.broker.connection import Connection, Connections
+from headrace.broker.errors import AddressUnusable, DiskFailed
+from headrace.broker.node import BrokerNode
 
 BACKLOG = 1024
 """Connections that wait to be taken up."""

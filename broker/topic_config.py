@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from broker.config import BrokerConfig
-from broker.errors import RequestRefused
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.config import BrokerConfig
+from headrace.broker.errors import RequestRefused
+from headrace.broker.protocol.error_codes import ErrorCode
 
 MESSAGE_BYTES_LIMIT = 64 * 1024 * 1024
 """What `max.message.bytes` may be raised to: a batch is held in memory while it is handled."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from broker.errors import CorruptFile, RequestRefused
-from broker.log.files import write_atomically
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.errors import CorruptFile, RequestRefused
+from headrace.broker.log.files import write_atomically
+from headrace.broker.protocol.error_codes import ErrorCode
 
 FILE_NAME = "topics.json"
 FORMAT = 1

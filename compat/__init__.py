@@ -1,8 +1,8 @@
 """May this reader schema read what that writer schema wrote? Rules, levels, findings and reports over Avro schemas."""
 
-from compat.confluent import confluent_messages
-from compat.errors import ComparisonTooLarge, CompatError, InvalidLevel
-from compat.finding import (
+from headrace.compat.confluent import confluent_messages
+from headrace.compat.errors import ComparisonTooLarge, CompatError, InvalidLevel
+from headrace.compat.finding import (
     LEVELS,
     CompatibilityLevel,
     Direction,
@@ -13,11 +13,11 @@ from compat.finding import (
     VersionedSchema,
     parse_level,
 )
-from compat.incompatibility import Incompatibility, IncompatibilityType
-from compat.levels import check_level
-from compat.report import json_report, text_report
-from compat.resolution import check_reader_writer
-from compat.rules import RULES, Rule
+from headrace.compat.incompatibility import Incompatibility, IncompatibilityType
+from headrace.compat.levels import check_level
+from headrace.compat.report import json_report, text_report
+from headrace.compat.resolution import check_reader_writer
+from headrace.compat.rules import RULES, Rule
 
 __all__ = [
     "LEVELS",

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compat.errors import InvalidBaselineFile
-from compat.outcome import Checked, Suppressed, count_words
+from headrace.compat.errors import InvalidBaselineFile
+from headrace.compat.outcome import Checked, Suppressed, count_words
 
 FORMAT = 1
 REASON = "known when the check was adopted"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from compat.finding import Severity
-from compat.lints import LINTS
-from compat.rules import RULES
+from headrace.compat.finding import Severity
+from headrace.compat.lints import LINTS
+from headrace.compat.rules import RULES
 
 
 @dataclass(frozen=True, slots=True)

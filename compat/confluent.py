@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from avro_schema import canonical_text
-from compat.finding import Direction, Finding, Report
-from compat.incompatibility import IncompatibilityType
+from headrace.avro_schema import canonical_text
+from headrace.compat.finding import Direction, Finding, Report
+from headrace.compat.incompatibility import IncompatibilityType
 
 OLD_SCHEMA_CHARS_MAX = 10_240
 """The registry cuts the earlier schema in its messages to this length."""

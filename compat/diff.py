@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from avro_schema import (
+from headrace.avro_schema import (
     Array,
     Enum,
     Field,
@@ -25,7 +25,7 @@ from avro_schema import (
     Type,
     Union,
 )
-from compat.words import kind_word, type_fragment
+from headrace.compat.words import kind_word, type_fragment
 
 TEXT_CHARS_MAX = 120
 """Longest value that is shown, such as documentation."""

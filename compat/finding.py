@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from avro_schema import Position, Schema
-from compat.errors import InvalidLevel
-from compat.incompatibility import Incompatibility, IncompatibilityType
-from compat.words import fragment
+from headrace.avro_schema import Position, Schema
+from headrace.compat.errors import InvalidLevel
+from headrace.compat.incompatibility import Incompatibility, IncompatibilityType
+from headrace.compat.words import fragment
 
 
 class Severity(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from avro_schema import Field, Position, Type
+from headrace.avro_schema import Field, Position, Type
 
 
 class IncompatibilityType(StrEnum):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from avro_schema import Schema
-from compat.finding import (
+from headrace.avro_schema import Schema
+from headrace.compat.finding import (
     LEVELS,
     CompatibilityLevel,
     Direction,
@@ -14,9 +14,9 @@ from compat.finding import (
     VersionedSchema,
     parse_level,
 )
-from compat.incompatibility import Incompatibility
-from compat.resolution import Effort, check_reader_writer
-from compat.rules import RULES, Case, Explanation
+from headrace.compat.incompatibility import Incompatibility
+from headrace.compat.resolution import Effort, check_reader_writer
+from headrace.compat.rules import RULES, Case, Explanation
 
 __all__ = ["CompatibilityLevel", "VersionedSchema", "check_level", "parse_level"]
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from avro_schema import Position, SchemaParseError
-from compat.finding import CompatibilityLevel, Direction, Finding, Report, Severity
-from compat.words import field_words
+from headrace.avro_schema import Position, SchemaParseError
+from headrace.compat.finding import CompatibilityLevel, Direction, Finding, Report, Severity
+from headrace.compat.words import field_words
 
 EXCERPT_CHARS_MAX = 110
 """Longest excerpt of a source line; a schema in one line is shown around the column."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from compat.confluent import confluent_messages
-from compat.finding import Report
-from compat.formats.json import problem_document
-from compat.formats.text import PLAIN, Style, checked_text
-from compat.outcome import Checked, ComparedVersion, problems_of
+from headrace.compat.confluent import confluent_messages
+from headrace.compat.finding import Report
+from headrace.compat.formats.json import problem_document
+from headrace.compat.formats.text import PLAIN, Style, checked_text
+from headrace.compat.outcome import Checked, ComparedVersion, problems_of
 
 __all__ = ["checked_of", "confluent_messages", "json_report", "text_report"]
 

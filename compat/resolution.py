@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from avro_schema import (
+from headrace.avro_schema import (
     Array,
     Enum,
     Field,
@@ -38,8 +38,8 @@ from avro_schema import (
     defined_names,
     self_contained_text,
 )
-from compat.errors import ComparisonTooLarge
-from compat.incompatibility import Incompatibility, IncompatibilityType, Side, Trail
+from headrace.compat.errors import ComparisonTooLarge
+from headrace.compat.incompatibility import Incompatibility, IncompatibilityType, Side, Trail
 
 PAIRS_MAX = 500_000
 """Most pairs of types compared in one check, of all versions (10 s); each branch of a union is tried on each of the

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from types import MappingProxyType
 
-from avro_schema import (
+from headrace.avro_schema import (
     Array,
     Enum,
     Field,
@@ -26,10 +26,10 @@ from avro_schema import (
     Type,
     Union,
 )
-from compat.finding import Direction, Severity
-from compat.incompatibility import Incompatibility, IncompatibilityType
-from compat.resolution import is_readable
-from compat.words import WORDS_MAX, field_words, kind_word, listed, type_fragment, type_words
+from headrace.compat.finding import Direction, Severity
+from headrace.compat.incompatibility import Incompatibility, IncompatibilityType
+from headrace.compat.resolution import is_readable
+from headrace.compat.words import WORDS_MAX, field_words, kind_word, listed, type_fragment, type_words
 
 RENAME_LIKENESS = 0.5
 """From which likeness of two names (0 to 1) a removed and an added field are taken for one that was renamed."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
-from compat.errors import NoSubject
+from headrace.compat.errors import NoSubject
 
 SUFFIXES = (".avsc", ".json")
 """Of schema files; what is left of the name is the topic or subject."""

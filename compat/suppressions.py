@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from compat.errors import InvalidSuppression
-from compat.outcome import Checked, Problem, Suppressed, count_words
+from headrace.compat.errors import InvalidSuppression
+from headrace.compat.outcome import Checked, Problem, Suppressed, count_words
 
 KEYS: Final = ("rule", "path", "subject", "field", "reason", "expires")
 

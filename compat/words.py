@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from avro_schema import (
+from headrace.avro_schema import (
     Array,
     Enum,
     Field,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.addresses import resolve_registry_url
+from headrace.registry.client import Auth, BasicAuth, BearerAuth, RegistryClient, Tls
 from headrace.settings import RegistrySettings, Settings, SettingsError
-from registry.client import Auth, BasicAuth, BearerAuth, RegistryClient, Tls
 
 TOKEN_BYTES_MAX = 64 * 1024
 

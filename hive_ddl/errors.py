@@ -12,7 +12,7 @@ HiveDdlError
 
 from __future__ import annotations
 
-from avro_schema.model import NOWHERE, Position
+from headrace.avro_schema.model import NOWHERE, Position
 
 
 class HiveDdlError(Exception):

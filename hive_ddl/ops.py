@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hive_ddl.table import TableState
+from headrace.hive_ddl.table import TableState
 
 PartitionValues = tuple[str, ...]
 """Values of the partition columns in the table's order, such as `("2026-01-31", "07")`."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hive_ddl.errors import ForeignTable
-from hive_ddl.ops import (
+from headrace.hive_ddl.errors import ForeignTable
+from headrace.hive_ddl.ops import (
     AddPartitions,
     ChangeKind,
     ColumnChange,
@@ -21,7 +21,7 @@ from hive_ddl.ops import (
     SetPartitionLocation,
     SetProperties,
 )
-from hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, TOPIC, Column, TableState, same_location
+from headrace.hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, TOPIC, Column, TableState, same_location
 
 PARTITIONS_PER_CALL_MAX = 500
 """A call of some 10 s on Derby: well within the ten minutes after which a metastore client gives up."""

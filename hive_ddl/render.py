@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hive_ddl.names import quote_identifier, quote_literal
-from hive_ddl.ops import (
+from headrace.hive_ddl.names import quote_identifier, quote_literal
+from headrace.hive_ddl.ops import (
     AddPartitions,
     ChangeKind,
     ColumnChange,

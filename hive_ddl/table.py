@@ -16,9 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from avro_schema import parse_schema
-from hive_ddl.errors import UnusableLocation
-from hive_ddl.types import Column, table_columns
+from headrace.avro_schema import parse_schema
+from headrace.hive_ddl.errors import UnusableLocation
+from headrace.hive_ddl.types import Column, table_columns
 
 __all__ = [
     "COMPLETE_UNTIL",

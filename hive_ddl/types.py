@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from avro_schema import (
+from headrace.avro_schema import (
     Array,
     Enum,
     Fixed,
@@ -27,8 +27,8 @@ from avro_schema import (
     Type,
     Union,
 )
-from hive_ddl.errors import UnsupportedColumn
-from hive_ddl.names import COLUMN_NAME_CHARS_MAX
+from headrace.hive_ddl.errors import UnsupportedColumn
+from headrace.hive_ddl.names import COLUMN_NAME_CHARS_MAX
 
 DECIMAL_PRECISION_MAX = 38
 TYPE_CHARS_MAX = 32_672  # COLUMNS_V2.TYPE_NAME

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 
-from loader import native
+from headrace.loader import native
 
 
 def current_build() -> str:

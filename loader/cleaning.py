@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from loader.decision import Decision, DecisionKind
-from loader.decision_log import STAGING_FOLDER, DecisionLog, staging_path
-from loader.storage import TEMPORARY_FOLDER, LocalStorage
+from headrace.loader.decision import Decision, DecisionKind
+from headrace.loader.decision_log import STAGING_FOLDER, DecisionLog, staging_path
+from headrace.loader.storage import TEMPORARY_FOLDER, LocalStorage
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import cramjam
 
-from loader.native.encode import encode_bytes, encode_long
+from headrace.loader.native.encode import encode_bytes, encode_long
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16

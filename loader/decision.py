@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from loader.work_unit import FileKind, FileRange, RangeCounts
+from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
 GENERATION = 0
 """Of every file that a load adds; a rewrite of a bucket would count up. It is part of the file's name."""

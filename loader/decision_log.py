@@ -22,12 +22,12 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loader.conflict import Conflict, find_conflict
-from loader.decision import Decision
-from loader.errors import BadDecision, StorageError, UnsupportedFormat
-from loader.json_values import canonical, checksummed, from_checksummed, from_json, to_json
-from loader.state import EMPTY, LoaderState, fold
-from loader.storage import LocalStorage
+from headrace.loader.conflict import Conflict, find_conflict
+from headrace.loader.decision import Decision
+from headrace.loader.errors import BadDecision, StorageError, UnsupportedFormat
+from headrace.loader.json_values import canonical, checksummed, from_checksummed, from_json, to_json
+from headrace.loader.state import EMPTY, LoaderState, fold
+from headrace.loader.storage import LocalStorage
 
 logger = logging.getLogger(__name__)
 

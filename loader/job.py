@@ -13,9 +13,9 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from loader.errors import PoolFailed
-from loader.task import run_work_unit
-from loader.work_unit import UnitResult, WorkUnit
+from headrace.loader.errors import PoolFailed
+from headrace.loader.task import run_work_unit
+from headrace.loader.work_unit import UnitResult, WorkUnit
 
 REASON_CHARS_MAX = 300  # Spark's own message repeats the whole Python traceback
 

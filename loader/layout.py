@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from loader.work_unit import FileKind
+from headrace.loader.work_unit import FileKind
 
 LOG_FOLDER = "_headrace"
 QUARANTINE_FOLDER = "_quarantine"

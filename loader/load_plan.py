@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hive_ddl.names import folder_name, table_name
-from loader.discover import DiscoveredTopic, Discovery
-from loader.plan import TRIED_AGAIN, TopicRanges, offset_ranges, pack, topic_ranges
-from loader.schemas import SchemaProblem, TopicSchemas, Waiting, WriterSchemas
-from loader.state import LoaderState, TopicState
-from loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
+from headrace.hive_ddl.names import folder_name, table_name
+from headrace.loader.discover import DiscoveredTopic, Discovery
+from headrace.loader.plan import TRIED_AGAIN, TopicRanges, offset_ranges, pack, topic_ranges
+from headrace.loader.schemas import SchemaProblem, TopicSchemas, Waiting, WriterSchemas
+from headrace.loader.state import LoaderState, TopicState
+from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from avro_schema import AvroSchemaError, FramingError, Schema, TimeField, find_time_field, parse_schema, unframe
-from avro_schema.message_time import TimeUnit
-from loader.native import Seen, Unconvertible, compile_projection
-from loader.quarantine import BadMessage, QuarantineCode
-from loader.read import NO_HEADERS, headers_of
-from loader.work_unit import TopicPlan
+from headrace.avro_schema import (
+    AvroSchemaError,
+    FramingError,
+    Schema,
+    TimeField,
+    find_time_field,
+    parse_schema,
+    unframe,
+)
+from headrace.avro_schema.message_time import TimeUnit
+from headrace.loader.native import Seen, Unconvertible, compile_projection
+from headrace.loader.quarantine import BadMessage, QuarantineCode
+from headrace.loader.read import NO_HEADERS, headers_of
+from headrace.loader.work_unit import TopicPlan
 
 RECORD_TIME = "record"
 """The source of a message's time when no field gives it: the record's own timestamp."""

@@ -15,11 +15,11 @@ from typing import Any
 
 import fastavro
 
-from loader.layout import topic_dir
-from loader.native.encode import encode_bytes, encode_long
-from loader.read import headers_of
-from loader.state import LoaderState
-from loader.work_unit import FileKind
+from headrace.loader.layout import topic_dir
+from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.loader.read import headers_of
+from headrace.loader.state import LoaderState
+from headrace.loader.work_unit import FileKind
 
 
 class QuarantineCode(StrEnum):

@@ -21,10 +21,10 @@ from enum import StrEnum
 
 import crc32c
 
-from loader.errors import CorruptBatch, KafkaUnavailable
-from loader.kafka.client import AbortedTransaction, FetchSlice
-from loader.kafka.decompress import DecompressionError, decompress
-from loader.work_unit import OffsetRange
+from headrace.loader.errors import CorruptBatch, KafkaUnavailable
+from headrace.loader.kafka.client import AbortedTransaction, FetchSlice
+from headrace.loader.kafka.decompress import DecompressionError, decompress
+from headrace.loader.work_unit import OffsetRange
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 PREFIX = struct.Struct(">qi")

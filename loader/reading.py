@@ -19,9 +19,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from loader.errors import LoaderError
-from loader.schemas import WriterSchemas
-from loader.work_unit import OffsetRange, RangeResult, UnitResult, WorkUnit
+from headrace.loader.errors import LoaderError
+from headrace.loader.schemas import WriterSchemas
+from headrace.loader.work_unit import OffsetRange, RangeResult, UnitResult, WorkUnit
 
 logger = logging.getLogger(__name__)
 

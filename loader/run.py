@@ -12,20 +12,20 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from loader.cleaning import clean
-from loader.decision import GENERATION, Decision, DecisionKind, TopicDecision
-from loader.decision_log import DecisionLog, Offered, staging_path
-from loader.discover import Cluster, discover
-from loader.errors import StorageError
-from loader.followers.engine import Followed, FollowerEngine
-from loader.json_values import canonical
-from loader.load_plan import LoadPlan, PlanSettings, TopicWork, make_plan
-from loader.reading import read_units
-from loader.report import RunReport, TopicLoaded
-from loader.schemas import WriterSchemas
-from loader.settle import SettledTopic, settle
-from loader.storage import force_to_disk
-from loader.work_unit import FileKind, TaskSettings, UnitResult, WorkUnit
+from headrace.loader.cleaning import clean
+from headrace.loader.decision import GENERATION, Decision, DecisionKind, TopicDecision
+from headrace.loader.decision_log import DecisionLog, Offered, staging_path
+from headrace.loader.discover import Cluster, discover
+from headrace.loader.errors import StorageError
+from headrace.loader.followers.engine import Followed, FollowerEngine
+from headrace.loader.json_values import canonical
+from headrace.loader.load_plan import LoadPlan, PlanSettings, TopicWork, make_plan
+from headrace.loader.reading import read_units
+from headrace.loader.report import RunReport, TopicLoaded
+from headrace.loader.schemas import WriterSchemas
+from headrace.loader.settle import SettledTopic, settle
+from headrace.loader.storage import force_to_disk
+from headrace.loader.work_unit import FileKind, TaskSettings, UnitResult, WorkUnit
 
 logger = logging.getLogger(__name__)
 

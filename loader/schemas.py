@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from avro_schema import AvroSchemaError, Schema, self_contained_text
-from loader.decision import LoadSchema
-from loader.json_values import canonical
-from loader.load_schema import EMPTY, LoadState, fold
-from loader.state import TopicState
-from loader.storage import LocalStorage
-from registry.errors import (
+from headrace.avro_schema import AvroSchemaError, Schema, self_contained_text
+from headrace.loader.decision import LoadSchema
+from headrace.loader.json_values import canonical
+from headrace.loader.load_schema import EMPTY, LoadState, fold
+from headrace.loader.state import TopicState
+from headrace.loader.storage import LocalStorage
+from headrace.registry.errors import (
     UNANSWERED,
     AccessRefused,
     RegistryError,
@@ -31,7 +31,7 @@ from registry.errors import (
 )
 
 if TYPE_CHECKING:
-    from registry.client import RegisteredSchema
+    from headrace.registry.client import RegisteredSchema
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from loader.decision import CountSeries, DecidedFile, DecidedRange, WindowCount
-from loader.plan import TRIED_AGAIN, PlannedRange, TopicRanges
-from loader.work_unit import (
+from headrace.loader.decision import CountSeries, DecidedFile, DecidedRange, WindowCount
+from headrace.loader.plan import TRIED_AGAIN, PlannedRange, TopicRanges
+from headrace.loader.work_unit import (
     FileKind,
     OffsetRange,
     RangeCounts,

@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from loader.decision import DecidedFile, DecidedRange, Decision, LoadSchema, TopicDecision
-from loader.work_unit import FileKind
+from headrace.loader.decision import DecidedFile, DecidedRange, Decision, LoadSchema, TopicDecision
+from headrace.loader.work_unit import FileKind
 
 BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # a message of a partition never read is taken for 1 KiB
 SMOOTHING = 4  # the newest run counts for a quarter: enough to follow a change, too little to jump at one odd run

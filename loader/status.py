@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from loader.decision_log import DecisionLog
-from loader.discover import Discovery
-from loader.followers.engine import read_cursor
-from loader.state import TopicState
+from headrace.loader.decision_log import DecisionLog
+from headrace.loader.discover import Discovery
+from headrace.loader.followers.engine import read_cursor
+from headrace.loader.state import TopicState
 
 FOLLOWERS = ("schema", "files", "partitions", "audit", "group_offsets")
 """In the order in which they follow."""

@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from loader.errors import NoHardLinks, PublishedFileLost, StorageError, UnwritableWarehouse
+from headrace.loader.errors import NoHardLinks, PublishedFileLost, StorageError, UnwritableWarehouse
 
 NO_LINK_ERRORS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV})
 """What `link` answers on a file system that has no hard links (FAT, exFAT, some network and container mounts)."""

@@ -19,18 +19,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from audit.count import FINGERPRINT_MASK, message_hash
-from audit.window import WINDOW_MS, window_start
-from avro_schema import AvroSchemaError
-from avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
-from loader.build import current_build
-from loader.container import SYNC_BYTES, ContainerFormat
-from loader.errors import KafkaError, LogChanged
-from loader.kafka.client import FetchSlice, KafkaCluster
-from loader.kafka_column import TIME_MS_MAX, compile_suffix
-from loader.load_schema import load_schema_with_kafka
-from loader.native import BadBody, UnreadableValue
-from loader.project import (
+from headrace.audit.count import FINGERPRINT_MASK, message_hash
+from headrace.audit.window import WINDOW_MS, window_start
+from headrace.avro_schema import AvroSchemaError
+from headrace.avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
+from headrace.loader.build import current_build
+from headrace.loader.container import SYNC_BYTES, ContainerFormat
+from headrace.loader.errors import KafkaError, LogChanged
+from headrace.loader.kafka.client import FetchSlice, KafkaCluster
+from headrace.loader.kafka_column import TIME_MS_MAX, compile_suffix
+from headrace.loader.load_schema import load_schema_with_kafka
+from headrace.loader.native import BadBody, UnreadableValue
+from headrace.loader.project import (
     ABSURD_TIME,
     NULL_TIME,
     RECORD_TIME,
@@ -39,9 +39,9 @@ from loader.project import (
     WriterProjection,
     framed,
 )
-from loader.quarantine import SCHEMA, BadMessage, QuarantineCode, encode_row
-from loader.read import NO_HEADERS, Record, Tally, read_range
-from loader.work_unit import (
+from headrace.loader.quarantine import SCHEMA, BadMessage, QuarantineCode, encode_row
+from headrace.loader.read import NO_HEADERS, Record, Tally, read_range
+from headrace.loader.work_unit import (
     AuditCount,
     FileKind,
     OffsetRange,
@@ -51,7 +51,7 @@ from loader.work_unit import (
     UnitResult,
     WorkUnit,
 )
-from loader.write import RangeRows, TaskFiles
+from headrace.loader.write import RangeRows, TaskFiles
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.emit import RowEncoder
-from audit.row import AuditRow
-from audit.schema import AUDIT_SCHEMA
-from pipeline.schemas import value_subject
-from registry.client import RegistryClient
-from registry.errors import RegistryError
+from headrace.audit.emit import RowEncoder
+from headrace.audit.row import AuditRow
+from headrace.audit.schema import AUDIT_SCHEMA
+from headrace.pipeline.schemas import value_subject
+from headrace.registry.client import RegistryClient
+from headrace.registry.errors import RegistryError
 
 logger = logging.getLogger(__name__)
 

@@ -23,16 +23,16 @@ from typing import Any, Final, NamedTuple
 from kafka import OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError
 
-from avro_schema import Schema, parse_schema
 from headrace.addresses import resolve_bootstrap_servers
+from headrace.avro_schema import Schema, parse_schema
+from headrace.pipeline.consumer_count import ConsumerCount
+from headrace.pipeline.decoding import Decoder
+from headrace.pipeline.delivery import error_text
+from headrace.pipeline.errors import SourceUnavailable, UndecodableMessage
+from headrace.pipeline.mended_consumer import MendedConsumer
+from headrace.pipeline.producer import BOOTSTRAP_TIMEOUT_S, ambient_settings
 from headrace.registry_client import registry_client
 from headrace.settings import Settings
-from pipeline.consumer_count import ConsumerCount
-from pipeline.decoding import Decoder
-from pipeline.delivery import error_text
-from pipeline.errors import SourceUnavailable, UndecodableMessage
-from pipeline.mended_consumer import MendedConsumer
-from pipeline.producer import BOOTSTRAP_TIMEOUT_S, ambient_settings
 
 POLL_MS: Final = 500
 POLL_RECORDS_MAX: Final = 2000

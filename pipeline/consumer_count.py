@@ -11,13 +11,13 @@ from typing import Any, Final
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from audit.count import WindowCounter
-from audit.row import AuditRow, Outcome, Tier, range_row_id
 from headrace.addresses import resolve_bootstrap_servers
+from headrace.audit.count import WindowCounter
+from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
+from headrace.pipeline.audit_publisher import AuditPublisher
+from headrace.pipeline.delivery import error_text
+from headrace.registry.client import RegistryClient
 from headrace.settings import Settings
-from pipeline.audit_publisher import AuditPublisher
-from pipeline.delivery import error_text
-from registry.client import RegistryClient
 
 logger = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import fastavro
 
-from avro_schema import FramingError, Schema, TimeField, find_time_field, unframe
-from avro_schema.message_time import TIME_PROPERTY
-from pipeline.delivery import error_text
-from pipeline.encoding import compiled_schema
-from pipeline.errors import SourceUnavailable, UndecodableMessage
-from pipeline.schemas import value_subject
-from registry.client import RegistryClient
-from registry.errors import UNANSWERED, AccessRefused, RegistryError, SchemaNotFound
+from headrace.avro_schema import FramingError, Schema, TimeField, find_time_field, unframe
+from headrace.avro_schema.message_time import TIME_PROPERTY
+from headrace.pipeline.delivery import error_text
+from headrace.pipeline.encoding import compiled_schema
+from headrace.pipeline.errors import SourceUnavailable, UndecodableMessage
+from headrace.pipeline.schemas import value_subject
+from headrace.registry.client import RegistryClient
+from headrace.registry.errors import UNANSWERED, AccessRefused, RegistryError, SchemaNotFound
 
 
 class _Writer(NamedTuple):

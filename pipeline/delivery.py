@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from kafka.errors import KafkaError, KafkaTimeoutError
 
-from audit.producer_counter import Ticket
-from pipeline.errors import DeliveryFailed
+from headrace.audit.producer_counter import Ticket
+from headrace.pipeline.errors import DeliveryFailed
 
 
 class Landed(NamedTuple):

@@ -9,10 +9,10 @@ from typing import Any
 
 import fastavro
 
-from avro_schema import Schema, TimeField, find_time_field, frame, self_contained_text
-from avro_schema.message_time import TimeUnit
-from pipeline.datum import compile_guard, find_problem
-from pipeline.errors import ValueRefused
+from headrace.avro_schema import Schema, TimeField, find_time_field, frame, self_contained_text
+from headrace.avro_schema.message_time import TimeUnit
+from headrace.pipeline.datum import compile_guard, find_problem
+from headrace.pipeline.errors import ValueRefused
 
 
 class Encoding:

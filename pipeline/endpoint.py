@@ -4,9 +4,9 @@ Derby serves one JVM, so one JVM has it open and the others ask that one. It spe
 Hive's own handler behind a server socket that is bound to the given address (Hive's own service main would listen on
 every interface), and SQL through Spark's Thrift server if asked.
 
-Run as `python -m pipeline.endpoint --data-dir D --metastore-listen 127.0.0.1:0 [--sql-listen 127.0.0.1:0]`. Prints
-one ready line. SIGTERM and SIGINT end it with code 0; if the JVM ends by itself, the code is 2. Whatever was
-acknowledged before a crash is there again afterwards: that is Derby's log.
+Run as `python -m headrace.pipeline.endpoint --data-dir D --metastore-listen 127.0.0.1:0`, with `--sql-listen
+127.0.0.1:0` if asked. Prints one ready line. SIGTERM and SIGINT end it with code 0; if the JVM ends by itself, the
+code is 2. Whatever was acknowledged before a crash is there again afterwards: that is Derby's log.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.hive_ddl.errors import HiveDdlError
 from headrace.java import JavaNotFoundError, ensure_java
 from headrace.settings import Address, SettingsError, load_settings
-from hive_ddl.errors import HiveDdlError
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +81,8 @@ def serve(options: EndpointOptions, stop: threading.Event) -> None:
         EndpointError: an address is taken, or the JVM ended.
         HiveDdlError: the metastore or Spark could not be opened.
     """
-    from hive_ddl.executors.session import close_session, open_session
-    from hive_ddl.table import local_location
+    from headrace.hive_ddl.executors.session import close_session, open_session
+    from headrace.hive_ddl.table import local_location
 
     _check_free(options.metastore_listen, "metastore", "hive.listen")
     conf = dict(options.conf)
@@ -117,8 +117,8 @@ def _metastore(session: Any, listen: Address) -> Iterator[Address]:
     """Serves the metastore's thrift API on `listen` while the context is open; yields the address with its port."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
-    from hive_ddl.executors.failures import root_cause
-    from hive_ddl.executors.metastore import hive_conf
+    from headrace.hive_ddl.executors.failures import root_cause
+    from headrace.hive_ddl.executors.metastore import hive_conf
 
     jvm = session._jvm
     thrift, hive = jvm.org.apache.thrift, jvm.org.apache.hadoop.hive.metastore
@@ -157,7 +157,7 @@ def _serve_until_stopped(server: Any) -> None:
 def _start_sql(session: Any, listen: Address) -> None:
     from py4j.protocol import Py4JJavaError
 
-    from hive_ddl.executors.failures import root_cause
+    from headrace.hive_ddl.executors.failures import root_cause
 
     try:
         server = session._jvm.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2
@@ -191,7 +191,7 @@ def _check_free(listen: Address, what: str, key: str) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> EndpointOptions:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.endpoint", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="headrace.pipeline.endpoint", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of the metastore and the logs")
     parser.add_argument("--metastore-listen", type=Address.parse, required=True, metavar="HOST:PORT")
     parser.add_argument("--sql-listen", type=Address.parse, metavar="HOST:PORT", help="whoever reaches it runs code")

@@ -13,33 +13,33 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from audit.row import AuditRow
-from audit.store import DATABASE_NAME, AuditStore
 from headrace.addresses import resolve_bootstrap_servers, resolve_metastore, warehouse_dir
+from headrace.audit.row import AuditRow
+from headrace.audit.store import DATABASE_NAME, AuditStore
+from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.hive_ddl.executors.base import Executor
+from headrace.hive_ddl.executors.printing import PrintingExecutor
+from headrace.hive_ddl.table import local_location
 from headrace.java import ensure_java
+from headrace.loader.build import current_build
+from headrace.loader.decision_log import DecisionLog
+from headrace.loader.followers.audit import AuditFollower
+from headrace.loader.followers.engine import FollowerEngine
+from headrace.loader.followers.files import FilesFollower
+from headrace.loader.followers.group_offsets import GroupOffsetsFollower
+from headrace.loader.followers.partitions import PartitionsFollower
+from headrace.loader.followers.schema import SchemaFollower, TableSettings
+from headrace.loader.kafka.client import KafkaCluster
+from headrace.loader.layout import LOG_FOLDER
+from headrace.loader.load_plan import PlanSettings
+from headrace.loader.load_schema import load_schema_with_kafka
+from headrace.loader.quarantine import SCHEMA as QUARANTINE_SCHEMA
+from headrace.loader.run import Ports, RunSettings
+from headrace.loader.schemas import WriterSchemas
+from headrace.loader.storage import LocalStorage
+from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
 from headrace.registry_client import registry_client
 from headrace.settings import Settings
-from hive_ddl.errors import MetastoreUnavailable
-from hive_ddl.executors.base import Executor
-from hive_ddl.executors.printing import PrintingExecutor
-from hive_ddl.table import local_location
-from loader.build import current_build
-from loader.decision_log import DecisionLog
-from loader.followers.audit import AuditFollower
-from loader.followers.engine import FollowerEngine
-from loader.followers.files import FilesFollower
-from loader.followers.group_offsets import GroupOffsetsFollower
-from loader.followers.partitions import PartitionsFollower
-from loader.followers.schema import SchemaFollower, TableSettings
-from loader.kafka.client import KafkaCluster
-from loader.layout import LOG_FOLDER
-from loader.load_plan import PlanSettings
-from loader.load_schema import load_schema_with_kafka
-from loader.quarantine import SCHEMA as QUARANTINE_SCHEMA
-from loader.run import Ports, RunSettings
-from loader.schemas import WriterSchemas
-from loader.storage import LocalStorage
-from loader.work_unit import TaskSettings, UnitResult, WorkUnit
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -74,20 +74,20 @@ class SparkEdge:
             MetastoreUnavailable: also when it was found to be so earlier in this run.
         """
         if self._executor is None:
-            from hive_ddl.executors.spark import SparkExecutor
+            from headrace.hive_ddl.executors.spark import SparkExecutor
 
             self._executor = SparkExecutor(self._open_session())
         return self._executor
 
     def run_units(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
-        from loader.job import run_units
+        from headrace.loader.job import run_units
 
         return run_units(self._pool(), units)
 
     def close(self) -> None:
         session = self._session or self._pool_session
         if session is not None:
-            from hive_ddl.executors.session import close_session
+            from headrace.hive_ddl.executors.session import close_session
 
             close_session(session)
 
@@ -98,7 +98,7 @@ class SparkEdge:
             except MetastoreUnavailable as error:
                 logger.warning("metastore_unavailable error=%s", error)
         if self._context is None:
-            from hive_ddl.executors.session import open_unreached, session_properties
+            from headrace.hive_ddl.executors.session import open_unreached, session_properties
 
             self._prepare_environment()
             properties = session_properties(**self._session_arguments(None))
@@ -107,7 +107,7 @@ class SparkEdge:
         return self._context
 
     def _open_session(self) -> SparkSession:
-        from hive_ddl.executors.session import open_session
+        from headrace.hive_ddl.executors.session import open_session
 
         if self._down is not None:
             raise self._down

@@ -26,15 +26,13 @@ from typing import Any, Final
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from audit.producer_counter import ProducerCounter, Taking, Ticket, wall_clock_ms
-from audit.spool import SPOOL_FOLDER, Inheritance
-from avro_schema import Schema
 from headrace.addresses import resolve_bootstrap_servers
-from headrace.registry_client import registry_client
-from headrace.settings import Settings, load_settings
-from pipeline.audit_publisher import AuditPublisher
-from pipeline.delivery import Delivery, error_text
-from pipeline.errors import (
+from headrace.audit.producer_counter import ProducerCounter, Taking, Ticket, wall_clock_ms
+from headrace.audit.spool import SPOOL_FOLDER, Inheritance
+from headrace.avro_schema import Schema
+from headrace.pipeline.audit_publisher import AuditPublisher
+from headrace.pipeline.delivery import Delivery, error_text
+from headrace.pipeline.errors import (
     BrokerUnavailable,
     DeliveryFailed,
     FlushFailed,
@@ -43,7 +41,9 @@ from pipeline.errors import (
     ProducerError,
     ValueRefused,
 )
-from pipeline.schemas import Encodings
+from headrace.pipeline.schemas import Encodings
+from headrace.registry_client import registry_client
+from headrace.settings import Settings, load_settings
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ import logging
 import time
 from collections.abc import Sequence
 
-from avro_schema import AvroSchemaError, Schema, parse_schema, self_contained_text
-from avro_schema.message_time import TIME_PROPERTY
-from pipeline.encoding import Encoding
-from pipeline.errors import SchemaRefused, SchemaUnavailable
-from registry.client import RegisteredSchema, RegistryClient
-from registry.errors import UNANSWERED, RegistryError, SubjectNotFound
+from headrace.avro_schema import AvroSchemaError, Schema, parse_schema, self_contained_text
+from headrace.avro_schema.message_time import TIME_PROPERTY
+from headrace.pipeline.encoding import Encoding
+from headrace.pipeline.errors import SchemaRefused, SchemaUnavailable
+from headrace.registry.client import RegisteredSchema, RegistryClient
+from headrace.registry.errors import UNANSWERED, RegistryError, SubjectNotFound
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from hive_ddl.executors.failures import one_line, root_cause
+from headrace.hive_ddl.executors.failures import one_line, root_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

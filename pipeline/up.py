@@ -32,6 +32,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from headrace.addresses import UP_FILE_NAME, LiveAddresses, warehouse_dir
+from headrace.pipeline.children import python_command, python_environment
 from headrace.settings import CONFIG_PATH_VARIABLE, ENVIRONMENT_PREFIX, Settings
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class UpError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PartCommand:
-    """How one part is started: `python -m <arguments>`; `name` also names its log file."""
+    """How one part is started: a module and its arguments; `name` also names its log file."""
 
     name: str
     arguments: tuple[str, ...]
@@ -70,12 +71,12 @@ class Part:
         self._log = self.log_path.open("ab")
         self._log_start = self._log.tell()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *command.arguments],
+            python_command(*command.arguments),
             stdin=subprocess.DEVNULL,
             # Nobody reads on after the ready line, so what has a report to print writes it to its log.
             stdout=subprocess.PIPE if is_server else self._log,
             stderr=self._log,
-            env=dict(environment),
+            env=python_environment(environment),
             process_group=0,
             preexec_fn=_end_with_parent(os.getpid()),
         )
@@ -221,7 +222,7 @@ def part_commands(settings: Settings) -> Sequence[PartCommand]:
     return (
         PartCommand("registry", ("headrace", "registry", "serve", "--data-dir", data_dir)),
         PartCommand("broker", ("headrace", "broker", "serve", "--data-dir", data_dir)),
-        PartCommand("metastore", ("pipeline.endpoint", *endpoint)),
+        PartCommand("metastore", ("headrace.pipeline.endpoint", *endpoint)),
     )
 
 

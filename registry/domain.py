@@ -14,10 +14,10 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final, NewType
 
-from registry.errors import InvalidMode, InvalidVersion
-from registry.names import DEFAULT_CONTEXT
-from registry.rules import RuleSet
-from registry.tags import TaggedEntity
+from headrace.registry.errors import InvalidMode, InvalidVersion
+from headrace.registry.names import DEFAULT_CONTEXT
+from headrace.registry.rules import RuleSet
+from headrace.registry.tags import TaggedEntity
 
 SchemaId = NewType("SchemaId", int)
 """Number of a schema's content within its context, from 1; the same content has the same id under every subject."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from registry.domain import Metadata
-from registry.rules import RuleSet
+from headrace.registry.domain import Metadata
+from headrace.registry.rules import RuleSet
 
 VERSION_PROPERTY: Final = "confluent:version"
 """Property that holds the number of the version that has it."""

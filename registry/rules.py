@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from registry.errors import InvalidRuleSet
+from headrace.registry.errors import InvalidRuleSet
 
 NAME_CHARS_MAX: Final = 64
 

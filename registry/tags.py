@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from avro_schema import JsonValue, Name, Record, Schema, Type, children
+from headrace.avro_schema import JsonValue, Name, Record, Schema, Type, children
 
 TAGS_PROPERTY: Final = "confluent:tags"
 ANY_TAG: Final = "*"

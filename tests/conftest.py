@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +13,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from postgres_server import PostgresServer
 from running_service import ROOT, Service
-
-sys.path.insert(0, str(ROOT))  # the checkout's rooms, also for `pytest` started as a program
-
 
 # No test fails because the machine is busy with something else.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -65,8 +61,8 @@ def starting() -> Iterator[StartService]:
     """Starts servers by module and arguments; whatever still runs at the end is stopped."""
     started: list[Service] = []
 
-    def start(*arguments: str, environment: dict[str, str] | None = None) -> Service:
-        service = Service(list(arguments), environment)
+    def start(*arguments: str, environment: dict[str, str] | None = None, folder: Path = ROOT) -> Service:
+        service = Service(list(arguments), environment, folder)
         started.append(service)
         return service
 

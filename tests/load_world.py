@@ -21,9 +21,9 @@ from kafka import KafkaProducer
 from processes import command_line, descendants
 from running_service import ROOT, Service
 
-from avro_schema import frame
-from loader.quarantine import read_rows
-from registry.client import RegistryClient
+from headrace.avro_schema import frame
+from headrace.loader.quarantine import read_rows
+from headrace.registry.client import RegistryClient
 
 LAUNCHER = Path(__file__).resolve().parent / "fault" / "load_launcher.py"
 LOAD_TIMEOUT_S = 180.0
@@ -62,7 +62,7 @@ class LoadWorld:
             Service(["headrace", "broker", "serve", *data, "--broker-listen", "127.0.0.1:0"]),
         ]
         if metastore:
-            self.services.append(Service(["pipeline.endpoint", *data, "--metastore-listen", "127.0.0.1:0"]))
+            self.services.append(Service(["headrace.pipeline.endpoint", *data, "--metastore-listen", "127.0.0.1:0"]))
         self.addresses = {name: value for one in self.services for name, value in one.addresses.items()}
         self.registry = RegistryClient(self.addresses["registry"])
         self.producer = KafkaProducer(bootstrap_servers=self.addresses["broker"], linger_ms=5)

@@ -18,15 +18,15 @@ READY_TIMEOUT_S = 120
 class Service:
     """A running `headrace …` server. `addresses` are the words of its ready line, by name."""
 
-    def __init__(self, arguments: list[str], environment: dict[str, str] | None = None) -> None:
+    def __init__(self, arguments: list[str], environment: dict[str, str] | None = None, folder: Path = ROOT) -> None:
         self.arguments = arguments
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
+            [sys.executable, "-P", "-m", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            cwd=ROOT,
+            cwd=folder,
             env={**os.environ, **(environment or {})},
         )
         self.lines: Queue[str] = Queue()

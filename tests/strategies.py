@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from avro_schema import (
+from headrace.avro_schema import (
     Array,
     Enum,
     Fixed,

@@ -6,14 +6,11 @@ A test keeps the page current. Each table stands between a comment that names it
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
+from headrace.compat.catalogue import CATALOGUE
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from compat.catalogue import CATALOGUE  # noqa: E402  # after the checkout was put on the path
-
 PAGE = ROOT / "docs" / "compat.md"
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from pathlib import Path
 
+from headrace.cli.command import FLAGS
+from headrace.settings import CHOICES, ENVIRONMENT_PREFIX, Settings
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from headrace.cli.command import FLAGS  # noqa: E402  # after the checkout was put on the path
-from headrace.settings import CHOICES, ENVIRONMENT_PREFIX, Settings  # noqa: E402
-
 PAGE = ROOT / "docs" / "settings.md"
 INTRODUCTION = f"""# Settings
 

@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from link_packages import link_packages
+
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
 LOG = ROOT / ".make" / "setup.log"
@@ -52,6 +54,7 @@ def check_python() -> None:
 
 
 def prepare(purpose: str) -> None:
+    link_packages()
     stamp = ENVIRONMENT / f".headrace-{purpose}"
     wanted = fingerprint(purpose)
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:

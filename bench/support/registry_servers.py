@@ -8,26 +8,23 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 THREADS = 16
 
 
 def _application(url: str) -> Any:
-    from registry.api.app import create_app
-    from registry.storage.footing import ServedDatabase
+    from headrace.registry.api.app import create_app
+    from headrace.registry.storage.footing import ServedDatabase
 
     return create_app(ServedDatabase(url))
 
 
 def front_without_cache(url: str, port: int, workers: int) -> None:
     """What `headrace registry serve` runs, but nothing is kept."""
-    from registry.api.front import Front
-    from registry.api.server import TakenPort, serve
-    from registry.storage.looks import looks_at
+    from headrace.registry.api.front import Front
+    from headrace.registry.api.server import TakenPort, serve
+    from headrace.registry.storage.looks import looks_at
 
     def front() -> Front:
         return Front(_application(url), looks_at(url), request_bytes_max=4 << 20, cache_bytes_max=0)

@@ -18,12 +18,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from broker.config import FsyncMode
-from broker.coordinator.group import NAME_CHARS_MAX, Group, GroupState
-from broker.coordinator.members import Ticket
-from broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
-from broker.coordinator.offsets import METADATA_CHARS_MAX, OffsetTable, TopicPartition
-from broker.coordinator.records import (
+from headrace.broker.config import FsyncMode
+from headrace.broker.coordinator.group import NAME_CHARS_MAX, Group, GroupState
+from headrace.broker.coordinator.members import Ticket
+from headrace.broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
+from headrace.broker.coordinator.offsets import METADATA_CHARS_MAX, OffsetTable, TopicPartition
+from headrace.broker.coordinator.records import (
     CommittedOffset,
     GroupKey,
     GroupMetadata,
@@ -35,11 +35,11 @@ from broker.coordinator.records import (
     encode_key,
     encode_offset,
 )
-from broker.errors import ProtocolError, RequestRefused
-from broker.log import record_batch
-from broker.log.flusher import Flusher
-from broker.log.partition_log import PartitionLog
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.errors import ProtocolError, RequestRefused
+from headrace.broker.log import record_batch
+from headrace.broker.log.flusher import Flusher
+from headrace.broker.log.partition_log import PartitionLog
+from headrace.broker.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 

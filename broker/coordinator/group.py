@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
-from broker.coordinator.members import Member, Members, Ticket, common_protocols
-from broker.coordinator.messages import (
+from headrace.broker.coordinator.members import Member, Members, Ticket, common_protocols
+from headrace.broker.coordinator.messages import (
     JoinedMember,
     JoinRequest,
     JoinResult,
@@ -25,8 +25,8 @@ from broker.coordinator.messages import (
     SyncRequest,
     SyncResult,
 )
-from broker.errors import RequestRefused
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.errors import RequestRefused
+from headrace.broker.protocol.error_codes import ErrorCode
 
 SESSION_TIMEOUT_MS_MIN, SESSION_TIMEOUT_MS_MAX = 6_000, 1_800_000
 """Kafka's bounds: shorter sessions make heartbeats a load, longer ones keep partitions of the dead unread."""

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from broker.errors import RequestRefused
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.errors import RequestRefused
+from headrace.broker.protocol.error_codes import ErrorCode
 
 Ticket = int
 

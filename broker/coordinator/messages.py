@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from broker.coordinator.members import Protocol, Ticket
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.coordinator.members import Protocol, Ticket
+from headrace.broker.protocol.error_codes import ErrorCode
 
 NO_GENERATION = -1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from broker.coordinator.records import CommittedOffset, OffsetKey
+from headrace.broker.coordinator.records import CommittedOffset, OffsetKey
 
 TopicPartition = tuple[str, int]
 

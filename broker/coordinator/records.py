@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.coordinator.group import Group
-from broker.coordinator.members import Member, Protocol
-from broker.protocol.wire import Reader, Writer
+from headrace.broker.coordinator.group import Group
+from headrace.broker.coordinator.members import Member, Protocol
+from headrace.broker.protocol.wire import Reader, Writer
 
 OFFSET_KEY, GROUP_KEY = 1, 2
 VALUE_VERSION = 3

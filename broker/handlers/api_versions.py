@@ -6,9 +6,9 @@ from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsResponse
 
-from broker.handlers.context import RequestContext
-from broker.protocol.api_versions import API_VERSIONS, BY_KEY, ROWS
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.api_versions import API_VERSIONS, BY_KEY, ROWS
+from headrace.broker.protocol.error_codes import ErrorCode
 
 
 def handle(context: RequestContext, request: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.node import BrokerNode
+from headrace.broker.node import BrokerNode
 
 
 @dataclass(frozen=True, slots=True)

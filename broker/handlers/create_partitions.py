@@ -6,11 +6,11 @@ from typing import Any
 
 from kafka.protocol.admin import CreatePartitionsResponse
 
-from broker.config import NODE_ID
-from broker.errors import RequestRefused
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
-from broker.topics import check_partition_count
+from headrace.broker.config import NODE_ID
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.topics import check_partition_count
 
 
 def handle(context: RequestContext, request: Any) -> Any:

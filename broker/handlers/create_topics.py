@@ -11,12 +11,12 @@ from typing import Any
 
 from kafka.protocol.admin import CreateTopicsResponse
 
-from broker.config import NODE_ID
-from broker.errors import RequestRefused
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
-from broker.topic_config import ROWS, ConfigSource, check_config
-from broker.topics import Topic
+from headrace.broker.config import NODE_ID
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.topic_config import ROWS, ConfigSource, check_config
+from headrace.broker.topics import Topic
 
 _Result = CreateTopicsResponse.CreatableTopicResult
 DEFAULT = -1

@@ -8,9 +8,9 @@ from typing import Any
 
 from kafka.protocol.admin import DeleteRecordsResponse
 
-from broker.errors import RequestRefused
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
 
 TO_END = -1
 _Topic = DeleteRecordsResponse.DeleteRecordsTopicResult

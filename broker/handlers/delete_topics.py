@@ -7,9 +7,9 @@ from typing import Any
 
 from kafka.protocol.admin import DeleteTopicsResponse
 
-from broker.errors import RequestRefused
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
 
 BY_ID_FROM = 6
 NIL = uuid.UUID(int=0)

@@ -6,9 +6,9 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeClusterResponse
 
-from broker.config import NODE_ID
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.config import NODE_ID
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
 
 BROKERS = 1
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeConfigsResponse
 
-from broker.config import NODE_ID, BrokerConfig
-from broker.errors import RequestRefused
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
-from broker.topic_config import ROWS, ConfigSource, ConfigType
+from headrace.broker.config import NODE_ID, BrokerConfig
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.topic_config import ROWS, ConfigSource, ConfigType
 
 TOPIC, BROKER = 2, 4
 """Resource types."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeGroupsResponse
 
-from broker.coordinator.group import Group, GroupState
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.coordinator.group import Group, GroupState
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
 
 _Group = DescribeGroupsResponse.DescribedGroup
 

@@ -15,8 +15,8 @@ from typing import Any
 from kafka.protocol import admin, consumer, producer
 from kafka.protocol import metadata as cluster
 
-from broker.errors import MalformedRequest
-from broker.handlers import (
+from headrace.broker.errors import MalformedRequest
+from headrace.broker.handlers import (
     api_versions,
     create_partitions,
     create_topics,
@@ -43,11 +43,11 @@ from broker.handlers import (
     produce,
     sync_group,
 )
-from broker.handlers.context import RequestContext
-from broker.protocol import api_versions as api
-from broker.protocol import fetch as fetch_codec
-from broker.protocol import produce as produce_codec
-from broker.protocol.framing import RequestHeader
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol import api_versions as api
+from headrace.broker.protocol import fetch as fetch_codec
+from headrace.broker.protocol import produce as produce_codec
+from headrace.broker.protocol.framing import RequestHeader
 
 COMPILED_BYTES_MAX = 32 * 1024
 """Of a frame in a flexible version that the compiled decoders read: endless varints and many tagged fields cost them

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
-from broker.errors import RequestRefused
-from broker.handlers.context import RequestContext
-from broker.log.partition_log import PartitionLog
-from broker.protocol.error_codes import ErrorCode
-from broker.protocol.fetch import (
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.log.partition_log import PartitionLog
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.fetch import (
     TOPIC_IDS_FROM,
     FetchedPartition,
     FetchedTopic,

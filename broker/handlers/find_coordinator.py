@@ -9,9 +9,9 @@ from typing import Any
 
 from kafka.protocol.metadata import FindCoordinatorResponse
 
-from broker.config import NODE_ID
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.config import NODE_ID
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
 
 GROUP = 0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from kafka.protocol.consumer import HeartbeatResponse
 
-from broker.handlers.context import RequestContext
+from headrace.broker.handlers.context import RequestContext
 
 
 def handle(context: RequestContext, request: Any) -> Any:

@@ -6,11 +6,11 @@ from typing import Any
 
 from kafka.protocol.admin import IncrementalAlterConfigsResponse
 
-from broker.errors import RequestRefused
-from broker.handlers.context import RequestContext
-from broker.handlers.describe_configs import TOPIC
-from broker.protocol.error_codes import ErrorCode
-from broker.topic_config import BY_NAME, check_config
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.handlers.describe_configs import TOPIC
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.topic_config import BY_NAME, check_config
 
 SET, DELETE = 0, 1
 """Operations; 2 and 3 append to and take from lists, which no configuration here has more than one item of."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from kafka.protocol.producer import InitProducerIdResponse
 
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 

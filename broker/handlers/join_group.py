@@ -11,10 +11,10 @@ from typing import Any
 
 from kafka.protocol.consumer import JoinGroupResponse
 
-from broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
-from broker.coordinator.members import Protocol
-from broker.coordinator.messages import JoinRequest, JoinResult
-from broker.handlers.context import RequestContext
+from headrace.broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
+from headrace.broker.coordinator.members import Protocol
+from headrace.broker.coordinator.messages import JoinRequest, JoinResult
+from headrace.broker.handlers.context import RequestContext
 
 
 def handle(context: RequestContext, request: Any) -> Awaitable[Any]:

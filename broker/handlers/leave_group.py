@@ -6,8 +6,8 @@ from typing import Any
 
 from kafka.protocol.consumer import LeaveGroupResponse
 
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
 
 
 def handle(context: RequestContext, request: Any) -> Any:

@@ -6,8 +6,8 @@ from typing import Any
 
 from kafka.protocol.admin import ListGroupsResponse
 
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
 
 GROUP_TYPE = "classic"
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from kafka.protocol.consumer import ListOffsetsResponse
 
-from broker.config import LEADER_EPOCH
-from broker.errors import RequestRefused
-from broker.handlers.context import RequestContext
-from broker.log.partition_log import FoundTimestamp, PartitionLog
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.config import LEADER_EPOCH
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.log.partition_log import FoundTimestamp, PartitionLog
+from headrace.broker.protocol.error_codes import ErrorCode
 
 LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 NO_TIMESTAMP = -1

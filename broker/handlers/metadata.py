@@ -11,11 +11,11 @@ from typing import Any
 
 from kafka.protocol.metadata import MetadataResponse
 
-from broker.config import LEADER_EPOCH, NODE_ID
-from broker.errors import RequestRefused
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
-from broker.topics import Topic
+from headrace.broker.config import LEADER_EPOCH, NODE_ID
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.topics import Topic
 
 NIL = uuid.UUID(int=0)
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from kafka.protocol.consumer import OffsetCommitResponse
 
-from broker.coordinator.coordinator import check_metadata
-from broker.coordinator.offsets import TopicPartition
-from broker.coordinator.records import CommittedOffset
-from broker.errors import RequestRefused
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.coordinator.coordinator import check_metadata
+from headrace.broker.coordinator.offsets import TopicPartition
+from headrace.broker.coordinator.records import CommittedOffset
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
 
 _Topic = OffsetCommitResponse.OffsetCommitResponseTopic
 

@@ -8,11 +8,11 @@ from typing import Any
 from kafka.protocol.consumer import OffsetDeleteResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from broker.coordinator.group import Group
-from broker.coordinator.records import OffsetKey
-from broker.errors import RequestRefused
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.coordinator.group import Group
+from headrace.broker.coordinator.records import OffsetKey
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
 
 _Topic = OffsetDeleteResponse.OffsetDeleteResponseTopic
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from kafka.protocol.consumer import OffsetFetchResponse
 
-from broker.coordinator.offsets import TopicPartition
-from broker.coordinator.records import CommittedOffset
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.coordinator.offsets import TopicPartition
+from headrace.broker.coordinator.records import CommittedOffset
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
 
 _NONE = CommittedOffset(-1, -1, "", 0)
 _GROUPS_FROM = 8

@@ -6,10 +6,10 @@ from typing import Any
 
 from kafka.protocol.consumer import OffsetForLeaderEpochResponse
 
-from broker.config import LEADER_EPOCH
-from broker.errors import RequestRefused
-from broker.handlers.context import RequestContext
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.config import LEADER_EPOCH
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
 
 _TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 

@@ -13,19 +13,19 @@ from typing import Any
 
 from kafka.protocol.producer import ProduceResponse
 
-from broker.config import FsyncMode
-from broker.errors import RequestRefused
-from broker.handlers.context import RequestContext
-from broker.log import record_batch
-from broker.log.partition_log import PartitionLog
-from broker.protocol.error_codes import ErrorCode
-from broker.protocol.produce import (
+from headrace.broker.config import FsyncMode
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.log import record_batch
+from headrace.broker.log.partition_log import PartitionLog
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.produce import (
     ProducedPartition,
     ProducedTopic,
     ProducePartition,
     ProduceRequest,
 )
-from broker.topics import Topic
+from headrace.broker.topics import Topic
 
 Answer = tuple[ProducedTopic, ...]
 

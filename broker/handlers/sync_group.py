@@ -7,8 +7,8 @@ from typing import Any
 
 from kafka.protocol.consumer import SyncGroupResponse
 
-from broker.coordinator.messages import SyncRequest
-from broker.handlers.context import RequestContext
+from headrace.broker.coordinator.messages import SyncRequest
+from headrace.broker.handlers.context import RequestContext
 
 
 def handle(context: RequestContext, request: Any) -> Awaitable[Any]:

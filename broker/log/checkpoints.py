@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from broker.errors import CorruptFile
-from broker.log.files import write_atomically
+from headrace.broker.errors import CorruptFile
+from headrace.broker.log.files import write_atomically
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"

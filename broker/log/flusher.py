@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from broker.errors import RequestRefused
-from broker.log.files import sync_file
-from broker.log.partition_log import FlushJob, PartitionLog
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.errors import RequestRefused
+from headrace.broker.log.files import sync_file
+from headrace.broker.log.partition_log import FlushJob, PartitionLog
+from headrace.broker.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 

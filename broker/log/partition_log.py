@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.errors import RequestRefused
-from broker.log import record_batch
-from broker.log.files import OpenFiles, sync_folder, write_fully
-from broker.log.index import TimeEntry, floor_offset_in_file, floor_position_in_file
-from broker.log.producer_state import ProducerStates
-from broker.log.record_batch import BatchHeader
-from broker.log.scan import PlacedBatch, SegmentFacts
-from broker.log.segment import (
+from headrace.broker.errors import RequestRefused
+from headrace.broker.log import record_batch
+from headrace.broker.log.files import OpenFiles, sync_folder, write_fully
+from headrace.broker.log.index import TimeEntry, floor_offset_in_file, floor_position_in_file
+from headrace.broker.log.producer_state import ProducerStates
+from headrace.broker.log.record_batch import BatchHeader
+from headrace.broker.log.scan import PlacedBatch, SegmentFacts
+from headrace.broker.log.segment import (
     DELETED,
     INDEX,
     INDEX_SUFFIXES,
@@ -40,7 +40,7 @@ from broker.log.segment import (
     segment_path,
     walk_file,
 )
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.error_codes import ErrorCode
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SNAPSHOTS_KEPT = 2

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from broker.errors import RequestRefused
-from broker.log.record_batch import BatchHeader
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.errors import RequestRefused
+from headrace.broker.log.record_batch import BatchHeader
+from headrace.broker.protocol.error_codes import ErrorCode
 
 WINDOW_BATCHES = 5
 EXPIRATION_MS = 86_400_000

@@ -17,10 +17,10 @@ from typing import NamedTuple
 from crc32c import crc32c
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from broker.config import LEADER_EPOCH
-from broker.errors import RequestRefused
-from broker.protocol.error_codes import ErrorCode
-from loader.kafka.decompress import DecompressionError, decompress
+from headrace.broker.config import LEADER_EPOCH
+from headrace.broker.errors import RequestRefused
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.loader.kafka.decompress import DecompressionError, decompress
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size

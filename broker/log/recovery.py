@@ -14,18 +14,18 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.log.files import OpenFiles, sync_file, sync_folder
-from broker.log.index import (
+from headrace.broker.log.files import OpenFiles, sync_file, sync_folder
+from headrace.broker.log.index import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
     OffsetIndex,
     TimeIndex,
     last_time_entry_in_file,
 )
-from broker.log.partition_log import LogLimits, PartitionLog
-from broker.log.producer_state import ProducerStates
-from broker.log.scan import Scan, SegmentFacts, scan_segment, walk_batches
-from broker.log.segment import (
+from headrace.broker.log.partition_log import LogLimits, PartitionLog
+from headrace.broker.log.producer_state import ProducerStates
+from headrace.broker.log.scan import Scan, SegmentFacts, scan_segment, walk_batches
+from headrace.broker.log.segment import (
     DELETED,
     INDEX,
     LOG,

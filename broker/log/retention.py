@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.log.segment import ClosedSegment
+from headrace.broker.log.segment import ClosedSegment
 
 UNLIMITED = -1
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.config import LEADER_EPOCH
-from broker.log.index import INTERVAL_BYTES, OffsetIndex, TimeEntry, TimeIndex
-from broker.log.record_batch import (
+from headrace.broker.config import LEADER_EPOCH
+from headrace.broker.log.index import INTERVAL_BYTES, OffsetIndex, TimeEntry, TimeIndex
+from headrace.broker.log.record_batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
     MAGIC,

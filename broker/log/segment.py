@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.log.index import TimeEntry
-from broker.log.record_batch import HEADER_BYTES, LENGTH_OVERHEAD, read_batch_header
-from broker.log.scan import PlacedBatch, walk_batches
+from headrace.broker.log.index import TimeEntry
+from headrace.broker.log.record_batch import HEADER_BYTES, LENGTH_OVERHEAD, read_batch_header
+from headrace.broker.log.scan import PlacedBatch, walk_batches
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".snapshot", ".deleted"
 INDEX_SUFFIXES = (INDEX, TIME_INDEX)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from broker.protocol.error_codes import ErrorCode
-from broker.protocol.wire import Reader, Writer
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.wire import Reader, Writer
 
 TOPIC_IDS_FROM = 13
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from broker.errors import FrameRefused
-from broker.protocol.api_versions import API_VERSIONS, BY_KEY, PRODUCE
-from broker.protocol.wire import Reader
+from headrace.broker.errors import FrameRefused
+from headrace.broker.protocol.api_versions import API_VERSIONS, BY_KEY, PRODUCE
+from headrace.broker.protocol.wire import Reader
 
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 """Of one request: Kafka's `socket.request.max.bytes`. Clients build their produce requests below it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from broker.errors import MalformedRequest
+from headrace.broker.errors import MalformedRequest
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")

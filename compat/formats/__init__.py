@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Final
 
-from compat.outcome import Outcome
+from headrace.compat.outcome import Outcome
 
 FORMATS: Final = ("text", "json", "junit", "sarif", "github", "gitlab", "markdown")
 """Each is a module here with a function `outcome_<format>`."""
@@ -13,5 +13,5 @@ FORMATS: Final = ("text", "json", "junit", "sarif", "github", "gitlab", "markdow
 
 def render(name: str, outcome: Outcome) -> str:
     """A run in one of the `FORMATS`, as what goes into a file."""
-    text: str = getattr(importlib.import_module(f"compat.formats.{name}"), f"outcome_{name}")(outcome)
+    text: str = getattr(importlib.import_module(f"headrace.compat.formats.{name}"), f"outcome_{name}")(outcome)
     return text

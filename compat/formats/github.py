@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compat.outcome import Failure, Outcome, Problem, grouped, leaves
+from headrace.compat.outcome import Failure, Outcome, Problem, grouped, leaves
 
 
 def outcome_github(outcome: Outcome) -> str:

@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import PurePosixPath
 from typing import Any
 
-from compat.finding import Severity
-from compat.outcome import Checked, Failure, Outcome, Problem, leaves
+from headrace.compat.finding import Severity
+from headrace.compat.outcome import Checked, Failure, Outcome, Problem, leaves
 
 SEVERITIES = {Severity.ERROR: "major", Severity.WARNING: "minor"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from compat.outcome import Checked, Failure, Outcome, Problem
+from headrace.compat.outcome import Checked, Failure, Outcome, Problem
 
 JSON_FORMAT = 1
 """Counts the incompatible changes of the document's shape; keys may be added without it."""

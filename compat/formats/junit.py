@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape, quoteattr
 
-from compat.formats.text import checked_text
-from compat.outcome import Checked, Failure, Outcome
+from headrace.compat.formats.text import checked_text
+from headrace.compat.outcome import Checked, Failure, Outcome
 
 SUITE = "headrace compat"
 

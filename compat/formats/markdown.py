@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from compat.outcome import Checked, Outcome, Problem, count_words, grouped, leaves
+from headrace.compat.outcome import Checked, Outcome, Problem, count_words, grouped, leaves
 
 ROWS_MAX = 200
 """Most rows of one table; GitHub refuses comments beyond 65,536 characters and summaries beyond 1 MB."""

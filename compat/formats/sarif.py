@@ -10,9 +10,9 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from compat.catalogue import CATALOGUE
-from compat.finding import Severity
-from compat.outcome import Checked, Failure, Outcome, Problem, leaves
+from headrace.compat.catalogue import CATALOGUE
+from headrace.compat.finding import Severity
+from headrace.compat.outcome import Checked, Failure, Outcome, Problem, leaves
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT_NAME = "headraceFinding/v1"

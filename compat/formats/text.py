@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compat.outcome import Checked, Excerpt, Outcome, Problem, count_words, grouped, leaves, printable
+from headrace.compat.outcome import Checked, Excerpt, Outcome, Problem, count_words, grouped, leaves, printable
 
 DETAIL_CHARS_MAX = 300
 """Longest wording of Avro Java that is shown; a list of missing symbols has no end. JSON has all of it."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from compat.errors import UnknownLint
-from compat.finding import Severity
-from compat.lints import of_change, of_schema
-from compat.lints.model import ChosenLint, Lint, Linted, Remark
-from compat.lints.of_change import each_pair
-from compat.outcome import Problem, excerpt_of
-from compat.words import field_words
+from headrace.compat.errors import UnknownLint
+from headrace.compat.finding import Severity
+from headrace.compat.lints import of_change, of_schema
+from headrace.compat.lints.model import ChosenLint, Lint, Linted, Remark
+from headrace.compat.lints.of_change import each_pair
+from headrace.compat.outcome import Problem, excerpt_of
+from headrace.compat.words import field_words
 
 __all__ = ["ALL", "LINTS", "ChosenLint", "Lint", "Linted", "Remark", "lint_problems", "parse_lints"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from avro_schema import Position, Schema
-from compat.finding import Severity, VersionedSchema
+from headrace.avro_schema import Position, Schema
+from headrace.compat.finding import Severity, VersionedSchema
 
 
 @dataclass(frozen=True, slots=True)

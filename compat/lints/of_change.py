@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from avro_schema import Field, Fixed, LogicalType, NamedType, Primitive, Record, Type, Union
-from compat.finding import VersionedSchema
-from compat.lints.model import Linted, Remark
-from compat.lints.places import Pair, earlier_field, pairs
-from compat.words import field_words, fragment, kind_word, listed, type_fragment, type_words
+from headrace.avro_schema import Field, Fixed, LogicalType, NamedType, Primitive, Record, Type, Union
+from headrace.compat.finding import VersionedSchema
+from headrace.compat.lints.model import Linted, Remark
+from headrace.compat.lints.places import Pair, earlier_field, pairs
+from headrace.compat.words import field_words, fragment, kind_word, listed, type_fragment, type_words
 
 PairCheck = Callable[[Pair, VersionedSchema], Iterator[Remark]]
 

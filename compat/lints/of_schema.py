@@ -7,13 +7,24 @@ from collections import Counter
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from avro_schema import Enum, Field, Fixed, NamedType, Primitive, PrimitiveType, Record, Schema, Union, defined_names
-from avro_schema.logical import FIXED_SIZES, LOGICAL_TYPES
-from compat.lints.model import Linted, Remark
-from compat.lints.places import Path, places
-from compat.words import field_words, fragment, kind_word, type_fragment
-from hive_ddl.names import is_reserved_word
-from hive_ddl.types import column_problems
+from headrace.avro_schema import (
+    Enum,
+    Field,
+    Fixed,
+    NamedType,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Schema,
+    Union,
+    defined_names,
+)
+from headrace.avro_schema.logical import FIXED_SIZES, LOGICAL_TYPES
+from headrace.compat.lints.model import Linted, Remark
+from headrace.compat.lints.places import Path, places
+from headrace.compat.words import field_words, fragment, kind_word, type_fragment
+from headrace.hive_ddl.names import is_reserved_word
+from headrace.hive_ddl.types import column_problems
 
 _TYPE_NAME = re.compile(r"[A-Z][A-Za-z0-9]*\Z")
 _NAMESPACE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*\Z")

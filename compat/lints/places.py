@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from avro_schema import (
+from headrace.avro_schema import (
     Array,
     Field,
     Map,

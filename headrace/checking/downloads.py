@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from headrace.checking.baselines.folder import SUBJECT_CHARS
-from registry.client import RegisteredSchema, RegistryClient
-from registry.errors import SubjectNotFound, VersionNotFound
+from headrace.registry.client import RegisteredSchema, RegistryClient
+from headrace.registry.errors import SubjectNotFound, VersionNotFound
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from avro_schema import Position
-from avro_schema.comments import without_comments
-from compat.outcome import Failure, FailureKind
+from headrace.avro_schema import Position
+from headrace.avro_schema.comments import without_comments
+from headrace.compat.outcome import Failure, FailureKind
 
 STANDARD_INPUT = "-"
 SUFFIX = ".avsc"

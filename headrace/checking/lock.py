@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from avro_schema import SchemaParseError, canonical_text
+from headrace.avro_schema import SchemaParseError, canonical_text
 from headrace.checking.registering import Registered
 from headrace.checking.run import Sources
-from registry.client import RegistryClient
-from registry.errors import SubjectNotFound, VersionNotFound
+from headrace.registry.client import RegistryClient
+from headrace.registry.errors import SubjectNotFound, VersionNotFound
 
 FORMAT = 1
 

@@ -8,22 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compat import CompatError, InvalidLevel, parse_level
-from compat.baseline_file import parse_baseline
-from compat.errors import NoSubject
-from compat.subjects import STRATEGIES, SubjectRule
-from compat.suppressions import parse_suppression
 from headrace.checking.baselines.base import Baseline, LevelChoice
 from headrace.checking.baselines.files import FilesBaseline
 from headrace.checking.baselines.folder import FolderBaseline
 from headrace.checking.baselines.git import GitBaseline
 from headrace.checking.run import Leniency, Naming, Sources, only_changed, read_sources
 from headrace.cli.command import CommandError
+from headrace.compat import CompatError, InvalidLevel, parse_level
+from headrace.compat.baseline_file import parse_baseline
+from headrace.compat.errors import NoSubject
+from headrace.compat.subjects import STRATEGIES, SubjectRule
+from headrace.compat.suppressions import parse_suppression
 from headrace.settings import CompatSettings, Settings
 
 if TYPE_CHECKING:
-    from compat.lints import ChosenLint
-    from registry.client import RegistryClient
+    from headrace.compat.lints import ChosenLint
+    from headrace.registry.client import RegistryClient
 
 GIT_PREFIX = "git:"
 REGISTRY = "registry"
@@ -160,8 +160,8 @@ def client_from(settings: Settings, url: str) -> RegistryClient:
     Raises:
         CommandError: the URL is none, or credentials and certificates cannot be used.
     """
+    from headrace.registry.errors import RegistryError
     from headrace.registry_client import registry_client
-    from registry.errors import RegistryError
 
     if url:
         settings = replace(settings, registry=replace(settings.registry, url=url))
@@ -176,7 +176,7 @@ def lints_from(args: argparse.Namespace, settings: CompatSettings) -> tuple[Chos
     words = [*settings.lints, *(word for text in args.lint for word in text.split(","))]
     if not words:
         return ()
-    from compat.lints import parse_lints
+    from headrace.compat.lints import parse_lints
 
     try:
         return parse_lints(words)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
-from compat.formats import FORMATS, render
-from compat.formats.text import COLOURED, PLAIN, outcome_text
-from compat.outcome import Outcome
 from headrace.cli.command import CommandError
+from headrace.compat.formats import FORMATS, render
+from headrace.compat.formats.text import COLOURED, PLAIN, outcome_text
+from headrace.compat.outcome import Outcome
 
 READ_FROM_THE_TOP = frozenset({"github", "gitlab", "sarif"})
 """Formats whose files are looked for from the top of the repository, wherever in it the command ran."""

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from avro_schema import SchemaParseError
-from compat.errors import NoSubject
-from compat.outcome import Failure, FailureKind
-from compat.subjects import SchemaPlace, subject_of
+from headrace.avro_schema import SchemaParseError
 from headrace.checking.inputs import SchemaFile
 from headrace.checking.run import Naming, Sources
 from headrace.checking.type_sets import AmbiguousType, root_name
-from registry.client import RegisteredSchema, RegistryClient, SchemaReference
-from registry.errors import SchemaNotFound, SubjectNotFound
+from headrace.compat.errors import NoSubject
+from headrace.compat.outcome import Failure, FailureKind
+from headrace.compat.subjects import SchemaPlace, subject_of
+from headrace.registry.client import RegisteredSchema, RegistryClient, SchemaReference
+from headrace.registry.errors import SchemaNotFound, SubjectNotFound
 
 
 class Action(StrEnum):

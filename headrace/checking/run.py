@@ -10,14 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from avro_schema import Schema, SchemaParseError
-from compat import LEVELS, CompatError, VersionedSchema, check_level
-from compat.baseline_file import leave_out_known
-from compat.errors import NoSubject
-from compat.outcome import Checked, Failure, FailureKind, Outcome, Problem, with_fingerprints
-from compat.report import checked_of
-from compat.subjects import SchemaPlace, SubjectRule, needs_record, subject_of
-from compat.suppressions import Suppression, suppress
+from headrace.avro_schema import Schema, SchemaParseError
 from headrace.checking.baselines.base import Baseline, BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.checking.changed import changed_since
 from headrace.checking.git import GitFailed
@@ -25,10 +18,17 @@ from headrace.checking.inputs import SchemaFile, find_files, read_texts
 from headrace.checking.processes import answers_of
 from headrace.checking.siblings import WorkingFolder
 from headrace.checking.type_sets import TypeSet, plain_text, root_name
+from headrace.compat import LEVELS, CompatError, VersionedSchema, check_level
+from headrace.compat.baseline_file import leave_out_known
+from headrace.compat.errors import NoSubject
+from headrace.compat.outcome import Checked, Failure, FailureKind, Outcome, Problem, with_fingerprints
+from headrace.compat.report import checked_of
+from headrace.compat.subjects import SchemaPlace, SubjectRule, needs_record, subject_of
+from headrace.compat.suppressions import Suppression, suppress
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
-    from compat.lints import ChosenLint
+    from headrace.compat.lints import ChosenLint
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Judge:
         """What the lints that were asked for find, beside the versions that are compared."""
         if not self.options.lints:
             return ()
-        from compat.lints import Linted, lint_problems
+        from headrace.compat.lints import Linted, lint_problems
 
         return lint_problems(self.options.lints, Linted(candidate, tuple(reversed(versions)), subject))
 

@@ -17,8 +17,8 @@ from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any, Protocol
 
-from avro_schema import Schema, SchemaParseError, parse_schema
-from avro_schema.names import COMPLEX_TYPES, PRIMITIVES, full_name
+from headrace.avro_schema import Schema, SchemaParseError, parse_schema
+from headrace.avro_schema.names import COMPLEX_TYPES, PRIMITIVES, full_name
 
 FILES_DEEP_MAX = 100
 """Longest chain of files that need each other's types; bounds the recursion."""

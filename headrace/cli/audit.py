@@ -23,9 +23,9 @@ from headrace.cli.command import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from audit.ingest import Ingested
-    from audit.reconcile import TopicVerdict
-    from audit.store import AuditStore
+    from headrace.audit.ingest import Ingested
+    from headrace.audit.reconcile import TopicVerdict
+    from headrace.audit.store import AuditStore
     from headrace.settings import Settings
 
 EPILOG = """
@@ -59,10 +59,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from audit.errors import AuditError
-    from audit.reconcile import State
-    from audit.report import as_json, has_findings, worst_state
-    from audit.store import DATABASE_NAME, AuditStore
+    from headrace.audit.errors import AuditError
+    from headrace.audit.reconcile import State
+    from headrace.audit.report import as_json, has_findings, worst_state
+    from headrace.audit.store import DATABASE_NAME, AuditStore
 
     settings = settings_from(args)
     try:
@@ -91,12 +91,12 @@ def _bring_up_to_date(store: AuditStore, settings: Settings) -> tuple[Ingested, 
 
     Also says why the audit topic could not be read, "" when it was.
     """
-    from audit.errors import IngestFailed
-    from audit.ingest import Ingested, ingest
-    from audit.spool import SPOOL_FOLDER, left_spools
     from headrace.addresses import resolve_bootstrap_servers
+    from headrace.audit.errors import IngestFailed
+    from headrace.audit.ingest import Ingested, ingest
+    from headrace.audit.spool import SPOOL_FOLDER, left_spools
+    from headrace.registry.errors import RegistryError
     from headrace.registry_client import registry_client
-    from registry.errors import RegistryError
 
     ingested, outage = Ingested(), ""
     registry = registry_client(settings)
@@ -119,7 +119,7 @@ def _bring_up_to_date(store: AuditStore, settings: Settings) -> tuple[Ingested, 
 
 
 def _reconcile(store: AuditStore, settings: Settings, only: str | None) -> tuple[TopicVerdict, ...]:
-    from audit.reconcile import reconcile_topics
+    from headrace.audit.reconcile import reconcile_topics
 
     topics = [topic for topic in store.topics() if topic != settings.audit.topic]
     if only is not None:
@@ -135,7 +135,7 @@ def _reconcile(store: AuditStore, settings: Settings, only: str | None) -> tuple
 
 
 def _print_text(verdicts: Sequence[TopicVerdict], ingested: Ingested) -> None:
-    from audit.report import MEANINGS, topic_lines, topics_listing
+    from headrace.audit.report import MEANINGS, topic_lines, topics_listing
 
     if not verdicts:
         print("no tier has counted anything yet: produce with headrace.Producer, or load a topic")

@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from broker.errors import BrokerError
+    from headrace.broker.errors import BrokerError
 
     settings = settings_from(args)
     try:
@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(settings: Settings) -> None:
-    from broker.config import BrokerConfig, FsyncMode
-    from broker.server import BrokerServer
+    from headrace.broker.config import BrokerConfig, FsyncMode
+    from headrace.broker.server import BrokerServer
 
     server = BrokerServer(
         BrokerConfig(

@@ -12,10 +12,6 @@ import datetime
 from dataclasses import replace
 from pathlib import Path
 
-from compat import CompatibilityLevel
-from compat.baseline_file import baseline_text
-from compat.formats import FORMATS
-from compat.outcome import Outcome, count_words
 from headrace.checking.baselines.base import BaselineFailed
 from headrace.checking.baselines.files import FilesBaseline
 from headrace.checking.options import (
@@ -31,6 +27,10 @@ from headrace.checking.output import parse_outputs, print_outcome, write_outputs
 from headrace.checking.run import CheckOptions, check, with_leniency
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, print_table, settings_from
 from headrace.cli.compat_diff import configure_diff
+from headrace.compat import CompatibilityLevel
+from headrace.compat.baseline_file import baseline_text
+from headrace.compat.formats import FORMATS
+from headrace.compat.outcome import Outcome, count_words
 from headrace.version import VERSION
 
 EXAMPLES = examples(
@@ -184,7 +184,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 def run_explain(args: argparse.Namespace) -> int:
     """What a rule or lint asks for and why, or the list of all."""
-    from compat.catalogue import CATALOGUE, find_described
+    from headrace.compat.catalogue import CATALOGUE, find_described
 
     if args.rule is None:
         rows = [

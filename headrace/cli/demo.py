@@ -31,9 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipeline.demo.data import DemoDataError
-    from pipeline.demo.run import DemoError, run_demo
-    from pipeline.up import UpError
+    from headrace.pipeline.demo.data import DemoDataError
+    from headrace.pipeline.demo.run import DemoError, run_demo
+    from headrace.pipeline.up import UpError
 
     settings = dataclasses.replace(settings_from(args), data_dir=args.data_dir)
     try:

@@ -29,9 +29,9 @@ from headrace.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from loader.load_plan import LoadPlan
-    from loader.report import RunReport
-    from loader.status import LoadStatus
+    from headrace.loader.load_plan import LoadPlan
+    from headrace.loader.report import RunReport
+    from headrace.loader.status import LoadStatus
 
 KEYS = (
     "registry.url",
@@ -105,10 +105,10 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the verb and returns its exit code; what keeps it from running becomes one line."""
-    from audit.errors import AuditError
-    from hive_ddl.errors import HiveDdlError
-    from loader.errors import KafkaUnavailable, LoaderError
-    from registry.errors import RegistryError
+    from headrace.audit.errors import AuditError
+    from headrace.hive_ddl.errors import HiveDdlError
+    from headrace.loader.errors import KafkaUnavailable, LoaderError
+    from headrace.registry.errors import RegistryError
 
     settings = settings_from(args)
     try:
@@ -122,9 +122,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_once(args: argparse.Namespace, settings: Settings) -> int:
-    from loader.lease import Lease
-    from loader.run import run_load
-    from pipeline.load import decision_log, now_ms, open_load
+    from headrace.loader.lease import Lease
+    from headrace.loader.run import run_load
+    from headrace.pipeline.load import decision_log, now_ms, open_load
 
     gc.set_threshold(GC_THRESHOLD)
     log = decision_log(settings)
@@ -165,8 +165,8 @@ def _refuse_outage(registry_outage: str) -> None:
 
 
 def show_plan(args: argparse.Namespace, settings: Settings) -> int:
-    from loader.run import plan_load
-    from pipeline.load import decision_log, open_load
+    from headrace.loader.run import plan_load
+    from headrace.pipeline.load import decision_log, open_load
 
     log = decision_log(settings)
     log.check_format(writing=False)
@@ -181,10 +181,10 @@ def show_plan(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def show_status(args: argparse.Namespace, settings: Settings) -> int:
-    from loader.discover import discover
-    from loader.errors import KafkaError
-    from loader.status import load_status
-    from pipeline.load import decision_log, kafka_cluster
+    from headrace.loader.discover import discover
+    from headrace.loader.errors import KafkaError
+    from headrace.loader.status import load_status
+    from headrace.pipeline.load import decision_log, kafka_cluster
 
     log = decision_log(settings)
     log.check_format(writing=False)

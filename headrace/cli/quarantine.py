@@ -21,7 +21,7 @@ from headrace.cli.command import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from loader.quarantine import QuarantinedRow, QuarantineFile
+    from headrace.loader.quarantine import QuarantinedRow, QuarantineFile
 
 ROWS_SHOWN = 100  # by default: a screen or two; the count of all is always told
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,9 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from loader.errors import LoaderError
-    from loader.quarantine import decided_files
-    from pipeline.load import decision_log
+    from headrace.loader.errors import LoaderError
+    from headrace.loader.quarantine import decided_files
+    from headrace.pipeline.load import decision_log
 
     if args.limit < 0:
         raise CommandError(f"--limit: expected a number of messages, found {args.limit}")
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rows(files: Sequence[QuarantineFile]) -> Iterator[tuple[str, QuarantinedRow]]:
-    from loader.quarantine import read_rows
+    from headrace.loader.quarantine import read_rows
 
     for file in files:
         try:

@@ -12,8 +12,8 @@ from headrace.settings import Settings
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
-    from registry.api.front import Front
-    from registry.operation.shared_counts import SharedCounts
+    from headrace.registry.api.front import Front
+    from headrace.registry.operation.shared_counts import SharedCounts
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -50,11 +50,11 @@ def serve_registry(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     registry_access.check_access(settings.registry)
     # Needed by the workers only, but a library that is missing is named here.
-    import registry.api.app  # noqa: F401
-    from registry.api.server import TakenPort, serve
-    from registry.errors import RegistryError
-    from registry.operation.metrics import new_counts
-    from registry.storage.database import Database
+    import headrace.registry.api.app  # noqa: F401
+    from headrace.registry.api.server import TakenPort, serve
+    from headrace.registry.errors import RegistryError
+    from headrace.registry.operation.metrics import new_counts
+    from headrace.registry.storage.database import Database
 
     url = database_url(settings)
     address = settings.registry.listen
@@ -82,12 +82,12 @@ def serve_registry(args: argparse.Namespace) -> int:
 
 def _front(settings: Settings, url: str, counts: SharedCounts) -> Front:
     """What one worker process serves."""
-    from registry.access.authenticator import UsersFile
-    from registry.api.app import create_app
-    from registry.api.front import Front
-    from registry.operation.observer import observer_of
-    from registry.storage.footing import ServedDatabase
-    from registry.storage.looks import looks_at
+    from headrace.registry.access.authenticator import UsersFile
+    from headrace.registry.api.app import create_app
+    from headrace.registry.api.front import Front
+    from headrace.registry.operation.observer import observer_of
+    from headrace.registry.storage.footing import ServedDatabase
+    from headrace.registry.storage.looks import looks_at
 
     database = ServedDatabase(url, connections=settings.registry.database_connections)
     users = UsersFile(Path(settings.registry.users)) if settings.registry.users else None
@@ -113,8 +113,8 @@ def _front(settings: Settings, url: str, counts: SharedCounts) -> Front:
 
 
 def upgrade_database(args: argparse.Namespace) -> int:
-    from registry.errors import RegistryError
-    from registry.storage.database import Database
+    from headrace.registry.errors import RegistryError
+    from headrace.registry.storage.database import Database
 
     settings = settings_from(args)
     try:
@@ -132,7 +132,7 @@ def database_url(settings: Settings) -> str:
     Raises:
         CommandError: the folder cannot be made.
     """
-    from registry.storage.database import sqlite_url
+    from headrace.registry.storage.database import sqlite_url
 
     if settings.registry.database_url:
         return settings.registry.database_url

@@ -16,7 +16,7 @@ from headrace.cli.command import EXIT_OK, CommandError, examples
 from headrace.settings import RegistrySettings
 
 if TYPE_CHECKING:
-    from registry.api.server import Tls
+    from headrace.registry.api.server import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def print_user(args: argparse.Namespace) -> int:
-    from registry.access.passwords import PASSWORD_BYTES_MAX, SALT_BYTES, PasswordHash
-    from registry.access.users import user_line
+    from headrace.registry.access.passwords import PASSWORD_BYTES_MAX, SALT_BYTES, PasswordHash
+    from headrace.registry.access.users import user_line
 
     password = _password()
     if not 0 < len(password.encode("utf-8", "surrogateescape")) <= PASSWORD_BYTES_MAX:
@@ -54,9 +54,9 @@ def check_access(settings: RegistrySettings) -> None:
     Raises:
         CommandError: the registry would be open to a network without being told, or a file cannot be used.
     """
-    from registry.access.authenticator import UsersFile
-    from registry.errors import UsersFileUnusable
-    from registry.operation.access_log import AccessLog
+    from headrace.registry.access.authenticator import UsersFile
+    from headrace.registry.errors import UsersFileUnusable
+    from headrace.registry.operation.access_log import AccessLog
 
     is_local = _is_loopback(settings.listen.host)
     if not settings.users and not is_local and settings.open_to != "network":
@@ -82,7 +82,7 @@ def tls_of(settings: RegistrySettings) -> Tls | None:
     Raises:
         CommandError: the certificate or its key cannot be used.
     """
-    from registry.api.server import Tls
+    from headrace.registry.api.server import Tls
 
     if not settings.tls_certificate:
         return None

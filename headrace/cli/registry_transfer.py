@@ -26,9 +26,9 @@ from headrace.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from registry.transfer.plan import Action, Problem
-    from registry.transfer.remote import Remote
-    from registry.transfer.snapshot import Selection, Snapshot
+    from headrace.registry.transfer.plan import Action, Problem
+    from headrace.registry.transfer.remote import Remote
+    from headrace.registry.transfer.snapshot import Selection, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -125,9 +125,9 @@ def _add_selection(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def run_export(args: argparse.Namespace) -> int:
-    from registry.errors import RegistryError
-    from registry.transfer.export import read_registry
-    from registry.transfer.lines import write_snapshot
+    from headrace.registry.errors import RegistryError
+    from headrace.registry.transfer.export import read_registry
+    from headrace.registry.transfer.lines import write_snapshot
 
     try:
         with _remote(args) as remote, Progress() as progress:
@@ -147,9 +147,9 @@ def run_export(args: argparse.Namespace) -> int:
 
 
 def run_import(args: argparse.Namespace) -> int:
-    from registry.errors import RegistryError
-    from registry.transfer.carry_out import plan_without, read_target
-    from registry.transfer.plan import plan_import
+    from headrace.registry.errors import RegistryError
+    from headrace.registry.transfer.carry_out import plan_without, read_target
+    from headrace.registry.transfer.plan import plan_import
 
     snapshot = _selection(args).part_of(_read(args.file))
     left_out: list[Problem] = []
@@ -172,8 +172,8 @@ def run_import(args: argparse.Namespace) -> int:
 def _carry_out(
     args: argparse.Namespace, remote: Remote, snapshot: Snapshot, actions: Sequence[Action], left_out: list[Problem]
 ) -> int:
-    from registry.errors import RegistryError
-    from registry.transfer.carry_out import carry_out, missing_after
+    from headrace.registry.errors import RegistryError
+    from headrace.registry.transfer.carry_out import carry_out, missing_after
 
     try:
         with Progress() as progress:
@@ -272,9 +272,9 @@ def _count(number: int, noun: str) -> str:
 
 
 def _selection(args: argparse.Namespace) -> Selection:
-    from registry.errors import InvalidSubject
-    from registry.names import context_name
-    from registry.transfer.snapshot import Selection
+    from headrace.registry.errors import InvalidSubject
+    from headrace.registry.names import context_name
+    from headrace.registry.transfer.snapshot import Selection
 
     try:
         contexts = tuple(context_name(name) for name in args.context)
@@ -285,9 +285,9 @@ def _selection(args: argparse.Namespace) -> Selection:
 
 @contextlib.contextmanager
 def _remote(args: argparse.Namespace) -> Iterator[Remote]:
+    from headrace.registry.errors import RegistryError
+    from headrace.registry.transfer.remote import Remote
     from headrace.registry_client import registry_client
-    from registry.errors import RegistryError
-    from registry.transfer.remote import Remote
 
     try:
         client = registry_client(settings_from(args))
@@ -298,8 +298,8 @@ def _remote(args: argparse.Namespace) -> Iterator[Remote]:
 
 
 def _read(file: str) -> Snapshot:
-    from registry.errors import RegistryError
-    from registry.transfer.lines import read_snapshot
+    from headrace.registry.errors import RegistryError
+    from headrace.registry.transfer.lines import read_snapshot
 
     try:
         if file == STANDARD_STREAM:

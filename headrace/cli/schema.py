@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compat.outcome import EXIT_CODES, Failure, FailureKind, Outcome, count_words
 from headrace.checking.baselines.base import BaselineFailed, LevelChoice
 from headrace.checking.options import add_source_flags, client_from, naming_from, sources_from
 from headrace.checking.output import let_everything_through, print_outcome
@@ -28,12 +27,13 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
+from headrace.compat.outcome import EXIT_CODES, Failure, FailureKind, Outcome, count_words
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
     from headrace.checking.registering import Registered, Registration
     from headrace.checking.run import Sources
-    from registry.client import RegistryClient
+    from headrace.registry.client import RegistryClient
 
 LOCK_FILE = "headrace.lock"
 EXIT_REGISTRY = EXIT_CODES[FailureKind.REGISTRY]
@@ -177,7 +177,7 @@ def _refused(outcome: Outcome) -> int:
 @contextmanager
 def _registry_errors() -> Iterator[None]:
     """The errors of a registry as one line and an exit code."""
-    from registry.errors import (
+    from headrace.registry.errors import (
         AccessRefused,
         IncompatibleSchema,
         InvalidSchema,

@@ -26,8 +26,8 @@ from headrace.java import JavaNotFoundError, ensure_java
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.pipeline.sql import QueryResult
     from headrace.settings import Settings
-    from pipeline.sql import QueryResult
 
 CELL_CHARS_MAX = 60  # in a table; json and csv give whole values
 
@@ -46,8 +46,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hive_ddl.errors import HiveDdlError
-    from pipeline.sql import QueryFailed, check_statement
+    from headrace.hive_ddl.errors import HiveDdlError
+    from headrace.pipeline.sql import QueryFailed, check_statement
 
     settings = settings_from(args)
     started = time.monotonic()
@@ -65,9 +65,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _answer(settings: Settings, statement: str, show: Callable[[str], None], with_values: bool) -> QueryResult:
-    from hive_ddl.executors.session import close_session, open_session
-    from hive_ddl.table import local_location
-    from pipeline.sql import run_query
+    from headrace.hive_ddl.executors.session import close_session, open_session
+    from headrace.hive_ddl.table import local_location
+    from headrace.pipeline.sql import run_query
 
     show("spark")
     session = open_session(
@@ -87,7 +87,7 @@ def _answer(settings: Settings, statement: str, show: Callable[[str], None], wit
 
 
 def _print(result: QueryResult, form: str) -> None:
-    from pipeline.sql import aligned_rows
+    from headrace.pipeline.sql import aligned_rows
 
     if form == "json":
         names = _distinct(result.columns)

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
-        from pipeline.up import UpError, child_environment, run_up
+        from headrace.pipeline.up import UpError, child_environment, run_up
 
         settings = settings_from(args)
         ensure_java(settings.data_dir)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from hive_ddl.ops import Op, PartitionValues
-from hive_ddl.table import TableState
+from headrace.hive_ddl.ops import Op, PartitionValues
+from headrace.hive_ddl.table import TableState
 
 
 class Executor(Protocol):

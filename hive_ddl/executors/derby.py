@@ -14,8 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hive_ddl.errors import MetastoreUnavailable
-from hive_ddl.executors.failures import one_line
+from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.hive_ddl.executors.failures import one_line
 
 LOCK_FILE = "dbex.lck"  # Derby holds an exclusive lock of the system on it while it is open
 WAIT_S = 8.0  # for an owner that is going away: a JVM notices the end of its Python within a second or two

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TextIO
 
-from hive_ddl.ops import AddPartitions, CreateTable, Op, PartitionValues
-from hive_ddl.render import render, render_database
-from hive_ddl.table import TableState
+from headrace.hive_ddl.ops import AddPartitions, CreateTable, Op, PartitionValues
+from headrace.hive_ddl.render import render, render_database
+from headrace.hive_ddl.table import TableState
 
 
 class PrintingExecutor:

@@ -25,10 +25,10 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from hive_ddl.errors import MetastoreUnavailable, SessionFailed
-from hive_ddl.executors.derby import await_derby, derby_holder
-from hive_ddl.executors.failures import METASTORE_FAILURES, root_cause
-from hive_ddl.executors.metastore import new_client
+from headrace.hive_ddl.errors import MetastoreUnavailable, SessionFailed
+from headrace.hive_ddl.executors.derby import await_derby, derby_holder
+from headrace.hive_ddl.executors.failures import METASTORE_FAILURES, root_cause
+from headrace.hive_ddl.executors.metastore import new_client
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +64,8 @@ BASE_PROPERTIES: Mapping[str, str] = {
     "spark.hadoop.hive.metastore.schema.verification": "false",
     "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
     "spark.hadoop.hive.async.log.enabled": "false",
+    # Else Python workers look for every module in the working folder first, which may hold one of its name.
+    "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
 
 LOOPBACK_PROPERTIES: Mapping[str, str] = {

@@ -23,12 +23,12 @@ from typing import Any, NoReturn
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from avro_schema import AvroSchemaError, parse_schema
-from hive_ddl.errors import HiveDdlError, MetastoreUnavailable, StaleRevision, StatementRefused
-from hive_ddl.executors.failures import METASTORE_FAILURES, java_class, root_cause
-from hive_ddl.executors.metastore import JavaObject, new_client, thrift_json
-from hive_ddl.names import PROBE_PREFIX
-from hive_ddl.ops import (
+from headrace.avro_schema import AvroSchemaError, parse_schema
+from headrace.hive_ddl.errors import HiveDdlError, MetastoreUnavailable, StaleRevision, StatementRefused
+from headrace.hive_ddl.executors.failures import METASTORE_FAILURES, java_class, root_cause
+from headrace.hive_ddl.executors.metastore import JavaObject, new_client, thrift_json
+from headrace.hive_ddl.names import PROBE_PREFIX
+from headrace.hive_ddl.ops import (
     AddPartitions,
     CreateTable,
     Op,
@@ -38,9 +38,9 @@ from hive_ddl.ops import (
     SetPartitionLocation,
     SetProperties,
 )
-from hive_ddl.plan import plan_table
-from hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, Column, TableState
-from hive_ddl.types import table_columns
+from headrace.hive_ddl.plan import plan_table
+from headrace.hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, Column, TableState
+from headrace.hive_ddl.types import table_columns
 
 logger = logging.getLogger(__name__)
 

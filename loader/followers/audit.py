@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from audit.row import AuditRow, Outcome, Tier, range_row_id
-from loader.decision import CountSeries, Decision, TopicDecision, WindowCount
-from loader.followers.base import Step
+from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
+from headrace.loader.decision import CountSeries, Decision, TopicDecision, WindowCount
+from headrace.loader.followers.base import Step
 
 APPLICATION = "headrace-load"
 

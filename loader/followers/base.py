@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from loader.decision import Decision
-from loader.state import TopicState
+from headrace.loader.decision import Decision
+from headrace.loader.state import TopicState
 
 
 @dataclass(frozen=True, slots=True)

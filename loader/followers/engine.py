@@ -16,12 +16,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from loader.decision import Decision
-from loader.decision_log import DecisionLog, staging_path
-from loader.followers.base import Follower, Step
-from loader.json_values import canonical, from_json, to_json
-from loader.state import LoaderState
-from loader.storage import LocalStorage
+from headrace.loader.decision import Decision
+from headrace.loader.decision_log import DecisionLog, staging_path
+from headrace.loader.followers.base import Follower, Step
+from headrace.loader.json_values import canonical, from_json, to_json
+from headrace.loader.state import LoaderState
+from headrace.loader.storage import LocalStorage
 
 logger = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from loader.decision_log import staging_path
-from loader.followers.base import Step
-from loader.followers.engine import FILES
-from loader.layout import topic_dir
-from loader.storage import LocalStorage, publish
+from headrace.loader.decision_log import staging_path
+from headrace.loader.followers.base import Step
+from headrace.loader.followers.engine import FILES
+from headrace.loader.layout import topic_dir
+from headrace.loader.storage import LocalStorage, publish
 
 
 @dataclass(frozen=True, slots=True)

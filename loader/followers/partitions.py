@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hive_ddl.executors.base import Executor
-from hive_ddl.plan import plan_partitions
-from hive_ddl.table import TableState, local_location
-from loader.followers.base import Step
-from loader.followers.schema import TableSettings, data_table, quarantine_table
-from loader.layout import partition_values, topic_dir
-from loader.state import TopicState
-from loader.work_unit import FileKind
+from headrace.hive_ddl.executors.base import Executor
+from headrace.hive_ddl.plan import plan_partitions
+from headrace.hive_ddl.table import TableState, local_location
+from headrace.loader.followers.base import Step
+from headrace.loader.followers.schema import TableSettings, data_table, quarantine_table
+from headrace.loader.layout import partition_values, topic_dir
+from headrace.loader.state import TopicState
+from headrace.loader.work_unit import FileKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hive_ddl.errors import StaleRevision
-from hive_ddl.executors.base import Executor
-from hive_ddl.plan import plan_table
-from hive_ddl.table import SCHEMA_FOLDER, TableState, desired_table, local_location, schema_file_name
-from loader.followers.base import Step
-from loader.layout import PARTITION_COLUMNS, QUARANTINE_DATABASE_SUFFIX, topic_dir
-from loader.state import TopicState
-from loader.storage import write_whole
-from loader.work_unit import FileKind
+from headrace.hive_ddl.errors import StaleRevision
+from headrace.hive_ddl.executors.base import Executor
+from headrace.hive_ddl.plan import plan_table
+from headrace.hive_ddl.table import SCHEMA_FOLDER, TableState, desired_table, local_location, schema_file_name
+from headrace.loader.followers.base import Step
+from headrace.loader.layout import PARTITION_COLUMNS, QUARANTINE_DATABASE_SUFFIX, topic_dir
+from headrace.loader.state import TopicState
+from headrace.loader.storage import write_whole
+from headrace.loader.work_unit import FileKind
 
 logger = logging.getLogger(__name__)
 

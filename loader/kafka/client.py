@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from loader.errors import KafkaError, KafkaUnavailable
-from loader.kafka.requests import (
+from headrace.loader.errors import KafkaError, KafkaUnavailable
+from headrace.loader.kafka.requests import (
     EARLIEST,
     LATEST,
     MOVED,
@@ -33,8 +33,8 @@ from loader.kafka.requests import (
     find_coordinator,
     list_offsets,
 )
-from loader.kafka.wire import NONE, Connection, close_all, error_name, parse_bootstrap_servers
-from loader.work_unit import TopicPartition
+from headrace.loader.kafka.wire import NONE, Connection, close_all, error_name, parse_bootstrap_servers
+from headrace.loader.work_unit import TopicPartition
 
 __all__ = [
     "AbortedTransaction",

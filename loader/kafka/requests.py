@@ -22,9 +22,9 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 
-from loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
-from loader.kafka.wire import NONE, Connection, Message, error_name
-from loader.work_unit import TopicPartition
+from headrace.loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
+from headrace.loader.kafka.wire import NONE, Connection, Message, error_name
+from headrace.loader.work_unit import TopicPartition
 
 METADATA_VERSION = 12
 LIST_OFFSETS_VERSION = 7

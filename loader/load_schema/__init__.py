@@ -41,11 +41,11 @@ null goes to null, and a writer's value into a nullable column is the value.
 
 from __future__ import annotations
 
-from loader.load_schema.fold import EMPTY, RULES, AppliedRule, ExplainedRule, LoadState, explain, fold
-from loader.load_schema.kafka_record import load_schema_with_kafka
-from loader.load_schema.route import Route, Routed, route_branch, route_fields
-from loader.load_schema.text import root_record
-from loader.load_schema.types import (
+from headrace.loader.load_schema.fold import EMPTY, RULES, AppliedRule, ExplainedRule, LoadState, explain, fold
+from headrace.loader.load_schema.kafka_record import load_schema_with_kafka
+from headrace.loader.load_schema.route import Route, Routed, route_branch, route_fields
+from headrace.loader.load_schema.text import root_record
+from headrace.loader.load_schema.types import (
     ABSENT,
     BRANCH,
     DECIMAL,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import replace
 
-from avro_schema import (
+from headrace.avro_schema import (
     NO_DEFAULT,
     Array,
     Field,
@@ -22,8 +22,8 @@ from avro_schema import (
     Record,
     Type,
 )
-from loader.load_schema.merge import NotAColumn, TypeFolding
-from loader.load_schema.types import (
+from headrace.loader.load_schema.merge import NotAColumn, TypeFolding
+from headrace.loader.load_schema.types import (
     ABSENT,
     FORMER,
     JSON,

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from avro_schema import Record, Schema
-from loader.load_schema.columns import Folding
-from loader.load_schema.kafka_record import kafka_name
-from loader.load_schema.merge import Note
-from loader.load_schema.text import load_record, load_text, root_record
-from loader.load_schema.types import RESERVED_COLUMNS, type_names
+from headrace.avro_schema import Record, Schema
+from headrace.loader.load_schema.columns import Folding
+from headrace.loader.load_schema.kafka_record import kafka_name
+from headrace.loader.load_schema.merge import Note
+from headrace.loader.load_schema.text import load_record, load_text, root_record
+from headrace.loader.load_schema.types import RESERVED_COLUMNS, type_names
 
 RULES: Final[Mapping[str, str]] = {
     "added": "a new field is appended, since readers by position must find the old columns where they were",

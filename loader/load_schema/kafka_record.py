@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from avro_schema import Array, Field, LogicalType, Name, Primitive, PrimitiveType, Record, Union
-from loader.load_schema.text import load_record, load_text
-from loader.load_schema.types import type_names
+from headrace.avro_schema import Array, Field, LogicalType, Name, Primitive, PrimitiveType, Record, Union
+from headrace.loader.load_schema.text import load_record, load_text
+from headrace.loader.load_schema.types import type_names
 
 
 def load_schema_with_kafka(text: str, kafka_column: str) -> str:

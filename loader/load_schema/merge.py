@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from avro_schema import (
+from headrace.avro_schema import (
     NO_DEFAULT,
     Array,
     Enum,
@@ -28,7 +28,7 @@ from avro_schema import (
     Type,
     Union,
 )
-from loader.load_schema.types import (
+from headrace.loader.load_schema.types import (
     BRANCH,
     COLUMN_DEPTH_MAX,
     COLUMN_NODES_MAX,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from avro_schema import Field, Name, Primitive, PrimitiveType, Record, Schema, Type
-from loader.load_schema.columns import Folding
-from loader.load_schema.types import ABSENT, BRANCH, branch_names, prop, split
+from headrace.avro_schema import Field, Name, Primitive, PrimitiveType, Record, Schema, Type
+from headrace.loader.load_schema.columns import Folding
+from headrace.loader.load_schema.types import ABSENT, BRANCH, branch_names, prop, split
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from avro_schema import Field, Name, Record, Schema, parse_schema, self_contained_text
+from headrace.avro_schema import Field, Name, Record, Schema, parse_schema, self_contained_text
 
 
 def root_record(schema: Schema) -> Record:

@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from avro_schema import (
+from headrace.avro_schema import (
     NO_DEFAULT,
     Array,
     Enum,

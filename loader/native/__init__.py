@@ -3,8 +3,8 @@
 `reference` is the meaning, in Python. Whatever replaces it must pass the same tests.
 """
 
-from loader.native.readable import UnreadableValue
-from loader.native.reference import BUILD, Unconvertible, compile_projection
-from loader.native.walk import BadBody, Seen
+from headrace.loader.native.readable import UnreadableValue
+from headrace.loader.native.reference import BUILD, Unconvertible, compile_projection
+from headrace.loader.native.walk import BadBody, Seen
 
 __all__ = ["BUILD", "BadBody", "Seen", "Unconvertible", "UnreadableValue", "compile_projection"]

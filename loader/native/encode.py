@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from avro_schema import (
+from headrace.avro_schema import (
     Array,
     Enum,
     Fixed,

@@ -12,9 +12,22 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from avro_schema import Array, Enum, Fixed, Map, Name, Primitive, PrimitiveType, Record, Reference, Schema, Type, Union
-from loader.native.encode import encode_bytes
-from loader.native.walk import Limits, read_block, read_index, read_varint
+from headrace.avro_schema import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Name,
+    Primitive,
+    PrimitiveType,
+    Record,
+    Reference,
+    Schema,
+    Type,
+    Union,
+)
+from headrace.loader.native.encode import encode_bytes
+from headrace.loader.native.walk import Limits, read_block, read_index, read_varint
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 """Reads a value that a walk has found well-formed into what `json.dumps` takes."""

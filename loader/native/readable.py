@@ -14,9 +14,9 @@ What counts is the column's type: a value that is loaded as text or as plain byt
 
 from __future__ import annotations
 
-from avro_schema import Primitive
-from loader.load_schema import TIMESTAMP_MS_MAX
-from loader.native.walk import BadBody, Skip, read_varint
+from headrace.avro_schema import Primitive
+from headrace.loader.load_schema import TIMESTAMP_MS_MAX
+from headrace.loader.native.walk import BadBody, Skip, read_varint
 
 DECIMAL_BYTES_MAX = 1_024
 """The widest column needs 16, the rest is room for writers that pad; reading so many takes a fifth of a millisecond."""

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from avro_schema import (
+from headrace.avro_schema import (
     Array,
     Enum,
     Fixed,
@@ -28,11 +28,11 @@ from avro_schema import (
     Type,
     Union,
 )
-from loader.load_schema import JSON, MEMBERS, Routed, kind_of, root_record, route_branch, route_fields, split
-from loader.native.encode import encode_default, encode_long
-from loader.native.json_text import compile_json_text
-from loader.native.readable import UnreadableValue, skip_readable
-from loader.native.rewrite import (
+from headrace.loader.load_schema import JSON, MEMBERS, Routed, kind_of, root_record, route_branch, route_fields, split
+from headrace.loader.native.encode import encode_default, encode_long
+from headrace.loader.native.json_text import compile_json_text
+from headrace.loader.native.readable import UnreadableValue, skip_readable
+from headrace.loader.native.rewrite import (
     PROMOTIONS,
     SAME_BYTES,
     Convert,
@@ -46,7 +46,7 @@ from loader.native.rewrite import (
     prefixed,
     refusing,
 )
-from loader.native.walk import (
+from headrace.loader.native.walk import (
     BadBody,
     Limits,
     Seen,

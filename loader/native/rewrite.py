@@ -9,9 +9,9 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 
-from avro_schema import PrimitiveType
-from loader.native.encode import encode_long
-from loader.native.walk import (
+from headrace.avro_schema import PrimitiveType
+from headrace.loader.native.encode import encode_long
+from headrace.loader.native.walk import (
     BadBody,
     Limits,
     Skip,

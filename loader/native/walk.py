@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from avro_schema import (
+from headrace.avro_schema import (
     Array,
     Enum,
     Fixed,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.demo.data import MIDYEAR_MONTH, TOPICS, Row, read_rows, time_ms
+from headrace.pipeline.demo.data import MIDYEAR_MONTH, TOPICS, Row, read_rows, time_ms
 
 Cell = Any
 Table = Sequence[tuple[Cell, ...]]

@@ -10,7 +10,6 @@ import importlib.resources
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,21 +17,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from avro_schema import parse_schema
-from compat.levels import CompatibilityLevel, VersionedSchema, check_level
-from compat.report import text_report
 from headrace.addresses import LiveAddresses, live_addresses
+from headrace.avro_schema import parse_schema
 from headrace.cli.command import table_lines
+from headrace.compat.levels import CompatibilityLevel, VersionedSchema, check_level
+from headrace.compat.report import text_report
+from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.hive_ddl.table import local_location
+from headrace.pipeline.children import python_command, python_environment
+from headrace.pipeline.demo.answers import QUESTIONS, Question, Table, differences, numeric_columns, shown
+from headrace.pipeline.demo.data import TOPICS, Event, Topic, find_data, flight_event_v2, is_second_half, read_rows
+from headrace.pipeline.producer import Producer
+from headrace.pipeline.progress import Progress
+from headrace.pipeline.up import Part, PartCommand
+from headrace.registry.client import RegistryClient
+from headrace.registry.errors import IncompatibleSchema
 from headrace.settings import Settings, load_settings
-from hive_ddl.executors.session import close_session, open_session
-from hive_ddl.table import local_location
-from pipeline.demo.answers import QUESTIONS, Question, Table, differences, numeric_columns, shown
-from pipeline.demo.data import TOPICS, Event, Topic, find_data, flight_event_v2, is_second_half, read_rows
-from pipeline.producer import Producer
-from pipeline.progress import Progress
-from pipeline.up import Part, PartCommand
-from registry.client import RegistryClient
-from registry.errors import IncompatibleSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,7 +95,8 @@ def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) ->
 
 def schema_text(name: str) -> str:
     """One of the demo's schemas, such as `flights-v1`."""
-    return (importlib.resources.files("pipeline.demo") / "schemas" / f"{name}.avsc").read_text(encoding="utf-8")
+    folder = importlib.resources.files("headrace.pipeline.demo") / "schemas"
+    return (folder / f"{name}.avsc").read_text(encoding="utf-8")
 
 
 class _Demo:
@@ -291,10 +292,10 @@ class _Demo:
     def _headrace(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command as a user would, with its log kept beside the others."""
         run = subprocess.run(
-            [sys.executable, "-m", "headrace", *arguments],
+            python_command("headrace", *arguments),
             capture_output=True,
             text=True,
-            env=dict(self._environment),
+            env=python_environment(self._environment),
             stdin=subprocess.DEVNULL,
             check=False,
         )

@@ -21,10 +21,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
-from registry.access.needs import NO_CREDENTIALS, TOO_BUSY, WRONG_CREDENTIALS, Refusal
-from registry.access.passwords import DEFAULT_COST, HASH_BYTES, PASSWORD_BYTES_MAX, SALT_BYTES, PasswordHash
-from registry.access.users import Policy, Principal, UsersFileInvalid, parse_users
-from registry.errors import UsersFileUnusable
+from headrace.registry.access.needs import NO_CREDENTIALS, TOO_BUSY, WRONG_CREDENTIALS, Refusal
+from headrace.registry.access.passwords import DEFAULT_COST, HASH_BYTES, PASSWORD_BYTES_MAX, SALT_BYTES, PasswordHash
+from headrace.registry.access.users import Policy, Principal, UsersFileInvalid, parse_users
+from headrace.registry.errors import UsersFileUnusable
 
 logger = logging.getLogger(__name__)
 

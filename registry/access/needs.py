@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from registry.access.rights import Right, Target
-from registry.access.users import Principal
+from headrace.registry.access.rights import Right, Target
+from headrace.registry.access.users import Principal
 
 UNAUTHENTICATED: Final = 40101
 FORBIDDEN: Final = 40301

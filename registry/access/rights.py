@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final
 from urllib.parse import unquote
 
-from registry.names import DEFAULT_CONTEXT, EVERY_CONTEXT_PREFIX, EVERYWHERE, is_whole_context, split_subject
+from headrace.registry.names import DEFAULT_CONTEXT, EVERY_CONTEXT_PREFIX, EVERYWHERE, is_whole_context, split_subject
 
 WILDCARD: Final = "*"
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from registry.access.passwords import PasswordHash
-from registry.access.rights import WILDCARD, Right, Rights, SubjectPattern
-from registry.names import is_storable
+from headrace.registry.access.passwords import PasswordHash
+from headrace.registry.access.rights import WILDCARD, Right, Rights, SubjectPattern
+from headrace.registry.names import is_storable
 
 ANONYMOUS: Final = "anonymous"
 USERS_MAX: Final = 10_000

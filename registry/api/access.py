@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from flask import Flask, Response, request
 
-from registry.access.authenticator import UsersFile
-from registry.access.needs import About, Need, Refusal, decide, need_of, route_label
-from registry.access.rights import Right, Target
-from registry.access.users import Principal
-from registry.api.answers import query_flag
-from registry.api.hooks import ASKS_KEY, PRINCIPAL_KEY, WORTH_RECEIVING
-from registry.api.problems import problem
-from registry.names import context_name, scope_name, subject_name
+from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.needs import About, Need, Refusal, decide, need_of, route_label
+from headrace.registry.access.rights import Right, Target
+from headrace.registry.access.users import Principal
+from headrace.registry.api.answers import query_flag
+from headrace.registry.api.hooks import ASKS_KEY, PRINCIPAL_KEY, WORTH_RECEIVING
+from headrace.registry.api.problems import problem
+from headrace.registry.names import context_name, scope_name, subject_name
 
 CHALLENGE = 'Basic realm="schema registry", charset="UTF-8"'
 BUSY_RETRY_S = 1

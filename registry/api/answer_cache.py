@@ -7,8 +7,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from registry.api.hooks import Principal
-from registry.storage.footing import Footing
+from headrace.registry.api.hooks import Principal
+from headrace.registry.storage.footing import Footing
 
 BYTES_MAX: Final = 128 * 1024 * 1024  # of all that is kept: some 60,000 schemas of usual size
 ENTRY_BYTES: Final = 1200  # what an entry takes beside its body: key, headers, footing and their objects

@@ -14,18 +14,29 @@ from urllib.parse import unquote
 from flask import Flask, Response, request
 from werkzeug.routing import BaseConverter, ValidationError
 
-from compat.levels import CompatibilityLevel
-from registry.access.authenticator import UsersFile
-from registry.api import access, compatibility, config, contexts, health, metrics, mode, problems, schemas, subjects
-from registry.api.answers import content_type
-from registry.api.context_paths import in_context
-from registry.api.entities import Profile
-from registry.api.openapi import views as openapi
-from registry.api.services import Services
-from registry.api.wsgi_call import KEEP_KEY, ROUTE_KEY
-from registry.operation.metrics import MetricsPage, new_counts
-from registry.operation.shared_counts import SharedCounts
-from registry.storage.database import Database
+from headrace.compat.levels import CompatibilityLevel
+from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.api import (
+    access,
+    compatibility,
+    config,
+    contexts,
+    health,
+    metrics,
+    mode,
+    problems,
+    schemas,
+    subjects,
+)
+from headrace.registry.api.answers import content_type
+from headrace.registry.api.context_paths import in_context
+from headrace.registry.api.entities import Profile
+from headrace.registry.api.openapi import views as openapi
+from headrace.registry.api.services import Services
+from headrace.registry.api.wsgi_call import KEEP_KEY, ROUTE_KEY
+from headrace.registry.operation.metrics import MetricsPage, new_counts
+from headrace.registry.operation.shared_counts import SharedCounts
+from headrace.registry.storage.database import Database
 
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 KEPT_BLUEPRINTS = frozenset({"subjects", "schemas", "compatibility", "config", "mode"})
@@ -62,7 +73,7 @@ def create_app(
         users: who may do what; None lets everybody do everything.
         counts: what the processes of the server count in.
     """
-    app = Flask("registry.api", static_folder=None)
+    app = Flask("headrace.registry.api", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = request_bytes_max
     # A form's size is bounded by the request's.
     app.config["MAX_FORM_MEMORY_SIZE"] = request_bytes_max

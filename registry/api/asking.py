@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from flask import request
 
-from registry.access.needs import denied
-from registry.access.rights import Right, Rights, Target
-from registry.access.users import Principal
-from registry.api.hooks import ANYBODY, PRINCIPAL_KEY
-from registry.domain import ConfigChange, SchemaRequest
-from registry.errors import AccessRefused
-from registry.names import in_context_of, scope_name, subject_name
+from headrace.registry.access.needs import denied
+from headrace.registry.access.rights import Right, Rights, Target
+from headrace.registry.access.users import Principal
+from headrace.registry.api.hooks import ANYBODY, PRINCIPAL_KEY
+from headrace.registry.domain import ConfigChange, SchemaRequest
+from headrace.registry.errors import AccessRefused
+from headrace.registry.names import in_context_of, scope_name, subject_name
 
 
 def principal() -> Principal:

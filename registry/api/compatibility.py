@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from registry.api.answers import answer, query_flag
-from registry.api.payloads import SchemaPayload, read_body
-from registry.api.services import services
-from registry.domain import SchemaRequest, parse_version
-from registry.names import subject_name
-from registry.service.compatibility import Verdict
+from headrace.registry.api.answers import answer, query_flag
+from headrace.registry.api.payloads import SchemaPayload, read_body
+from headrace.registry.api.services import services
+from headrace.registry.domain import SchemaRequest, parse_version
+from headrace.registry.names import subject_name
+from headrace.registry.service.compatibility import Verdict
 
 blueprint = Blueprint("compatibility", __name__)
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from registry.api.answers import answer, query_flag
-from registry.api.entities import config_echo, config_entity
-from registry.api.payloads import ConfigPayload, read_body
-from registry.api.services import services
-from registry.domain import ConfigChange
-from registry.names import scope_name
+from headrace.registry.api.answers import answer, query_flag
+from headrace.registry.api.entities import config_echo, config_entity
+from headrace.registry.api.payloads import ConfigPayload, read_body
+from headrace.registry.api.services import services
+from headrace.registry.domain import ConfigChange
+from headrace.registry.names import scope_name
 
 blueprint = Blueprint("config", __name__)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from registry.errors import InvalidSubject
-from registry.names import DEFAULT_CONTEXT, EVERY_CONTEXT_PREFIX, context_name, qualified
+from headrace.registry.errors import InvalidSubject
+from headrace.registry.names import DEFAULT_CONTEXT, EVERY_CONTEXT_PREFIX, context_name, qualified
 
 SETTINGS_PATHS = ("config", "mode")
 PREFIX_PARAMETERS = ("subjectPrefix", "subject")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
-from registry.api.answers import answer, page
-from registry.api.problems import BadRequest
-from registry.api.services import services
-from registry.errors import InvalidSubject
-from registry.names import context_name
+from headrace.registry.api.answers import answer, page
+from headrace.registry.api.problems import BadRequest
+from headrace.registry.api.services import services
+from headrace.registry.errors import InvalidSubject
+from headrace.registry.names import context_name
 
 blueprint = Blueprint("contexts", __name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-from registry.domain import SCHEMA_TYPE, ConfigChange, ConfigEntry, Metadata, StoredSchema, StoredVersion
-from registry.service.presentation import PLAIN, Shown
-from registry.tags import TaggedEntity
+from headrace.registry.domain import SCHEMA_TYPE, ConfigChange, ConfigEntry, Metadata, StoredSchema, StoredVersion
+from headrace.registry.service.presentation import PLAIN, Shown
+from headrace.registry.tags import TaggedEntity
 
 
 class Profile(IntEnum):

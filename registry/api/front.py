@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from registry.api.answer_cache import BYTES_MAX, Answer, AnswerCache
-from registry.api.answers import PRODUCED
-from registry.api.hooks import (
+from headrace.registry.api.answer_cache import BYTES_MAX, Answer, AnswerCache
+from headrace.registry.api.answers import PRODUCED
+from headrace.registry.api.hooks import (
     ANYBODY,
     WORTH_RECEIVING,
     Authenticator,
@@ -28,10 +28,10 @@ from registry.api.hooks import (
     Observer,
     Principal,
 )
-from registry.api.leases import Leases
-from registry.api.request_bodies import NO_BODY, Announced, Body, BodyRefused, Receive, RequestBodies
-from registry.api.wsgi_call import WsgiApplication, call, environ_of
-from registry.storage.looks import Looks
+from headrace.registry.api.leases import Leases
+from headrace.registry.api.request_bodies import NO_BODY, Announced, Body, BodyRefused, Receive, RequestBodies
+from headrace.registry.api.wsgi_call import WsgiApplication, call, environ_of
+from headrace.registry.storage.looks import Looks
 
 logger = logging.getLogger(__name__)
 

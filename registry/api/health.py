@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from registry.api.answers import answer
-from registry.api.services import services
+from headrace.registry.api.answers import answer
+from headrace.registry.api.services import services
 
 blueprint = Blueprint("health", __name__)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from registry.access.rights import UNLIMITED
-from registry.access.users import Principal as Principal
+from headrace.registry.access.rights import UNLIMITED
+from headrace.registry.access.users import Principal as Principal
 
 PRINCIPAL_KEY: Final = "registry.principal"
 """Where in the WSGI environ the application finds and may set who asks."""

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from registry.errors import StoreError
-from registry.storage.footing import LEASE_S, Footing
-from registry.storage.looks import Look, Looks
+from headrace.registry.errors import StoreError
+from headrace.registry.storage.footing import LEASE_S, Footing
+from headrace.registry.storage.looks import Look, Looks
 
 logger = logging.getLogger(__name__)
 

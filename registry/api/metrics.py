@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from flask import Blueprint, Response, current_app, request
 
-from registry.api.services import services
-from registry.errors import StoreError
-from registry.operation.metrics import MetricsPage
+from headrace.registry.api.services import services
+from headrace.registry.errors import StoreError
+from headrace.registry.operation.metrics import MetricsPage
 
 blueprint = Blueprint("metrics", __name__)
 

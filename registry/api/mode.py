@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from registry.api.answers import answer, query_flag
-from registry.api.payloads import ModePayload, ModeRequest, read_body
-from registry.api.services import services
-from registry.domain import Mode, parse_mode
-from registry.names import scope_name
+from headrace.registry.api.answers import answer, query_flag
+from headrace.registry.api.payloads import ModePayload, ModeRequest, read_body
+from headrace.registry.api.services import services
+from headrace.registry.domain import Mode, parse_mode
+from headrace.registry.names import scope_name
 
 blueprint = Blueprint("mode", __name__)
 

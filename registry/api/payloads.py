@@ -14,11 +14,11 @@ from flask import request
 from marshmallow import EXCLUDE, Schema, ValidationError, fields, post_load, validate
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from registry.api.answers import PRODUCED
-from registry.api.asking import require_rights_in
-from registry.api.problems import BadRequest
-from registry.api.services import services
-from registry.domain import (
+from headrace.registry.api.answers import PRODUCED
+from headrace.registry.api.asking import require_rights_in
+from headrace.registry.api.problems import BadRequest
+from headrace.registry.api.services import services
+from headrace.registry.domain import (
     SCHEMA_TYPE,
     VERSION_MAX,
     ConfigChange,
@@ -28,9 +28,9 @@ from registry.domain import (
     SchemaRequest,
     TagChange,
 )
-from registry.names import is_storable
-from registry.rules import Rule, RuleKind, RuleMode, RuleSet
-from registry.tags import EntityKind, TaggedEntity
+from headrace.registry.names import is_storable
+from headrace.registry.rules import Rule, RuleKind, RuleMode, RuleSet
+from headrace.registry.tags import EntityKind, TaggedEntity
 
 CONSUMED = frozenset({name for name, _ in PRODUCED} | {"application/octet-stream", ""})
 """Content types of requests; octet-stream is what JAX-RS takes a missing type for."""

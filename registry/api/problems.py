@@ -7,11 +7,11 @@ import logging
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from registry import errors
-from registry.access.needs import FORBIDDEN
-from registry.api.answers import answer
-from registry.api.entities import Profile
-from registry.api.profiles import profile
+from headrace.registry import errors
+from headrace.registry.access.needs import FORBIDDEN
+from headrace.registry.api.answers import answer
+from headrace.registry.api.entities import Profile
+from headrace.registry.api.profiles import profile
 
 logger = logging.getLogger(__name__)
 

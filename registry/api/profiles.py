@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from flask import request
 
-from registry.api.entities import Profile
-from registry.api.services import services
-from registry.domain import StoredSchema
-from registry.service.presentation import Shown, Wish
+from headrace.registry.api.entities import Profile
+from headrace.registry.api.services import services
+from headrace.registry.domain import StoredSchema
+from headrace.registry.service.presentation import Shown, Wish
 
 ACCEPT_UNKNOWN_HEADER = "Confluent-Accept-Unknown-Properties"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
-from registry.api.answers import answer, answer_bytes, page, query_flag
-from registry.api.entities import listed_entity, schema_entity
-from registry.api.profiles import as_shown, profile, shown_text
-from registry.api.services import services
-from registry.domain import SCHEMA_TYPE
-from registry.names import SubjectFilter, qualified, split_subject
-from registry.service.lookup import FoundSchema
+from headrace.registry.api.answers import answer, answer_bytes, page, query_flag
+from headrace.registry.api.entities import listed_entity, schema_entity
+from headrace.registry.api.profiles import as_shown, profile, shown_text
+from headrace.registry.api.services import services
+from headrace.registry.domain import SCHEMA_TYPE
+from headrace.registry.names import SubjectFilter, qualified, split_subject
+from headrace.registry.service.lookup import FoundSchema
 
 blueprint = Blueprint("schemas", __name__)
 

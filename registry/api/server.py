@@ -31,7 +31,7 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.server.common import AbstractServer
 
-from registry.api.front import Front
+from headrace.registry.api.front import Front
 
 logger = logging.getLogger(__name__)
 

@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 
 from flask import current_app
 
-from compat.levels import CompatibilityLevel
-from registry.api.asking import is_restricted, may_read
-from registry.api.entities import Profile
-from registry.service.compatibility import Compatibility
-from registry.service.configuration import Configuration
-from registry.service.deletion import Deletion
-from registry.service.lookup import Lookup
-from registry.service.modes import Modes
-from registry.service.presentation import Presentation
-from registry.service.registration import Registration
-from registry.service.tagging import Tagging
-from registry.service.texts import SchemaTexts
-from registry.service.visibility import RestrictedLookup
-from registry.storage.database import Database
+from headrace.compat.levels import CompatibilityLevel
+from headrace.registry.api.asking import is_restricted, may_read
+from headrace.registry.api.entities import Profile
+from headrace.registry.service.compatibility import Compatibility
+from headrace.registry.service.configuration import Configuration
+from headrace.registry.service.deletion import Deletion
+from headrace.registry.service.lookup import Lookup
+from headrace.registry.service.modes import Modes
+from headrace.registry.service.presentation import Presentation
+from headrace.registry.service.registration import Registration
+from headrace.registry.service.tagging import Tagging
+from headrace.registry.service.texts import SchemaTexts
+from headrace.registry.service.visibility import RestrictedLookup
+from headrace.registry.storage.database import Database
 
 
 @dataclass(frozen=True, slots=True)

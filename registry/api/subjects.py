@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
-from registry.api.answers import answer, answer_bytes, page, query_flag
-from registry.api.entities import registered_entity, version_entity
-from registry.api.payloads import SchemaPayload, TagChangePayload, read_body
-from registry.api.profiles import as_shown, profile, shown_text
-from registry.api.services import services
-from registry.domain import SchemaRequest, TagChange, parse_version
-from registry.names import EVERY_CONTEXT_PREFIX, SubjectFilter, subject_name
+from headrace.registry.api.answers import answer, answer_bytes, page, query_flag
+from headrace.registry.api.entities import registered_entity, version_entity
+from headrace.registry.api.payloads import SchemaPayload, TagChangePayload, read_body
+from headrace.registry.api.profiles import as_shown, profile, shown_text
+from headrace.registry.api.services import services
+from headrace.registry.domain import SchemaRequest, TagChange, parse_version
+from headrace.registry.names import EVERY_CONTEXT_PREFIX, SubjectFilter, subject_name
 
 blueprint = Blueprint("subjects", __name__)
 

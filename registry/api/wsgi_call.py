@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from registry.api.answer_cache import Answer
-from registry.api.hooks import ASKS_KEY, PRINCIPAL_KEY, Principal
-from registry.api.request_bodies import Body
-from registry.storage.footing import noting
+from headrace.registry.api.answer_cache import Answer
+from headrace.registry.api.hooks import ASKS_KEY, PRINCIPAL_KEY, Principal
+from headrace.registry.api.request_bodies import Body
+from headrace.registry.storage.footing import noting
 
 ROUTE_KEY: Final = "registry.route"
 """Where in the environ the application leaves the rule that its path matched, for metrics."""

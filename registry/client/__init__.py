@@ -8,11 +8,11 @@ sockets, `access` what a server is told about who asks, `answers` turns JSON int
 never changes.
 """
 
-from registry.client.access import Auth, BasicAuth, BearerAuth, Tls
-from registry.client.answers import RegisteredSchema
-from registry.client.client import RegistryClient
-from registry.client.transport import ATTEMPTS_MAX
-from registry.domain import SchemaReference, SubjectVersion
+from headrace.registry.client.access import Auth, BasicAuth, BearerAuth, Tls
+from headrace.registry.client.answers import RegisteredSchema
+from headrace.registry.client.client import RegistryClient
+from headrace.registry.client.transport import ATTEMPTS_MAX
+from headrace.registry.domain import SchemaReference, SubjectVersion
 
 __all__ = [
     "ATTEMPTS_MAX",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
-from registry.errors import RegistryUnavailable
+from headrace.registry.errors import RegistryUnavailable
 
 SERVERS_MAX = 32  # a list that is longer is a mistake
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})

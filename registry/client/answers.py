@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from registry import errors
-from registry.client.connections import Answer
-from registry.domain import SchemaReference
-from registry.errors import CredentialsRefused, RegistryError, ServiceError
+from headrace.registry import errors
+from headrace.registry.client.connections import Answer
+from headrace.registry.domain import SchemaReference
+from headrace.registry.errors import CredentialsRefused, RegistryError, ServiceError
 
 T = TypeVar("T")
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
-from avro_schema import Schema, parse_schema
-from registry import errors
-from registry.client.access import Auth, Tls, parse_servers
-from registry.client.answers import RegisteredSchema, field_of, registered, schema_body, value_of
-from registry.client.cache import Cache
-from registry.client.transport import Call, Transport
-from registry.domain import SchemaReference, SubjectVersion
+from headrace.avro_schema import Schema, parse_schema
+from headrace.registry import errors
+from headrace.registry.client.access import Auth, Tls, parse_servers
+from headrace.registry.client.answers import RegisteredSchema, field_of, registered, schema_body, value_of
+from headrace.registry.client.cache import Cache
+from headrace.registry.client.transport import Call, Transport
+from headrace.registry.domain import SchemaReference, SubjectVersion
 
 CACHED_MAX = 10_000  # answers kept by one client
 CACHED_CHARACTERS_MAX = 64 * 1024 * 1024  # of them; a parsed schema counts as `PARSED_WEIGHT` times its text

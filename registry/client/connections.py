@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
-from registry.client.access import Server
+from headrace.registry.client.access import Server
 
 IDLE_CONNECTIONS_MAX = 32  # of more threads than that some open a connection for each call
 ANSWER_BYTES_MAX = 256 * 1024 * 1024  # no list or schema is larger; a stray server could send without end

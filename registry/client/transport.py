@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from registry.client.access import Server, Tls
-from registry.client.connections import Answer, Connections, NoAnswer
-from registry.errors import RegistryUnavailable
+from headrace.registry.client.access import Server, Tls
+from headrace.registry.client.connections import Answer, Connections, NoAnswer
+from headrace.registry.errors import RegistryUnavailable
 
 logger = logging.getLogger(__name__)
 

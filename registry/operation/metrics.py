@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
-from registry.access.needs import route_label
-from registry.operation.shared_counts import OTHER, SharedCounts
+from headrace.registry.access.needs import route_label
+from headrace.registry.operation.shared_counts import OTHER, SharedCounts
 
 BUCKETS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper ends; the last bucket is without one."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from registry.access.users import Principal
-from registry.operation.access_log import AccessLog
-from registry.operation.metrics import RequestMetrics
-from registry.operation.shared_counts import SharedCounts
+from headrace.registry.access.users import Principal
+from headrace.registry.operation.access_log import AccessLog
+from headrace.registry.operation.metrics import RequestMetrics
+from headrace.registry.operation.shared_counts import SharedCounts
 
 logger = logging.getLogger(__name__)
 

@@ -6,16 +6,16 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Final
 
-from compat.errors import InvalidLevel
-from compat.levels import CompatibilityLevel, parse_level
-from registry.domain import ConfigChange, ConfigEntry, Mode
-from registry.errors import InvalidCompatibilityLevel, SubjectLevelNotConfigured, SubjectNotFound
-from registry.names import in_context_of, in_log, is_whole_context, scopes_of
-from registry.rules import check_rule_set
-from registry.service.inheritance import effective_config
-from registry.service.modes import mode_of, require_writable
-from registry.storage.database import Database
-from registry.storage.repository import Repository
+from headrace.compat.errors import InvalidLevel
+from headrace.compat.levels import CompatibilityLevel, parse_level
+from headrace.registry.domain import ConfigChange, ConfigEntry, Mode
+from headrace.registry.errors import InvalidCompatibilityLevel, SubjectLevelNotConfigured, SubjectNotFound
+from headrace.registry.names import in_context_of, in_log, is_whole_context, scopes_of
+from headrace.registry.rules import check_rule_set
+from headrace.registry.service.inheritance import effective_config
+from headrace.registry.service.modes import mode_of, require_writable
+from headrace.registry.storage.database import Database
+from headrace.registry.storage.repository import Repository
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from registry.domain import LATEST
-from registry.errors import (
+from headrace.registry.domain import LATEST
+from headrace.registry.errors import (
     ContextNotEmpty,
     ReferenceExists,
     SubjectNotFound,
@@ -16,12 +16,12 @@ from registry.errors import (
     VersionNotSoftDeleted,
     VersionSoftDeleted,
 )
-from registry.names import DEFAULT_CONTEXT, context_scope, in_log
-from registry.service.configuration import aliased
-from registry.service.modes import require_writable
-from registry.storage.database import Database
-from registry.storage.repository import Repository
-from registry.storage.views import SubjectState
+from headrace.registry.names import DEFAULT_CONTEXT, context_scope, in_log
+from headrace.registry.service.configuration import aliased
+from headrace.registry.service.modes import require_writable
+from headrace.registry.storage.database import Database
+from headrace.registry.storage.repository import Repository
+from headrace.registry.storage.views import SubjectState
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from registry.domain import ConfigEntry, Mode
+from headrace.registry.domain import ConfigEntry, Mode
 
 INHERITED: Final = (
     "normalize",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from avro_schema import Array, Enum, Fixed, LogicalType, Map, Primitive, Record, Schema, Type, Union
-from compat.resolution import is_readable
+from headrace.avro_schema import Array, Enum, Fixed, LogicalType, Map, Primitive, Record, Schema, Type, Union
+from headrace.compat.resolution import is_readable
 
 Pair = tuple[Type, Type, str]
 """Reader's type, writer's type, JSON pointer into the reader."""

@@ -11,10 +11,10 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from registry.domain import LATEST, SchemaRequest, StoredSchema, StoredVersion, SubjectVersion
-from registry.errors import InvalidSchema, SchemaNotFound, SubjectNotFound, VersionNotFound
-from registry.metadata import has_properties
-from registry.names import (
+from headrace.registry.domain import LATEST, SchemaRequest, StoredSchema, StoredVersion, SubjectVersion
+from headrace.registry.errors import InvalidSchema, SchemaNotFound, SubjectNotFound, VersionNotFound
+from headrace.registry.metadata import has_properties
+from headrace.registry.names import (
     DEFAULT_CONTEXT,
     SubjectFilter,
     context_of,
@@ -24,11 +24,11 @@ from registry.names import (
     qualified,
     split_subject,
 )
-from registry.service.configuration import Configuration, aliased
-from registry.service.matching import completed, has_text, matching
-from registry.service.texts import SchemaTexts
-from registry.storage.database import Database
-from registry.storage.repository import Repository
+from headrace.registry.service.configuration import Configuration, aliased
+from headrace.registry.service.matching import completed, has_text, matching
+from headrace.registry.service.texts import SchemaTexts
+from headrace.registry.storage.database import Database
+from headrace.registry.storage.repository import Repository
 
 T = TypeVar("T")
 

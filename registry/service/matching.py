@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from registry.domain import ConfigEntry, SchemaContent, SchemaReference, SchemaRequest, StoredVersion
-from registry.errors import InvalidSchema
-from registry.metadata import finds, merged_metadata, numbered
-from registry.rules import merged_rules
-from registry.service.texts import Candidate
-from registry.storage.repository import Repository
-from registry.storage.views import SubjectView
+from headrace.registry.domain import ConfigEntry, SchemaContent, SchemaReference, SchemaRequest, StoredVersion
+from headrace.registry.errors import InvalidSchema
+from headrace.registry.metadata import finds, merged_metadata, numbered
+from headrace.registry.rules import merged_rules
+from headrace.registry.service.texts import Candidate
+from headrace.registry.storage.repository import Repository
+from headrace.registry.storage.views import SubjectView
 
 
 def matching(

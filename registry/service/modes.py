@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 
-from registry.domain import Mode, StoredVersion, SubjectVersion
-from registry.errors import (
+from headrace.registry.domain import Mode, StoredVersion, SubjectVersion
+from headrace.registry.errors import (
     InvalidMode,
     OperationNotPermitted,
     ReferenceExists,
     SubjectModeNotConfigured,
     SubjectNotFound,
 )
-from registry.names import EVERYWHERE, context_of, filter_of_scope, in_log, is_whole_context, scopes_of
-from registry.service.inheritance import effective_mode
-from registry.storage.database import Database
-from registry.storage.repository import Repository
+from headrace.registry.names import EVERYWHERE, context_of, filter_of_scope, in_log, is_whole_context, scopes_of
+from headrace.registry.service.inheritance import effective_mode
+from headrace.registry.storage.database import Database
+from headrace.registry.storage.repository import Repository
 
 logger = logging.getLogger(__name__)
 

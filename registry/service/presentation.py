@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from registry.domain import SchemaReference, StoredSchema
-from registry.names import in_context_of, qualified
-from registry.service.texts import SchemaTexts
-from registry.storage.database import Database
-from registry.storage.repository import Repository
-from registry.tags import TaggedEntity, entities_with
+from headrace.registry.domain import SchemaReference, StoredSchema
+from headrace.registry.names import in_context_of, qualified
+from headrace.registry.service.texts import SchemaTexts
+from headrace.registry.storage.database import Database
+from headrace.registry.storage.repository import Repository
+from headrace.registry.tags import TaggedEntity, entities_with
 
 QUALIFIED: Final = "qualified"
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from registry.domain import (
+from headrace.registry.domain import (
     LATEST,
     SCHEMA_ID_MAX,
     VERSION_MAX,
@@ -25,25 +25,25 @@ from registry.domain import (
     StoredSchema,
     StoredVersion,
 )
-from registry.errors import (
+from headrace.registry.errors import (
     IncompatibleSchema,
     InvalidSchema,
     OperationNotPermitted,
     SchemaIdMismatch,
     StoreError,
 )
-from registry.names import context_of, in_context_of, in_log
-from registry.rules import check_rule_set
-from registry.service.compatibility import Compatibility
-from registry.service.configuration import Configuration, SubjectSettings
-from registry.service.matching import adds_to_requests, completed, has_text, matching
-from registry.service.modes import not_permitted, refuse_readonly
-from registry.service.texts import Candidate, SchemaTexts
-from registry.storage.database import Database
-from registry.storage.kept import Recent
-from registry.storage.repository import Repository
-from registry.storage.scopes import Conflict, ContentKnown, IdWanted
-from registry.storage.views import SubjectState, SubjectView
+from headrace.registry.names import context_of, in_context_of, in_log
+from headrace.registry.rules import check_rule_set
+from headrace.registry.service.compatibility import Compatibility
+from headrace.registry.service.configuration import Configuration, SubjectSettings
+from headrace.registry.service.matching import adds_to_requests, completed, has_text, matching
+from headrace.registry.service.modes import not_permitted, refuse_readonly
+from headrace.registry.service.texts import Candidate, SchemaTexts
+from headrace.registry.storage.database import Database
+from headrace.registry.storage.kept import Recent
+from headrace.registry.storage.repository import Repository
+from headrace.registry.storage.scopes import Conflict, ContentKnown, IdWanted
+from headrace.registry.storage.views import SubjectState, SubjectView
 
 logger = logging.getLogger(__name__)
 

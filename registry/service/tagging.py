@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from registry.domain import LATEST, SchemaRequest, StoredVersion, TagChange
-from registry.errors import VersionNotFound
-from registry.metadata import numbered
-from registry.rules import RuleSet, check_rule_set, merged_rules, rules_without
-from registry.service.lookup import Lookup
-from registry.service.registration import Registered, Registration
+from headrace.registry.domain import LATEST, SchemaRequest, StoredVersion, TagChange
+from headrace.registry.errors import VersionNotFound
+from headrace.registry.metadata import numbered
+from headrace.registry.rules import RuleSet, check_rule_set, merged_rules, rules_without
+from headrace.registry.service.lookup import Lookup
+from headrace.registry.service.registration import Registered, Registration
 
 
 class Tagging:

@@ -5,8 +5,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 
-from avro_schema import Schema, SchemaParseError, canonical_text, normalized_text, parse_schema, self_contained_text
-from registry.domain import (
+from headrace.avro_schema import (
+    Schema,
+    SchemaParseError,
+    canonical_text,
+    normalized_text,
+    parse_schema,
+    self_contained_text,
+)
+from headrace.registry.domain import (
     LATEST,
     SCHEMA_TYPE,
     SchemaContent,
@@ -15,11 +22,11 @@ from registry.domain import (
     StoredSchema,
     StoredVersion,
 )
-from registry.errors import InvalidSchema
-from registry.names import in_context_of, qualified
-from registry.storage.kept import Recent
-from registry.storage.repository import Repository
-from registry.tags import TaggedEntity, UnknownEntity, known_entities, tagged_entities, with_tags
+from headrace.registry.errors import InvalidSchema
+from headrace.registry.names import in_context_of, qualified
+from headrace.registry.storage.kept import Recent
+from headrace.registry.storage.repository import Repository
+from headrace.registry.tags import TaggedEntity, UnknownEntity, known_entities, tagged_entities, with_tags
 
 PARSED_MAX = 1000  # parsed schemas kept; the Confluent registry's own cache size
 READ_MAX = 400  # texts of requests kept as parsed, most of them in two spellings

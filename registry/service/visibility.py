@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from registry.domain import StoredSchema, SubjectVersion
-from registry.errors import AccessRefused
-from registry.names import SubjectFilter
-from registry.service.lookup import Lookup
-from registry.storage.repository import Repository
+from headrace.registry.domain import StoredSchema, SubjectVersion
+from headrace.registry.errors import AccessRefused
+from headrace.registry.names import SubjectFilter
+from headrace.registry.service.lookup import Lookup
+from headrace.registry.storage.repository import Repository
 
 MayRead = Callable[[str], bool]
 

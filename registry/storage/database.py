@@ -29,13 +29,13 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from registry.domain import StoredSchema
-from registry.errors import DatabaseUnusable, StoreError
-from registry.storage import statements
-from registry.storage.engines import POSTGRES_CONNECTIONS, PURPOSE, DatabaseAddress, Purpose, open_engine
-from registry.storage.kept import Kept
-from registry.storage.repository import Repository
-from registry.storage.scopes import Conflict, IdWanted, ReservedIds, reserve_schema_id
+from headrace.registry.domain import StoredSchema
+from headrace.registry.errors import DatabaseUnusable, StoreError
+from headrace.registry.storage import statements
+from headrace.registry.storage.engines import POSTGRES_CONNECTIONS, PURPOSE, DatabaseAddress, Purpose, open_engine
+from headrace.registry.storage.kept import Kept
+from headrace.registry.storage.repository import Repository
+from headrace.registry.storage.scopes import Conflict, IdWanted, ReservedIds, reserve_schema_id
 
 logger = logging.getLogger(__name__)
 D = TypeVar("D")
@@ -355,7 +355,8 @@ def _cause(error: SQLAlchemyError) -> str:
 
 
 def _migrations() -> ScriptDirectory:
-    """The migrations: inside this package in a wheel, the top-level folder `alembic` in a checkout."""
-    packaged = importlib.resources.files("registry.storage") / "migrations"
+    """The migrations: inside this package in a wheel, the top-level folder `alembic` in a checkout, whose editable
+    install finds packages only."""
+    packaged = importlib.resources.files("headrace.registry.storage") / "migrations"
     checkout = Path(__file__).resolve().parent.parent.parent / "alembic"
     return ScriptDirectory(str(packaged if packaged.is_dir() else checkout))

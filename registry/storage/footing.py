@@ -23,11 +23,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
-from registry.domain import LATEST
-from registry.storage.database import WRITE_ATTEMPTS_MAX, Database
-from registry.storage.repository import Repository
-from registry.storage.scopes import IdWanted
-from registry.storage.views import SubjectState
+from headrace.registry.domain import LATEST
+from headrace.registry.storage.database import WRITE_ATTEMPTS_MAX, Database
+from headrace.registry.storage.repository import Repository
+from headrace.registry.storage.scopes import IdWanted
+from headrace.registry.storage.views import SubjectState
 
 ALL_SUBJECTS: Final = -1
 LEASE_S: Final = 0.020

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from registry.domain import Metadata
-from registry.rules import RuleSet
+from headrace.registry.domain import Metadata
+from headrace.registry.rules import RuleSet
 
 
 def metadata_json(metadata: Metadata | None) -> str | None:

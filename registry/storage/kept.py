@@ -8,8 +8,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from registry.domain import ConfigEntry, Mode, StoredSchema
-from registry.storage.views import SubjectView
+from headrace.registry.domain import ConfigEntry, Mode, StoredSchema
+from headrace.registry.storage.views import SubjectView
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

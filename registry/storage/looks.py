@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sqlalchemy.engine import URL
 
-from registry.errors import StoreError
-from registry.storage.engines import DatabaseAddress, postgres_arguments
-from registry.storage.footing import ALL_SUBJECTS, Footing
-from registry.storage.models import STATE_ID
+from headrace.registry.errors import StoreError
+from headrace.registry.storage.engines import DatabaseAddress, postgres_arguments
+from headrace.registry.storage.footing import ALL_SUBJECTS, Footing
+from headrace.registry.storage.models import STATE_ID
 
 if TYPE_CHECKING:
     import psycopg

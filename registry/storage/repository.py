@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from registry.domain import (
+from headrace.registry.domain import (
     LATEST,
     SchemaContent,
     SchemaId,
@@ -18,13 +18,13 @@ from registry.domain import (
     StoredVersion,
     SubjectVersion,
 )
-from registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, context_of, is_storable
-from registry.storage import statements
-from registry.storage.kept import ViewAtRevision
-from registry.storage.models import ConfigRow, ModeRow, SchemaRow, SubjectRow, VersionRow
-from registry.storage.schemas import SchemaTables, portions, schema_row, stored_schema
-from registry.storage.scopes import Conflict
-from registry.storage.views import SubjectState, SubjectView, VersionMark
+from headrace.registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, context_of, is_storable
+from headrace.registry.storage import statements
+from headrace.registry.storage.kept import ViewAtRevision
+from headrace.registry.storage.models import ConfigRow, ModeRow, SchemaRow, SubjectRow, VersionRow
+from headrace.registry.storage.schemas import SchemaTables, portions, schema_row, stored_schema
+from headrace.registry.storage.scopes import Conflict
+from headrace.registry.storage.views import SubjectState, SubjectView, VersionMark
 
 
 class Repository(SchemaTables):

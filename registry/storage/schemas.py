@@ -7,12 +7,19 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from registry.domain import SCHEMA_ID_MAX, SchemaContent, SchemaId, SchemaReference, StoredSchema, SubjectVersion
-from registry.names import DEFAULT_CONTEXT, in_context_of, is_storable, qualified
-from registry.storage import statements
-from registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
-from registry.storage.models import ReferenceRow, SchemaRow, SubjectRow, VersionRow
-from registry.storage.scopes import ScopeTables
+from headrace.registry.domain import (
+    SCHEMA_ID_MAX,
+    SchemaContent,
+    SchemaId,
+    SchemaReference,
+    StoredSchema,
+    SubjectVersion,
+)
+from headrace.registry.names import DEFAULT_CONTEXT, in_context_of, is_storable, qualified
+from headrace.registry.storage import statements
+from headrace.registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
+from headrace.registry.storage.models import ReferenceRow, SchemaRow, SubjectRow, VersionRow
+from headrace.registry.storage.scopes import ScopeTables
 
 T = TypeVar("T")
 

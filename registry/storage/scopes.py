@@ -10,13 +10,21 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from registry.domain import ConfigEntry, Mode, SchemaContent, SchemaId
-from registry.errors import StoreError
-from registry.names import DEFAULT_CONTEXT, is_storable
-from registry.storage import statements
-from registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
-from registry.storage.kept import Kept, ScopeValues
-from registry.storage.models import GLOBAL_SCOPE, STATE_ID, ConfigRow, ContextRow, ModeRow, StateRow, SubjectRow
+from headrace.registry.domain import ConfigEntry, Mode, SchemaContent, SchemaId
+from headrace.registry.errors import StoreError
+from headrace.registry.names import DEFAULT_CONTEXT, is_storable
+from headrace.registry.storage import statements
+from headrace.registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
+from headrace.registry.storage.kept import Kept, ScopeValues
+from headrace.registry.storage.models import (
+    GLOBAL_SCOPE,
+    STATE_ID,
+    ConfigRow,
+    ContextRow,
+    ModeRow,
+    StateRow,
+    SubjectRow,
+)
 
 _CONFIG_KEYS = tuple(key.name for key in fields(ConfigEntry))
 _JSON_KEYS: Mapping[str, tuple[Callable[[Any], str | None], Callable[[str | None], Any]]] = {

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam
 from sqlalchemy.dialects import postgresql, sqlite
 
-from registry.storage.models import (
+from headrace.registry.storage.models import (
     STATE_ID,
     ConfigRow,
     ContextRow,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from registry.domain import LATEST
+from headrace.registry.domain import LATEST
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from registry.domain import SubjectVersion
-from registry.errors import (
+from headrace.registry.domain import SubjectVersion
+from headrace.registry.errors import (
     AccessRefused,
     OperationNotPermitted,
     RegistryError,
@@ -17,11 +17,11 @@ from registry.errors import (
     ServiceError,
     StoreError,
 )
-from registry.names import GLOBAL_CONTEXT
-from registry.transfer.at_once import do_at_once
-from registry.transfer.errors import AnswerUnusable, ImportStopped
-from registry.transfer.export import Steps, read_configs, read_modes, read_versions
-from registry.transfer.plan import (
+from headrace.registry.names import GLOBAL_CONTEXT
+from headrace.registry.transfer.at_once import do_at_once
+from headrace.registry.transfer.errors import AnswerUnusable, ImportStopped
+from headrace.registry.transfer.export import Steps, read_configs, read_modes, read_versions
+from headrace.registry.transfer.plan import (
     Action,
     ImportPlan,
     Problem,
@@ -33,8 +33,8 @@ from registry.transfer.plan import (
     plan_import,
     version_words,
 )
-from registry.transfer.remote import Remote
-from registry.transfer.snapshot import Snapshot, scopes_of
+from headrace.registry.transfer.remote import Remote
+from headrace.registry.transfer.snapshot import Snapshot, scopes_of
 
 REFUSED_MAX: Final = 1000  # beyond it the import stops: the target is wrong, not single versions
 STOPPING: Final = (RegistryUnavailable, StoreError, AccessRefused, AnswerUnusable, ImportStopped)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from avro_schema import AvroSchemaError, Schema, canonical_text, parse_schema
-from registry.domain import SubjectVersion
-from registry.transfer.snapshot import ExportedVersion
+from headrace.avro_schema import AvroSchemaError, Schema, canonical_text, parse_schema
+from headrace.registry.domain import SubjectVersion
+from headrace.registry.transfer.snapshot import ExportedVersion
 
 DEPTH_MAX = 100  # of references; registries refuse far less
 

@@ -9,7 +9,7 @@ RegistryError
 
 from __future__ import annotations
 
-from registry.errors import RegistryError
+from headrace.registry.errors import RegistryError
 
 
 class ExportFileInvalid(RegistryError):

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from registry.domain import SubjectVersion
-from registry.names import DEFAULT_CONTEXT, GLOBAL_CONTEXT
-from registry.transfer.at_once import AT_ONCE
-from registry.transfer.errors import RegistryChanged
-from registry.transfer.remote import Remote
-from registry.transfer.snapshot import (
+from headrace.registry.domain import SubjectVersion
+from headrace.registry.names import DEFAULT_CONTEXT, GLOBAL_CONTEXT
+from headrace.registry.transfer.at_once import AT_ONCE
+from headrace.registry.transfer.errors import RegistryChanged
+from headrace.registry.transfer.remote import Remote
+from headrace.registry.transfer.snapshot import (
     Circular,
     ExportedVersion,
     Selection,

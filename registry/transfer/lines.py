@@ -23,9 +23,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, Final
 
-from registry.domain import LATEST, SCHEMA_ID_MAX, VERSION_MAX, Mode, SchemaReference, SubjectVersion
-from registry.transfer.errors import ExportFileInvalid
-from registry.transfer.snapshot import ExportedVersion, Snapshot, json_text
+from headrace.registry.domain import LATEST, SCHEMA_ID_MAX, VERSION_MAX, Mode, SchemaReference, SubjectVersion
+from headrace.registry.transfer.errors import ExportFileInvalid
+from headrace.registry.transfer.snapshot import ExportedVersion, Snapshot, json_text
 
 FORMAT: Final = 1
 WHAT: Final = "schema registry export"

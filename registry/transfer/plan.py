@@ -22,10 +22,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from registry.domain import Mode, SubjectVersion
-from registry.names import EVERYWHERE, context_of
-from registry.transfer.content import Contents
-from registry.transfer.snapshot import (
+from headrace.registry.domain import Mode, SubjectVersion
+from headrace.registry.names import EVERYWHERE, context_of
+from headrace.registry.transfer.content import Contents
+from headrace.registry.transfer.snapshot import (
     DEFAULT_SCOPE,
     Circular,
     ExportedVersion,

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
-from registry.domain import SubjectVersion
-from registry.errors import (
+from headrace.registry.domain import SubjectVersion
+from headrace.registry.errors import (
     InvalidSubject,
     ServiceError,
     SubjectLevelNotConfigured,
@@ -22,10 +22,10 @@ from registry.errors import (
     SubjectNotFound,
     VersionSoftDeleted,
 )
-from registry.names import DEFAULT_CONTEXT, EVERYWHERE
-from registry.transfer.errors import AnswerUnusable, ImportStopped
-from registry.transfer.lines import reference_object, version_of
-from registry.transfer.snapshot import DEFAULT_SCOPE, ExportedVersion, json_text, scope_of_context
+from headrace.registry.names import DEFAULT_CONTEXT, EVERYWHERE
+from headrace.registry.transfer.errors import AnswerUnusable, ImportStopped
+from headrace.registry.transfer.lines import reference_object, version_of
+from headrace.registry.transfer.snapshot import DEFAULT_SCOPE, ExportedVersion, json_text, scope_of_context
 
 ABSENT: Final = (404, 405)  # statuses of calls that a server does not have
 PAGE: Final = 1000  # versions asked for at once; what the API allows at most

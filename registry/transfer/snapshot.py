@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final, TypeVar
 
-from registry.domain import SchemaReference, SubjectVersion
-from registry.names import EVERYWHERE, GLOBAL_CONTEXT, context_of, qualified, split_subject
+from headrace.registry.domain import SchemaReference, SubjectVersion
+from headrace.registry.names import EVERYWHERE, GLOBAL_CONTEXT, context_of, qualified, split_subject
 
 DEFAULT_SCOPE: Final = ":.:"
 """Scope of what is configured for the default context: `/config` and `/mode` without a subject."""

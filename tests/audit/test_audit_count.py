@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.count import FINGERPRINT_MASK, Tally, WindowCounter, message_hash
-from audit.window import FIRST_WINDOW_MS, WINDOW_MS, duration_text, time_text, window_start
+from headrace.audit.count import FINGERPRINT_MASK, Tally, WindowCounter, message_hash
+from headrace.audit.window import FIRST_WINDOW_MS, WINDOW_MS, duration_text, time_text, window_start
 
 messages = st.lists(st.tuples(st.none() | st.binary(max_size=8), st.binary(max_size=16)), max_size=20)
 

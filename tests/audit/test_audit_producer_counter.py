@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from audit.count import message_hash
-from audit.producer_counter import ProducerCounter, Taking
-from audit.row import AuditRow
-from audit.spool import SLOTS, Spool, left_spools
-from audit.window import WINDOW_MS
+from headrace.audit.count import message_hash
+from headrace.audit.producer_counter import ProducerCounter, Taking
+from headrace.audit.row import AuditRow
+from headrace.audit.spool import SLOTS, Spool, left_spools
+from headrace.audit.window import WINDOW_MS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOW = 10 * WINDOW_MS
@@ -102,7 +102,7 @@ def test_kill_leaves_all_that_was_counted(tmp_path: Path) -> None:
     program = """
 import sys, time
 from pathlib import Path
-from audit.producer_counter import ProducerCounter
+from headrace.audit.producer_counter import ProducerCounter
 counter = ProducerCounter("shop", spool_dir=Path(sys.argv[1]))
 tickets = [counter.sent("t", n * 600_000 // 2, b"k", b"v") for n in range(100)]
 counter.acknowledge(tickets[:60])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from audit.facts import Count, CountedRow, WindowFacts, gather
-from audit.offsets import OffsetCheck, check_offsets
-from audit.reconcile import State, TopicContext, reconcile_topic, reconcile_topics, reconcile_window
-from audit.window import WINDOW_MS
+from headrace.audit.facts import Count, CountedRow, WindowFacts, gather
+from headrace.audit.offsets import OffsetCheck, check_offsets
+from headrace.audit.reconcile import State, TopicContext, reconcile_topic, reconcile_topics, reconcile_window
+from headrace.audit.window import WINDOW_MS
 
 GRACE_MS = 1_800_000
 LATE_MS = WINDOW_MS + GRACE_MS

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.emit import RowEncoder
-from audit.errors import BadAuditMessage
-from audit.ingest import RowDecoder
-from audit.row import AuditRow, Outcome, Tier, range_row_id
-from audit.schema import AUDIT_SCHEMA, from_message, signed64, to_message
-from avro_schema import parse_schema
+from headrace.audit.emit import RowEncoder
+from headrace.audit.errors import BadAuditMessage
+from headrace.audit.ingest import RowDecoder
+from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
+from headrace.audit.schema import AUDIT_SCHEMA, from_message, signed64, to_message
+from headrace.avro_schema import parse_schema
 
 ROW = AuditRow(
     id="i-1",

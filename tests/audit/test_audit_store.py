@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from audit.errors import StoreUnavailable
-from audit.row import AuditRow, Outcome, Tier
-from audit.store import AuditStore
-from audit.window import window_start
+from headrace.audit.errors import StoreUnavailable
+from headrace.audit.row import AuditRow, Outcome, Tier
+from headrace.audit.store import AuditStore
+from headrace.audit.window import window_start
 
 
 def row(identity: str, topic: str = "t", **values: object) -> AuditRow:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from audit.facts import Count, WindowFacts
-from audit.offsets import OffsetCheck
-from audit.reconcile import State, TopicVerdict, reconcile_topic
-from audit.report import WINDOWS_SHOWN, as_json, has_findings, topic_lines, topics_listing, worst_state
-from audit.window import WINDOW_MS, many
+from headrace.audit.facts import Count, WindowFacts
+from headrace.audit.offsets import OffsetCheck
+from headrace.audit.reconcile import State, TopicVerdict, reconcile_topic
+from headrace.audit.report import WINDOWS_SHOWN, as_json, has_findings, topic_lines, topics_listing, worst_state
+from headrace.audit.window import WINDOW_MS, many
 
 
 def topic(lost_windows: int, pending_windows: int = 0, name: str = "t") -> TopicVerdict:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avro_schema import (
+from headrace.avro_schema import (
     SchemaParseError,
     canonical_text,
     fingerprint_crc64,

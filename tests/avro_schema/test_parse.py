@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given
 
-from avro_schema import (
+from headrace.avro_schema import (
     NO_DEFAULT,
     AvroSchemaError,
     Enum,

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avro_schema import Enum, Field, Fixed, Position, Record, SchemaParseError, parse_schema, walk
-from avro_schema import parse as parse_module
-from avro_schema.json_reader import DEPTH_MAX, NUMBER_CHARS_MAX, plain, read_json
-from avro_schema.quick_json import LaterPosition, read_quickly
+from headrace.avro_schema import Enum, Field, Fixed, Position, Record, SchemaParseError, parse_schema, walk
+from headrace.avro_schema import parse as parse_module
+from headrace.avro_schema.json_reader import DEPTH_MAX, NUMBER_CHARS_MAX, plain, read_json
+from headrace.avro_schema.quick_json import LaterPosition, read_quickly
 from tests.strategies import schema_values
 
 

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from avro_schema import (
+from headrace.avro_schema import (
     canonical_text,
     crc64_avro,
     fingerprint_crc64,
@@ -14,7 +14,7 @@ from avro_schema import (
     parse_schema,
     parsing_canonical_form,
 )
-from avro_schema.text import java_double
+from headrace.avro_schema.text import java_double
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from broker_samples import NOW_MS, append, batch, contents, opened
 
-from broker.config import BrokerConfig
-from broker.coordinator import coordinator as coordinator_module
-from broker.coordinator.records import CommittedOffset
-from broker.data_folder import CLEAN_MARKER
-from broker.errors import RequestRefused
-from broker.log.partition_log import LogLimits
-from broker.node import BrokerNode
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.config import BrokerConfig
+from headrace.broker.coordinator import coordinator as coordinator_module
+from headrace.broker.coordinator.records import CommittedOffset
+from headrace.broker.data_folder import CLEAN_MARKER
+from headrace.broker.errors import RequestRefused
+from headrace.broker.log.partition_log import LogLimits
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol.error_codes import ErrorCode
 
 REAL_WRITE_BYTES, REAL_MKDIR = Path.write_bytes, Path.mkdir
 

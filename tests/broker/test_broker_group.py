@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.coordinator.group import MEMBERS_MAX, TRANSITIONS, Event, Group, GroupState
-from broker.coordinator.members import Protocol
-from broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
-from broker.errors import RequestRefused
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.coordinator.group import MEMBERS_MAX, TRANSITIONS, Event, Group, GroupState
+from headrace.broker.coordinator.members import Protocol
+from headrace.broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
+from headrace.broker.errors import RequestRefused
+from headrace.broker.protocol.error_codes import ErrorCode
 
 SESSION_MS, REBALANCE_MS = 10_000, 30_000
 

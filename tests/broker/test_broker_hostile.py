@@ -25,23 +25,23 @@ from kafka.protocol.schemas.fields.array import ArrayField
 from kafka.protocol.schemas.fields.struct import StructField
 from kafka.protocol.schemas.fields.struct_array import StructArrayField
 
-from broker.config import BrokerConfig
-from broker.connection import IDLE_S
-from broker.coordinator import coordinator as coordinator_module
-from broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
-from broker.coordinator.members import Protocol
-from broker.coordinator.messages import JoinRequest
-from broker.errors import MalformedRequest, ProtocolError, RequestRefused
-from broker.handlers.context import RequestContext
-from broker.handlers.dispatch import HANDLERS
-from broker.log import record_batch
-from broker.log.partition_log import FoundTimestamp
-from broker.log.record_batch import HEADER_BYTES
-from broker.node import BrokerNode
-from broker.protocol.api_versions import BY_KEY, FETCH, METADATA, PRODUCE, ROWS
-from broker.protocol.error_codes import ErrorCode
-from broker.protocol.framing import CONTROL_FRAME_BYTES_MAX
-from broker.server import BrokerServer
+from headrace.broker.config import BrokerConfig
+from headrace.broker.connection import IDLE_S
+from headrace.broker.coordinator import coordinator as coordinator_module
+from headrace.broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
+from headrace.broker.coordinator.members import Protocol
+from headrace.broker.coordinator.messages import JoinRequest
+from headrace.broker.errors import MalformedRequest, ProtocolError, RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.handlers.dispatch import HANDLERS
+from headrace.broker.log import record_batch
+from headrace.broker.log.partition_log import FoundTimestamp
+from headrace.broker.log.record_batch import HEADER_BYTES
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol.api_versions import BY_KEY, FETCH, METADATA, PRODUCE, ROWS
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.framing import CONTROL_FRAME_BYTES_MAX
+from headrace.broker.server import BrokerServer
 
 REQUESTS: dict[int, Any] = {
     cls.API_KEY: cls
@@ -168,7 +168,7 @@ def test_a_topic_asked_for_many_times_is_answered_once(tmp_path: Path) -> None:
 
 
 def test_partitions_have_a_largest_number_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.node.PARTITIONS_TOTAL_MAX", 10)
+    monkeypatch.setattr("headrace.broker.node.PARTITIONS_TOTAL_MAX", 10)
 
     async def work(node: BrokerNode) -> None:
         refusals = node.ensure_topics(f"t{number}" for number in range(5))
@@ -188,7 +188,7 @@ def test_partitions_have_a_largest_number_in_all(tmp_path: Path, monkeypatch: py
 
 def test_topics_are_created_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were left out are unknown, which is what makes clients ask again."""
-    monkeypatch.setattr("broker.node.TOPICS_AT_ONCE", 2)
+    monkeypatch.setattr("headrace.broker.node.TOPICS_AT_ONCE", 2)
 
     async def work(node: BrokerNode) -> None:
         cls = REQUESTS[METADATA]
@@ -358,7 +358,7 @@ def test_connections_that_stay_silent_are_closed_but_not_while_they_wait(tmp_pat
 
 
 def test_the_client_that_has_not_read_for_longest_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.connection.UNREAD_BYTES_MAX", 10_000_000)
+    monkeypatch.setattr("headrace.broker.connection.UNREAD_BYTES_MAX", 10_000_000)
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
         server.node.create_topic("t", 1, {})
@@ -382,7 +382,7 @@ def test_the_client_that_has_not_read_for_longest_is_closed(tmp_path: Path, monk
 
 
 def test_half_requests_have_a_largest_size_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.connection.RECEIVED_BYTES_MAX", 4_000_000)
+    monkeypatch.setattr("headrace.broker.connection.RECEIVED_BYTES_MAX", 4_000_000)
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
         clients = [await asyncio.open_connection(host, port) for _ in range(3)]

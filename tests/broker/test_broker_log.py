@@ -10,13 +10,13 @@ from broker_samples import NOW_MS, append, batch, contents, header_of, opened, w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.errors import RequestRefused
-from broker.log.index import OffsetIndex, TimeEntry, TimeIndex
-from broker.log.partition_log import LogLimits, PartitionLog
-from broker.log.record_batch import check_produced, read_batch_header
-from broker.log.retention import UNLIMITED, expired_segments
-from broker.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, ClosedSegment, base_offsets, segment_path
-from broker.protocol.error_codes import ErrorCode
+from headrace.broker.errors import RequestRefused
+from headrace.broker.log.index import OffsetIndex, TimeEntry, TimeIndex
+from headrace.broker.log.partition_log import LogLimits, PartitionLog
+from headrace.broker.log.record_batch import check_produced, read_batch_header
+from headrace.broker.log.retention import UNLIMITED, expired_segments
+from headrace.broker.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, ClosedSegment, base_offsets, segment_path
+from headrace.broker.protocol.error_codes import ErrorCode
 
 SMALL = LogLimits(segment_bytes_max=400)
 """Some four batches of one short record each."""

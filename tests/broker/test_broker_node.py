@@ -12,12 +12,12 @@ from broker_samples import NOW_MS, append, batch, contents
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config import BrokerConfig, FsyncMode
-from broker.coordinator import coordinator as coordinator_module
-from broker.coordinator.members import Protocol
-from broker.coordinator.messages import JoinRequest, SyncRequest
-from broker.coordinator.offsets import RETENTION_MS
-from broker.coordinator.records import (
+from headrace.broker.config import BrokerConfig, FsyncMode
+from headrace.broker.coordinator import coordinator as coordinator_module
+from headrace.broker.coordinator.members import Protocol
+from headrace.broker.coordinator.messages import JoinRequest, SyncRequest
+from headrace.broker.coordinator.offsets import RETENTION_MS
+from headrace.broker.coordinator.records import (
     CommittedOffset,
     GroupKey,
     OffsetKey,
@@ -27,15 +27,15 @@ from broker.coordinator.records import (
     encode_key,
     encode_offset,
 )
-from broker.data_folder import CLEAN_MARKER
-from broker.errors import CorruptFile, DataFolderInUse, RequestRefused
-from broker.log.checkpoints import read_checkpoint, write_checkpoint
-from broker.log.files import OpenFiles
-from broker.node import BrokerNode
-from broker.producer_ids import BLOCK_SIZE, ProducerIds
-from broker.protocol.error_codes import ErrorCode
-from broker.topic_config import check_config
-from broker.topics import check_topic_name
+from headrace.broker.data_folder import CLEAN_MARKER
+from headrace.broker.errors import CorruptFile, DataFolderInUse, RequestRefused
+from headrace.broker.log.checkpoints import read_checkpoint, write_checkpoint
+from headrace.broker.log.files import OpenFiles
+from headrace.broker.node import BrokerNode
+from headrace.broker.producer_ids import BLOCK_SIZE, ProducerIds
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.topic_config import check_config
+from headrace.broker.topics import check_topic_name
 
 
 class Clock:
@@ -280,7 +280,7 @@ def test_a_failed_disk_fails_the_waiting_and_stops_the_broker(tmp_path: Path, mo
         def fail(paths: object) -> None:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr("broker.log.flusher.sync_files", fail)
+        monkeypatch.setattr("headrace.broker.log.flusher.sync_files", fail)
         append(log, batch(b"x"))
         for _ in range(2):
             with pytest.raises(RequestRefused) as refused:
@@ -295,14 +295,14 @@ def test_a_failed_disk_fails_the_waiting_and_stops_the_broker(tmp_path: Path, mo
 
 def test_one_round_of_fdatasync_serves_all_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[int] = []
-    from broker.log.flusher import sync_files
+    from headrace.broker.log.flusher import sync_files
 
     def counted(paths: list[Path]) -> None:
         rounds.append(len(paths))
         sync_files(paths)
 
     async def work(node: BrokerNode) -> None:
-        monkeypatch.setattr("broker.log.flusher.sync_files", counted)
+        monkeypatch.setattr("headrace.broker.log.flusher.sync_files", counted)
         log = node.log(node.create_topic("t", 1, {}).name, 0)
         waits = []
         for _ in range(50):

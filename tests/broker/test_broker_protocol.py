@@ -17,16 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.protocol import admin, consumer, metadata, producer
 
-from broker.config import BrokerConfig
-from broker.errors import FrameRefused, MalformedRequest, ProtocolError
-from broker.handlers.context import RequestContext
-from broker.handlers.dispatch import HANDLERS
-from broker.node import BrokerNode
-from broker.protocol import fetch, produce
-from broker.protocol.api_versions import BY_KEY, ROWS
-from broker.protocol.error_codes import ErrorCode
-from broker.protocol.framing import FRAME_BYTES_MAX, frame_length, read_header, response_start
-from broker.protocol.wire import Reader, Writer
+from headrace.broker.config import BrokerConfig
+from headrace.broker.errors import FrameRefused, MalformedRequest, ProtocolError
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.handlers.dispatch import HANDLERS
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol import fetch, produce
+from headrace.broker.protocol.api_versions import BY_KEY, ROWS
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.framing import FRAME_BYTES_MAX, frame_length, read_header, response_start
+from headrace.broker.protocol.wire import Reader, Writer
 
 CLASSES: dict[tuple[int, str], Any] = {
     (cls.API_KEY, cls.type): cls
@@ -378,7 +378,7 @@ def test_internal_topics_cannot_be_written_or_deleted(node: BrokerNode, tmp_path
         1000,
         (produce.ProduceTopic("__consumer_offsets", (produce.ProducePartition(0, memoryview(batch(b"x"))),)),),
     )
-    from broker.handlers.produce import handle
+    from headrace.broker.handlers.produce import handle
 
     [topic] = handle(RequestContext(node, 9, "test", "127.0.0.1"), request)  # type: ignore[misc]
     assert topic.partitions[0].error is ErrorCode.INVALID_TOPIC

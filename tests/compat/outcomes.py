@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from avro_schema import Position, parse_schema
-from compat import CompatibilityLevel, VersionedSchema, check_level
-from compat.outcome import Checked, Failure, FailureKind, Outcome, Suppressed, with_fingerprints
-from compat.report import checked_of
+from headrace.avro_schema import Position, parse_schema
+from headrace.compat import CompatibilityLevel, VersionedSchema, check_level
+from headrace.compat.outcome import Checked, Failure, FailureKind, Outcome, Suppressed, with_fingerprints
+from headrace.compat.report import checked_of
 
 V1 = '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type": "long"}\n]}\n'
 V3 = (

@@ -14,7 +14,7 @@ from typing import Any
 
 from schema_pairs import PRIMITIVES
 
-from avro_schema import SchemaParseError, parse_schema
+from headrace.avro_schema import SchemaParseError, parse_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 SHRINK_ROUNDS_MAX = 40

@@ -17,8 +17,8 @@ from avro_java import java_verdicts
 from real_pairs import real_pairs, shrunk
 from schema_pairs import PRIMITIVES, schema_pairs
 
-from avro_schema import parse_schema
-from compat import IncompatibilityType, check_reader_writer
+from headrace.avro_schema import parse_schema
+from headrace.compat import IncompatibilityType, check_reader_writer
 from headrace.java import JavaNotFoundError
 
 PAIRS = int(os.environ.get("HEADRACE_COMPAT_PAIRS", "1500"))

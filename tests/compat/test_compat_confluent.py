@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from avro_schema import Schema, parse_schema
-from compat import CompatibilityLevel, VersionedSchema, check_level, confluent_messages
+from headrace.avro_schema import Schema, parse_schema
+from headrace.compat import CompatibilityLevel, VersionedSchema, check_level, confluent_messages
 
 
 def record(*fields: dict[str, Any], name: str = "R") -> Schema:

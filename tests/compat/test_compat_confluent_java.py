@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 from schema_pairs import schema_pairs
 
-from avro_schema import parse_schema
-from compat import CompatibilityLevel, VersionedSchema, check_level, confluent_messages
+from headrace.avro_schema import parse_schema
+from headrace.compat import CompatibilityLevel, VersionedSchema, check_level, confluent_messages
 from tests.java_oracle import JavaOracle, confluent_classpath, decoded, java_oracle
 
 pytestmark = pytest.mark.java

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from strategies import schemas
 
-from avro_schema import Schema, parse_schema, self_contained_text
-from compat.diff import ChangeKind, changes
+from headrace.avro_schema import Schema, parse_schema, self_contained_text
+from headrace.compat.diff import ChangeKind, changes
 
 ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [%s]}'
 ID = '{"name": "id", "type": "long"}'

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from compat.formats import FORMATS
-from compat.outcome import EXIT_CODES, FailureKind
-from compat.subjects import STRATEGIES
 from headrace.cli import compat, schema
+from headrace.compat.formats import FORMATS
+from headrace.compat.outcome import EXIT_CODES, FailureKind
+from headrace.compat.subjects import STRATEGIES
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "compat.md").read_text(encoding="utf-8")
 OBVIOUS = {"--help", "--config", "--data-dir", "--registry-url"}

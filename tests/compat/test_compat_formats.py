@@ -13,9 +13,9 @@ import pytest
 import xmlschema
 from outcomes import HOSTILE, everything
 
-from compat.formats import FORMATS, render
-from compat.formats.text import COLOURED, outcome_text
-from compat.outcome import Outcome
+from headrace.compat.formats import FORMATS, render
+from headrace.compat.formats.text import COLOURED, outcome_text
+from headrace.compat.outcome import Outcome
 
 STANDARDS = Path(__file__).parent / "standards"
 

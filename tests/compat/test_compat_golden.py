@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from avro_schema import Schema, parse_schema
-from compat import RULES, CompatibilityLevel, Report, VersionedSchema, check_level, json_report, text_report
-from compat.confluent import confluent_messages
+from headrace.avro_schema import Schema, parse_schema
+from headrace.compat import RULES, CompatibilityLevel, Report, VersionedSchema, check_level, json_report, text_report
+from headrace.compat.confluent import confluent_messages
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "compat"
 CASES = sorted(path.parent for path in GOLDEN.glob("*/*/reader.avsc"))

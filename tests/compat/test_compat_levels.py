@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from schema_pairs import schema_pairs
 
-from avro_schema import Schema, parse_schema
-from compat import (
+from headrace.avro_schema import Schema, parse_schema
+from headrace.compat import (
     LEVELS,
     ComparisonTooLarge,
     CompatibilityLevel,
@@ -75,7 +75,7 @@ def test_versions_are_compared_from_the_newest_to_the_first_that_does_not_fit() 
 
 
 def test_all_versions_together_are_compared_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compat.resolution.PAIRS_MAX", 50)
+    monkeypatch.setattr("headrace.compat.resolution.PAIRS_MAX", 50)
     types = [{"type": "record", "name": f"R{number}", "fields": []} for number in range(5)]
     union = [parse_schema(json.dumps(types)) for _ in range(4)]
     assert check(union[0], LEVEL.BACKWARD_TRANSITIVE, *union[1:2]).is_compatible

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from avro_schema import Schema, parse_schema
-from compat import CompatibilityLevel, Severity, VersionedSchema, check_level
-from compat.catalogue import CATALOGUE, find_described
-from compat.errors import UnknownLint
-from compat.formats.text import checked_text
-from compat.lints import LINTS, ChosenLint, Linted, lint_problems, parse_lints
-from compat.outcome import Checked, Problem
-from compat.rules import RULES
+from headrace.avro_schema import Schema, parse_schema
+from headrace.compat import CompatibilityLevel, Severity, VersionedSchema, check_level
+from headrace.compat.catalogue import CATALOGUE, find_described
+from headrace.compat.errors import UnknownLint
+from headrace.compat.formats.text import checked_text
+from headrace.compat.lints import LINTS, ChosenLint, Linted, lint_problems, parse_lints
+from headrace.compat.outcome import Checked, Problem
+from headrace.compat.rules import RULES
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "compat"
 CASES = sorted(path.parent for path in GOLDEN.glob("*/*/candidate.avsc"))

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import V1, V3, checked
 
-from compat.baseline_file import baseline_text, leave_out_known, parse_baseline
-from compat.errors import InvalidBaselineFile, InvalidSuppression, NoSubject
-from compat.outcome import EXIT_ORDER, Failure, FailureKind, Outcome
-from compat.subjects import SchemaPlace, SubjectRule, subject_of
-from compat.suppressions import Suppression, parse_suppression, suppress
+from headrace.compat.baseline_file import baseline_text, leave_out_known, parse_baseline
+from headrace.compat.errors import InvalidBaselineFile, InvalidSuppression, NoSubject
+from headrace.compat.outcome import EXIT_ORDER, Failure, FailureKind, Outcome
+from headrace.compat.subjects import SchemaPlace, SubjectRule, subject_of
+from headrace.compat.suppressions import Suppression, parse_suppression, suppress
 
 TODAY = datetime.date(2026, 7, 1)
 

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from schema_pairs import schema_pairs
 
-from avro_schema import Schema, parse_schema
-from compat import (
+from headrace.avro_schema import Schema, parse_schema
+from headrace.compat import (
     CompatibilityLevel,
     Direction,
     IncompatibilityType,

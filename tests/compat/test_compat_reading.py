@@ -20,7 +20,7 @@ from avro_java import java_answers
 from real_pairs import real_pairs
 from schema_pairs import schema_pairs
 
-from avro_schema import (
+from headrace.avro_schema import (
     Array,
     Enum,
     Fixed,
@@ -35,8 +35,8 @@ from avro_schema import (
     self_contained_text,
     walk,
 )
-from compat import VersionedSchema, check_reader_writer
-from compat.lints import Linted, lint_problems, parse_lints
+from headrace.compat import VersionedSchema, check_reader_writer
+from headrace.compat.lints import Linted, lint_problems, parse_lints
 from headrace.java import JavaNotFoundError
 from tests.strategies import branch_name
 

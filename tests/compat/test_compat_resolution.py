@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-import compat.resolution
-from avro_schema import parse_schema
-from compat import ComparisonTooLarge, Incompatibility, IncompatibilityType, check_reader_writer
+import headrace.compat.resolution
+from headrace.avro_schema import parse_schema
+from headrace.compat import ComparisonTooLarge, Incompatibility, IncompatibilityType, check_reader_writer
 
 
 def record(name: str, *fields: tuple[str, Any], **more: Any) -> dict[str, Any]:
@@ -96,11 +96,11 @@ def test_problems_that_double_at_every_level_are_listed_up_to_a_maximum() -> Non
             inner = record(f"N{i}", ("left", inner), ("right", f"N{i - 1}"))
         return inner
 
-    assert len(check(tree("int"), tree("string"))) == compat.resolution.INCOMPATIBILITIES_MAX
+    assert len(check(tree("int"), tree("string"))) == headrace.compat.resolution.INCOMPATIBILITIES_MAX
 
 
 def test_too_many_pairs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat.resolution, "PAIRS_MAX", 50)
+    monkeypatch.setattr(headrace.compat.resolution, "PAIRS_MAX", 50)
     reader = [record(f"R{i}") for i in range(10)]
     writer = [record(f"W{i}") for i in range(10)]
     with pytest.raises(ComparisonTooLarge, match="more than 50 pairs"):

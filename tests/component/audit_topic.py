@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from audit.ingest import ingest
-from audit.row import AuditRow
-from audit.store import AuditStore
 from headrace import RegistryClient
+from headrace.audit.ingest import ingest
+from headrace.audit.row import AuditRow
+from headrace.audit.store import AuditStore
 from headrace.settings import Settings
 
 

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from flask.testing import FlaskClient
 
+from headrace.registry.api.app import create_app
+from headrace.registry.storage.database import Database
 from headrace.version import VERSION
-from registry.api.app import create_app
-from registry.storage.database import Database
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 

@@ -11,11 +11,11 @@ from urllib.parse import unquote
 
 from registry_calls import CONTENT_TYPE, Answer, Registry
 
-from registry.api.answer_cache import BYTES_MAX
-from registry.api.app import create_app
-from registry.api.front import Front
-from registry.storage.footing import ServedDatabase
-from registry.storage.looks import looks_at
+from headrace.registry.api.answer_cache import BYTES_MAX
+from headrace.registry.api.app import create_app
+from headrace.registry.api.front import Front
+from headrace.registry.storage.footing import ServedDatabase
+from headrace.registry.storage.looks import looks_at
 
 T = TypeVar("T")
 

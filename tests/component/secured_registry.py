@@ -7,8 +7,8 @@ from typing import Any
 
 from certificates import Authority
 
-from registry.access.passwords import Cost, PasswordHash
-from registry.access.users import user_line
+from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.users import user_line
 
 PASSWORD = "open: sesame@home"
 GRANTS = ("grant shop write shop-*", "grant shop read *", "grant shop write headrace.audit-value")

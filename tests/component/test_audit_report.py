@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
 
-from audit.row import AuditRow, Outcome, Tier, range_row_id
-from audit.store import AuditStore
 from headrace import Producer
+from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
+from headrace.audit.store import AuditStore
 from headrace.cli import main
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
 
@@ -154,7 +154,7 @@ def test_with_a_service_down_it_reports_what_it_has_and_says_that_this_is_not_fr
     report(settings, capsys)
     follow(settings, topic)
     produce(settings, topic)  # so that there is something to read
-    monkeypatch.setattr("audit.ingest.BOOTSTRAP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("headrace.audit.ingest.BOOTSTRAP_TIMEOUT_S", 0.5)
     nowhere = (
         dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
         if down == "brokers"

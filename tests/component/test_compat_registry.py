@@ -16,9 +16,9 @@ from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
 from headrace.cli import main
-from registry.api.app import create_app
-from registry.client import RegistryClient
-from registry.storage.database import Database
+from headrace.registry.api.app import create_app
+from headrace.registry.client import RegistryClient
+from headrace.registry.storage.database import Database
 
 ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "%s"}%s]}'
 NOTE = ', {"name": "note", "type": "string"}'
@@ -236,7 +236,7 @@ def test_what_is_no_answer_is_never_a_pass(
     registry = one_subject
     if at != "/config" and "SIDEWAYS" in answer.get_data(as_text=True):
         words = "the answer is not one of a schema registry"
-    monkeypatch.setattr("registry.client.transport.PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr("headrace.registry.client.transport.PAUSE_FIRST_S", 0.001)
     registry.answer = lambda request: answer if request.path == at else None
     write(orders=ORDER % ("long", ""))
     code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url, "--exit-zero")
@@ -267,7 +267,7 @@ def test_wrong_credentials_are_sent_and_never_shown(
 
 
 def test_a_registry_that_is_down(registry: Served, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.client.transport.PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr("headrace.registry.client.transport.PAUSE_FIRST_S", 0.001)
     write(orders='"int"', broken="{")
     code, out, err = run("compat", "check", "schemas", "--against-registry", "http://127.0.0.1:1", "--format", "json")
     assert code == 4

@@ -16,8 +16,8 @@ from audit_topic import audit_rows
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, TopicPartition
 
-from audit.row import Tier
 from headrace import Consumer, Producer
+from headrace.audit.row import Tier
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
 
 PATIENCE_S = 60

@@ -18,12 +18,12 @@ import pytest
 from processes import LOOPBACK, descendants, listening
 from pyhive import hive
 
-from hive_ddl.errors import MetastoreUnavailable
-from hive_ddl.executors.derby import await_derby, derby_holder
-from hive_ddl.executors.session import close_session, open_session
-from hive_ddl.executors.spark import SparkExecutor
-from hive_ddl.plan import plan_partitions, plan_table
-from hive_ddl.table import desired_table, local_location
+from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.hive_ddl.executors.derby import await_derby, derby_holder
+from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.hive_ddl.executors.spark import SparkExecutor
+from headrace.hive_ddl.plan import plan_partitions, plan_table
+from headrace.hive_ddl.table import desired_table, local_location
 
 pytestmark = pytest.mark.spark
 
@@ -70,7 +70,8 @@ class Endpoint:
 
 
 def command(data_dir: Path, *arguments: str, listen: str = "127.0.0.1:0") -> list[str]:
-    start = [sys.executable, "-m", "pipeline.endpoint", "--data-dir", str(data_dir), "--metastore-listen", listen]
+    start = [sys.executable, "-m", "headrace.pipeline.endpoint", "--data-dir", str(data_dir)]
+    start += ["--metastore-listen", listen]
     return [*start, *arguments]
 
 
@@ -193,7 +194,7 @@ def test_a_second_owner_is_told_who_the_first_is(endpoint: Endpoint, folders: tu
     assert holder.pid == endpoint.process.pid
     line = refused(data_dir)
     assert line.startswith("headrace: ")
-    assert f"process {endpoint.process.pid} (pipeline.endpoint" in line
+    assert f"process {endpoint.process.pid} (headrace.pipeline.endpoint" in line
     with pytest.raises(MetastoreUnavailable, match=str(endpoint.process.pid)):
         await_derby(data_dir / "metastore")
 

@@ -12,14 +12,14 @@ import fastavro
 import pytest
 from pyspark.sql import SparkSession
 
-from hive_ddl.errors import ForeignTable, StaleRevision, StatementRefused
-from hive_ddl.executors.session import close_session, open_session
-from hive_ddl.executors.spark import SparkExecutor
-from hive_ddl.names import folder_name, quote_literal, table_name
-from hive_ddl.ops import CreateTable, SetProperties
-from hive_ddl.plan import plan_partitions, plan_table
-from hive_ddl.render import render
-from hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, TableState, desired_table, local_location
+from headrace.hive_ddl.errors import ForeignTable, StaleRevision, StatementRefused
+from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.hive_ddl.executors.spark import SparkExecutor
+from headrace.hive_ddl.names import folder_name, quote_literal, table_name
+from headrace.hive_ddl.ops import CreateTable, SetProperties
+from headrace.hive_ddl.plan import plan_partitions, plan_table
+from headrace.hive_ddl.render import render
+from headrace.hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, TableState, desired_table, local_location
 
 pytestmark = pytest.mark.spark
 

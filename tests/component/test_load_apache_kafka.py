@@ -16,8 +16,8 @@ from apache_kafka import ApacheKafka
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from avro_schema import frame
-from registry.client import RegistryClient
+from headrace.avro_schema import frame
+from headrace.registry.client import RegistryClient
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(600)]

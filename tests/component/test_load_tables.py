@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from load_world import FIELDS, NOTE, LoadWorld
 
-from avro_schema import frame
-from hive_ddl.table import local_location
+from headrace.avro_schema import frame
+from headrace.hive_ddl.table import local_location
 
 pytestmark = pytest.mark.spark
 
@@ -27,7 +27,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
 @pytest.fixture(scope="module")
 def session(world: LoadWorld) -> Iterator[Any]:
     """Another program on the same metastore, as an analyst's would be."""
-    from hive_ddl.executors.session import close_session, open_session
+    from headrace.hive_ddl.executors.session import close_session, open_session
 
     session = open_session(
         app_name="analyst",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from avro_schema import Schema, parse_schema, self_contained_text
+from headrace.avro_schema import Schema, parse_schema, self_contained_text
 from tests.java_oracle import JavaOracle, decoded, java_oracle
 from tests.loader.projection_oracle import encode, load_schema_of, project
 from tests.strategies import data_for, growing_histories, histories, schemas

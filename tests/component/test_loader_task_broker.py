@@ -13,13 +13,13 @@ import pytest
 from confluent_kafka import Producer as CProducer
 from kafka import KafkaProducer
 
-from avro_schema import frame, parse_schema
-from loader.build import current_build
-from loader.errors import KafkaUnavailable
-from loader.kafka.client import KafkaCluster
-from loader.load_schema import EMPTY, fold
-from loader.task import run_work_unit
-from loader.work_unit import OffsetRange, TaskSettings, TopicPartition, TopicPlan, UnitResult, WorkUnit
+from headrace.avro_schema import frame, parse_schema
+from headrace.loader.build import current_build
+from headrace.loader.errors import KafkaUnavailable
+from headrace.loader.kafka.client import KafkaCluster
+from headrace.loader.load_schema import EMPTY, fold
+from headrace.loader.task import run_work_unit
+from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPartition, TopicPlan, UnitResult, WorkUnit
 from tests.conftest import StartService
 from tests.loader.projection_oracle import encode
 

@@ -17,14 +17,13 @@ import pytest
 from audit_topic import audit_rows
 from confluent_kafka import Producer as ConfluentProducer
 
-from audit.count import FINGERPRINT_MASK, message_hash
-from audit.producer_counter import ProducerCounter, Taking
-from audit.row import Outcome, Tier
-from audit.spool import SPOOL_FOLDER
-from avro_schema import parse_schema
 from headrace import Consumer, Producer, RegistryClient
-from headrace.settings import KafkaSettings, RegistrySettings, Settings
-from pipeline.errors import (
+from headrace.audit.count import FINGERPRINT_MASK, message_hash
+from headrace.audit.producer_counter import ProducerCounter, Taking
+from headrace.audit.row import Outcome, Tier
+from headrace.audit.spool import SPOOL_FOLDER
+from headrace.avro_schema import parse_schema
+from headrace.pipeline.errors import (
     BrokerUnavailable,
     FlushFailed,
     KeyRefused,
@@ -36,6 +35,7 @@ from pipeline.errors import (
     UndecodableMessage,
     ValueRefused,
 )
+from headrace.settings import KafkaSettings, RegistrySettings, Settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 T0 = 1_356_998_400_000
@@ -134,8 +134,8 @@ def test_refusals_name_topic_subject_and_field(settings: Settings) -> None:
 
 
 def test_no_broker_and_no_registry_are_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.producer.BOOTSTRAP_TIMEOUT_S", 0.5)
-    monkeypatch.setattr("pipeline.consumer.BOOTSTRAP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("headrace.pipeline.producer.BOOTSTRAP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("headrace.pipeline.consumer.BOOTSTRAP_TIMEOUT_S", 0.5)
     nowhere = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):
         Producer(nowhere, app="shop")

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from registry_calls import STRING, USER_1, Answer, Registry, registry_in_process
 
-from registry.access.authenticator import UsersFile
-from registry.access.needs import NEEDS, route_label
-from registry.access.passwords import Cost, PasswordHash
-from registry.access.users import user_line
-from registry.api.app import create_app
-from registry.storage.database import Database, sqlite_url
+from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.needs import NEEDS, route_label
+from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.users import user_line
+from headrace.registry.api.app import create_app
+from headrace.registry.storage.database import Database, sqlite_url
 
 NAMES = ("root", "reader", "team", "eu", "stranger")
 GRANTS = """

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from registry_calls import STRING, Answer, Registry, registry_in_process
 
-from registry.access.authenticator import UsersFile
-from registry.access.passwords import Cost, PasswordHash
-from registry.access.users import user_line
+from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.users import user_line
 
 GRANTS = """
 grant root admin *

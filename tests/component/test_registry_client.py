@@ -10,9 +10,9 @@ import pytest
 from pages import blocks, page
 from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE
 
-from avro_schema import Fixed, Reference
-from registry import errors
-from registry.client import RegistryClient, SchemaReference, SubjectVersion
+from headrace.avro_schema import Fixed, Reference
+from headrace.registry import errors
+from headrace.registry.client import RegistryClient, SchemaReference, SubjectVersion
 
 
 @pytest.fixture

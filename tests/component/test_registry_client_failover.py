@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from registry.client import RegistryClient, transport
+from headrace.registry.client import RegistryClient, transport
 
 pytestmark = pytest.mark.fault
 

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from registry_calls import STRING
 from scripted_http import BREAK_OFF, Asked, ScriptedServer, scripted_server
 
-from registry import errors
-from registry.client import ATTEMPTS_MAX, BasicAuth, BearerAuth, RegistryClient, Tls, transport
-from registry.client.access import parse_servers
-from registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, TIMEOUTS_MAX, Call, Transport
+from headrace.registry import errors
+from headrace.registry.client import ATTEMPTS_MAX, BasicAuth, BearerAuth, RegistryClient, Tls, transport
+from headrace.registry.client.access import parse_servers
+from headrace.registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, TIMEOUTS_MAX, Call, Transport
 
 PASSWORD = "open ,@: sesame"
 ANSWER = {"id": 3, "version": 1, "schema": STRING, "subject": "s"}

@@ -11,7 +11,7 @@ import pytest
 from blocking import Blocking
 from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE
 
-from avro_schema import unframe
+from headrace.avro_schema import unframe
 
 confluent = pytest.importorskip("confluent_kafka.schema_registry")
 from confluent_kafka.schema_registry import (  # noqa: E402

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, RegistryInProcess, registry_in_process
 
-from registry.storage.database import sqlite_url
+from headrace.registry.storage.database import sqlite_url
 
 FIXED_AND_MAP = (
     '{"type":"record","name":"C","namespace":"a.b","fields":[{"name":"f","type":{"type":"fixed","name":"D","size":4}},'

@@ -13,14 +13,14 @@ import pytest
 import sqlalchemy as sa
 from postgres_server import PostgresServer
 
-from compat.levels import CompatibilityLevel
-from registry.api.services import Services
-from registry.domain import Mode, SchemaContent, SchemaRequest
-from registry.errors import RegistryError
-from registry.storage.database import Database
-from registry.storage.repository import Repository
-from registry.storage.scopes import Conflict
-from registry.storage.views import SubjectView
+from headrace.compat.levels import CompatibilityLevel
+from headrace.registry.api.services import Services
+from headrace.registry.domain import Mode, SchemaContent, SchemaRequest
+from headrace.registry.errors import RegistryError
+from headrace.registry.storage.database import Database
+from headrace.registry.storage.repository import Repository
+from headrace.registry.storage.scopes import Conflict
+from headrace.registry.storage.views import SubjectView
 
 PROCESSES = 3
 

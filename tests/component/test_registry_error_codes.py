@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from registry_calls import STRING, USER_1, USER_INCOMPATIBLE, Registry, RegistryInProcess, registry_in_process
 
-from registry.storage.database import sqlite_url
+from headrace.registry.storage.database import sqlite_url
 
 RULE = {"name": "r", "kind": "CONDITION", "mode": "WRITE", "type": "CEL"}
 CHECK = {"name": "R", "subject": "target", "version": 9}

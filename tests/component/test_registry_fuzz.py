@@ -21,9 +21,9 @@ from hypothesis.errors import Unsatisfiable
 from registry_calls import STRING, USER_1, Answer, RegistryInProcess
 from schemathesis import GenerationMode, checks
 
-from registry.api.app import create_app
-from registry.api.openapi.operations import OPERATIONS, QUERY, Operation
-from registry.storage.database import Database
+from headrace.registry.api.app import create_app
+from headrace.registry.api.openapi.operations import OPERATIONS, QUERY, Operation
+from headrace.registry.storage.database import Database
 from tests.strategies import schema_values
 
 EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "2"))

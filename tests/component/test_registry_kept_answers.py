@@ -12,9 +12,9 @@ import pytest
 from registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
 from registry_front import RegistryBehindFront
 
-from registry.api import wsgi_call
-from registry.api.front import KEY_HEADERS
-from registry.storage.footing import ServedDatabase
+from headrace.registry.api import wsgi_call
+from headrace.registry.api.front import KEY_HEADERS
+from headrace.registry.storage.footing import ServedDatabase
 
 FRONTS = 2
 
@@ -237,7 +237,7 @@ def test_no_other_header_decides_an_answer(front: RegistryBehindFront, monkeypat
         seen.update(key for key in noted.read if key.startswith("HTTP_") or key == "CONTENT_TYPE")
         return answer
 
-    monkeypatch.setattr("registry.api.front.call", call_and_note)
+    monkeypatch.setattr("headrace.registry.api.front.call", call_and_note)
     front.registered("a", USER_1)
     front.registered(":.c:a", USER_1)
     for method, path, body in KEPT:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from registry_calls import USER_1, USER_INCOMPATIBLE
 
-from registry import errors
-from registry.client import RegistryClient
+from headrace.registry import errors
+from headrace.registry.client import RegistryClient
 
 confluent = pytest.importorskip("confluent_kafka.schema_registry")
 schema_registry = pytest.importorskip("schema_registry.client")

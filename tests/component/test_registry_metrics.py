@@ -6,7 +6,7 @@ from pathlib import Path
 
 from registry_calls import STRING, registry_in_process
 
-from registry.storage.database import Database, sqlite_url
+from headrace.registry.storage.database import Database, sqlite_url
 
 
 def test_what_the_database_holds(database_url: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry, RegistryInProcess, registry_in_process
 
-from registry.storage.database import sqlite_url
+from headrace.registry.storage.database import sqlite_url
 
 BYTES, INT = '"bytes"', '"int"'
 EVERYWHERE = ":.__GLOBAL:"

@@ -12,14 +12,14 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from registry_calls import STRING, RegistryInProcess
 from werkzeug.datastructures import ImmutableMultiDict
 
+from headrace.registry.access.needs import route_label
+from headrace.registry.api.app import create_app
+from headrace.registry.api.openapi.components import SCHEMAS
+from headrace.registry.api.openapi.document import ERROR_TEXTS, document
+from headrace.registry.api.openapi.operations import OPERATIONS, QUERY, Operation
+from headrace.registry.api.problems import ERROR_CODES
+from headrace.registry.storage.database import Database, sqlite_url
 from headrace.version import VERSION
-from registry.access.needs import route_label
-from registry.api.app import create_app
-from registry.api.openapi.components import SCHEMAS
-from registry.api.openapi.document import ERROR_TEXTS, document
-from registry.api.openapi.operations import OPERATIONS, QUERY, Operation
-from registry.api.problems import ERROR_CODES
-from registry.storage.database import Database, sqlite_url
 
 asked: set[str] = set()
 

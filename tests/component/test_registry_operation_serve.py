@@ -26,9 +26,9 @@ from registry_calls import STRING, Registry
 
 from headrace.cli.command import CommandError
 from headrace.cli.registry_access import check_access, tls_of
+from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.users import user_line
 from headrace.settings import Address, RegistrySettings
-from registry.access.passwords import Cost, PasswordHash
-from registry.access.users import user_line
 
 WORKERS = 2
 

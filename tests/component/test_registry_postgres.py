@@ -42,7 +42,7 @@ def serve(start_service: StartService, url: str, folder: Path, *arguments: str) 
 
 def prepared(server: PostgresServer) -> str:
     """The URL of a database with the registry's tables."""
-    from registry.storage.database import Database
+    from headrace.registry.storage.database import Database
 
     url = server.new_database()
     database = Database(url)

@@ -13,13 +13,13 @@ import sqlalchemy as sa
 from postgres_server import PostgresServer
 from registry_calls import STRING, RegistryInProcess, registry_in_process
 
-from registry.domain import SchemaContent
-from registry.errors import DatabaseUnusable, StoreError
-from registry.storage import engines
-from registry.storage.database import MIGRATION_LOCK, ConnectionLost, Database
-from registry.storage.models import STATE_ID
-from registry.storage.repository import Repository
-from registry.storage.scopes import Conflict, IdWanted
+from headrace.registry.domain import SchemaContent
+from headrace.registry.errors import DatabaseUnusable, StoreError
+from headrace.registry.storage import engines
+from headrace.registry.storage.database import MIGRATION_LOCK, ConnectionLost, Database
+from headrace.registry.storage.models import STATE_ID
+from headrace.registry.storage.repository import Repository
+from headrace.registry.storage.scopes import Conflict, IdWanted
 
 pytestmark = pytest.mark.postgres
 

@@ -13,7 +13,7 @@ import pytest
 from blocking import Blocking
 from registry_calls import USER_1, USER_2, USER_INCOMPATIBLE
 
-from avro_schema import unframe
+from headrace.avro_schema import unframe
 
 client_library = pytest.importorskip("schema_registry.client")
 from schema_registry.client.errors import ClientError  # noqa: E402

@@ -14,9 +14,9 @@ from registry_calls import STRING, USER_1
 from secured_registry import PASSWORD, secured_registry
 
 from headrace import Consumer, Producer
+from headrace.registry import errors
 from headrace.registry_client import registry_client
 from headrace.settings import Settings, load_settings
-from registry import errors
 
 confluent = pytest.importorskip("confluent_kafka.schema_registry")
 schema_registry = pytest.importorskip("schema_registry.client")

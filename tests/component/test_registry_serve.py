@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from registry_calls import STRING, Registry
 
-from registry.api.server import TakenPort
-from registry.client import RegistryClient
-from registry.errors import RegistryUnavailable
+from headrace.registry.api.server import TakenPort
+from headrace.registry.client import RegistryClient
+from headrace.registry.errors import RegistryUnavailable
 
 SERVE = ("headrace", "registry", "serve", "--registry-listen", "127.0.0.1:0", "--data-dir")
 StartService = Callable[..., Any]

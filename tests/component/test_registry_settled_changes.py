@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from postgres_server import PostgresServer
 
-from compat.levels import CompatibilityLevel
-from registry.api.services import Services
-from registry.domain import ConfigChange, ConfigEntry, Mode, SchemaReference, SchemaRequest
-from registry.errors import IncompatibleSchema, OperationNotPermitted, RegistryError, StoreError
-from registry.storage import scopes
-from registry.storage.database import Database
-from registry.storage.repository import Repository
+from headrace.compat.levels import CompatibilityLevel
+from headrace.registry.api.services import Services
+from headrace.registry.domain import ConfigChange, ConfigEntry, Mode, SchemaReference, SchemaRequest
+from headrace.registry.errors import IncompatibleSchema, OperationNotPermitted, RegistryError, StoreError
+from headrace.registry.storage import scopes
+from headrace.registry.storage.database import Database
+from headrace.registry.storage.repository import Repository
 
 FIXED = '{"type":"fixed","name":"F","size":4}'
 OTHER = '{"type":"fixed","name":"F","size":5}'

@@ -13,11 +13,11 @@ import pytest
 from registry_calls import STRING
 from registry_front import RegistryBehindFront
 
-from registry.access.authenticator import UsersFile
-from registry.access.passwords import Cost, PasswordHash
-from registry.access.users import user_line
-from registry.api.front import THREADS
-from registry.storage.database import Database, sqlite_url
+from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.users import user_line
+from headrace.registry.api.front import THREADS
+from headrace.registry.storage.database import Database, sqlite_url
 
 MEGABYTE = 1024 * 1024
 

@@ -15,15 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from registry_calls import RegistryInProcess, registry_in_process
 
-from registry.client.answers import value_of
-from registry.client.connections import Answer
-from registry.storage.database import Database, sqlite_url
-from registry.transfer.carry_out import carry_out, missing_after, read_target
-from registry.transfer.export import read_registry
-from registry.transfer.lines import read_snapshot, write_snapshot
-from registry.transfer.plan import plan_import
-from registry.transfer.remote import Remote
-from registry.transfer.snapshot import Selection
+from headrace.registry.client.answers import value_of
+from headrace.registry.client.connections import Answer
+from headrace.registry.storage.database import Database, sqlite_url
+from headrace.registry.transfer.carry_out import carry_out, missing_after, read_target
+from headrace.registry.transfer.export import read_registry
+from headrace.registry.transfer.lines import read_snapshot, write_snapshot
+from headrace.registry.transfer.plan import plan_import
+from headrace.registry.transfer.remote import Remote
+from headrace.registry.transfer.snapshot import Selection
 
 SUBJECTS = ("a", "b/c", ":.x:a", ":.x:d")
 SCHEMAS = tuple(f'{{"type":"fixed","name":"F{number}","size":{number}}}' for number in range(1, 4))

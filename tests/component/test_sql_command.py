@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.cli.sql import _print
-from hive_ddl.executors.session import close_session, open_session
-from pipeline.sql import QueryFailed, QueryResult, check_statement, run_query
+from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.pipeline.sql import QueryFailed, QueryResult, check_statement, run_query
 
 pytestmark = pytest.mark.spark
 

@@ -17,22 +17,30 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from avro_schema import frame, parse_schema
-from hive_ddl.executors.session import close_session, open_session
-from hive_ddl.executors.spark import SparkExecutor
-from hive_ddl.names import quote_identifier
-from hive_ddl.plan import plan_partitions, plan_table
-from hive_ddl.table import desired_table, local_location
-from loader import task as task_module
-from loader.build import current_build
-from loader.container import ContainerFormat
-from loader.kafka.client import FetchSlice
-from loader.load_schema import EMPTY, TIMESTAMP_MS_MAX, fold, load_schema_with_kafka
-from loader.native.encode import encode_bytes, encode_long
-from loader.quarantine import SCHEMA as QUARANTINE_SCHEMA
-from loader.read import NO_HEADERS, Record
-from loader.task import run_work_unit
-from loader.work_unit import FileKind, OffsetRange, TaskSettings, TopicPartition, TopicPlan, UnitResult, WorkUnit
+from headrace.avro_schema import frame, parse_schema
+from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.hive_ddl.executors.spark import SparkExecutor
+from headrace.hive_ddl.names import quote_identifier
+from headrace.hive_ddl.plan import plan_partitions, plan_table
+from headrace.hive_ddl.table import desired_table, local_location
+from headrace.loader import task as task_module
+from headrace.loader.build import current_build
+from headrace.loader.container import ContainerFormat
+from headrace.loader.kafka.client import FetchSlice
+from headrace.loader.load_schema import EMPTY, TIMESTAMP_MS_MAX, fold, load_schema_with_kafka
+from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.loader.quarantine import SCHEMA as QUARANTINE_SCHEMA
+from headrace.loader.read import NO_HEADERS, Record
+from headrace.loader.task import run_work_unit
+from headrace.loader.work_unit import (
+    FileKind,
+    OffsetRange,
+    TaskSettings,
+    TopicPartition,
+    TopicPlan,
+    UnitResult,
+    WorkUnit,
+)
 
 pytestmark = pytest.mark.spark
 

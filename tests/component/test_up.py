@@ -133,6 +133,51 @@ def test_a_day_with_up(tmp_path: Path, start_service: Callable[..., Any]) -> Non
     assert count_with(asking(pyhive, again.addresses["sql"]), tmp_path) == MESSAGES
 
 
+TRAP = "raise SystemExit(f'{__name__} was imported from the working folder')\n"
+APPLICATION = """
+import audit, broker, pipeline, registry
+from headrace import Producer
+
+with Producer(app="shop") as producer:
+    print(producer.send("orders", {"id": 1}, schema=audit.SCHEMA).result(timeout_s=30))
+"""
+
+
+@pytest.mark.timeout(900)
+def test_what_lies_in_the_working_folder_decides_nothing(tmp_path: Path, start_service: Callable[..., Any]) -> None:
+    """Data folders and packages of the names that rooms have, beside modules of names that the parts import."""
+    for name in ("headrace", "registry", "loader"):
+        (tmp_path / name).mkdir()
+    for name in ("fastavro", "flask", "json", "kafka", "py4j"):
+        (tmp_path / f"{name}.py").write_text(TRAP)
+    shop = tmp_path / "shop"
+    for name in ("broker", "registry"):
+        (shop / name).mkdir(parents=True)
+        (shop / name / "__init__.py").write_text("")
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    (shop / "audit.py").write_text(f"SCHEMA = {json.dumps(schema)!r}")
+    (shop / "pipeline.py").write_text("")
+    (shop / "application.py").write_text(APPLICATION)
+    arguments = ["headrace", "up", "--data-dir", ".", *FREE_PORTS]
+    program = str(Path(sys.executable).parent / "headrace")
+
+    def run(command: list[str], folder: Path) -> str:
+        environment = {**os.environ, "HEADRACE__DATA_DIR": str(tmp_path)}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    up = start_service(*arguments, folder=tmp_path)
+    assert "offset=0" in run([sys.executable, "application.py"], shop)
+    assert "rows in" in run([program, "load"], tmp_path)
+    assert up.stop() == 0
+    assert {"broker", "registry.db"} <= {path.name for path in tmp_path.iterdir()}
+
+    again = start_service(*arguments, folder=tmp_path)
+    assert json.loads(run([program, "sql", "--format", "json", "SELECT id FROM orders"], tmp_path)) == [{"id": 1}]
+    assert again.stop() == 0
+
+
 @pytest.mark.timeout(300)
 def test_the_whole_ends_when_a_part_dies(tmp_path: Path, start_service: Callable[..., Any]) -> None:
     up = start_service("headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS)

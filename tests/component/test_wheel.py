@@ -64,15 +64,16 @@ def test_a_wheel_migrates(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         archive.extractall(installed)
-    assert "registry/storage/migrations/env.py" in names
-    assert not [name for name in names if name.startswith("alembic/")]  # it would end up inside the library
+    assert "headrace/registry/storage/migrations/env.py" in names
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"headrace"}, "one name in the user's environment"
 
     def run(code: list[str]) -> str:
         environment = {**os.environ, "PYTHONPATH": str(installed)}
         command = [sys.executable, *code]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
 
-    found = run(["-c", "from registry.storage import database; print(database._migrations().dir)"]).strip()
-    assert Path(found) == installed / "registry" / "storage" / "migrations"
+    found = run(["-c", "from headrace.registry.storage import database; print(database._migrations().dir)"]).strip()
+    assert Path(found) == installed / "headrace" / "registry" / "storage" / "migrations"
     assert "is up to date" in run(["-m", "headrace", "registry", "db", "upgrade", "--data-dir", "data"])
     assert (tmp_path / "data" / "registry.db").exists()

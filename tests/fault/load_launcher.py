@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
+sys.path.insert(0, str(HERE))
 
 from stop_points import wrap  # noqa: E402
 
-import loader.cleaning  # noqa: E402
-import loader.decision_log  # noqa: E402
-import loader.followers.audit  # noqa: E402
-import loader.followers.engine  # noqa: E402
-import loader.followers.files  # noqa: E402
-import loader.followers.group_offsets  # noqa: E402
-import loader.followers.partitions  # noqa: E402
-import loader.followers.schema  # noqa: E402
-import loader.run  # noqa: E402
-import loader.storage  # noqa: E402
-import pipeline.load  # noqa: E402
+import headrace.loader.cleaning  # noqa: E402
+import headrace.loader.decision_log  # noqa: E402
+import headrace.loader.followers.audit  # noqa: E402
+import headrace.loader.followers.engine  # noqa: E402
+import headrace.loader.followers.files  # noqa: E402
+import headrace.loader.followers.group_offsets  # noqa: E402
+import headrace.loader.followers.partitions  # noqa: E402
+import headrace.loader.followers.schema  # noqa: E402
+import headrace.loader.run  # noqa: E402
+import headrace.loader.storage  # noqa: E402
+import headrace.pipeline.load  # noqa: E402
 from headrace.cli import main  # noqa: E402
-from hive_ddl.executors.spark import SparkExecutor  # noqa: E402
-from hive_ddl.ops import AddPartitions, CreateTable, SetProperties  # noqa: E402
+from headrace.hive_ddl.executors.spark import SparkExecutor  # noqa: E402
+from headrace.hive_ddl.ops import AddPartitions, CreateTable, SetProperties  # noqa: E402
 
 
 def is_slot(source: Any, target: Any) -> bool:
@@ -41,28 +41,28 @@ def is_staged(path: Path, **_: Any) -> bool:
 
 
 def add_points() -> None:
-    wrap(loader.run, "discover", "plan:discover")
-    wrap(loader.run, "make_plan", "plan:schemas")
-    wrap(pipeline.load.SparkEdge, "run_units", "read:job")
-    wrap(loader.run, "force_to_disk", "write:check")
-    wrap(loader.run, "settle", "decide:settle")
+    wrap(headrace.loader.run, "discover", "plan:discover")
+    wrap(headrace.loader.run, "make_plan", "plan:schemas")
+    wrap(headrace.pipeline.load.SparkEdge, "run_units", "read:job")
+    wrap(headrace.loader.run, "force_to_disk", "write:check")
+    wrap(headrace.loader.run, "settle", "decide:settle")
     wrap(os, "link", "decide:link", is_slot)
-    wrap(loader.decision_log.DecisionLog, "_leave_hint", "decide:hint")
+    wrap(headrace.loader.decision_log.DecisionLog, "_leave_hint", "decide:hint")
     for follower in (
-        loader.followers.schema.SchemaFollower,
-        loader.followers.files.FilesFollower,
-        loader.followers.partitions.PartitionsFollower,
-        loader.followers.audit.AuditFollower,
-        loader.followers.group_offsets.GroupOffsetsFollower,
+        headrace.loader.followers.schema.SchemaFollower,
+        headrace.loader.followers.files.FilesFollower,
+        headrace.loader.followers.partitions.PartitionsFollower,
+        headrace.loader.followers.audit.AuditFollower,
+        headrace.loader.followers.group_offsets.GroupOffsetsFollower,
     ):
         wrap(follower, "apply", f"follow:{follower.__module__.rpartition('.')[2]}")
     wrap(SparkExecutor, "execute", "follow:schema:table", lambda _, op: isinstance(op, CreateTable | SetProperties))
     wrap(SparkExecutor, "execute", "follow:partitions:add", lambda _, op: isinstance(op, AddPartitions))
     wrap(os, "link", "follow:files:link", is_published)
     wrap(Path, "unlink", "follow:files:unlink", is_staged)
-    wrap(loader.storage.LocalStorage, "remove_tree", "follow:staging")
-    wrap(loader.followers.engine._Run, "save", "follow:cursors")
-    wrap(loader.run, "clean", "clean")
+    wrap(headrace.loader.storage.LocalStorage, "remove_tree", "follow:staging")
+    wrap(headrace.loader.followers.engine._Run, "save", "follow:cursors")
+    wrap(headrace.loader.run, "clean", "clean")
 
 
 if __name__ == "__main__":

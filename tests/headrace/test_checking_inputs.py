@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from avro_schema import SchemaParseError
+from headrace.avro_schema import SchemaParseError
 from headrace.checking.inputs import FILE_BYTES_MAX, find_files
 from headrace.checking.processes import answers_of
 from headrace.checking.type_sets import TypeSet
@@ -326,10 +326,10 @@ def test_half_of_an_answer_is_none(tmp_path: Path) -> None:
 def test_a_bare_install_runs_it(folder: Path, arguments: list[str], code: int) -> None:
     """Without site packages; nothing but our own rooms comes from elsewhere."""
     program = (
-        "import sys; sys.path.insert(0, sys.argv.pop(1)); import registry.client.transport as t; "
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); import headrace.registry.client.transport as t; "
         "t.PAUSE_FIRST_S = 0.001; from headrace.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-I", "-S", "-c", program, str(ROOT), *arguments]
+    command = [sys.executable, "-I", "-S", "-c", program, str(ROOT / ".make" / "packages"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.cli.load import print_report
-from loader.report import RunReport
+from headrace.loader.report import RunReport
 
 DOWN = "the Hive metastore thrift://hive:9083 cannot be used: Connection refused; start it there or set hive.metastore"
 

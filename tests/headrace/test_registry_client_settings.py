@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from headrace.registry.client import BasicAuth, BearerAuth
+from headrace.registry.errors import RegistryUnavailable
 from headrace.registry_client import registry_client
 from headrace.settings import Settings, SettingsError, load_settings
-from registry.client import BasicAuth, BearerAuth
-from registry.errors import RegistryUnavailable
 
 URL = "http://127.0.0.1:1/registry,http://localhost:2"
 

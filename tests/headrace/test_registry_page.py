@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pages import block, page
 
+from headrace.registry.access.passwords import PasswordHash
+from headrace.registry.access.rights import Right, Target
+from headrace.registry.access.users import parse_users
+from headrace.registry.api.openapi.document import document
 from headrace.settings import load_settings
-from registry.access.passwords import PasswordHash
-from registry.access.rights import Right, Target
-from registry.access.users import parse_users
-from registry.api.openapi.document import document
 
 PAGE = page("docs/registry.md")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive_ddl.names import (
+from headrace.hive_ddl.names import (
     TABLE_NAME_CHARS_MAX,
     folder_name,
     is_reserved_word,

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hive_ddl.errors import ForeignTable, UnusableLocation
-from hive_ddl.executors.base import Executor
-from hive_ddl.executors.printing import PrintingExecutor
-from hive_ddl.ops import (
+from headrace.hive_ddl.errors import ForeignTable, UnusableLocation
+from headrace.hive_ddl.executors.base import Executor
+from headrace.hive_ddl.executors.printing import PrintingExecutor
+from headrace.hive_ddl.ops import (
     AddPartitions,
     ChangeKind,
     ColumnChange,
@@ -26,8 +26,8 @@ from hive_ddl.ops import (
     SetPartitionLocation,
     SetProperties,
 )
-from hive_ddl.plan import PARTITIONS_PER_CALL_MAX, plan_partitions, plan_table
-from hive_ddl.table import (
+from headrace.hive_ddl.plan import PARTITIONS_PER_CALL_MAX, plan_partitions, plan_table
+from headrace.hive_ddl.table import (
     COMPLETE_UNTIL,
     REVISION,
     SCHEMA_LITERAL,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from avro_schema import parse_schema
-from hive_ddl.errors import UnsupportedColumn
-from hive_ddl.types import COMMENT_CHARS_MAX, Column, column_problems, hive_type, table_columns
+from headrace.avro_schema import parse_schema
+from headrace.hive_ddl.errors import UnsupportedColumn
+from headrace.hive_ddl.types import COMMENT_CHARS_MAX, Column, column_problems, hive_type, table_columns
 
 SUIT = {"type": "enum", "name": "Suit", "symbols": ["A", "B"]}
 FIXED = {"type": "fixed", "name": "F", "size": 16}

@@ -10,24 +10,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from avro_schema import Schema, parse_schema
-from hive_ddl.errors import StaleRevision
-from hive_ddl.ops import AddPartitions, CreateTable, Op, PartitionValues, SetProperties
-from hive_ddl.table import TableState
-from loader.decision_log import DecisionLog
-from loader.followers.audit import AuditFollower
-from loader.followers.engine import FollowerEngine
-from loader.followers.files import FilesFollower
-from loader.followers.group_offsets import GroupOffsetsFollower
-from loader.followers.partitions import PartitionsFollower
-from loader.followers.schema import SchemaFollower, TableSettings
-from loader.kafka.client import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
-from loader.layout import LOG_FOLDER
-from loader.load_plan import PlanSettings
-from loader.run import Ports, RunSettings
-from loader.schemas import WriterSchemas
-from loader.storage import LocalStorage
-from loader.work_unit import (
+from headrace.avro_schema import Schema, parse_schema
+from headrace.hive_ddl.errors import StaleRevision
+from headrace.hive_ddl.ops import AddPartitions, CreateTable, Op, PartitionValues, SetProperties
+from headrace.hive_ddl.table import TableState
+from headrace.loader.decision_log import DecisionLog
+from headrace.loader.followers.audit import AuditFollower
+from headrace.loader.followers.engine import FollowerEngine
+from headrace.loader.followers.files import FilesFollower
+from headrace.loader.followers.group_offsets import GroupOffsetsFollower
+from headrace.loader.followers.partitions import PartitionsFollower
+from headrace.loader.followers.schema import SchemaFollower, TableSettings
+from headrace.loader.kafka.client import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
+from headrace.loader.layout import LOG_FOLDER
+from headrace.loader.load_plan import PlanSettings
+from headrace.loader.run import Ports, RunSettings
+from headrace.loader.schemas import WriterSchemas
+from headrace.loader.storage import LocalStorage
+from headrace.loader.work_unit import (
     AuditCount,
     FileKind,
     FileRange,
@@ -41,7 +41,7 @@ from loader.work_unit import (
     UnitResult,
     WorkUnit,
 )
-from registry.errors import RegistryUnavailable, SchemaNotFound, SubjectNotFound
+from headrace.registry.errors import RegistryUnavailable, SchemaNotFound, SubjectNotFound
 
 ORDER_V1 = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
 ORDER_V2 = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from loader.decision import (
+from headrace.loader.decision import (
     CountSeries,
     DecidedFile,
     DecidedRange,
@@ -14,7 +14,7 @@ from loader.decision import (
     TopicDecision,
     WindowCount,
 )
-from loader.work_unit import FileKind, FileRange, RangeCounts
+from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
 BUCKET = "dt=2026-01-01/hr=05"
 

@@ -10,7 +10,7 @@ from typing import Any
 import fastavro
 from hypothesis import assume
 
-from avro_schema import (
+from headrace.avro_schema import (
     Array,
     Enum,
     Fixed,
@@ -24,8 +24,18 @@ from avro_schema import (
     parse_schema,
     self_contained_text,
 )
-from loader.load_schema import EMPTY, JSON, MEMBERS, fold, kind_of, root_record, route_branch, route_fields, split
-from loader.native import Seen, compile_projection
+from headrace.loader.load_schema import (
+    EMPTY,
+    JSON,
+    MEMBERS,
+    fold,
+    kind_of,
+    root_record,
+    route_branch,
+    route_fields,
+    split,
+)
+from headrace.loader.native import Seen, compile_projection
 from tests.strategies import branch_name
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from loader_samples import clean, decided_range, load, topic_decision
 
-from loader.conflict import ConflictRule
-from loader.decision_log import CHECKPOINT_EVERY, DecisionLog, checkpoint_path, slot_path
-from loader.errors import BadDecision, StorageError, UnsupportedFormat
-from loader.storage import LocalStorage
+from headrace.loader.conflict import ConflictRule
+from headrace.loader.decision_log import CHECKPOINT_EVERY, DecisionLog, checkpoint_path, slot_path
+from headrace.loader.errors import BadDecision, StorageError, UnsupportedFormat
+from headrace.loader.storage import LocalStorage
 
 
 def open_log(root: Path) -> DecisionLog:

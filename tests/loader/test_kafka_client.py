@@ -28,11 +28,11 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 
-from loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
-from loader.kafka import client as kafka_client
-from loader.kafka.client import AbortedTransaction, KafkaCluster, PartitionMetadata
-from loader.kafka.wire import parse_bootstrap_servers
-from loader.work_unit import TopicPartition
+from headrace.loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
+from headrace.loader.kafka import client as kafka_client
+from headrace.loader.kafka.client import AbortedTransaction, KafkaCluster, PartitionMetadata
+from headrace.loader.kafka.wire import parse_bootstrap_servers
+from headrace.loader.work_unit import TopicPartition
 
 TP = TopicPartition("orders", 2)
 TOPIC_ID = uuid.UUID(int=77)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avro_schema import Record, Schema, parse_schema
-from compat.resolution import check_reader_writer
-from loader.load_schema import (
+from headrace.avro_schema import Record, Schema, parse_schema
+from headrace.compat.resolution import check_reader_writer
+from headrace.loader.load_schema import (
     EMPTY,
     RULES,
     LoadState,

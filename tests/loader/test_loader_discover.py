@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from loader.discover import discover
-from loader.kafka.client import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
-from loader.work_unit import TopicPartition
+from headrace.loader.discover import discover
+from headrace.loader.kafka.client import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
+from headrace.loader.work_unit import TopicPartition
 
 
 class Cluster:

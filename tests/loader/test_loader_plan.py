@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loader_samples import load_schema
 
-from loader.discover import DiscoveredTopic, PartitionOffsets, is_wanted
-from loader.plan import (
+from headrace.loader.discover import DiscoveredTopic, PartitionOffsets, is_wanted
+from headrace.loader.plan import (
     SPLITS_PER_TASK,
     TASK_BYTES_MIN,
     TRIED_AGAIN,
@@ -22,8 +22,8 @@ from loader.plan import (
     topic_ranges,
     weight,
 )
-from loader.state import PartitionState, TopicState
-from loader.work_unit import OffsetRange, TopicPartition
+from headrace.loader.state import PartitionState, TopicState
+from headrace.loader.work_unit import OffsetRange, TopicPartition
 
 MB = 1024 * 1024
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from loader_fakes import ORDER_V1, ORDER_V2, World
 
-from hive_ddl.errors import MetastoreUnavailable
-from hive_ddl.table import TableState
-from loader import reading
-from loader.errors import LoaderError
-from loader.followers.base import Step
-from loader.followers.schema import SchemaFollower
-from loader.report import RunReport
-from loader.run import plan_load, run_load
-from loader.work_unit import TopicPartition
-from registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError
+from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.hive_ddl.table import TableState
+from headrace.loader import reading
+from headrace.loader.errors import LoaderError
+from headrace.loader.followers.base import Step
+from headrace.loader.followers.schema import SchemaFollower
+from headrace.loader.report import RunReport
+from headrace.loader.run import plan_load, run_load
+from headrace.loader.work_unit import TopicPartition
+from headrace.registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from loader.plan import TRIED_AGAIN, PlannedRange, TopicRanges
-from loader.settle import READ_AGAIN, SettledTopic, settle
-from loader.work_unit import (
+from headrace.loader.plan import TRIED_AGAIN, PlannedRange, TopicRanges
+from headrace.loader.settle import READ_AGAIN, SettledTopic, settle
+from headrace.loader.work_unit import (
     AuditCount,
     FileKind,
     FileRange,

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from avro_schema import Schema, frame, parse_schema
-from loader.native import BadBody, Seen, Unconvertible, compile_projection
-from loader.native.encode import encode_long
-from loader.native.rewrite import nearest_float
-from loader.native.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_varint
-from loader.project import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
-from loader.quarantine import BadMessage, QuarantineCode
-from loader.read import NO_HEADERS
-from loader.work_unit import TopicPlan
+from headrace.avro_schema import Schema, frame, parse_schema
+from headrace.loader.native import BadBody, Seen, Unconvertible, compile_projection
+from headrace.loader.native.encode import encode_long
+from headrace.loader.native.rewrite import nearest_float
+from headrace.loader.native.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_varint
+from headrace.loader.project import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
+from headrace.loader.quarantine import BadMessage, QuarantineCode
+from headrace.loader.read import NO_HEADERS
+from headrace.loader.work_unit import TopicPlan
 from tests.loader.projection_oracle import decode, encode, expected_row, load_schema_of, project
 from tests.strategies import data_for, histories, schemas
 

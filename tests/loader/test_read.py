@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.errors import CorruptBatch, KafkaUnavailable, OffsetOutOfRange
-from loader.kafka.client import AbortedTransaction, FetchSlice
-from loader.native.encode import encode_long
-from loader.read import NO_HEADERS, Record, Tally, batches, headers_of, read_range, records_of
-from loader.work_unit import OffsetRange, TopicPartition
+from headrace.loader.errors import CorruptBatch, KafkaUnavailable, OffsetOutOfRange
+from headrace.loader.kafka.client import AbortedTransaction, FetchSlice
+from headrace.loader.native.encode import encode_long
+from headrace.loader.read import NO_HEADERS, Record, Tally, batches, headers_of, read_range, records_of
+from headrace.loader.work_unit import OffsetRange, TopicPartition
 from tests.loader.record_batches import make_batch, reseal
 
 TP = TopicPartition("orders", 3)

@@ -11,18 +11,18 @@ from typing import Any
 import fastavro
 import pytest
 
-from audit.count import message_hash
-from audit.window import FIRST_WINDOW_MS
-from avro_schema import frame, parse_schema
-from loader import task as task_module
-from loader import write
-from loader.build import current_build
-from loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange
-from loader.kafka.client import FetchSlice
-from loader.load_schema import EMPTY, fold
-from loader.quarantine import read_rows
-from loader.task import Buckets, run_work_unit
-from loader.work_unit import (
+from headrace.audit.count import message_hash
+from headrace.audit.window import FIRST_WINDOW_MS
+from headrace.avro_schema import frame, parse_schema
+from headrace.loader import task as task_module
+from headrace.loader import write
+from headrace.loader.build import current_build
+from headrace.loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange
+from headrace.loader.kafka.client import FetchSlice
+from headrace.loader.load_schema import EMPTY, fold
+from headrace.loader.quarantine import read_rows
+from headrace.loader.task import Buckets, run_work_unit
+from headrace.loader.work_unit import (
     FileKind,
     OffsetRange,
     StagedFile,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from avro_schema import Schema, parse_schema
-from loader.load_schema import TIMESTAMP_MS_MAX
-from loader.native import BadBody, Seen, UnreadableValue, compile_projection
-from loader.native.encode import encode_bytes, encode_long
-from loader.native.readable import DECIMAL_BYTES_MAX
+from headrace.avro_schema import Schema, parse_schema
+from headrace.loader.load_schema import TIMESTAMP_MS_MAX
+from headrace.loader.native import BadBody, Seen, UnreadableValue, compile_projection
+from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.loader.native.readable import DECIMAL_BYTES_MAX
 from tests.loader.projection_oracle import decode, load_schema_of, project
 
 PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avro_schema import Schema, parse_schema
-from pipeline.datum import compile_guard, find_problem
-from pipeline.encoding import Encoding, compiled_schema
-from pipeline.errors import ValueRefused
+from headrace.avro_schema import Schema, parse_schema
+from headrace.pipeline.datum import compile_guard, find_problem
+from headrace.pipeline.encoding import Encoding, compiled_schema
+from headrace.pipeline.errors import ValueRefused
 
 FIELDS = [
     {"name": "i", "type": "int"},

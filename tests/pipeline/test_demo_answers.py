@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import io
 import json
 
 import pytest
 
-from avro_schema import parse_schema
-from pipeline.demo.answers import QUESTIONS, differences, evolved_columns, flights_per_carrier, numeric_columns, shown
-from pipeline.demo.data import TOPICS, find_data, flight_event, flight_event_v2, read_rows
-from pipeline.progress import Progress
+from headrace.avro_schema import parse_schema
+from headrace.pipeline.demo.answers import (
+    QUESTIONS,
+    differences,
+    evolved_columns,
+    flights_per_carrier,
+    numeric_columns,
+    shown,
+)
+from headrace.pipeline.demo.data import TOPICS, find_data, flight_event, flight_event_v2, read_rows
+from headrace.pipeline.demo.run import schema_text
+from headrace.pipeline.progress import Progress
 
 
 def test_the_data_set_has_the_rows_that_the_demo_announces() -> None:
@@ -33,14 +40,14 @@ def test_known_answers_of_the_data_set() -> None:
     "name", ["flights-v1", "flights-v2", "flights-v3", "weather", "planes", "airlines", "airports"]
 )
 def test_every_schema_of_the_demo_parses(name: str) -> None:
-    text = (importlib.resources.files("pipeline.demo") / "schemas" / f"{name}.avsc").read_text(encoding="utf-8")
+    text = schema_text(name)
     assert parse_schema(text, source=f"{name}.avsc").text == text
 
 
 def test_events_fit_their_schemas() -> None:
     row = next(iter(read_rows(find_data(), "flights.csv")))
     for name, event in (("flights-v1", flight_event(row)), ("flights-v2", flight_event_v2(flight_event(row)))):
-        text = (importlib.resources.files("pipeline.demo") / "schemas" / f"{name}.avsc").read_text(encoding="utf-8")
+        text = schema_text(name)
         assert set(event) == {field["name"] for field in json.loads(text)["fields"]}
 
 

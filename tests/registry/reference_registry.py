@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from registry import errors
+from headrace.registry import errors
 
 JsonObject = dict[str, Any]
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from registry.api.answer_cache import ENTRY_BYTES, Answer, AnswerCache
-from registry.storage.footing import Footing
+from headrace.registry.api.answer_cache import ENTRY_BYTES, Answer, AnswerCache
+from headrace.registry.storage.footing import Footing
 
 
 def answer(size: int) -> Answer:

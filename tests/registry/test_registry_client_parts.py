@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry import errors
-from registry.api.problems import ERROR_CODES
-from registry.client.access import SERVERS_MAX, BasicAuth, BearerAuth, parse_servers
-from registry.client.answers import ERRORS_BY_CODE, value_of
-from registry.client.cache import Cache
-from registry.client.client import _context_prefix
-from registry.client.connections import Answer
-from registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, Call, is_passing, pause_s
+from headrace.registry import errors
+from headrace.registry.api.problems import ERROR_CODES
+from headrace.registry.client.access import SERVERS_MAX, BasicAuth, BearerAuth, parse_servers
+from headrace.registry.client.answers import ERRORS_BY_CODE, value_of
+from headrace.registry.client.cache import Cache
+from headrace.registry.client.client import _context_prefix
+from headrace.registry.client.connections import Answer
+from headrace.registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, Call, is_passing, pause_s
 
 
 def test_servers_of_a_list() -> None:

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from registry.api.server import CONNECTIONS_MAX, OTHER_FILES, connections_max
+from headrace.registry.api.server import CONNECTIONS_MAX, OTHER_FILES, connections_max
 
 WANTED = CONNECTIONS_MAX + OTHER_FILES
 UNLIMITED = resource.RLIM_INFINITY

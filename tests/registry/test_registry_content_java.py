@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from avro_schema import canonical_text, normalized_text, parse_schema
-from registry.domain import Metadata, SchemaContent
-from registry.errors import InvalidRuleSet
-from registry.rules import RuleKind, RuleMode, RuleSet, check_rule_set
-from registry.tags import EntityKind, TaggedEntity, with_tags
+from headrace.avro_schema import canonical_text, normalized_text, parse_schema
+from headrace.registry.domain import Metadata, SchemaContent
+from headrace.registry.errors import InvalidRuleSet
+from headrace.registry.rules import RuleKind, RuleMode, RuleSet, check_rule_set
+from headrace.registry.tags import EntityKind, TaggedEntity, with_tags
 from tests.java_oracle import JavaOracle, confluent_classpath, decoded, java_oracle
 from tests.strategies import schema_values
 

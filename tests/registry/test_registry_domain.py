@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from registry.domain import (
+from headrace.registry.domain import (
     LATEST,
     ConfigChange,
     ConfigEntry,
@@ -11,8 +11,8 @@ from registry.domain import (
     SchemaReference,
     parse_version,
 )
-from registry.errors import IncompatibleSchema, InvalidSubject, InvalidVersion, SchemaNotFound, SubjectNotFound
-from registry.names import in_log, subject_name
+from headrace.registry.errors import IncompatibleSchema, InvalidSubject, InvalidVersion, SchemaNotFound, SubjectNotFound
+from headrace.registry.names import in_log, subject_name
 
 MY = '{"type":"record","name":"My","namespace":"ns","fields":[{"name":"f","type":"otherns.Sub"}]}'
 

@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 
-from registry.domain import LATEST
-from registry.names import EVERYTHING
-from registry.storage import footing
-from registry.storage.database import Conflict, sqlite_url
-from registry.storage.footing import ALL_SUBJECTS, LEASE_MARGIN_S, LEASE_S, RESTS_ON, Footing, ServedDatabase, noting
-from registry.storage.repository import Repository
+from headrace.registry.domain import LATEST
+from headrace.registry.names import EVERYTHING
+from headrace.registry.storage import footing
+from headrace.registry.storage.database import Conflict, sqlite_url
+from headrace.registry.storage.footing import (
+    ALL_SUBJECTS,
+    LEASE_MARGIN_S,
+    LEASE_S,
+    RESTS_ON,
+    Footing,
+    ServedDatabase,
+    noting,
+)
+from headrace.registry.storage.repository import Repository
 
 
 @pytest.fixture

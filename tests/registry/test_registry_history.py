@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compat.levels import CompatibilityLevel
-from registry import errors
-from registry.api.services import Services
-from registry.domain import LATEST, SchemaRequest
-from registry.names import SubjectFilter
-from registry.storage.database import Database
+from headrace.compat.levels import CompatibilityLevel
+from headrace.registry import errors
+from headrace.registry.api.services import Services
+from headrace.registry.domain import LATEST, SchemaRequest
+from headrace.registry.names import SubjectFilter
+from headrace.registry.storage.database import Database
 
 Operation = tuple[str, int]
 

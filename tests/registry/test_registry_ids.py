@@ -11,12 +11,12 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compat.levels import CompatibilityLevel
-from registry.api.services import Services
-from registry.domain import Mode, SchemaRequest
-from registry.errors import RegistryError
-from registry.names import EVERYTHING, context_of
-from registry.storage.database import Database, sqlite_url
+from headrace.compat.levels import CompatibilityLevel
+from headrace.registry.api.services import Services
+from headrace.registry.domain import Mode, SchemaRequest
+from headrace.registry.errors import RegistryError
+from headrace.registry.names import EVERYTHING, context_of
+from headrace.registry.storage.database import Database, sqlite_url
 
 SUBJECTS = ("a", "b", ":.c:a")
 CONTENTS = range(4)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from registry.domain import ConfigEntry, Metadata, Mode
-from registry.names import (
+from headrace.registry.domain import ConfigEntry, Metadata, Mode
+from headrace.registry.names import (
     EVERYWHERE,
     SubjectFilter,
     filter_of_scope,
@@ -16,7 +16,7 @@ from registry.names import (
     scopes_of,
     split_subject,
 )
-from registry.service.inheritance import effective_config, effective_mode
+from headrace.registry.service.inheritance import effective_config, effective_mode
 
 LABELS = Metadata.of({"owner": "x"})
 

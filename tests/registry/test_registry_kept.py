@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from registry.domain import ConfigEntry, Mode
-from registry.storage.database import Database, sqlite_url
-from registry.storage.kept import KeptScopes, Recent
-from registry.storage.statements import KEPT_SCOPES_MAX
+from headrace.registry.domain import ConfigEntry, Mode
+from headrace.registry.storage.database import Database, sqlite_url
+from headrace.registry.storage.kept import KeptScopes, Recent
+from headrace.registry.storage.statements import KEPT_SCOPES_MAX
 
 
 def test_what_was_not_used_longest_goes_within_bounds_of_number_and_size() -> None:

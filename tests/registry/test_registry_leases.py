@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from registry.api.leases import Leases
-from registry.errors import StoreError
-from registry.storage.footing import LEASE_S, Footing
-from registry.storage.looks import Look
+from headrace.registry.api.leases import Leases
+from headrace.registry.errors import StoreError
+from headrace.registry.storage.footing import LEASE_S, Footing
+from headrace.registry.storage.looks import Look
 
 
 class ScriptedLooks:

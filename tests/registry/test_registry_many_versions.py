@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from compat.levels import CompatibilityLevel
-from registry.api.services import Services
-from registry.domain import SchemaContent
-from registry.names import EVERYTHING
-from registry.storage.database import Database
-from registry.storage.repository import Repository
+from headrace.compat.levels import CompatibilityLevel
+from headrace.registry.api.services import Services
+from headrace.registry.domain import SchemaContent
+from headrace.registry.names import EVERYTHING
+from headrace.registry.storage.database import Database
+from headrace.registry.storage.repository import Repository
 
 VERSIONS = 1_100  # statements take 500 at a time
 

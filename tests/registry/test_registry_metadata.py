@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from registry.domain import Metadata
-from registry.metadata import finds, has_properties, merged_metadata, numbered, reserved_fields, version_number
-from registry.rules import RuleSet
+from headrace.registry.domain import Metadata
+from headrace.registry.metadata import finds, has_properties, merged_metadata, numbered, reserved_fields, version_number
+from headrace.registry.rules import RuleSet
 
 X = Metadata.of({"x": "1"})
 NUMBERED = Metadata.of({"confluent:version": "3"})

@@ -14,11 +14,11 @@ from alembic.migration import MigrationContext
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 
-from registry.domain import ConfigEntry, Metadata, SchemaContent, SchemaId, SchemaReference
-from registry.errors import DatabaseUnusable
-from registry.storage.database import Database
-from registry.storage.engines import DatabaseAddress
-from registry.storage.models import Base
+from headrace.registry.domain import ConfigEntry, Metadata, SchemaContent, SchemaId, SchemaReference
+from headrace.registry.errors import DatabaseUnusable
+from headrace.registry.storage.database import Database
+from headrace.registry.storage.engines import DatabaseAddress
+from headrace.registry.storage.models import Base
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from registry.access.rights import UNLIMITED
-from registry.access.users import Principal
-from registry.operation.access_log import AccessLog
-from registry.operation.metrics import MetricsPage, RequestMetrics, new_counts
-from registry.operation.observer import Operation
-from registry.operation.shared_counts import OTHER, ROWS_MAX, SharedCounts
+from headrace.registry.access.rights import UNLIMITED
+from headrace.registry.access.users import Principal
+from headrace.registry.operation.access_log import AccessLog
+from headrace.registry.operation.metrics import MetricsPage, RequestMetrics, new_counts
+from headrace.registry.operation.observer import Operation
+from headrace.registry.operation.shared_counts import OTHER, ROWS_MAX, SharedCounts
 
 FORK = multiprocessing.get_context("fork")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from registry.api import request_bodies
-from registry.api.request_bodies import Announced, Body, BodyRefused, RequestBodies
+from headrace.registry.api import request_bodies
+from headrace.registry.api.request_bodies import Announced, Body, BodyRefused, RequestBodies
 
 BYTES_MAX = 100
 END = {"type": "http.disconnect"}

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.access import authenticator as authenticator_module
-from registry.access.authenticator import UsersFile
-from registry.access.needs import (
+from headrace.registry.access import authenticator as authenticator_module
+from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.needs import (
     ADMIN_EVERYWHERE,
     NO_CREDENTIALS,
     WRONG_CREDENTIALS,
@@ -23,11 +23,11 @@ from registry.access.needs import (
     need_of,
     route_label,
 )
-from registry.access.passwords import Cost, PasswordHash
-from registry.access.rights import Right, Rights, SubjectPattern, Target
-from registry.access.users import Principal, UsersFileInvalid, parse_users, user_line
-from registry.errors import UsersFileUnusable
-from registry.names import scope_name
+from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.rights import Right, Rights, SubjectPattern, Target
+from headrace.registry.access.users import Principal, UsersFileInvalid, parse_users, user_line
+from headrace.registry.errors import UsersFileUnusable
+from headrace.registry.names import scope_name
 
 QUICK = Cost(log2_n=4, r=1, p=1)
 SALT = bytes(range(16))

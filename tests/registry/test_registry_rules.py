@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from registry.errors import InvalidRuleSet
-from registry.rules import Rule, RuleKind, RuleMode, RuleSet, check_rule_set, merged_rules, rules_without
+from headrace.registry.errors import InvalidRuleSet
+from headrace.registry.rules import Rule, RuleKind, RuleMode, RuleSet, check_rule_set, merged_rules, rules_without
 
 
 def rule(name: str | None, mode: str = "WRITE", **more: object) -> dict[str, object]:

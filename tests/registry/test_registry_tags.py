@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from avro_schema import canonical_text, parse_schema
-from registry.tags import (
+from headrace.avro_schema import canonical_text, parse_schema
+from headrace.registry.tags import (
     EntityKind,
     TaggedEntity,
     UnknownEntity,

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from registry.domain import LATEST, SchemaContent, SchemaId, SchemaReference, SchemaRequest, StoredSchema, StoredVersion
-from registry.errors import InvalidSchema
-from registry.service import texts
-from registry.service.texts import SchemaTexts
-from registry.tags import EntityKind, TaggedEntity
+from headrace.registry.domain import (
+    LATEST,
+    SchemaContent,
+    SchemaId,
+    SchemaReference,
+    SchemaRequest,
+    StoredSchema,
+    StoredVersion,
+)
+from headrace.registry.errors import InvalidSchema
+from headrace.registry.service import texts
+from headrace.registry.service.texts import SchemaTexts
+from headrace.registry.tags import EntityKind, TaggedEntity
 
 
 class Versions:

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_registry import ReferenceRegistry
 
-from registry import errors
-from registry.domain import SubjectVersion
-from registry.transfer.at_once import do_at_once
-from registry.transfer.carry_out import carry_out, missing_after, plan_without, read_target
-from registry.transfer.errors import ExportFileInvalid, ImportStopped, RegistryChanged
-from registry.transfer.export import read_registry
-from registry.transfer.lines import read_snapshot, write_snapshot
-from registry.transfer.plan import ImportPlan, SetMode, Target, plan_import
-from registry.transfer.remote import Remote
-from registry.transfer.snapshot import ExportedVersion, Selection, Snapshot, json_text
+from headrace.registry import errors
+from headrace.registry.domain import SubjectVersion
+from headrace.registry.transfer.at_once import do_at_once
+from headrace.registry.transfer.carry_out import carry_out, missing_after, plan_without, read_target
+from headrace.registry.transfer.errors import ExportFileInvalid, ImportStopped, RegistryChanged
+from headrace.registry.transfer.export import read_registry
+from headrace.registry.transfer.lines import read_snapshot, write_snapshot
+from headrace.registry.transfer.plan import ImportPlan, SetMode, Target, plan_import
+from headrace.registry.transfer.remote import Remote
+from headrace.registry.transfer.snapshot import ExportedVersion, Selection, Snapshot, json_text
 
 
 def quiet(step: str, done: int, total: int) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from avro_schema import Schema
-from compat import LEVELS, CompatibilityLevel
-from compat.outcome import Failure, FailureKind
+from headrace.avro_schema import Schema
 from headrace.checking.inputs import SchemaFile
 from headrace.checking.type_sets import root_name
+from headrace.compat import LEVELS, CompatibilityLevel
+from headrace.compat.outcome import Failure, FailureKind
 
 DEFAULT_LEVEL = CompatibilityLevel.BACKWARD
 

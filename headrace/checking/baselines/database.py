@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from compat.outcome import FailureKind
 from headrace.checking.baselines.base import BaselineFailed, History, LevelChoice, Wanted
 from headrace.checking.baselines.registry import RegistryBaseline
+from headrace.compat.outcome import FailureKind
+from headrace.registry.client import RegistryClient
+from headrace.registry.errors import RegistryError
 from headrace.settings import Settings
-from registry.client import RegistryClient
-from registry.errors import RegistryError
 
 
 class DatabaseBaseline:
@@ -42,8 +42,8 @@ class DatabaseBaseline:
 
     @contextmanager
     def _served(self) -> Iterator[str]:
-        from registry.api.app import create_app
-        from registry.storage.database import Database
+        from headrace.registry.api.app import create_app
+        from headrace.registry.storage.database import Database
 
         database = Database(self._url)
         try:

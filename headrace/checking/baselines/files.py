@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from avro_schema import SchemaParseError
-from compat.outcome import Failure, FailureKind
+from headrace.avro_schema import SchemaParseError
 from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.checking.inputs import SUFFIX, read_texts
 from headrace.checking.siblings import WorkingFolder
 from headrace.checking.type_sets import TypeSet
+from headrace.compat.outcome import Failure, FailureKind
 
 
 class FilesBaseline:

@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import PurePath
 from urllib.parse import quote
 
-from compat.outcome import Failure, FailureKind
 from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.checking.inputs import SUFFIX, SchemaFile, find_files, read_texts
 from headrace.checking.type_sets import TypeSet, root_name
+from headrace.compat.outcome import Failure, FailureKind
 
 SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."
 """What stands as it is in a file that is called after its subject; the rest is percent-encoded."""

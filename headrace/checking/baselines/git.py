@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
-from avro_schema import Schema, SchemaParseError, parse_schema
-from compat.outcome import Failure, FailureKind
+from headrace.avro_schema import Schema, SchemaParseError, parse_schema
 from headrace.checking.baselines.base import (
     BaselineFailed,
     Earlier,
@@ -25,6 +24,7 @@ from headrace.checking.baselines.folder import Layout
 from headrace.checking.git import Change, GitFailed, Repository
 from headrace.checking.inputs import SUFFIX, decode
 from headrace.checking.type_sets import TypeSet, root_name
+from headrace.compat.outcome import Failure, FailureKind
 
 COMMIT_CHARS = 10  # of a commit in a label
 

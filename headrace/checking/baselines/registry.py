@@ -14,13 +14,13 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from avro_schema import Schema, SchemaParseError, parse_schema
-from avro_schema.model import NOWHERE
-from compat import CompatibilityLevel, InvalidLevel, parse_level
-from compat.outcome import FailureKind
+from headrace.avro_schema import Schema, SchemaParseError, parse_schema
+from headrace.avro_schema.model import NOWHERE
 from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
-from registry.client import RegisteredSchema, RegistryClient, SchemaReference
-from registry.errors import (
+from headrace.compat import CompatibilityLevel, InvalidLevel, parse_level
+from headrace.compat.outcome import FailureKind
+from headrace.registry.client import RegisteredSchema, RegistryClient, SchemaReference
+from headrace.registry.errors import (
     InvalidSubject,
     RegistryError,
     SchemaNotFound,

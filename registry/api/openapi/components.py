@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from marshmallow import Schema, fields, validate
 
-from registry.api import entities, payloads
-from registry.domain import SCHEMA_ID_MAX, SCHEMA_TYPE, VERSION_MAX, Mode
+from headrace.registry.api import entities, payloads
+from headrace.registry.domain import SCHEMA_ID_MAX, SCHEMA_TYPE, VERSION_MAX, Mode
 
 Json = dict[str, Any]
 

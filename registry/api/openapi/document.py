@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from registry.access.needs import About, need_of
-from registry.api.answers import PRODUCED
-from registry.api.openapi.components import EXAMPLES, PARAMETER_KINDS, PATH_PARAMETERS, SCHEMAS, Json, ref
-from registry.api.openapi.operations import OPERATIONS, QUERY, Operation
-from registry.api.payloads import CONSUMED
+from headrace.registry.access.needs import About, need_of
+from headrace.registry.api.answers import PRODUCED
+from headrace.registry.api.openapi.components import EXAMPLES, PARAMETER_KINDS, PATH_PARAMETERS, SCHEMAS, Json, ref
+from headrace.registry.api.openapi.operations import OPERATIONS, QUERY, Operation
+from headrace.registry.api.payloads import CONSUMED
 
 OPENAPI: Final = "3.1.0"
 DESCRIPTION: Final = (

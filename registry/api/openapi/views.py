@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from registry.api.answers import to_json
-from registry.api.openapi.document import document
-from registry.api.services import services
+from headrace.registry.api.answers import to_json
+from headrace.registry.api.openapi.document import document
+from headrace.registry.api.services import services
 
 blueprint = Blueprint("openapi", __name__)
 

@@ -7,9 +7,9 @@ import sys
 if "pyspark.daemon" in sys.orig_argv:
     from stop_points import wrap
 
-    import loader.task
-    import loader.write
+    import headrace.loader.task
+    import headrace.loader.write
 
-    wrap(loader.task._Task, "run", "read:range")
-    wrap(loader.write.TaskFiles, "_write", "write:block")
-    wrap(loader.write.TaskFiles, "finish", "write:finish")
+    wrap(headrace.loader.task._Task, "run", "read:range")
+    wrap(headrace.loader.write.TaskFiles, "_write", "write:block")
+    wrap(headrace.loader.write.TaskFiles, "finish", "write:finish")
