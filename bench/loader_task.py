@@ -21,11 +21,12 @@ import fastavro
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from headrace.avro_schema import frame, parse_schema
+from headrace.kafka_wire.cluster import FetchSlice
+from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import task as task_module
 from headrace.loader.build import current_build
-from headrace.loader.kafka.client import FetchSlice
 from headrace.loader.load_schema import EMPTY, fold
-from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPartition, TopicPlan, WorkUnit
+from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
 
 HEADER = {
     "type": "record",

@@ -25,6 +25,7 @@ from headrace.broker.handlers.dispatch import HANDLERS, Pieces, refuse_version
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.api_versions import BY_KEY, PRODUCE
 from headrace.broker.protocol.framing import RequestHeader, frame_length, read_header, response_start
+from headrace.kafka_wire.errors import MalformedMessage
 
 logger = logging.getLogger(__name__)
 
@@ -190,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._start = end
                 self.busy_at_s = self._loop.time()
                 self._handle(header, frame)
-        except ProtocolError as error:
+        except (ProtocolError, MalformedMessage) as error:
             self.drop(error)
             return
         except OSError as error:

@@ -6,10 +6,12 @@ BrokerError
 │   └── AddressUnusable       the port is taken or the host is not ours
 ├── DiskFailed            data could not be forced to disk: the broker ends, since it can promise nothing more
 ├── ProtocolError         a client sent what cannot be read: its connection is closed, nobody else's
-│   ├── FrameRefused          a length that is negative, too short or above the limit
-│   └── MalformedRequest      a frame whose bytes do not match its API key and version
+│   └── FrameRefused          a length that is negative, too short or above the limit
 ├── RequestRefused        a well-formed request that must be answered with an error code
 └── CorruptFile           a file of ours that does not hold what it must
+
+A frame whose bytes do not match its API key and version is `kafka_wire.errors.MalformedMessage`, and closes its
+connection too.
 """
 
 from __future__ import annotations
@@ -58,10 +60,6 @@ class ProtocolError(BrokerError):
 
 class FrameRefused(ProtocolError):
     """A frame length outside what this broker accepts."""
-
-
-class MalformedRequest(ProtocolError):
-    """A request whose bytes do not match its API key and version."""
 
 
 class RequestRefused(BrokerError):

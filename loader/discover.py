@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from headrace.loader.work_unit import TopicPartition
+from headrace.kafka_wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.loader.kafka.client import ClusterMetadata, OffsetAnswers
+    from headrace.kafka_wire.cluster import ClusterMetadata, OffsetAnswers
 
 NEVER_LOADED = re.compile(r"__.*|_schemas")
 """Topics that belong to the brokers and to a Confluent registry."""

@@ -1,4 +1,4 @@
-"""What can go wrong in a load.
+"""What can go wrong in a load, besides what the brokers do (`kafka_wire.errors`).
 
 LoaderError
 ├── StorageError                the file system of the warehouse
@@ -8,12 +8,6 @@ LoaderError
 │   ├── BadDecision             a slot whose checksum or content is wrong
 │   └── UnsupportedFormat       written by a newer release
 ├── PublishedFileLost           a decided file is neither in staging nor where it belongs
-├── KafkaError                  the brokers
-│   ├── KafkaUnavailable        none of them answers
-│   ├── RequestRefused          a broker answered with an error code
-│   ├── OffsetOutOfRange        the log does not hold the offset
-│   ├── LogChanged              the topic was re-created or its leader changed since the range was planned
-│   └── CorruptBatch            bytes that are not the batch they claim to be
 └── PoolFailed                  the tasks could not be run
 """
 
@@ -79,33 +73,6 @@ class PublishedFileLost(LoaderError):
         self.topic = topic
         self.path = path
         self.reason = reason
-
-
-class KafkaError(LoaderError):
-    pass
-
-
-class KafkaUnavailable(KafkaError):
-    pass
-
-
-class RequestRefused(KafkaError):
-    def __init__(self, broker: str, request: str, code: int, reason: str) -> None:
-        super().__init__(f"broker {broker} refused {request}: {reason} (error {code})")
-        self.broker = broker
-        self.code = code
-
-
-class OffsetOutOfRange(KafkaError):
-    pass
-
-
-class LogChanged(KafkaError):
-    pass
-
-
-class CorruptBatch(KafkaError):
-    pass
 
 
 class PoolFailed(LoaderError):

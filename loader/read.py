@@ -21,9 +21,9 @@ from enum import StrEnum
 
 import crc32c
 
-from headrace.loader.errors import CorruptBatch, KafkaUnavailable
-from headrace.loader.kafka.client import AbortedTransaction, FetchSlice
-from headrace.loader.kafka.decompress import DecompressionError, decompress
+from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
+from headrace.kafka_wire.codecs import DecompressionError, decompress
+from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable
 from headrace.loader.work_unit import OffsetRange
 
 HEADER = struct.Struct(">qiibIhiqqqhii")

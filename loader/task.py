@@ -23,10 +23,10 @@ from headrace.audit.count import FINGERPRINT_MASK, message_hash
 from headrace.audit.window import WINDOW_MS, window_start
 from headrace.avro_schema import AvroSchemaError
 from headrace.avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
+from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
+from headrace.kafka_wire.errors import KafkaError, LogChanged
 from headrace.loader.build import current_build
 from headrace.loader.container import SYNC_BYTES, ContainerFormat
-from headrace.loader.errors import KafkaError, LogChanged
-from headrace.loader.kafka.client import FetchSlice, KafkaCluster
 from headrace.loader.kafka_column import TIME_MS_MAX, compile_suffix
 from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.native import BadBody, UnreadableValue

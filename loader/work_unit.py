@@ -10,11 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    topic: str
-    partition: int
+from headrace.kafka_wire.topic_partition import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

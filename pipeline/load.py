@@ -21,6 +21,7 @@ from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.executors.printing import PrintingExecutor
 from headrace.hive_ddl.table import local_location
 from headrace.java import ensure_java
+from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.build import current_build
 from headrace.loader.decision_log import DecisionLog
 from headrace.loader.followers.audit import AuditFollower
@@ -29,7 +30,6 @@ from headrace.loader.followers.files import FilesFollower
 from headrace.loader.followers.group_offsets import GroupOffsetsFollower
 from headrace.loader.followers.partitions import PartitionsFollower
 from headrace.loader.followers.schema import SchemaFollower, TableSettings
-from headrace.loader.kafka.client import KafkaCluster
 from headrace.loader.layout import LOG_FOLDER
 from headrace.loader.load_plan import PlanSettings
 from headrace.loader.load_schema import load_schema_with_kafka

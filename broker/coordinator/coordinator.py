@@ -35,11 +35,12 @@ from headrace.broker.coordinator.records import (
     encode_key,
     encode_offset,
 )
-from headrace.broker.errors import ProtocolError, RequestRefused
-from headrace.broker.log import record_batch
+from headrace.broker.errors import RequestRefused
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.kafka_wire import record_batch
+from headrace.kafka_wire.errors import MalformedMessage
 
 logger = logging.getLogger(__name__)
 
@@ -356,7 +357,7 @@ class GroupCoordinator:
                         metadata.pop(key.group_id, None)
                     elif key is not None and record.value is not None:
                         metadata[key.group_id] = decode_group(record.value)
-            except ProtocolError as error:
+            except MalformedMessage as error:
                 logger.warning("offsets record skipped offset=%d reason=%s", placed.header.base_offset, error)
         now_ms = self._monotonic_ms()
         for group_id in {*metadata, *self.offsets.groups()}:

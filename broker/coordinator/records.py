@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headrace.broker.coordinator.group import Group
 from headrace.broker.coordinator.members import Member, Protocol
-from headrace.broker.protocol.wire import Reader, Writer
+from headrace.kafka_wire.primitives import Reader, Writer
 
 OFFSET_KEY, GROUP_KEY = 1, 2
 VALUE_VERSION = 3
@@ -67,7 +67,7 @@ def decode_key(raw: bytes) -> OffsetKey | GroupKey | None:
     """Returns the key, or None for a kind of record that this version does not know.
 
     Raises:
-        MalformedRequest: the bytes are cut off.
+        MalformedMessage: the bytes are cut off.
     """
     reader = Reader(memoryview(raw), 0, flexible=False)
     version = reader.i16()

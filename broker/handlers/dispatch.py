@@ -15,7 +15,6 @@ from typing import Any
 from kafka.protocol import admin, consumer, producer
 from kafka.protocol import metadata as cluster
 
-from headrace.broker.errors import MalformedRequest
 from headrace.broker.handlers import (
     api_versions,
     create_partitions,
@@ -48,6 +47,7 @@ from headrace.broker.protocol import api_versions as api
 from headrace.broker.protocol import fetch as fetch_codec
 from headrace.broker.protocol import produce as produce_codec
 from headrace.broker.protocol.framing import RequestHeader
+from headrace.kafka_wire.errors import MalformedMessage
 
 COMPILED_BYTES_MAX = 32 * 1024
 """Of a frame in a flexible version that the compiled decoders read: endless varints and many tagged fields cost them
@@ -80,9 +80,9 @@ def _generated(request_class: Any, handle: Callable[[RequestContext, Any], Resul
                 return request_class._struct.decode(io.BytesIO(frame[body_at:]), version=version, **encoding)
             request, end = request_class._struct.compiled_decode_from(version, **encoding)(frame, body_at)
         except (struct.error, IndexError, ValueError, AssertionError, OverflowError, MemoryError) as error:
-            raise MalformedRequest(f"{type(error).__name__}: {error}") from error
+            raise MalformedMessage(f"{type(error).__name__}: {error}") from error
         if end > len(frame):
-            raise MalformedRequest(f"the frame ends {end - len(frame)} bytes early")
+            raise MalformedMessage(f"the frame ends {end - len(frame)} bytes early")
         return request
 
     return Handler(decode, handle, lambda response, version: [response.encode()])

@@ -16,8 +16,8 @@ from kafka.protocol.producer import ProduceResponse
 from headrace.broker.config import FsyncMode
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
-from headrace.broker.log import record_batch
 from headrace.broker.log.partition_log import PartitionLog
+from headrace.broker.log.produced import check_produced
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.produce import (
     ProducedPartition,
@@ -80,7 +80,7 @@ def _store(context: RequestContext, topic: Topic, log: PartitionLog, records: me
         raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{topic.name} is the broker's own")
     if records is None:
         raise RequestRefused(ErrorCode.INVALID_RECORD, "no records")
-    header = record_batch.check_produced(records, context.node.message_bytes_max(topic))
+    header = check_produced(records, context.node.message_bytes_max(topic))
     return log.append(records, header, context.node.now_ms())
 
 

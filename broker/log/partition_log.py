@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.broker.errors import RequestRefused
-from headrace.broker.log import record_batch
+from headrace.broker.log import produced
 from headrace.broker.log.files import OpenFiles, sync_folder, write_fully
 from headrace.broker.log.index import TimeEntry, floor_offset_in_file, floor_position_in_file
 from headrace.broker.log.producer_state import ProducerStates
-from headrace.broker.log.record_batch import BatchHeader
 from headrace.broker.log.scan import PlacedBatch, SegmentFacts
 from headrace.broker.log.segment import (
     DELETED,
@@ -41,6 +40,8 @@ from headrace.broker.log.segment import (
     walk_file,
 )
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.kafka_wire import record_batch
+from headrace.kafka_wire.record_batch import BatchHeader
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SNAPSHOTS_KEPT = 2
@@ -173,7 +174,7 @@ class PartitionLog:
         base_offset = active.next_offset
         if not active.size:
             self._active_since_ms = now_ms
-        self._write(record_batch.prefix(base_offset, header), memoryview(batch)[record_batch.PREFIX_BYTES :])
+        self._write(produced.prefix(base_offset, header), memoryview(batch)[record_batch.PREFIX_BYTES :])
         self._is_saved = False
         placed = header._replace(base_offset=base_offset)
         active.add(placed, size)

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from headrace.broker.errors import RequestRefused
-from headrace.broker.log.record_batch import BatchHeader
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.kafka_wire.record_batch import BatchHeader
 
 WINDOW_BATCHES = 5
 EXPIRATION_MS = 86_400_000

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headrace.broker.config import LEADER_EPOCH
 from headrace.broker.log.index import INTERVAL_BYTES, OffsetIndex, TimeEntry, TimeIndex
-from headrace.broker.log.record_batch import (
+from headrace.kafka_wire.record_batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
     MAGIC,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.broker.log.index import TimeEntry
-from headrace.broker.log.record_batch import HEADER_BYTES, LENGTH_OVERHEAD, read_batch_header
 from headrace.broker.log.scan import PlacedBatch, walk_batches
+from headrace.kafka_wire.record_batch import HEADER_BYTES, LENGTH_OVERHEAD, read_batch_header
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".snapshot", ".deleted"
 INDEX_SUFFIXES = (INDEX, TIME_INDEX)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.wire import Reader, Writer
+from headrace.kafka_wire.primitives import Reader, Writer
 
 TOPIC_IDS_FROM = 13
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from headrace.broker.errors import FrameRefused
 from headrace.broker.protocol.api_versions import API_VERSIONS, BY_KEY, PRODUCE
-from headrace.broker.protocol.wire import Reader
+from headrace.kafka_wire.primitives import Reader
 
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 """Of one request: Kafka's `socket.request.max.bytes`. Clients build their produce requests below it."""

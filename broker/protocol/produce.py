@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.wire import Reader, Writer
+from headrace.kafka_wire.primitives import Reader, Writer
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,8 @@ def run(args: argparse.Namespace) -> int:
     """Runs the verb and returns its exit code; what keeps it from running becomes one line."""
     from headrace.audit.errors import AuditError
     from headrace.hive_ddl.errors import HiveDdlError
-    from headrace.loader.errors import KafkaUnavailable, LoaderError
+    from headrace.kafka_wire.errors import KafkaError, KafkaUnavailable
+    from headrace.loader.errors import LoaderError
     from headrace.registry.errors import RegistryError
 
     settings = settings_from(args)
@@ -115,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         return int(args.run_verb(args, settings))
     except KafkaUnavailable as error:
         raise CommandError(f"{error}; start it, with `headrace up` here, or set kafka.bootstrap_servers") from error
-    except (LoaderError, HiveDdlError, AuditError, RegistryError, JavaNotFoundError) as error:
+    except (LoaderError, KafkaError, HiveDdlError, AuditError, RegistryError, JavaNotFoundError) as error:
         raise CommandError(str(error)) from error
     except OSError as error:
         raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error
@@ -181,8 +182,8 @@ def show_plan(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def show_status(args: argparse.Namespace, settings: Settings) -> int:
+    from headrace.kafka_wire.errors import KafkaError
     from headrace.loader.discover import discover
-    from headrace.loader.errors import KafkaError
     from headrace.loader.status import load_status
     from headrace.pipeline.load import decision_log, kafka_cluster
 

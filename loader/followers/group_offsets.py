@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from headrace.loader.errors import KafkaError
+from headrace.kafka_wire.errors import KafkaError
+from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.followers.base import Step
-from headrace.loader.work_unit import TopicPartition
 
 GROUP = "headrace-loader"
 

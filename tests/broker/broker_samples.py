@@ -11,8 +11,8 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from headrace.broker.log.files import OpenFiles
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
-from headrace.broker.log.record_batch import BatchHeader, read_batch_header
 from headrace.broker.log.recovery import OpenLog, open_log
+from headrace.kafka_wire.record_batch import BatchHeader, read_batch_header
 
 NOW_MS = 1_700_000_000_000
 
@@ -78,7 +78,7 @@ def append(log: PartitionLog, raw: bytes, now_ms: int = NOW_MS) -> int:
 
 def contents(log: PartitionLog) -> list[tuple[int, bytes | None]]:
     """Offset and value of every record that can be read."""
-    from headrace.broker.log.record_batch import records
+    from headrace.kafka_wire.record_batch import records
 
     return [
         (record.offset, record.value)

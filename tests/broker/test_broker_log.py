@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.index import OffsetIndex, TimeEntry, TimeIndex
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
-from headrace.broker.log.record_batch import check_produced, read_batch_header
+from headrace.broker.log.produced import check_produced
 from headrace.broker.log.retention import UNLIMITED, expired_segments
 from headrace.broker.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, ClosedSegment, base_offsets, segment_path
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.kafka_wire.record_batch import read_batch_header
 
 SMALL = LogLimits(segment_bytes_max=400)
 """Some four batches of one short record each."""

@@ -14,12 +14,13 @@ from confluent_kafka import Producer as CProducer
 from kafka import KafkaProducer
 
 from headrace.avro_schema import frame, parse_schema
+from headrace.kafka_wire.cluster import KafkaCluster
+from headrace.kafka_wire.errors import KafkaUnavailable
+from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.build import current_build
-from headrace.loader.errors import KafkaUnavailable
-from headrace.loader.kafka.client import KafkaCluster
 from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.task import run_work_unit
-from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPartition, TopicPlan, UnitResult, WorkUnit
+from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, UnitResult, WorkUnit
 from tests.conftest import StartService
 from tests.loader.projection_oracle import encode
 

@@ -23,24 +23,17 @@ from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.names import quote_identifier
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.table import desired_table, local_location
+from headrace.kafka_wire.cluster import FetchSlice
+from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import task as task_module
 from headrace.loader.build import current_build
 from headrace.loader.container import ContainerFormat
-from headrace.loader.kafka.client import FetchSlice
 from headrace.loader.load_schema import EMPTY, TIMESTAMP_MS_MAX, fold, load_schema_with_kafka
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.quarantine import SCHEMA as QUARANTINE_SCHEMA
 from headrace.loader.read import NO_HEADERS, Record
 from headrace.loader.task import run_work_unit
-from headrace.loader.work_unit import (
-    FileKind,
-    OffsetRange,
-    TaskSettings,
-    TopicPartition,
-    TopicPlan,
-    UnitResult,
-    WorkUnit,
-)
+from headrace.loader.work_unit import FileKind, OffsetRange, TaskSettings, TopicPlan, UnitResult, WorkUnit
 
 pytestmark = pytest.mark.spark
 

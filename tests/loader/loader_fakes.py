@@ -14,6 +14,8 @@ from headrace.avro_schema import Schema, parse_schema
 from headrace.hive_ddl.errors import StaleRevision
 from headrace.hive_ddl.ops import AddPartitions, CreateTable, Op, PartitionValues, SetProperties
 from headrace.hive_ddl.table import TableState
+from headrace.kafka_wire.cluster import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
+from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.decision_log import DecisionLog
 from headrace.loader.followers.audit import AuditFollower
 from headrace.loader.followers.engine import FollowerEngine
@@ -21,7 +23,6 @@ from headrace.loader.followers.files import FilesFollower
 from headrace.loader.followers.group_offsets import GroupOffsetsFollower
 from headrace.loader.followers.partitions import PartitionsFollower
 from headrace.loader.followers.schema import SchemaFollower, TableSettings
-from headrace.loader.kafka.client import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
 from headrace.loader.layout import LOG_FOLDER
 from headrace.loader.load_plan import PlanSettings
 from headrace.loader.run import Ports, RunSettings
@@ -36,7 +37,6 @@ from headrace.loader.work_unit import (
     RangeResult,
     StagedFile,
     TaskSettings,
-    TopicPartition,
     TopicPlan,
     UnitResult,
     WorkUnit,

@@ -28,11 +28,11 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 
-from headrace.loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
-from headrace.loader.kafka import client as kafka_client
-from headrace.loader.kafka.client import AbortedTransaction, KafkaCluster, PartitionMetadata
-from headrace.loader.kafka.wire import parse_bootstrap_servers
-from headrace.loader.work_unit import TopicPartition
+from headrace.kafka_wire import cluster as kafka_client
+from headrace.kafka_wire.cluster import AbortedTransaction, KafkaCluster, PartitionMetadata
+from headrace.kafka_wire.connection import parse_bootstrap_servers
+from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
+from headrace.kafka_wire.topic_partition import TopicPartition
 
 TP = TopicPartition("orders", 2)
 TOPIC_ID = uuid.UUID(int=77)

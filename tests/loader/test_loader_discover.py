@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from headrace.kafka_wire.cluster import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
+from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.discover import discover
-from headrace.loader.kafka.client import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
-from headrace.loader.work_unit import TopicPartition
 
 
 class Cluster:

@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 from loader_samples import BUCKET, clean, decided_file, decided_range, load, topic_decision
 
+from headrace.kafka_wire.errors import KafkaUnavailable
+from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.decision import Decision
 from headrace.loader.decision_log import DecisionLog, staging_path
-from headrace.loader.errors import KafkaUnavailable, PublishedFileLost
+from headrace.loader.errors import PublishedFileLost
 from headrace.loader.followers.audit import audit_rows
 from headrace.loader.followers.base import Step
 from headrace.loader.followers.engine import FollowerEngine, cursor_path, read_cursor
 from headrace.loader.followers.files import FilesFollower
 from headrace.loader.followers.group_offsets import GROUP, GroupOffsetsFollower
 from headrace.loader.storage import LocalStorage
-from headrace.loader.work_unit import TopicPartition
 
 
 @dataclass

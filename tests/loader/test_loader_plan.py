@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loader_samples import load_schema
 
+from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.discover import DiscoveredTopic, PartitionOffsets, is_wanted
 from headrace.loader.plan import (
     SPLITS_PER_TASK,
@@ -23,7 +24,7 @@ from headrace.loader.plan import (
     weight,
 )
 from headrace.loader.state import PartitionState, TopicState
-from headrace.loader.work_unit import OffsetRange, TopicPartition
+from headrace.loader.work_unit import OffsetRange
 
 MB = 1024 * 1024
 

@@ -11,13 +11,13 @@ from loader_fakes import ORDER_V1, ORDER_V2, World
 
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.table import TableState
+from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import reading
 from headrace.loader.errors import LoaderError
 from headrace.loader.followers.base import Step
 from headrace.loader.followers.schema import SchemaFollower
 from headrace.loader.report import RunReport
 from headrace.loader.run import plan_load, run_load
-from headrace.loader.work_unit import TopicPartition
 from headrace.registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError
 
 

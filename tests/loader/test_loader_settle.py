@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
+from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.plan import TRIED_AGAIN, PlannedRange, TopicRanges
 from headrace.loader.settle import READ_AGAIN, SettledTopic, settle
 from headrace.loader.work_unit import (
@@ -16,7 +17,6 @@ from headrace.loader.work_unit import (
     RangeResult,
     StagedFile,
     TaskSettings,
-    TopicPartition,
     UnitResult,
     WorkUnit,
 )

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from headrace.loader.errors import KafkaError, KafkaUnavailable
-from headrace.loader.kafka.requests import (
+from headrace.kafka_wire.connection import NONE, Connection, close_all, error_name, parse_bootstrap_servers
+from headrace.kafka_wire.errors import KafkaError, KafkaUnavailable
+from headrace.kafka_wire.requests import (
     EARLIEST,
     LATEST,
     MOVED,
@@ -33,8 +34,7 @@ from headrace.loader.kafka.requests import (
     find_coordinator,
     list_offsets,
 )
-from headrace.loader.kafka.wire import NONE, Connection, close_all, error_name, parse_bootstrap_servers
-from headrace.loader.work_unit import TopicPartition
+from headrace.kafka_wire.topic_partition import TopicPartition
 
 __all__ = [
     "AbortedTransaction",

@@ -15,7 +15,7 @@ from typing import Any
 from kafka.errors import for_code
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
-from headrace.loader.errors import KafkaUnavailable, RequestRefused
+from headrace.kafka_wire.errors import KafkaUnavailable, RequestRefused
 
 CLIENT_ID = "headrace-loader"
 RESPONSE_BYTES_MAX = 1024 * 1024 * 1024  # a longer frame is not Kafka answering; refused before it is allocated

@@ -22,9 +22,9 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 
-from headrace.loader.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
-from headrace.loader.kafka.wire import NONE, Connection, Message, error_name
-from headrace.loader.work_unit import TopicPartition
+from headrace.kafka_wire.connection import NONE, Connection, Message, error_name
+from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
+from headrace.kafka_wire.topic_partition import TopicPartition
 
 METADATA_VERSION = 12
 LIST_OFFSETS_VERSION = 7

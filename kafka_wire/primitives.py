@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from headrace.broker.errors import MalformedRequest
+from headrace.kafka_wire.errors import MalformedMessage
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -18,7 +18,7 @@ ITEMS_MAX = 100_000
 
 
 class Reader:
-    """Reads one frame from front to back; every overrun is a `MalformedRequest`."""
+    """Reads one frame from front to back; every overrun is a `MalformedMessage`."""
 
     __slots__ = ("_end", "_items_left", "flexible", "pos", "view")
 
@@ -32,7 +32,7 @@ class Reader:
     def _advance(self, size: int) -> int:
         start = self.pos
         if size < 0 or start + size > self._end:
-            raise MalformedRequest(f"{size} bytes wanted at {start} of a frame of {self._end}")
+            raise MalformedMessage(f"{size} bytes wanted at {start} of a frame of {self._end}")
         self.pos = start + size
         return start
 
@@ -58,7 +58,7 @@ class Reader:
                 return value
             shift += 7
             if shift > 28:
-                raise MalformedRequest("a varint of more than five bytes")
+                raise MalformedMessage("a varint of more than five bytes")
 
     def raw(self, size: int) -> memoryview:
         start = self._advance(size)
@@ -71,12 +71,12 @@ class Reader:
         try:
             return str(self.raw(size), "utf-8")
         except UnicodeDecodeError as error:
-            raise MalformedRequest("a string that is not UTF-8") from error
+            raise MalformedMessage("a string that is not UTF-8") from error
 
     def string(self) -> str:
         value = self.nullable_string()
         if value is None:
-            raise MalformedRequest("null where a string is required")
+            raise MalformedMessage("null where a string is required")
         return value
 
     def nullable_bytes(self) -> memoryview | None:
@@ -90,7 +90,7 @@ class Reader:
     def _counted(self, items: int) -> int:
         self._items_left -= max(items, 0)
         if self._items_left < 0:
-            raise MalformedRequest(f"{items} items more, of at most {ITEMS_MAX} in one request")
+            raise MalformedMessage(f"{items} items more, of at most {ITEMS_MAX} in one request")
         return max(items, 0)
 
     def tags(self) -> None:
