@@ -61,7 +61,18 @@ DEV = [
     "xmlschema>=3.4,<5",
 ]
 
-ROOMS = ("avro_schema", "kafka_wire", "compat", "hive_ddl", "registry", "broker", "loader", "audit", "pipeline")
+ROOMS = (
+    "avro_schema",
+    "settings",
+    "kafka_wire",
+    "compat",
+    "hive_ddl",
+    "registry",
+    "broker",
+    "loader",
+    "audit",
+    "pipeline",
+)
 """Folders of the checkout that are packages below `headrace`, so that an application gets this one name and no
 `audit` or `pipeline` beside its own."""
 

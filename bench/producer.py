@@ -22,7 +22,7 @@ from typing import Any
 import fastavro
 from kafka import KafkaProducer
 
-from headrace.pipeline.producer import BATCH_BYTES, Producer
+from headrace.pipeline.clients.producer import BATCH_BYTES, Producer
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
 
 SCHEMA = {

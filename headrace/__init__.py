@@ -13,8 +13,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.pipeline.consumer import Consumer
-    from headrace.pipeline.errors import (
+    from headrace.pipeline.clients.consumer import Consumer
+    from headrace.pipeline.clients.errors import (
         BrokerUnavailable,
         ConsumerError,
         DeliveryFailed,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         UndecodableMessage,
         ValueRefused,
     )
-    from headrace.pipeline.producer import Producer
+    from headrace.pipeline.clients.producer import Producer
     from headrace.registry.client import BasicAuth, BearerAuth, RegistryClient, Tls
     from headrace.registry.errors import (
         AccessRefused,
@@ -83,8 +83,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "headrace.pipeline.consumer": ("Consumer",),
-    "headrace.pipeline.errors": (
+    "headrace.pipeline.clients.consumer": ("Consumer",),
+    "headrace.pipeline.clients.errors": (
         "BrokerUnavailable",
         "ConsumerError",
         "DeliveryFailed",
@@ -98,7 +98,7 @@ _HOMES = {
         "UndecodableMessage",
         "ValueRefused",
     ),
-    "headrace.pipeline.producer": ("Producer",),
+    "headrace.pipeline.clients.producer": ("Producer",),
     "headrace.registry.client": ("BasicAuth", "BearerAuth", "RegistryClient", "Tls"),
     "headrace.registry.errors": (
         "AccessRefused",

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.hive_ddl.errors import HiveDdlError
-from headrace.java import JavaNotFoundError, ensure_java
+from headrace.pipeline.java import JavaNotFoundError, ensure_java
 from headrace.settings import Address, SettingsError, load_settings
 
 logger = logging.getLogger(__name__)

@@ -13,14 +13,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from headrace.addresses import resolve_bootstrap_servers, resolve_metastore, warehouse_dir
 from headrace.audit.row import AuditRow
 from headrace.audit.store import DATABASE_NAME, AuditStore
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.executors.printing import PrintingExecutor
 from headrace.hive_ddl.table import local_location
-from headrace.java import ensure_java
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.build import current_build
 from headrace.loader.decision_log import DecisionLog
@@ -38,8 +36,10 @@ from headrace.loader.run import Ports, RunSettings
 from headrace.loader.schemas import WriterSchemas
 from headrace.loader.storage import LocalStorage
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
-from headrace.registry_client import registry_client
+from headrace.pipeline.java import ensure_java
+from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings
+from headrace.settings.addresses import resolve_bootstrap_servers, resolve_metastore, warehouse_dir
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

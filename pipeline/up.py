@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from headrace.addresses import UP_FILE_NAME, LiveAddresses, warehouse_dir
 from headrace.pipeline.children import python_command, python_environment
 from headrace.settings import CONFIG_PATH_VARIABLE, ENVIRONMENT_PREFIX, Settings
+from headrace.settings.addresses import UP_FILE_NAME, LiveAddresses, warehouse_dir
 
 logger = logging.getLogger(__name__)
 

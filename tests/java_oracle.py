@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.java import ensure_java
+from headrace.pipeline.java import ensure_java
 
 JAVA_SOURCES = Path(__file__).parent / "java"
 FETCH_TIMEOUT_S = 600

@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from headrace/settings.py: `python tools/settings_page.py`. A test keeps the page current."""
+"""Writes docs/settings.md from settings/sections.py: `python tools/settings_page.py`. A test keeps the page current."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPARK_ROW = (
 
 def page() -> str:
     rows = [row("data_dir", "./headrace-data", "folder of everything this installation keeps")]
-    source = (ROOT / "headrace" / "settings.py").read_text(encoding="utf-8")
+    source = (ROOT / "settings" / "sections.py").read_text(encoding="utf-8")
     classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     lines = source.splitlines()
     settings = Settings().masked()

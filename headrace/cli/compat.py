@@ -12,9 +12,13 @@ import datetime
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.checking.baselines.base import BaselineFailed
-from headrace.checking.baselines.files import FilesBaseline
-from headrace.checking.options import (
+from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, print_table, settings_from
+from headrace.cli.compat_diff import configure_diff
+from headrace.compat import CompatibilityLevel
+from headrace.compat.baseline_file import baseline_text
+from headrace.compat.checking.baselines.base import BaselineFailed
+from headrace.compat.checking.baselines.files import FilesBaseline
+from headrace.compat.checking.options import (
     add_source_flags,
     baseline_from,
     choice_from,
@@ -23,12 +27,8 @@ from headrace.checking.options import (
     naming_from,
     sources_from,
 )
-from headrace.checking.output import parse_outputs, print_outcome, write_outputs
-from headrace.checking.run import CheckOptions, check, with_leniency
-from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, print_table, settings_from
-from headrace.cli.compat_diff import configure_diff
-from headrace.compat import CompatibilityLevel
-from headrace.compat.baseline_file import baseline_text
+from headrace.compat.checking.output import parse_outputs, print_outcome, write_outputs
+from headrace.compat.checking.run import CheckOptions, check, with_leniency
 from headrace.compat.formats import FORMATS
 from headrace.compat.outcome import Outcome, count_words
 from headrace.version import VERSION

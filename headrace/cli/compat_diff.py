@@ -7,12 +7,12 @@ import sys
 from typing import Any
 
 from headrace.avro_schema import Schema, SchemaParseError
-from headrace.checking.baselines.base import BaselineFailed, History, LevelChoice, Wanted
-from headrace.checking.options import add_source_flags, baseline_from, choice_from, naming_from, sources_from
-from headrace.checking.output import let_everything_through
-from headrace.checking.run import wanted_of
 from headrace.cli.command import add_format_flag, add_settings_flags, print_json, settings_from
 from headrace.compat import CompatError, Direction, VersionedSchema
+from headrace.compat.checking.baselines.base import BaselineFailed, History, LevelChoice, Wanted
+from headrace.compat.checking.options import add_source_flags, baseline_from, choice_from, naming_from, sources_from
+from headrace.compat.checking.output import let_everything_through
+from headrace.compat.checking.run import wanted_of
 from headrace.compat.diff import Change, changes
 from headrace.compat.levels import compare
 from headrace.compat.outcome import Failure, FailureKind, Outcome, printable

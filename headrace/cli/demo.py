@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from headrace.cli.command import EXIT_FINDINGS, EXIT_OK, CommandError, examples, settings_from
-from headrace.java import JavaNotFoundError, ensure_java
+from headrace.pipeline.java import JavaNotFoundError, ensure_java
 
 DEFAULT_DATA_DIR = Path("headrace-data/demo")
 

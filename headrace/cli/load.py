@@ -23,7 +23,7 @@ from headrace.cli.command import (
     settings_from,
 )
 from headrace.cli.terminal import steps_shown
-from headrace.java import JavaNotFoundError
+from headrace.pipeline.java import JavaNotFoundError
 from headrace.settings import Settings
 
 if TYPE_CHECKING:

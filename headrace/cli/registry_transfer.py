@@ -285,9 +285,9 @@ def _selection(args: argparse.Namespace) -> Selection:
 
 @contextlib.contextmanager
 def _remote(args: argparse.Namespace) -> Iterator[Remote]:
+    from headrace.registry.client.of_settings import registry_client
     from headrace.registry.errors import RegistryError
     from headrace.registry.transfer.remote import Remote
-    from headrace.registry_client import registry_client
 
     try:
         client = registry_client(settings_from(args))

@@ -12,10 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.checking.baselines.base import BaselineFailed, LevelChoice
-from headrace.checking.options import add_source_flags, client_from, naming_from, sources_from
-from headrace.checking.output import let_everything_through, print_outcome
-from headrace.checking.run import check, invalid_of
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -27,12 +23,16 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
+from headrace.compat.checking.baselines.base import BaselineFailed, LevelChoice
+from headrace.compat.checking.options import add_source_flags, client_from, naming_from, sources_from
+from headrace.compat.checking.output import let_everything_through, print_outcome
+from headrace.compat.checking.run import check, invalid_of
 from headrace.compat.outcome import EXIT_CODES, Failure, FailureKind, Outcome, count_words
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
-    from headrace.checking.registering import Registered, Registration
-    from headrace.checking.run import Sources
+    from headrace.compat.checking.registering import Registered, Registration
+    from headrace.compat.checking.run import Sources
     from headrace.registry.client import RegistryClient
 
 LOCK_FILE = "headrace.lock"
@@ -138,8 +138,8 @@ def run_validate(args: argparse.Namespace) -> int:
 
 
 def run_register(args: argparse.Namespace) -> int:
-    from headrace.checking.baselines.registry import RegistryBaseline
-    from headrace.checking.registering import plan_registrations, register_all, with_files
+    from headrace.compat.checking.baselines.registry import RegistryBaseline
+    from headrace.compat.checking.registering import plan_registrations, register_all, with_files
 
     settings = settings_from(args)
     naming = naming_from(args, settings.compat)
@@ -225,7 +225,7 @@ def _print_rows(header: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
 
 
 def run_download(args: argparse.Namespace) -> int:
-    from headrace.checking.downloads import plan_downloads, wanted_subjects
+    from headrace.compat.checking.downloads import plan_downloads, wanted_subjects
 
     settings = settings_from(args)
     rows = []
@@ -256,7 +256,7 @@ def run_download(args: argparse.Namespace) -> int:
 
 
 def run_lock(args: argparse.Namespace) -> int:
-    from headrace.checking.registering import plan_registrations
+    from headrace.compat.checking.registering import plan_registrations
 
     if args.offline and not args.check:
         raise CommandError("--offline goes with --check: a lock is written from what the registry says")
@@ -274,8 +274,8 @@ def run_lock(args: argparse.Namespace) -> int:
 def _write_lock(
     args: argparse.Namespace, sources: Sources, plan: Sequence[Registration], client: RegistryClient
 ) -> int:
-    from headrace.checking.lock import lock_text, locked
-    from headrace.checking.registering import register_all
+    from headrace.compat.checking.lock import lock_text, locked
+    from headrace.compat.checking.registering import register_all
 
     found = list(register_all(plan, client, dry_run=True))
     missing = tuple(
@@ -304,7 +304,7 @@ def _write_lock(
 def _check_lock(
     args: argparse.Namespace, sources: Sources, plan: Sequence[Registration], client: RegistryClient | None
 ) -> int:
-    from headrace.checking.lock import InvalidLock, differences, parse_lock
+    from headrace.compat.checking.lock import InvalidLock, differences, parse_lock
 
     try:
         rows = parse_lock(args.lock_file.read_text(encoding="utf-8"))

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.addresses import resolve_metastore, warehouse_dir
 from headrace.cli.command import (
     CommandError,
     add_format_flag,
@@ -21,7 +20,8 @@ from headrace.cli.command import (
     settings_from,
 )
 from headrace.cli.terminal import steps_shown
-from headrace.java import JavaNotFoundError, ensure_java
+from headrace.pipeline.java import JavaNotFoundError, ensure_java
+from headrace.settings.addresses import resolve_metastore, warehouse_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,9 @@ import argparse
 import os
 import signal
 
-from headrace.addresses import LiveAddresses
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, flag_values, settings_from
-from headrace.java import JavaNotFoundError, ensure_java
+from headrace.pipeline.java import JavaNotFoundError, ensure_java
+from headrace.settings.addresses import LiveAddresses
 
 KEYS = (
     "registry.listen",

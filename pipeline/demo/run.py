@@ -17,22 +17,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from headrace.addresses import LiveAddresses, live_addresses
 from headrace.avro_schema import parse_schema
-from headrace.cli.command import table_lines
 from headrace.compat.levels import CompatibilityLevel, VersionedSchema, check_level
 from headrace.compat.report import text_report
 from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.table import local_location
 from headrace.pipeline.children import python_command, python_environment
+from headrace.pipeline.clients.producer import Producer
 from headrace.pipeline.demo.answers import QUESTIONS, Question, Table, differences, numeric_columns, shown
 from headrace.pipeline.demo.data import TOPICS, Event, Topic, find_data, flight_event_v2, is_second_half, read_rows
-from headrace.pipeline.producer import Producer
 from headrace.pipeline.progress import Progress
+from headrace.pipeline.text_table import table_lines
 from headrace.pipeline.up import Part, PartCommand
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import IncompatibleSchema
 from headrace.settings import Settings, load_settings
+from headrace.settings.addresses import LiveAddresses, live_addresses
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from headrace.java import ensure_java
+from headrace.pipeline.java import ensure_java
 
 SOURCES = Path(__file__).resolve().parent.parent / "java"
 JARS = ("avro-1*.jar", "jackson-*.jar", "slf4j-api*.jar", "commons-compress*.jar")
@@ -21,7 +21,7 @@ def java_verdicts(pairs: Iterable[tuple[str, str]], work_dir: Path) -> list[dict
     """What Avro Java says of each (reader, writer), in order.
 
     Raises:
-        headrace.java.JavaNotFoundError: there is no Java here.
+        headrace.pipeline.java.JavaNotFoundError: there is no Java here.
     """
     return java_answers("CompatOracle", ({"reader": reader, "writer": writer} for reader, writer in pairs), work_dir)
 
@@ -30,7 +30,7 @@ def java_answers(program: str, questions: Iterable[dict[str, Any]], work_dir: Pa
     """The answers of a program of `tests/java`, a line for each question.
 
     Raises:
-        headrace.java.JavaNotFoundError: there is no Java here.
+        headrace.pipeline.java.JavaNotFoundError: there is no Java here.
     """
     environment = dict(os.environ)
     java = ensure_java(work_dir, environment) / "bin" / "java"

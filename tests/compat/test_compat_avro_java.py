@@ -19,7 +19,7 @@ from schema_pairs import PRIMITIVES, schema_pairs
 
 from headrace.avro_schema import parse_schema
 from headrace.compat import IncompatibilityType, check_reader_writer
-from headrace.java import JavaNotFoundError
+from headrace.pipeline.java import JavaNotFoundError
 
 PAIRS = int(os.environ.get("HEADRACE_COMPAT_PAIRS", "1500"))
 SEED = int(os.environ.get("HEADRACE_COMPAT_SEED", "1"))

@@ -37,7 +37,7 @@ from headrace.avro_schema import (
 )
 from headrace.compat import VersionedSchema, check_reader_writer
 from headrace.compat.lints import Linted, lint_problems, parse_lints
-from headrace.java import JavaNotFoundError
+from headrace.pipeline.java import JavaNotFoundError
 from tests.strategies import branch_name
 
 PAIRS = int(os.environ.get("HEADRACE_COMPAT_PAIRS", "1500")) // 3

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from headrace.pipeline.mended_consumer import MendedConsumer
+from headrace.pipeline.clients.mended_consumer import MendedConsumer
 
 PATIENCE_S = 30  # below the session timeout of 45 s, after which the broker would put a silent member out
 

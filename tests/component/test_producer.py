@@ -23,7 +23,7 @@ from headrace.audit.producer_counter import ProducerCounter, Taking
 from headrace.audit.row import Outcome, Tier
 from headrace.audit.spool import SPOOL_FOLDER
 from headrace.avro_schema import parse_schema
-from headrace.pipeline.errors import (
+from headrace.pipeline.clients.errors import (
     BrokerUnavailable,
     FlushFailed,
     KeyRefused,
@@ -134,8 +134,8 @@ def test_refusals_name_topic_subject_and_field(settings: Settings) -> None:
 
 
 def test_no_broker_and_no_registry_are_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.pipeline.producer.BOOTSTRAP_TIMEOUT_S", 0.5)
-    monkeypatch.setattr("headrace.pipeline.consumer.BOOTSTRAP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("headrace.pipeline.clients.producer.BOOTSTRAP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("headrace.pipeline.clients.consumer.BOOTSTRAP_TIMEOUT_S", 0.5)
     nowhere = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):
         Producer(nowhere, app="shop")

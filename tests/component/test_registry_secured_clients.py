@@ -15,7 +15,7 @@ from secured_registry import PASSWORD, secured_registry
 
 from headrace import Consumer, Producer
 from headrace.registry import errors
-from headrace.registry_client import registry_client
+from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings, load_settings
 
 confluent = pytest.importorskip("confluent_kafka.schema_registry")

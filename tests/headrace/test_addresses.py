@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.addresses import (
+from headrace.settings import KafkaSettings, LoaderSettings, Settings, SettingsError, load_settings
+from headrace.settings.addresses import (
     LiveAddresses,
     live_addresses,
     resolve_bootstrap_servers,
@@ -16,7 +17,6 @@ from headrace.addresses import (
     resolve_registry_url,
     warehouse_dir,
 )
-from headrace.settings import KafkaSettings, LoaderSettings, Settings, SettingsError, load_settings
 
 LIVE = LiveAddresses(
     pid=1,

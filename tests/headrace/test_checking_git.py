@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.checking.git import GitFailed, Repository
 from headrace.cli import main
+from headrace.compat.checking.git import GitFailed, Repository
 
 ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [\n  {"name": "id", "type": "%s"}%s\n]}\n'
 NOTE = ',\n  {"name": "note", "type": "string"}'

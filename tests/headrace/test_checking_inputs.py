@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.avro_schema import SchemaParseError
-from headrace.checking.inputs import FILE_BYTES_MAX, find_files
-from headrace.checking.processes import answers_of
-from headrace.checking.type_sets import TypeSet
 from headrace.cli import main
+from headrace.compat.checking.inputs import FILE_BYTES_MAX, find_files
+from headrace.compat.checking.processes import answers_of
+from headrace.compat.checking.type_sets import TypeSet
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD = '{"type": "record", "name": "%s", "fields": [{"name": "f", "type": "%s"}]}'

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace import java
-from headrace.java import JavaNotFoundError, ensure_java
+from headrace.pipeline import java
+from headrace.pipeline.java import JavaNotFoundError, ensure_java
 
 
 def fake_java(home: Path, version: str) -> Path:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headrace.registry.client import BasicAuth, BearerAuth
+from headrace.registry.client.of_settings import registry_client
 from headrace.registry.errors import RegistryUnavailable
-from headrace.registry_client import registry_client
 from headrace.settings import Settings, SettingsError, load_settings
 
 URL = "http://127.0.0.1:1/registry,http://localhost:2"

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.avro_schema import Schema, parse_schema
-from headrace.pipeline.datum import compile_guard, find_problem
-from headrace.pipeline.encoding import Encoding, compiled_schema
-from headrace.pipeline.errors import ValueRefused
+from headrace.pipeline.clients.datum import compile_guard, find_problem
+from headrace.pipeline.clients.encoding import Encoding, compiled_schema
+from headrace.pipeline.clients.errors import ValueRefused
 
 FIELDS = [
     {"name": "i", "type": "int"},

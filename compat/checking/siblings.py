@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.checking.inputs import SUFFIX, find_files, is_file, read_texts
+from headrace.compat.checking.inputs import SUFFIX, find_files, is_file, read_texts
 
 FILES_MAX = 20_000
 """Most files that are read in search of a type."""

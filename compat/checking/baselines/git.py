@@ -13,17 +13,11 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from headrace.avro_schema import Schema, SchemaParseError, parse_schema
-from headrace.checking.baselines.base import (
-    BaselineFailed,
-    Earlier,
-    History,
-    LevelChoice,
-    Wanted,
-)
-from headrace.checking.baselines.folder import Layout
-from headrace.checking.git import Change, GitFailed, Repository
-from headrace.checking.inputs import SUFFIX, decode
-from headrace.checking.type_sets import TypeSet, root_name
+from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
+from headrace.compat.checking.baselines.folder import Layout
+from headrace.compat.checking.git import Change, GitFailed, Repository
+from headrace.compat.checking.inputs import SUFFIX, decode
+from headrace.compat.checking.type_sets import TypeSet, root_name
 from headrace.compat.outcome import Failure, FailureKind
 
 COMMIT_CHARS = 10  # of a commit in a label

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from headrace.checking.baselines.base import BaselineFailed, History, LevelChoice, Wanted
-from headrace.checking.baselines.registry import RegistryBaseline
+from headrace.compat.checking.baselines.base import BaselineFailed, History, LevelChoice, Wanted
+from headrace.compat.checking.baselines.registry import RegistryBaseline
 from headrace.compat.outcome import FailureKind
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import RegistryError

@@ -10,10 +10,10 @@ import fastavro
 
 from headrace.avro_schema import FramingError, Schema, TimeField, find_time_field, unframe
 from headrace.avro_schema.message_time import TIME_PROPERTY
-from headrace.pipeline.delivery import error_text
-from headrace.pipeline.encoding import compiled_schema
-from headrace.pipeline.errors import SourceUnavailable, UndecodableMessage
-from headrace.pipeline.schemas import value_subject
+from headrace.pipeline.clients.delivery import error_text
+from headrace.pipeline.clients.encoding import compiled_schema
+from headrace.pipeline.clients.errors import SourceUnavailable, UndecodableMessage
+from headrace.pipeline.clients.schemas import value_subject
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import UNANSWERED, AccessRefused, RegistryError, SchemaNotFound
 

@@ -11,8 +11,8 @@ import fastavro
 
 from headrace.avro_schema import Schema, TimeField, find_time_field, frame, self_contained_text
 from headrace.avro_schema.message_time import TimeUnit
-from headrace.pipeline.datum import compile_guard, find_problem
-from headrace.pipeline.errors import ValueRefused
+from headrace.pipeline.clients.datum import compile_guard, find_problem
+from headrace.pipeline.clients.errors import ValueRefused
 
 
 class Encoding:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.avro_schema import Schema
-from headrace.checking.inputs import SchemaFile
-from headrace.checking.type_sets import root_name
 from headrace.compat import LEVELS, CompatibilityLevel
+from headrace.compat.checking.inputs import SchemaFile
+from headrace.compat.checking.type_sets import root_name
 from headrace.compat.outcome import Failure, FailureKind
 
 DEFAULT_LEVEL = CompatibilityLevel.BACKWARD

@@ -23,16 +23,16 @@ from typing import Any, Final, NamedTuple
 from kafka import OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError
 
-from headrace.addresses import resolve_bootstrap_servers
 from headrace.avro_schema import Schema, parse_schema
-from headrace.pipeline.consumer_count import ConsumerCount
-from headrace.pipeline.decoding import Decoder
-from headrace.pipeline.delivery import error_text
-from headrace.pipeline.errors import SourceUnavailable, UndecodableMessage
-from headrace.pipeline.mended_consumer import MendedConsumer
-from headrace.pipeline.producer import BOOTSTRAP_TIMEOUT_S, ambient_settings
-from headrace.registry_client import registry_client
+from headrace.pipeline.clients.consumer_count import ConsumerCount
+from headrace.pipeline.clients.decoding import Decoder
+from headrace.pipeline.clients.delivery import error_text
+from headrace.pipeline.clients.errors import SourceUnavailable, UndecodableMessage
+from headrace.pipeline.clients.mended_consumer import MendedConsumer
+from headrace.pipeline.clients.producer import BOOTSTRAP_TIMEOUT_S, ambient_settings
+from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings
+from headrace.settings.addresses import resolve_bootstrap_servers
 
 POLL_MS: Final = 500
 POLL_RECORDS_MAX: Final = 2000

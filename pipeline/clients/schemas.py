@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from headrace.avro_schema import AvroSchemaError, Schema, parse_schema, self_contained_text
 from headrace.avro_schema.message_time import TIME_PROPERTY
-from headrace.pipeline.encoding import Encoding
-from headrace.pipeline.errors import SchemaRefused, SchemaUnavailable
+from headrace.pipeline.clients.encoding import Encoding
+from headrace.pipeline.clients.errors import SchemaRefused, SchemaUnavailable
 from headrace.registry.client import RegisteredSchema, RegistryClient
 from headrace.registry.errors import UNANSWERED, RegistryError, SubjectNotFound
 

@@ -11,15 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.avro_schema import Schema, SchemaParseError
-from headrace.checking.baselines.base import Baseline, BaselineFailed, Earlier, History, LevelChoice, Wanted
-from headrace.checking.changed import changed_since
-from headrace.checking.git import GitFailed
-from headrace.checking.inputs import SchemaFile, find_files, read_texts
-from headrace.checking.processes import answers_of
-from headrace.checking.siblings import WorkingFolder
-from headrace.checking.type_sets import TypeSet, plain_text, root_name
 from headrace.compat import LEVELS, CompatError, VersionedSchema, check_level
 from headrace.compat.baseline_file import leave_out_known
+from headrace.compat.checking.baselines.base import Baseline, BaselineFailed, Earlier, History, LevelChoice, Wanted
+from headrace.compat.checking.changed import changed_since
+from headrace.compat.checking.git import GitFailed
+from headrace.compat.checking.inputs import SchemaFile, find_files, read_texts
+from headrace.compat.checking.processes import answers_of
+from headrace.compat.checking.siblings import WorkingFolder
+from headrace.compat.checking.type_sets import TypeSet, plain_text, root_name
 from headrace.compat.errors import NoSubject
 from headrace.compat.outcome import Checked, Failure, FailureKind, Outcome, Problem, with_fingerprints
 from headrace.compat.report import checked_of

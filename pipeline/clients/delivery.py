@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from headrace.audit.producer_counter import Ticket
-from headrace.pipeline.errors import DeliveryFailed
+from headrace.pipeline.clients.errors import DeliveryFailed
 
 
 class Landed(NamedTuple):

@@ -26,13 +26,12 @@ from typing import Any, Final
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from headrace.addresses import resolve_bootstrap_servers
 from headrace.audit.producer_counter import ProducerCounter, Taking, Ticket, wall_clock_ms
 from headrace.audit.spool import SPOOL_FOLDER, Inheritance
 from headrace.avro_schema import Schema
-from headrace.pipeline.audit_publisher import AuditPublisher
-from headrace.pipeline.delivery import Delivery, error_text
-from headrace.pipeline.errors import (
+from headrace.pipeline.clients.audit_publisher import AuditPublisher
+from headrace.pipeline.clients.delivery import Delivery, error_text
+from headrace.pipeline.clients.errors import (
     BrokerUnavailable,
     DeliveryFailed,
     FlushFailed,
@@ -41,9 +40,10 @@ from headrace.pipeline.errors import (
     ProducerError,
     ValueRefused,
 )
-from headrace.pipeline.schemas import Encodings
-from headrace.registry_client import registry_client
+from headrace.pipeline.clients.schemas import Encodings
+from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings, load_settings
+from headrace.settings.addresses import resolve_bootstrap_servers
 
 logger = logging.getLogger(__name__)
 

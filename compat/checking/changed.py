@@ -6,9 +6,9 @@ import os
 from collections.abc import Collection, Sequence, Set
 from pathlib import Path, PurePosixPath
 
-from headrace.checking.git import Repository
-from headrace.checking.inputs import SUFFIX, SchemaFile
-from headrace.checking.type_sets import AmbiguousType, TypeSet
+from headrace.compat.checking.git import Repository
+from headrace.compat.checking.inputs import SUFFIX, SchemaFile
+from headrace.compat.checking.type_sets import AmbiguousType, TypeSet
 
 
 def changed_since(files: Sequence[SchemaFile], revision: str, types: TypeSet) -> tuple[SchemaFile, ...]:

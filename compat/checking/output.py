@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
-from headrace.cli.command import CommandError
 from headrace.compat.formats import FORMATS, render
 from headrace.compat.formats.text import COLOURED, PLAIN, outcome_text
 from headrace.compat.outcome import Outcome
+from headrace.settings import SettingsError
 
 READ_FROM_THE_TOP = frozenset({"github", "gitlab", "sarif"})
 """Formats whose files are looked for from the top of the repository, wherever in it the command ran."""
@@ -32,13 +32,13 @@ def parse_outputs(texts: Sequence[str]) -> tuple[Output, ...]:
     """`FORMAT=PATH` of each.
 
     Raises:
-        CommandError: one of them is none.
+        SettingsError: one of them is none.
     """
     outputs = []
     for text in texts:
         name, equals, path = text.partition("=")
         if name not in FORMATS or not equals or not path:
-            raise CommandError(f"--output: expected FORMAT=PATH with one of {', '.join(FORMATS)}, found {text!r}")
+            raise SettingsError(f"--output: expected FORMAT=PATH with one of {', '.join(FORMATS)}, found {text!r}")
         outputs.append(Output(name, path))
     return tuple(outputs)
 
@@ -47,7 +47,7 @@ def write_outputs(outcome: Outcome, outputs: Sequence[Output]) -> None:
     """Writes the files, and the folders they lie in.
 
     Raises:
-        CommandError: one cannot be written.
+        SettingsError: one cannot be written.
     """
     for output in outputs:
         path = Path(output.path)
@@ -56,7 +56,7 @@ def write_outputs(outcome: Outcome, outputs: Sequence[Output]) -> None:
             # A file name need not be valid text; escaped, it is still there to read.
             path.write_text(_rendered(output.format, outcome), encoding="utf-8", errors="backslashreplace")
         except OSError as error:
-            raise CommandError(f"--output: {output.path} cannot be written: {error.strerror}") from None
+            raise SettingsError(f"--output: {output.path} cannot be written: {error.strerror}") from None
 
 
 def print_outcome(outcome: Outcome, name: str, *, verbose: bool = False, quiet: bool = False) -> None:

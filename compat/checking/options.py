@@ -8,18 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.checking.baselines.base import Baseline, LevelChoice
-from headrace.checking.baselines.files import FilesBaseline
-from headrace.checking.baselines.folder import FolderBaseline
-from headrace.checking.baselines.git import GitBaseline
-from headrace.checking.run import Leniency, Naming, Sources, only_changed, read_sources
-from headrace.cli.command import CommandError
 from headrace.compat import CompatError, InvalidLevel, parse_level
 from headrace.compat.baseline_file import parse_baseline
+from headrace.compat.checking.baselines.base import Baseline, LevelChoice
+from headrace.compat.checking.baselines.files import FilesBaseline
+from headrace.compat.checking.baselines.folder import FolderBaseline
+from headrace.compat.checking.baselines.git import GitBaseline
+from headrace.compat.checking.run import Leniency, Naming, Sources, only_changed, read_sources
 from headrace.compat.errors import NoSubject
 from headrace.compat.subjects import STRATEGIES, SubjectRule
 from headrace.compat.suppressions import parse_suppression
-from headrace.settings import CompatSettings, Settings
+from headrace.settings import CompatSettings, Settings, SettingsError
 
 if TYPE_CHECKING:
     from headrace.compat.lints import ChosenLint
@@ -76,9 +75,9 @@ def sources_from(args: argparse.Namespace, settings: CompatSettings) -> Sources:
     """
     schemas = args.schemas or settings.schemas
     if not schemas:
-        raise CommandError("no schema to work on; name files or folders, or set compat.schemas in headrace.toml")
+        raise SettingsError("no schema to work on; name files or folders, or set compat.schemas in headrace.toml")
     if args.schemas.count("-") > 1:
-        raise CommandError("standard input (-) can be read only once")
+        raise SettingsError("standard input (-) can be read only once")
     types = args.types or settings.types
     comments = args.allow_comments or settings.allow_comments
     sources = read_sources(schemas, stdin_name=args.stdin_name, type_files=types, comments=comments)
@@ -94,7 +93,7 @@ def naming_from(args: argparse.Namespace, settings: CompatSettings) -> Naming:
             rules.append(SubjectRule(pattern, subject) if equals else SubjectRule("*", text))
         rules += [SubjectRule(pattern, subject) for pattern, subject in settings.subjects.items()]
     except NoSubject as error:
-        raise CommandError(f"--subject: {error}") from None
+        raise SettingsError(f"--subject: {error}") from None
     return Naming(args.subject_strategy or settings.subject_strategy, tuple(rules))
 
 
@@ -104,7 +103,7 @@ def choice_from(args: argparse.Namespace, settings: CompatSettings) -> LevelChoi
     try:
         level = parse_level(text) if text else None
     except InvalidLevel as error:
-        raise CommandError(f"{origin}: {error}") from error
+        raise SettingsError(f"{origin}: {error}") from error
     return LevelChoice(level, args.all_versions or settings.all_versions)
 
 
@@ -113,14 +112,14 @@ def baseline_from(args: argparse.Namespace, settings: Settings) -> Baseline:
     given = [name for name in ("against", "against_registry", "against_db") if getattr(args, name) is not None]
     if len(given) > 1:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise CommandError(f"{flags}: expected one baseline")
+        raise SettingsError(f"{flags}: expected one baseline")
     if args.against_registry is not None:
         return _registry(settings, args.against_registry)
     if args.against_db is not None:
         return _database(settings, args.against_db)
     places = args.against or settings.compat.against
     if not places:
-        raise CommandError(
+        raise SettingsError(
             "nothing to compare with; give --against git:REF, a folder or files, or --against-registry URL, "
             "or set compat.against in headrace.toml"
         )
@@ -130,7 +129,7 @@ def baseline_from(args: argparse.Namespace, settings: Settings) -> Baseline:
 def _places(places: Sequence[str], settings: Settings, *, comments: bool) -> Baseline:
     special = [place for place in places if place.startswith((GIT_PREFIX, *URL_BEGINNINGS)) or place == REGISTRY]
     if special and len(places) > 1:
-        raise CommandError(f"--against: {special[0]} stands alone; only files may be several, oldest first")
+        raise SettingsError(f"--against: {special[0]} stands alone; only files may be several, oldest first")
     place = places[0]
     if place.startswith(GIT_PREFIX):
         revision, _, path = place.removeprefix(GIT_PREFIX).partition(":")
@@ -143,13 +142,13 @@ def _places(places: Sequence[str], settings: Settings, *, comments: bool) -> Bas
 
 
 def _registry(settings: Settings, url: str) -> Baseline:
-    from headrace.checking.baselines.registry import RegistryBaseline
+    from headrace.compat.checking.baselines.registry import RegistryBaseline
 
     return RegistryBaseline(client_from(settings, url))
 
 
 def _database(settings: Settings, url: str) -> Baseline:
-    from headrace.checking.baselines.database import DatabaseBaseline
+    from headrace.compat.checking.baselines.database import DatabaseBaseline
 
     return DatabaseBaseline(settings, url)
 
@@ -158,17 +157,17 @@ def client_from(settings: Settings, url: str) -> RegistryClient:
     """A client of the registry at a URL, "" for the one of the settings, with the settings' credentials.
 
     Raises:
-        CommandError: the URL is none, or credentials and certificates cannot be used.
+        SettingsError: the URL is none, or credentials and certificates cannot be used.
     """
+    from headrace.registry.client.of_settings import registry_client
     from headrace.registry.errors import RegistryError
-    from headrace.registry_client import registry_client
 
     if url:
         settings = replace(settings, registry=replace(settings.registry, url=url))
     try:
         return registry_client(settings)
     except RegistryError as error:
-        raise CommandError(str(error)) from None
+        raise SettingsError(str(error)) from None
 
 
 def lints_from(args: argparse.Namespace, settings: CompatSettings) -> tuple[ChosenLint, ...]:
@@ -181,7 +180,7 @@ def lints_from(args: argparse.Namespace, settings: CompatSettings) -> tuple[Chos
     try:
         return parse_lints(words)
     except CompatError as error:
-        raise CommandError(f"--lint: {error}") from None
+        raise SettingsError(f"--lint: {error}") from None
 
 
 def leniency_from(args: argparse.Namespace, settings: CompatSettings) -> Leniency:
@@ -191,7 +190,7 @@ def leniency_from(args: argparse.Namespace, settings: CompatSettings) -> Lenienc
         try:
             suppressions.append(parse_suppression(table))
         except CompatError as error:
-            raise CommandError(f"compat.suppressions, table {number}: {error}") from None
+            raise SettingsError(f"compat.suppressions, table {number}: {error}") from None
     path = args.baseline or settings.baseline
     is_part = bool(args.since) or any(Path(argument).is_file() for argument in args.schemas)
     leniency = Leniency(tuple(suppressions), SETTINGS_ORIGIN, is_part=is_part)
@@ -200,9 +199,9 @@ def leniency_from(args: argparse.Namespace, settings: CompatSettings) -> Lenienc
     try:
         known = parse_baseline(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise CommandError(
+        raise SettingsError(
             f"the baseline file {path} cannot be read: {error.strerror}; make it with --write-baseline {path}"
         ) from None
     except (UnicodeDecodeError, CompatError) as error:
-        raise CommandError(f"the baseline file {path} cannot be used: {error}") from None
+        raise SettingsError(f"the baseline file {path} cannot be used: {error}") from None
     return replace(leniency, known=known, baseline_file=path)

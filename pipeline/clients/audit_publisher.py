@@ -12,7 +12,7 @@ from typing import Any, Final
 from headrace.audit.emit import RowEncoder
 from headrace.audit.row import AuditRow
 from headrace.audit.schema import AUDIT_SCHEMA
-from headrace.pipeline.schemas import value_subject
+from headrace.pipeline.clients.schemas import value_subject
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import RegistryError
 

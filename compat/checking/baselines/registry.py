@@ -16,8 +16,8 @@ from typing import Any
 
 from headrace.avro_schema import Schema, SchemaParseError, parse_schema
 from headrace.avro_schema.model import NOWHERE
-from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.compat import CompatibilityLevel, InvalidLevel, parse_level
+from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.compat.outcome import FailureKind
 from headrace.registry.client import RegisteredSchema, RegistryClient, SchemaReference
 from headrace.registry.errors import (

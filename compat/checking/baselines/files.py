@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 
 from headrace.avro_schema import SchemaParseError
-from headrace.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
-from headrace.checking.inputs import SUFFIX, read_texts
-from headrace.checking.siblings import WorkingFolder
-from headrace.checking.type_sets import TypeSet
+from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
+from headrace.compat.checking.inputs import SUFFIX, read_texts
+from headrace.compat.checking.siblings import WorkingFolder
+from headrace.compat.checking.type_sets import TypeSet
 from headrace.compat.outcome import Failure, FailureKind
 
 

@@ -11,13 +11,13 @@ from typing import Any, Final
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from headrace.addresses import resolve_bootstrap_servers
 from headrace.audit.count import WindowCounter
 from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
-from headrace.pipeline.audit_publisher import AuditPublisher
-from headrace.pipeline.delivery import error_text
+from headrace.pipeline.clients.audit_publisher import AuditPublisher
+from headrace.pipeline.clients.delivery import error_text
 from headrace.registry.client import RegistryClient
 from headrace.settings import Settings
+from headrace.settings.addresses import resolve_bootstrap_servers
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.avro_schema import SchemaParseError, canonical_text
-from headrace.checking.registering import Registered
-from headrace.checking.run import Sources
+from headrace.compat.checking.registering import Registered
+from headrace.compat.checking.run import Sources
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import SubjectNotFound, VersionNotFound
 

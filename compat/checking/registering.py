@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headrace.avro_schema import SchemaParseError
-from headrace.checking.inputs import SchemaFile
-from headrace.checking.run import Naming, Sources
-from headrace.checking.type_sets import AmbiguousType, root_name
+from headrace.compat.checking.inputs import SchemaFile
+from headrace.compat.checking.run import Naming, Sources
+from headrace.compat.checking.type_sets import AmbiguousType, root_name
 from headrace.compat.errors import NoSubject
 from headrace.compat.outcome import Failure, FailureKind
 from headrace.compat.subjects import SchemaPlace, subject_of
