@@ -12,19 +12,19 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.loader.cleaning import clean
-from headrace.loader.decision import GENERATION, Decision, DecisionKind, TopicDecision
-from headrace.loader.decision_log import DecisionLog, Offered, staging_path
-from headrace.loader.discover import Cluster, discover
+from headrace.loader.check.settle import SettledTopic, settle
+from headrace.loader.decide.cleaning import clean
+from headrace.loader.decide.decision import GENERATION, Decision, DecisionKind, TopicDecision
+from headrace.loader.decide.decision_log import DecisionLog, Offered, staging_path
+from headrace.loader.decide.json_values import canonical
+from headrace.loader.decide.storage import force_to_disk
 from headrace.loader.errors import StorageError
-from headrace.loader.followers.engine import Followed, FollowerEngine
-from headrace.loader.json_values import canonical
-from headrace.loader.load_plan import LoadPlan, PlanSettings, TopicWork, make_plan
-from headrace.loader.reading import read_units
+from headrace.loader.follow.engine import Followed, FollowerEngine
+from headrace.loader.plan.discover import Cluster, discover
+from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, TopicWork, make_plan
+from headrace.loader.plan.schemas import WriterSchemas
+from headrace.loader.read.units import read_units
 from headrace.loader.report import RunReport, TopicLoaded
-from headrace.loader.schemas import WriterSchemas
-from headrace.loader.settle import SettledTopic, settle
-from headrace.loader.storage import force_to_disk
 from headrace.loader.work_unit import FileKind, TaskSettings, UnitResult, WorkUnit
 
 logger = logging.getLogger(__name__)

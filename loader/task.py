@@ -26,11 +26,11 @@ from headrace.avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
 from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
 from headrace.kafka_wire.errors import KafkaError, LogChanged
 from headrace.loader.build import current_build
-from headrace.loader.container import SYNC_BYTES, ContainerFormat
-from headrace.loader.kafka_column import TIME_MS_MAX, compile_suffix
 from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.native import BadBody, UnreadableValue
-from headrace.loader.project import (
+from headrace.loader.project.kafka_column import TIME_MS_MAX, compile_suffix
+from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCode, encode_row
+from headrace.loader.project.topic_projection import (
     ABSURD_TIME,
     NULL_TIME,
     RECORD_TIME,
@@ -39,8 +39,7 @@ from headrace.loader.project import (
     WriterProjection,
     framed,
 )
-from headrace.loader.quarantine import SCHEMA, BadMessage, QuarantineCode, encode_row
-from headrace.loader.read import NO_HEADERS, Record, Tally, read_range
+from headrace.loader.read.range_reader import NO_HEADERS, Record, Tally, read_range
 from headrace.loader.work_unit import (
     AuditCount,
     FileKind,
@@ -51,7 +50,8 @@ from headrace.loader.work_unit import (
     UnitResult,
     WorkUnit,
 )
-from headrace.loader.write import RangeRows, TaskFiles
+from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
+from headrace.loader.write.task_files import RangeRows, TaskFiles
 
 logger = logging.getLogger(__name__)
 

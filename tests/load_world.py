@@ -22,7 +22,7 @@ from processes import command_line, descendants
 from running_service import ROOT, Service
 
 from headrace.avro_schema import frame
-from headrace.loader.quarantine import read_rows
+from headrace.loader.project.quarantine import read_rows
 from headrace.registry.client import RegistryClient
 
 LAUNCHER = Path(__file__).resolve().parent / "fault" / "load_launcher.py"

@@ -29,9 +29,9 @@ from headrace.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace.loader.load_plan import LoadPlan
+    from headrace.loader.inspect.status import LoadStatus
+    from headrace.loader.plan.load_plan import LoadPlan
     from headrace.loader.report import RunReport
-    from headrace.loader.status import LoadStatus
 
 KEYS = (
     "registry.url",
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_once(args: argparse.Namespace, settings: Settings) -> int:
-    from headrace.loader.lease import Lease
+    from headrace.loader.decide.lease import Lease
     from headrace.loader.run import run_load
     from headrace.pipeline.load import decision_log, now_ms, open_load
 
@@ -183,8 +183,8 @@ def show_plan(args: argparse.Namespace, settings: Settings) -> int:
 
 def show_status(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.kafka_wire.errors import KafkaError
-    from headrace.loader.discover import discover
-    from headrace.loader.status import load_status
+    from headrace.loader.inspect.status import load_status
+    from headrace.loader.plan.discover import discover
     from headrace.pipeline.load import decision_log, kafka_cluster
 
     log = decision_log(settings)

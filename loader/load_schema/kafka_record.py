@@ -1,4 +1,4 @@
-"""The column `kafka`, as the last of a load schema: where each row came from. `loader.kafka_column` writes it."""
+"""The column `kafka`, last in a load schema: where each row came from. `loader.project.kafka_column` writes it."""
 
 from __future__ import annotations
 

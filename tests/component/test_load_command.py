@@ -14,10 +14,10 @@ import pytest
 from load_world import LoadWorld
 from running_service import ROOT
 
-from headrace.loader.decision import Decision, DecisionKind
-from headrace.loader.decision_log import DecisionLog
-from headrace.loader.lease import Lease
-from headrace.loader.storage import LocalStorage
+from headrace.loader.decide.decision import Decision, DecisionKind
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.lease import Lease
+from headrace.loader.decide.storage import LocalStorage
 
 NOBODY = "127.0.0.1:1"
 """A port that nothing listens on."""

@@ -27,13 +27,13 @@ from headrace.kafka_wire.cluster import FetchSlice
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import task as task_module
 from headrace.loader.build import current_build
-from headrace.loader.container import ContainerFormat
 from headrace.loader.load_schema import EMPTY, TIMESTAMP_MS_MAX, fold, load_schema_with_kafka
 from headrace.loader.native.encode import encode_bytes, encode_long
-from headrace.loader.quarantine import SCHEMA as QUARANTINE_SCHEMA
-from headrace.loader.read import NO_HEADERS, Record
+from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
+from headrace.loader.read.range_reader import NO_HEADERS, Record
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import FileKind, OffsetRange, TaskSettings, TopicPlan, UnitResult, WorkUnit
+from headrace.loader.write.container import ContainerFormat
 
 pytestmark = pytest.mark.spark
 

@@ -12,16 +12,16 @@ sys.path.insert(0, str(HERE))
 
 from stop_points import wrap  # noqa: E402
 
-import headrace.loader.cleaning  # noqa: E402
-import headrace.loader.decision_log  # noqa: E402
-import headrace.loader.followers.audit  # noqa: E402
-import headrace.loader.followers.engine  # noqa: E402
-import headrace.loader.followers.files  # noqa: E402
-import headrace.loader.followers.group_offsets  # noqa: E402
-import headrace.loader.followers.partitions  # noqa: E402
-import headrace.loader.followers.schema  # noqa: E402
+import headrace.loader.decide.cleaning  # noqa: E402
+import headrace.loader.decide.decision_log  # noqa: E402
+import headrace.loader.decide.storage  # noqa: E402
+import headrace.loader.follow.audit  # noqa: E402
+import headrace.loader.follow.engine  # noqa: E402
+import headrace.loader.follow.files  # noqa: E402
+import headrace.loader.follow.group_offsets  # noqa: E402
+import headrace.loader.follow.partitions  # noqa: E402
+import headrace.loader.follow.schema  # noqa: E402
 import headrace.loader.run  # noqa: E402
-import headrace.loader.storage  # noqa: E402
 import headrace.pipeline.load  # noqa: E402
 from headrace.cli import main  # noqa: E402
 from headrace.hive_ddl.executors.spark import SparkExecutor  # noqa: E402
@@ -47,21 +47,21 @@ def add_points() -> None:
     wrap(headrace.loader.run, "force_to_disk", "write:check")
     wrap(headrace.loader.run, "settle", "decide:settle")
     wrap(os, "link", "decide:link", is_slot)
-    wrap(headrace.loader.decision_log.DecisionLog, "_leave_hint", "decide:hint")
+    wrap(headrace.loader.decide.decision_log.DecisionLog, "_leave_hint", "decide:hint")
     for follower in (
-        headrace.loader.followers.schema.SchemaFollower,
-        headrace.loader.followers.files.FilesFollower,
-        headrace.loader.followers.partitions.PartitionsFollower,
-        headrace.loader.followers.audit.AuditFollower,
-        headrace.loader.followers.group_offsets.GroupOffsetsFollower,
+        headrace.loader.follow.schema.SchemaFollower,
+        headrace.loader.follow.files.FilesFollower,
+        headrace.loader.follow.partitions.PartitionsFollower,
+        headrace.loader.follow.audit.AuditFollower,
+        headrace.loader.follow.group_offsets.GroupOffsetsFollower,
     ):
         wrap(follower, "apply", f"follow:{follower.__module__.rpartition('.')[2]}")
     wrap(SparkExecutor, "execute", "follow:schema:table", lambda _, op: isinstance(op, CreateTable | SetProperties))
     wrap(SparkExecutor, "execute", "follow:partitions:add", lambda _, op: isinstance(op, AddPartitions))
     wrap(os, "link", "follow:files:link", is_published)
     wrap(Path, "unlink", "follow:files:unlink", is_staged)
-    wrap(headrace.loader.storage.LocalStorage, "remove_tree", "follow:staging")
-    wrap(headrace.loader.followers.engine._Run, "save", "follow:cursors")
+    wrap(headrace.loader.decide.storage.LocalStorage, "remove_tree", "follow:staging")
+    wrap(headrace.loader.follow.engine._Run, "save", "follow:cursors")
     wrap(headrace.loader.run, "clean", "clean")
 
 

@@ -16,18 +16,18 @@ from headrace.hive_ddl.ops import AddPartitions, CreateTable, Op, PartitionValue
 from headrace.hive_ddl.table import TableState
 from headrace.kafka_wire.cluster import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.decision_log import DecisionLog
-from headrace.loader.followers.audit import AuditFollower
-from headrace.loader.followers.engine import FollowerEngine
-from headrace.loader.followers.files import FilesFollower
-from headrace.loader.followers.group_offsets import GroupOffsetsFollower
-from headrace.loader.followers.partitions import PartitionsFollower
-from headrace.loader.followers.schema import SchemaFollower, TableSettings
-from headrace.loader.layout import LOG_FOLDER
-from headrace.loader.load_plan import PlanSettings
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.storage import LocalStorage
+from headrace.loader.follow.audit import AuditFollower
+from headrace.loader.follow.engine import FollowerEngine
+from headrace.loader.follow.files import FilesFollower
+from headrace.loader.follow.group_offsets import GroupOffsetsFollower
+from headrace.loader.follow.layout import LOG_FOLDER
+from headrace.loader.follow.partitions import PartitionsFollower
+from headrace.loader.follow.schema import SchemaFollower, TableSettings
+from headrace.loader.plan.load_plan import PlanSettings
+from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.run import Ports, RunSettings
-from headrace.loader.schemas import WriterSchemas
-from headrace.loader.storage import LocalStorage
 from headrace.loader.work_unit import (
     AuditCount,
     FileKind,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.loader.decision import (
+from headrace.loader.decide.decision import (
     CountSeries,
     DecidedFile,
     DecidedRange,

@@ -9,8 +9,8 @@ import zlib
 import fastavro
 import pytest
 
-from headrace.loader.container import CODECS, ContainerFormat
 from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.loader.write.container import CODECS, ContainerFormat
 
 SCHEMA = json.dumps(
     {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}, {"name": "s", "type": "string"}]}

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from loader_samples import clean, decided_range, load, topic_decision
 
-from headrace.loader.conflict import ConflictRule
-from headrace.loader.decision_log import CHECKPOINT_EVERY, DecisionLog, checkpoint_path, slot_path
+from headrace.loader.decide.conflict import ConflictRule
+from headrace.loader.decide.decision_log import CHECKPOINT_EVERY, DecisionLog, checkpoint_path, slot_path
+from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.errors import BadDecision, StorageError, UnsupportedFormat
-from headrace.loader.storage import LocalStorage
 
 
 def open_log(root: Path) -> DecisionLog:

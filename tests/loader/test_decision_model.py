@@ -17,9 +17,9 @@ from typing import NamedTuple
 import pytest
 from loader_samples import clean, decided_range, load, topic_decision
 
-from headrace.loader.conflict import Conflict, find_conflict
-from headrace.loader.decision import Decision
-from headrace.loader.state import EMPTY, LoaderState, fold
+from headrace.loader.decide.conflict import Conflict, find_conflict
+from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.state import EMPTY, LoaderState, fold
 
 END = 3  # offsets produced
 TOPIC = "orders"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.kafka_wire.cluster import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.discover import discover
+from headrace.loader.plan.discover import discover
 
 
 class Cluster:

@@ -12,15 +12,15 @@ from loader_samples import BUCKET, clean, decided_file, decided_range, load, top
 
 from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.decision import Decision
-from headrace.loader.decision_log import DecisionLog, staging_path
+from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.decision_log import DecisionLog, staging_path
+from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.errors import PublishedFileLost
-from headrace.loader.followers.audit import audit_rows
-from headrace.loader.followers.base import Step
-from headrace.loader.followers.engine import FollowerEngine, cursor_path, read_cursor
-from headrace.loader.followers.files import FilesFollower
-from headrace.loader.followers.group_offsets import GROUP, GroupOffsetsFollower
-from headrace.loader.storage import LocalStorage
+from headrace.loader.follow.audit import audit_rows
+from headrace.loader.follow.base import Step
+from headrace.loader.follow.engine import FollowerEngine, cursor_path, read_cursor
+from headrace.loader.follow.files import FilesFollower
+from headrace.loader.follow.group_offsets import GROUP, GroupOffsetsFollower
 
 
 @dataclass

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from loader_samples import load_schema
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.discover import DiscoveredTopic, PartitionOffsets, is_wanted
-from headrace.loader.plan import (
+from headrace.loader.decide.state import PartitionState, TopicState
+from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets, is_wanted
+from headrace.loader.plan.packing import (
     SPLITS_PER_TASK,
     TASK_BYTES_MIN,
     TRIED_AGAIN,
@@ -23,7 +24,6 @@ from headrace.loader.plan import (
     topic_ranges,
     weight,
 )
-from headrace.loader.state import PartitionState, TopicState
 from headrace.loader.work_unit import OffsetRange
 
 MB = 1024 * 1024

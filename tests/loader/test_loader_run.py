@@ -12,10 +12,10 @@ from loader_fakes import ORDER_V1, ORDER_V2, World
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.table import TableState
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader import reading
 from headrace.loader.errors import LoaderError
-from headrace.loader.followers.base import Step
-from headrace.loader.followers.schema import SchemaFollower
+from headrace.loader.follow.base import Step
+from headrace.loader.follow.schema import SchemaFollower
+from headrace.loader.read import units as reading
 from headrace.loader.report import RunReport
 from headrace.loader.run import plan_load, run_load
 from headrace.registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.plan import TRIED_AGAIN, PlannedRange, TopicRanges
-from headrace.loader.settle import READ_AGAIN, SettledTopic, settle
+from headrace.loader.check.settle import READ_AGAIN, SettledTopic, settle
+from headrace.loader.plan.packing import TRIED_AGAIN, PlannedRange, TopicRanges
 from headrace.loader.work_unit import (
     AuditCount,
     FileKind,

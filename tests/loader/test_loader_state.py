@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 from loader_samples import BUCKET, clean, decided_file, decided_range, load, load_schema, topic_decision
 
-from headrace.loader.conflict import ConflictRule, find_conflict
-from headrace.loader.decision import Decision
-from headrace.loader.json_values import canonical, checksummed, from_checksummed, to_json
-from headrace.loader.state import EMPTY, LoaderState, LoadSchema, fold
+from headrace.loader.decide.conflict import ConflictRule, find_conflict
+from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.json_values import canonical, checksummed, from_checksummed, to_json
+from headrace.loader.decide.state import EMPTY, LoaderState, LoadSchema, fold
 
 
 def state_of(*decisions: Decision) -> LoaderState:

@@ -16,9 +16,9 @@ from headrace.loader.native import BadBody, Seen, Unconvertible, compile_project
 from headrace.loader.native.encode import encode_long
 from headrace.loader.native.rewrite import nearest_float
 from headrace.loader.native.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_varint
-from headrace.loader.project import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
-from headrace.loader.quarantine import BadMessage, QuarantineCode
-from headrace.loader.read import NO_HEADERS
+from headrace.loader.project.quarantine import BadMessage, QuarantineCode
+from headrace.loader.project.topic_projection import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
+from headrace.loader.read.range_reader import NO_HEADERS
 from headrace.loader.work_unit import TopicPlan
 from tests.loader.projection_oracle import decode, encode, expected_row, load_schema_of, project
 from tests.strategies import data_for, histories, schemas

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from headrace.loader.container import ContainerFormat
-from headrace.loader.decision_log import DecisionLog
-from headrace.loader.layout import LOG_FOLDER
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.storage import LocalStorage
+from headrace.loader.follow.layout import LOG_FOLDER
 from headrace.loader.native.encode import encode_bytes
-from headrace.loader.quarantine import SCHEMA, BadMessage, QuarantineCode, decided_files, encode_row, read_rows
-from headrace.loader.read import NO_HEADERS
-from headrace.loader.storage import LocalStorage
+from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCode, decided_files, encode_row, read_rows
+from headrace.loader.read.range_reader import NO_HEADERS
 from headrace.loader.work_unit import FileKind
+from headrace.loader.write.container import ContainerFormat
 from tests.loader.loader_samples import decided_file, decided_range, load, topic_decision
 
 FORMAT = ContainerFormat(SCHEMA, "deflate", bytes(range(16)))

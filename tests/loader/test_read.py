@@ -13,7 +13,7 @@ from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
 from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable, OffsetOutOfRange
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.native.encode import encode_long
-from headrace.loader.read import NO_HEADERS, Record, Tally, batches, headers_of, read_range, records_of
+from headrace.loader.read.range_reader import NO_HEADERS, Record, Tally, batches, headers_of, read_range, records_of
 from headrace.loader.work_unit import OffsetRange
 from tests.loader.record_batches import make_batch, reseal
 

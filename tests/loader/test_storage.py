@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.loader.decide.storage import LocalStorage, force_to_disk, publish
 from headrace.loader.errors import NoHardLinks, PublishedFileLost, StorageError, UnwritableWarehouse
-from headrace.loader.storage import LocalStorage, force_to_disk, publish
 
 ROUNDS = 3000
 THREADS = 4

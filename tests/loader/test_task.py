@@ -18,12 +18,12 @@ from headrace.kafka_wire.cluster import FetchSlice
 from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import task as task_module
-from headrace.loader import write
 from headrace.loader.build import current_build
 from headrace.loader.load_schema import EMPTY, fold
-from headrace.loader.quarantine import read_rows
+from headrace.loader.project.quarantine import read_rows
 from headrace.loader.task import Buckets, run_work_unit
 from headrace.loader.work_unit import FileKind, OffsetRange, StagedFile, TaskSettings, TopicPlan, UnitResult, WorkUnit
+from headrace.loader.write import task_files as write
 from tests.loader.projection_oracle import encode
 from tests.loader.record_batches import make_batch
 

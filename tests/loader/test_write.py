@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.loader import write
-from headrace.loader.container import ContainerFormat
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.work_unit import FileKind, FileRange, StagedFile
-from headrace.loader.write import RangeRows, TaskFiles
+from headrace.loader.write import task_files as write
+from headrace.loader.write.container import ContainerFormat
+from headrace.loader.write.task_files import RangeRows, TaskFiles
 
 SCHEMA = json.dumps(
     {"type": "record", "name": "R", "fields": [{"name": "offset", "type": "long"}, {"name": "pad", "type": "bytes"}]}

@@ -8,8 +8,8 @@ if "pyspark.daemon" in sys.orig_argv:
     from stop_points import wrap
 
     import headrace.loader.task
-    import headrace.loader.write
+    import headrace.loader.write.task_files
 
     wrap(headrace.loader.task._Task, "run", "read:range")
-    wrap(headrace.loader.write.TaskFiles, "_write", "write:block")
-    wrap(headrace.loader.write.TaskFiles, "finish", "write:finish")
+    wrap(headrace.loader.write.task_files.TaskFiles, "_write", "write:block")
+    wrap(headrace.loader.write.task_files.TaskFiles, "finish", "write:finish")

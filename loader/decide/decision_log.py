@@ -22,12 +22,12 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headrace.loader.conflict import Conflict, find_conflict
-from headrace.loader.decision import Decision
+from headrace.loader.decide.conflict import Conflict, find_conflict
+from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.json_values import canonical, checksummed, from_checksummed, from_json, to_json
+from headrace.loader.decide.state import EMPTY, LoaderState, fold
+from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.errors import BadDecision, StorageError, UnsupportedFormat
-from headrace.loader.json_values import canonical, checksummed, from_checksummed, from_json, to_json
-from headrace.loader.state import EMPTY, LoaderState, fold
-from headrace.loader.storage import LocalStorage
 
 logger = logging.getLogger(__name__)
 

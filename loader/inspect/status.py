@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.loader.decision_log import DecisionLog
-from headrace.loader.discover import Discovery
-from headrace.loader.followers.engine import read_cursor
-from headrace.loader.state import TopicState
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.state import TopicState
+from headrace.loader.follow.engine import read_cursor
+from headrace.loader.plan.discover import Discovery
 
 FOLLOWERS = ("schema", "files", "partitions", "audit", "group_offsets")
 """In the order in which they follow."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.loader.decision_log import staging_path
-from headrace.loader.followers.base import Step
-from headrace.loader.followers.engine import FILES
-from headrace.loader.layout import topic_dir
-from headrace.loader.storage import LocalStorage, publish
+from headrace.loader.decide.decision_log import staging_path
+from headrace.loader.decide.storage import LocalStorage, publish
+from headrace.loader.follow.base import Step
+from headrace.loader.follow.engine import FILES
+from headrace.loader.follow.layout import topic_dir
 
 
 @dataclass(frozen=True, slots=True)

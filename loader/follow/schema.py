@@ -11,10 +11,10 @@ from headrace.hive_ddl.errors import StaleRevision
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.plan import plan_table
 from headrace.hive_ddl.table import SCHEMA_FOLDER, TableState, desired_table, local_location, schema_file_name
-from headrace.loader.followers.base import Step
-from headrace.loader.layout import PARTITION_COLUMNS, QUARANTINE_DATABASE_SUFFIX, topic_dir
-from headrace.loader.state import TopicState
-from headrace.loader.storage import write_whole
+from headrace.loader.decide.state import TopicState
+from headrace.loader.decide.storage import write_whole
+from headrace.loader.follow.base import Step
+from headrace.loader.follow.layout import PARTITION_COLUMNS, QUARANTINE_DATABASE_SUFFIX, topic_dir
 from headrace.loader.work_unit import FileKind
 
 logger = logging.getLogger(__name__)

@@ -16,12 +16,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.loader.decision import Decision
-from headrace.loader.decision_log import DecisionLog, staging_path
-from headrace.loader.followers.base import Follower, Step
-from headrace.loader.json_values import canonical, from_json, to_json
-from headrace.loader.state import LoaderState
-from headrace.loader.storage import LocalStorage
+from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.decision_log import DecisionLog, staging_path
+from headrace.loader.decide.json_values import canonical, from_json, to_json
+from headrace.loader.decide.state import LoaderState
+from headrace.loader.decide.storage import LocalStorage
+from headrace.loader.follow.base import Follower, Step
 
 logger = logging.getLogger(__name__)
 

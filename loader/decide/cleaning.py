@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from headrace.loader.decision import Decision, DecisionKind
-from headrace.loader.decision_log import STAGING_FOLDER, DecisionLog, staging_path
-from headrace.loader.storage import TEMPORARY_FOLDER, LocalStorage
+from headrace.loader.decide.decision import Decision, DecisionKind
+from headrace.loader.decide.decision_log import STAGING_FOLDER, DecisionLog, staging_path
+from headrace.loader.decide.storage import TEMPORARY_FOLDER, LocalStorage
 
 logger = logging.getLogger(__name__)
 

@@ -3,9 +3,9 @@
 It says what one piece of work adds: per partition the offsets `[start, end)`, the files they went to, a change of
 the load schema, the counts per audit window, declared gaps. Only what changed is in it, so that it stays small.
 
-A decision is offered for the slot after the newest one. When that slot is taken, `loader.conflict` judges it against
-what came between: without a conflict the next slot is tried, with one the work is thrown away. Nothing is reserved
-beforehand, so a zombie, a second driver and a retry are all the same case.
+A decision is offered for the slot after the newest one. When that slot is taken, `loader.decide.conflict` judges it
+against what came between: without a conflict the next slot is tried, with one the work is thrown away. Nothing is
+reserved beforehand, so a zombie, a second driver and a retry are all the same case.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from headrace.loader.decision import DecidedFile, DecidedRange, Decision, LoadSchema, TopicDecision
+from headrace.loader.decide.decision import DecidedFile, DecidedRange, Decision, LoadSchema, TopicDecision
 from headrace.loader.work_unit import FileKind
 
 BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # a message of a partition never read is taken for 1 KiB

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.hive_ddl.names import folder_name, table_name
-from headrace.loader.discover import DiscoveredTopic, Discovery
-from headrace.loader.plan import TRIED_AGAIN, TopicRanges, offset_ranges, pack, topic_ranges
-from headrace.loader.schemas import SchemaProblem, TopicSchemas, Waiting, WriterSchemas
-from headrace.loader.state import LoaderState, TopicState
+from headrace.loader.decide.state import LoaderState, TopicState
+from headrace.loader.plan.discover import DiscoveredTopic, Discovery
+from headrace.loader.plan.packing import TRIED_AGAIN, TopicRanges, offset_ranges, pack, topic_ranges
+from headrace.loader.plan.schemas import SchemaProblem, TopicSchemas, Waiting, WriterSchemas
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
 
 

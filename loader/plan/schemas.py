@@ -3,7 +3,7 @@
 A schema id never changes its meaning, so what was once answered is kept in `schemas/<id>.avsc`, and a registry that
 is down stops only what nobody has asked for before. Ids found in messages that are not of the topic's own subject
 are asked for by name, so that they are known or known to be absent, and no range stops twice before one of them.
-`loader.reading` says when.
+`loader.read.units` says when.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.avro_schema import AvroSchemaError, Schema, self_contained_text
-from headrace.loader.decision import LoadSchema
-from headrace.loader.json_values import canonical
+from headrace.loader.decide.decision import LoadSchema
+from headrace.loader.decide.json_values import canonical
+from headrace.loader.decide.state import TopicState
+from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.load_schema import EMPTY, LoadState, fold
-from headrace.loader.state import TopicState
-from headrace.loader.storage import LocalStorage
 from headrace.registry.errors import (
     UNANSWERED,
     AccessRefused,

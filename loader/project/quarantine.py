@@ -15,10 +15,10 @@ from typing import Any
 
 import fastavro
 
-from headrace.loader.layout import topic_dir
+from headrace.loader.decide.state import LoaderState
+from headrace.loader.follow.layout import topic_dir
 from headrace.loader.native.encode import encode_bytes, encode_long
-from headrace.loader.read import headers_of
-from headrace.loader.state import LoaderState
+from headrace.loader.read.range_reader import headers_of
 from headrace.loader.work_unit import FileKind
 
 

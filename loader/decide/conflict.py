@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headrace.loader.decision import Decision, TopicDecision
-from headrace.loader.state import LoaderState, TopicState
+from headrace.loader.decide.decision import Decision, TopicDecision
+from headrace.loader.decide.state import LoaderState, TopicState
 
 
 class ConflictRule(StrEnum):

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.discover import DiscoveredTopic, PartitionOffsets
-from headrace.loader.state import BYTES_PER_KILO_OFFSET_UNSEEN, PartitionState, TopicState
+from headrace.loader.decide.state import BYTES_PER_KILO_OFFSET_UNSEEN, PartitionState, TopicState
+from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
 from headrace.loader.work_unit import OffsetRange
 
 RANGE_BYTES_CONSTANT = 64 * 1024  # what opening a range costs, in bytes read

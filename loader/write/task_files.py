@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from headrace.loader.container import ContainerFormat
 from headrace.loader.work_unit import FileKind, FileRange, StagedFile
+from headrace.loader.write.container import ContainerFormat
 
 RANGE_BYTES_MAX = 32 * 1024 * 1024  # rows and finished blocks of one range kept in memory
 TASK_BYTES_MAX = 64 * 1024 * 1024  # rows that wait for a full block, over all files of a task

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.plan import plan_partitions
 from headrace.hive_ddl.table import TableState, local_location
-from headrace.loader.followers.base import Step
-from headrace.loader.followers.schema import TableSettings, data_table, quarantine_table
-from headrace.loader.layout import partition_values, topic_dir
-from headrace.loader.state import TopicState
+from headrace.loader.decide.state import TopicState
+from headrace.loader.follow.base import Step
+from headrace.loader.follow.layout import partition_values, topic_dir
+from headrace.loader.follow.schema import TableSettings, data_table, quarantine_table
 from headrace.loader.work_unit import FileKind
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
-from headrace.loader.decision import CountSeries, Decision, TopicDecision, WindowCount
-from headrace.loader.followers.base import Step
+from headrace.loader.decide.decision import CountSeries, Decision, TopicDecision, WindowCount
+from headrace.loader.follow.base import Step
 
 APPLICATION = "headrace-load"
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.loader.decision import Decision
-from headrace.loader.state import TopicState
+from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.state import TopicState
 
 
 @dataclass(frozen=True, slots=True)

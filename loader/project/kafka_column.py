@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 from headrace.loader.native.encode import encode_long
-from headrace.loader.quarantine import encode_headers, encode_optional
+from headrace.loader.project.quarantine import encode_headers, encode_optional
 
 TIME_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999."""

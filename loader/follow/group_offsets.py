@@ -10,7 +10,7 @@ from typing import Protocol
 
 from headrace.kafka_wire.errors import KafkaError
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.followers.base import Step
+from headrace.loader.follow.base import Step
 
 GROUP = "headrace-loader"
 

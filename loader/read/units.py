@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.loader.errors import LoaderError
-from headrace.loader.schemas import WriterSchemas
+from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.work_unit import OffsetRange, RangeResult, UnitResult, WorkUnit
 
 logger = logging.getLogger(__name__)

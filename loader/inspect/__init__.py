@@ -1,0 +1,1 @@
+"""What operators ask: reads the log and the files, changes nothing."""
