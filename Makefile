@@ -48,10 +48,10 @@ test-java: setup-dev ## against Confluent's own Java client and schema classes, 
 
 test-compat: setup-dev ## the compatibility check against Avro Java on 20,000 pairs; PAIRS=n, SEED=n for the same ones
 	@HEADRACE_COMPAT_PAIRS=$(PAIRS) HEADRACE_COMPAT_SEED=$(SEED) $(BIN)/python -m pytest -s \
-	  tests/compat/test_compat_avro_java.py tests/compat/test_compat_reading.py $(PYTEST_ARGUMENTS)
+	  tests/compat/test_avro_java.py tests/compat/test_reading.py $(PYTEST_ARGUMENTS)
 
 fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPLES=n of each kind
-	@HEADRACE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/component/test_registry_fuzz.py $(PYTEST_ARGUMENTS)
+	@HEADRACE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/component/registry/test_fuzz.py $(PYTEST_ARGUMENTS)
 
 test-full: setup-dev ## every test, with the servers that they fetch and start themselves
 	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from checkout import ROOT
 from postgres_server import PostgresServer
-from running_service import ROOT, Service
+from running_service import Service, StartService
 
 # No test fails because the machine is busy with something else.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -51,9 +53,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 _deselected: Counter[str] = Counter()
-
-
-StartService = Callable[..., Service]
 
 
 @contextmanager

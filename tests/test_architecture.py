@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ROOT / ".make" / "packages"
+from checkout import PACKAGES, ROOT
+
+PACKAGES = PACKAGES
 """The rooms as the package that they are when installed; `make setup` leaves it."""
 
 # Names are those below `headrace`: a room's is its folder at the top level of the checkout, and `headrace` stands for

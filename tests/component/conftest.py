@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from registry_calls import RegistryInProcess, registry_in_process
 
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
+from registry_calls import RegistryInProcess, registry_in_process
 
 NUMBERS = itertools.count()
 

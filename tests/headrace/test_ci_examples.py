@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from checkout import ROOT
 from headrace.cli import _parser
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = ROOT / "examples" / "ci"
 ORDER = '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type": "long"}%s\n]}\n'
 COMPATIBLE = ORDER % ',\n  {"name": "note", "type": "string", "default": ""}'

@@ -11,11 +11,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from pages import block, page
-from running_service import ROOT
 
+from checkout import ROOT
 from headrace.cli import _parser
 from headrace.settings import load_settings
+from pages import block, page
 
 PAGE = page("docs/operations.md")
 OOZIE = ROOT / "examples" / "oozie"

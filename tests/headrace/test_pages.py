@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pages import blocks, page
-from running_service import ROOT
 
+from checkout import ROOT
 from headrace.cli import _parser
 from headrace.settings import load_settings
+from pages import blocks, page
 
 PAGES = sorted(
     str(path.relative_to(ROOT))

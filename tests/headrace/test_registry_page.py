@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pages import block, page
-
 from headrace.registry.access.passwords import PasswordHash
 from headrace.registry.access.rights import Right, Target
 from headrace.registry.access.users import parse_users
 from headrace.registry.api.openapi.document import document
 from headrace.settings import load_settings
+from pages import block, page
 
 PAGE = page("docs/registry.md")
 

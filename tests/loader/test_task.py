@@ -24,8 +24,8 @@ from headrace.loader.project.quarantine import read_rows
 from headrace.loader.task import Buckets, run_work_unit
 from headrace.loader.work_unit import FileKind, OffsetRange, StagedFile, TaskSettings, TopicPlan, UnitResult, WorkUnit
 from headrace.loader.write import task_files as write
-from tests.loader.projection_oracle import encode
-from tests.loader.record_batches import make_batch
+from projection_oracle import encode
+from record_batches import make_batch
 
 HOUR_MS = 3_600_000
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z

@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import is_running
 
 from headrace.cli import main, up
 from headrace.pipeline import up as supervisor
 from headrace.pipeline.up import Part, PartCommand, UpError, child_environment, next_aligned_ms, part_commands
 from headrace.settings import load_settings
 from headrace.settings.addresses import LiveAddresses
+from processes import is_running
 
 
 @pytest.mark.parametrize(("now_ms", "due_ms"), [(0, 600_000), (599_999, 600_000), (600_000, 1_200_000)])

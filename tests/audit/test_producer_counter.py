@@ -1,0 +1,158 @@
+"""Counting at the producer and what its death leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkout import ROOT
+from headrace.audit.count import message_hash
+from headrace.audit.producer_counter import ProducerCounter, Taking
+from headrace.audit.row import AuditRow
+from headrace.audit.spool import SLOTS, Spool, left_spools
+from headrace.audit.window import WINDOW_MS
+
+NOW = 10 * WINDOW_MS
+
+
+def left(folder: Path) -> list[AuditRow]:
+    rows = []
+    for spool in left_spools(folder):
+        with spool:
+            rows += spool.rows
+    return rows
+
+
+def counts(rows: list[AuditRow]) -> list[tuple[str, int, int, int]]:
+    return sorted((row.topic, row.window_start_ms, row.sent, row.count) for row in rows)
+
+
+def test_rows_add_up_over_takes(tmp_path: Path) -> None:
+    counter = ProducerCounter("shop", spool_dir=tmp_path, host="h", instance="i")
+    first = counter.sent("t", 5, b"k", b"v")
+    second = counter.sent("t", 6, None, b"w")
+    counter.acknowledge([first])
+    (early,) = counter.take(NOW, Taking.EVERY)
+    counter.acknowledge([second])
+    (late,) = counter.take(NOW, Taking.EVERY)
+    assert (early.sent, early.count, early.fingerprint) == (2, 1, message_hash(b"k", b"v"))
+    assert (late.sent, late.count, late.fingerprint, late.bytes) == (0, 1, message_hash(None, b"w"), 1)
+    assert early.id != late.id
+    assert (early.application, early.host, early.instance, early.crashed) == ("shop", "h", "i", False)
+    counter.close()
+
+
+def test_only_ended_windows_that_stand_still_are_taken(tmp_path: Path) -> None:
+    counter = ProducerCounter("shop", spool_dir=None)
+    counter.sent("t", 0, None, b"v")
+    counter.sent("t", NOW, None, b"v")
+    assert counter.take(NOW, Taking.SETTLED) == []
+    assert counts(counter.take(NOW, Taking.SETTLED)) == [("t", 0, 1, 0)]
+    assert counter.take(NOW, Taking.SETTLED) == []
+    assert counter.open_rows == 1
+
+
+def test_the_delivery_callback_counts_only_successes(tmp_path: Path) -> None:
+    class Message:
+        def topic(self) -> str:
+            return "t"
+
+        def key(self) -> bytes:
+            return b"k"
+
+        def value(self) -> bytes:
+            return b"v"
+
+    counter = ProducerCounter("shop", spool_dir=None)
+    for _ in range(2):
+        counter.sent("t", 7, b"k", b"v")
+    counter.on_delivery(7)(None, Message())
+    counter.on_delivery(7)("timed out", Message())
+    assert counts(counter.take(NOW, Taking.EVERY)) == [("t", 0, 2, 1)]
+
+
+def test_a_clean_end_leaves_no_file(tmp_path: Path) -> None:
+    counter = ProducerCounter("shop", spool_dir=tmp_path)
+    counter.sent("t", 0, None, b"v")
+    for row in counter.take(NOW, Taking.EVERY):
+        counter.published(row.id)
+    counter.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unpublished_rows_are_left_with_their_ids(tmp_path: Path) -> None:
+    counter = ProducerCounter("shop", spool_dir=tmp_path)
+    counter.acknowledge([counter.sent("t", 0, None, b"v")])
+    taken = counter.take(NOW, Taking.EVERY)
+    assert left(tmp_path) == []  # its owner lives
+    counter.sent("u", 0, None, b"v")
+    counter.close()
+    rows = left(tmp_path)
+    assert counts(rows) == [("t", 0, 1, 1), ("u", 0, 1, 0)]
+    assert {row.id for row in taken} < {row.id for row in rows}
+    assert not any(row.crashed for row in rows)
+
+
+def test_kill_leaves_all_that_was_counted(tmp_path: Path) -> None:
+    program = """
+import sys, time
+from pathlib import Path
+from headrace.audit.producer_counter import ProducerCounter
+counter = ProducerCounter("shop", spool_dir=Path(sys.argv[1]))
+tickets = [counter.sent("t", n * 600_000 // 2, b"k", b"v") for n in range(100)]
+counter.acknowledge(tickets[:60])
+print("counted", flush=True)
+time.sleep(600)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "counted\n"
+    assert left(tmp_path) == []
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    rows = left(tmp_path)
+    assert sum(row.sent for row in rows) == 100
+    assert sum(row.count for row in rows) == 60
+    assert all(row.crashed and row.count <= row.sent for row in rows)
+    for spool in left_spools(tmp_path):
+        with spool:
+            spool.delete()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_counting_goes_on_when_the_spool_is_full_or_unusable(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    counter = ProducerCounter("shop", spool_dir=tmp_path / "file")
+    counter.acknowledge([counter.sent("t", 0, None, b"v")])
+    assert counts(counter.take(NOW, Taking.EVERY)) == [("t", 0, 1, 1)]
+    assert "audit spool unavailable" in caplog.text
+    full = ProducerCounter("shop", spool_dir=tmp_path)
+    for n in range(SLOTS + 2):
+        full.sent("t", n * WINDOW_MS, None, b"v")
+    assert len(full.take(0, Taking.SETTLED)) == SLOTS + 2  # more than half of the slots are used: rows of any window go
+    assert "audit spool full" in caplog.text
+    full.close()
+
+
+def test_a_broken_spool_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "x.spool").write_bytes(b"{" + b"\0" * 10_000)
+    assert left(tmp_path) == []
+    assert "audit spool unreadable" in caplog.text
+
+
+def test_slots_are_used_again(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, "i", "a", "h")
+    slot = spool.open_slot(1, "t", 0)
+    spool.set_sent(slot, 9)
+    spool.free_slot(slot)
+    assert spool.open_slot(2, "u", WINDOW_MS) == slot
+    spool.close()
+    assert [(row.topic, row.sent) for row in left(tmp_path)] == []

@@ -1,0 +1,163 @@
+"""A disk without space: what is refused leaves everything as it was, and all goes on when there is space again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_samples import NOW_MS, append, batch, contents, opened
+from headrace.broker.config import BrokerConfig
+from headrace.broker.coordinator import coordinator as coordinator_module
+from headrace.broker.coordinator.records import CommittedOffset
+from headrace.broker.data_folder import CLEAN_MARKER
+from headrace.broker.errors import RequestRefused
+from headrace.broker.log.partition_log import LogLimits
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol.error_codes import ErrorCode
+
+REAL_WRITE_BYTES, REAL_MKDIR = Path.write_bytes, Path.mkdir
+
+
+def full(*args: Any, **kwargs: Any) -> Any:
+    raise OSError(28, "No space left on device")
+
+
+def full_for(suffix: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Fails for paths that end so."""
+    return lambda path, *args, **kwargs: (full if path.name.endswith(suffix) else real)(path, *args, **kwargs)
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_segment_that_cannot_be_closed_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, is_clean: bool
+) -> None:
+    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=200)).log
+    for number in range(2):
+        append(log, batch(b"%d" % number))
+    monkeypatch.setattr(Path, "write_bytes", full_for(suffix, REAL_WRITE_BYTES))
+    with pytest.raises(RequestRefused) as refused:
+        append(log, batch(b"too much"))
+    assert refused.value.code is ErrorCode.STORAGE_ERROR
+    assert (log.log_end_offset, log.closed) == (2, [])
+    monkeypatch.undo()
+    for number in range(2, 6):
+        assert append(log, batch(b"%d" % number)) == number
+    if is_clean:
+        log.close()
+    again = opened(tmp_path, is_clean=is_clean).log
+    assert contents(again) == [(number, b"%d" % number) for number in range(6)]
+
+
+def with_node(folder: Path, work: Callable[[BrokerNode], Any], clock: Callable[[], int] = lambda: NOW_MS) -> None:
+    async def main() -> None:
+        node = BrokerNode(BrokerConfig(folder, housekeeping_interval_ms=5, flush_interval_ms=5), now_ms=clock)
+        try:
+            await work(node)
+        finally:
+            await node.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("target", "fails"),
+    [("pathlib.Path.mkdir", full_for("-1", REAL_MKDIR)), ("os.fsync", full)],
+    ids=["mkdir", "fsync"],
+)
+def test_topics_that_find_no_space_do_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, fails: Callable[..., Any]
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        grows = node.create_topic("grows", 1, {})
+        monkeypatch.setattr(target, fails)
+        for make in (lambda: node.create_topic("t", 2, {}), lambda: node.add_partitions(grows, 2)):
+            with pytest.raises(RequestRefused) as refused:
+                make()
+            assert refused.value.code is ErrorCode.STORAGE_ERROR
+        monkeypatch.undo()
+        assert [topic.name for topic in node.topics if not topic.is_internal] == ["grows"]
+        assert node.topic("grows").partitions == 1
+        assert sorted(path.name for path in tmp_path.glob("*-?")) == ["__consumer_offsets-0", "grows-0"]
+        node._keep_house()
+        node.create_topic("t", 2, {})
+        append(node.log("t", 1), batch(b"x"))
+
+    with_node(tmp_path, work)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def test_upkeep_goes_on_when_there_is_space_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retention frees what it can on the full disk, and everything later; one line tells, without a traceback."""
+    now = [NOW_MS]
+
+    async def work(node: BrokerNode) -> None:
+        stuck = node.log(node.create_topic("a", 1, {}).name, 0)
+        freed = node.log(node.create_topic("b", 1, {}).name, 0)
+        for log in (stuck, freed):
+            append(log, batch(b"old"))
+        freed.roll(NOW_MS)
+        await node.groups.commit("g", {("a", 0): CommittedOffset(1, -1, "", NOW_MS)})
+        monkeypatch.setattr(Path, "write_bytes", full_for(".index", REAL_WRITE_BYTES))
+        monkeypatch.setattr("os.pwritev", full)
+        now[0] += 30 * 86_400_000
+        node.start()
+        await until(lambda: freed.log_start_offset == 1)
+        await until(lambda: any("upkeep failed" in record.getMessage() for record in caplog.records))
+        assert (stuck.log_start_offset, list(node.groups.groups)) == (0, ["g"])
+        monkeypatch.undo()
+        await until(lambda: stuck.log_start_offset == 1 and not node.groups.groups)
+
+    with_node(tmp_path, work, lambda: now[0])
+    assert all(record.exc_info is None for record in caplog.records)
+
+
+def test_groups_go_on_after_a_compaction_that_found_no_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(coordinator_module, "COMPACT_BYTES", 2000)
+
+    async def work(node: BrokerNode) -> None:
+        async def commit_until(condition: Callable[[], bool]) -> None:
+            while not condition():
+                await node.groups.commit("g", {("t", 0): CommittedOffset(1, -1, "", NOW_MS)})
+
+        node.start()
+        monkeypatch.setattr(Path, "write_bytes", full_for(".index", REAL_WRITE_BYTES))
+        await commit_until(lambda: "offsets not compacted" in caplog.text)
+        monkeypatch.undo()
+        monkeypatch.setattr(coordinator_module, "COMPACT_BYTES", 2000)
+        log = node.log("__consumer_offsets", 0)
+        await commit_until(lambda: log.log_start_offset > 0)
+
+    caplog.set_level(logging.INFO)
+    with_node(tmp_path, work)
+
+
+def test_a_broker_that_stops_on_a_full_disk_reads_its_logs_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fill(node: BrokerNode) -> None:
+        append(node.log(node.create_topic("t", 1, {}).name, 0), batch(b"kept"))
+        monkeypatch.setattr(Path, "write_bytes", full_for(".index", REAL_WRITE_BYTES))
+
+    async def look(node: BrokerNode) -> None:
+        assert contents(node.log("t", 0)) == [(0, b"kept")]
+
+    with_node(tmp_path, fill)
+    assert not (tmp_path / CLEAN_MARKER).exists()
+    assert "without the mark of a clean end" in caplog.text
+    monkeypatch.undo()
+    with_node(tmp_path, look)
+    assert (tmp_path / CLEAN_MARKER).exists()

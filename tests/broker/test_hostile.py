@@ -1,0 +1,424 @@
+"""Clients that are broken or mean harm: each is refused by name or closed, at a bounded price for all others."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import inspect
+import logging
+import struct
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import lz4.frame
+import pytest
+import snappy
+import zstandard
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol.schemas.fields.array import ArrayField
+from kafka.protocol.schemas.fields.struct import StructField
+from kafka.protocol.schemas.fields.struct_array import StructArrayField
+
+from broker_samples import NOW_MS, append, batch, opened, with_attributes
+from headrace.broker.config import BrokerConfig
+from headrace.broker.connection import IDLE_S
+from headrace.broker.coordinator import coordinator as coordinator_module
+from headrace.broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
+from headrace.broker.coordinator.members import Protocol
+from headrace.broker.coordinator.messages import JoinRequest
+from headrace.broker.errors import ProtocolError, RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.handlers.dispatch import HANDLERS
+from headrace.broker.log.partition_log import FoundTimestamp
+from headrace.broker.log.produced import check_produced
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol.api_versions import BY_KEY, FETCH, METADATA, PRODUCE, ROWS
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.framing import CONTROL_FRAME_BYTES_MAX
+from headrace.broker.server import BrokerServer
+from headrace.kafka_wire.errors import MalformedMessage
+from headrace.kafka_wire.record_batch import HEADER_BYTES
+
+REQUESTS: dict[int, Any] = {
+    cls.API_KEY: cls
+    for module in (admin, consumer, metadata, producer)
+    for name in dir(module)
+    if name.endswith("Request")
+    for cls in [getattr(module, name)]
+}
+GENERATED = [
+    (row.key, version)
+    for row in ROWS
+    if row.key not in (PRODUCE, FETCH)
+    for version in range(row.lowest, row.highest + 1)
+]
+TEXTS = ("", "t", "g", "..", "../t", "ü" * 16_000, "consumer", "0", "retention.ms", "__consumer_offsets")
+
+
+def uvarint(value: int) -> bytes:
+    raw = bytearray()
+    while value > 0x7F:
+        raw.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(raw) + bytes([value])
+
+
+def sized(raw: bytes | None, size_format: str, is_flexible: bool) -> bytes:
+    size = -1 if raw is None else len(raw)
+    return (uvarint(size + 1) if is_flexible else struct.pack(size_format, size)) + (raw or b"")
+
+
+def field_bytes(data: st.DataObject, field: Any, version: int, is_flexible: bool) -> bytes:
+    """A value that fits the field's type, however little sense it makes: null, empty, extreme."""
+    if isinstance(field, (ArrayField, StructArrayField)):
+        count = data.draw(st.sampled_from((None, 0, 1, 2)))
+        items = [field_bytes(data, field.array_of, version, is_flexible) for _ in range(count or 0)]
+        start = -1 if count is None else count
+        return (uvarint(start + 1) if is_flexible else struct.pack(">i", start)) + b"".join(items)
+    if isinstance(field, StructField):
+        inner = (field_bytes(data, each, version, is_flexible) for each in field.untagged_fields(version))
+        return b"".join(inner) + (b"\0" if is_flexible else b"")
+    kind = getattr(field._type, "__name__", type(field._type).__name__)
+    if kind == "String":
+        text = data.draw(st.sampled_from((None, *TEXTS)))
+        return sized(None if text is None else text.encode(), ">h", is_flexible)
+    if kind == "Bytes":
+        return sized(data.draw(st.sampled_from((None, b"", b"\0\1\0\0"))), ">i", is_flexible)
+    if kind == "UUID":
+        return bytes(16)
+    bits = int(field._type.size) * 8
+    number = 1 if kind == "Boolean" else data.draw(st.sampled_from((0, -1, 1, 3, 1 << bits - 1, (1 << bits - 1) - 1)))
+    return (number % (1 << bits)).to_bytes(bits // 8, "big")
+
+
+def body(data: st.DataObject, key: int, version: int) -> bytes:
+    cls = REQUESTS[key]
+    return field_bytes(data, cls._struct, version, cls.flexible_version_q(version))
+
+
+def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
+    async def main() -> None:
+        node = BrokerNode(BrokerConfig(folder, **config), now_ms=lambda: NOW_MS)
+        try:
+            await work(node)
+        finally:
+            await node.close()
+
+    asyncio.run(main())
+
+
+async def answer(node: BrokerNode, key: int, version: int, raw: bytes) -> bytes:
+    """The answer's body; b"" when it does not come at once."""
+    handler = HANDLERS[key]
+    request = handler.decode(memoryview(raw), 0, version)
+    result = handler.handle(RequestContext(node, version, "c" * 30_000, "127.0.0.1"), request)
+    if inspect.isawaitable(result):
+        task = asyncio.ensure_future(result)
+        await asyncio.wait([task], timeout=0.01)
+        if not task.done():
+            task.cancel()
+            return b""
+        result = task.result()
+    return b"".join(handler.encode(result, version))
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_requests_of_nulls_and_extremes_are_answered_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 2, {})
+        for key, version in data.draw(st.lists(st.sampled_from(GENERATED), min_size=20, max_size=20)):
+            with suppress(ProtocolError, MalformedMessage):
+                await answer(node, key, version, body(data, key, version))
+
+    with_node(tmp_path_factory.mktemp("broker"), work)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "raw"),
+    [
+        (PRODUCE, 3, struct.pack(">hhiI", -1, 1, 1, 0x7FFFFFFF)),
+        (PRODUCE, 9, b"\0" + struct.pack(">hi", 1, 1) + b"\1" + b"\xff\xff\xff\xff\x07" + b"\0\0" * 1_000_000),
+        (PRODUCE, 3, struct.pack(">hhii", -1, 1, 1, 60_000) + (struct.pack(">hii", 0, 1, 0) + b"\xff" * 4) * 60_000),
+        (METADATA, 12, b"\xff" * (CONTROL_FRAME_BYTES_MAX - 100)),
+        (METADATA, 9, uvarint(250_000) + b"\0\1\x64\0" * 249_998),
+    ],
+    ids=["endless-array", "endless-tags", "many-small-arrays", "endless-varint", "many-tagged-structs"],
+)
+def test_what_would_take_long_to_read_is_refused(key: int, version: int, raw: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        HANDLERS[key].decode(memoryview(raw), 0, version)
+
+
+def test_a_topic_asked_for_many_times_is_answered_once(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 100, {})
+        cls = REQUESTS[METADATA]
+        topics = [cls.MetadataRequestTopic(version=9, name="t") for _ in range(1000)]
+        request = cls(version=9, topics=topics, allow_auto_topic_creation=True)
+        assert len(await answer(node, METADATA, 9, bytes(request.encode()))) < 10_000
+
+    with_node(tmp_path, work)
+
+
+def test_partitions_have_a_largest_number_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.node.PARTITIONS_TOTAL_MAX", 10)
+
+    async def work(node: BrokerNode) -> None:
+        refusals = node.ensure_topics(f"t{number}" for number in range(5))
+        assert {name: refused.code for name, refused in refusals.items()} == {
+            f"t{number}": ErrorCode.POLICY_VIOLATION for number in (2, 3, 4)
+        }
+        assert len(node.logs) == 1 + 2 * node.config.partitions
+        first = node.topic("t0")
+        for make in (lambda: node.ensure_topic("one"), lambda: node.add_partitions(first, 8)):
+            with pytest.raises(RequestRefused) as refused:
+                make()
+            assert refused.value.code is ErrorCode.POLICY_VIOLATION
+        assert node.topic("t0") is first and not (tmp_path / "one-0").exists() and not (tmp_path / "t0-4").exists()
+
+    with_node(tmp_path, work)
+
+
+def test_topics_are_created_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were left out are unknown, which is what makes clients ask again."""
+    monkeypatch.setattr("headrace.broker.node.TOPICS_AT_ONCE", 2)
+
+    async def work(node: BrokerNode) -> None:
+        cls = REQUESTS[METADATA]
+        names = ("a", "b", "c")
+        topics = [cls.MetadataRequestTopic(version=4, name=name) for name in names]
+        request = cls(version=4, topics=topics, allow_auto_topic_creation=True)
+        for expected in ([0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION], [0, 0, 0]):
+            raw = await answer(node, METADATA, 4, bytes(request.encode()))
+            found = metadata.MetadataResponse.decode(raw, version=4).topics
+            assert {topic.name: topic.error_code for topic in found} == dict(zip(names, expected, strict=True))
+
+    with_node(tmp_path, work)
+
+
+def join(member_id: str = "", *, protocol: str = "range", needs_known_id: bool = True) -> JoinRequest:
+    protocols = (Protocol(protocol, b""),)
+    return JoinRequest(member_id, None, "c" * 30_000, "h", 10_000, 10_000, "consumer", protocols, needs_known_id)
+
+
+def test_groups_have_a_largest_number_and_names_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_module, "GROUPS_MAX", 2)
+
+    async def work(node: BrokerNode) -> None:
+        groups = node.groups
+        assert (await groups.join("x" * 40_000, join())).error is ErrorCode.INVALID_GROUP_ID
+        assert (await groups.join("g1", join(protocol="x" * 40_000))).error is ErrorCode.INVALID_REQUEST
+        told = await groups.join("g1", join())
+        assert told.error is ErrorCode.MEMBER_ID_REQUIRED and len(told.member_id) < 300
+        assert (await groups.join("g2", join(needs_known_id=False))).error is ErrorCode.NONE
+        assert (await groups.join("g3", join())).error is ErrorCode.POLICY_VIOLATION
+
+    with_node(tmp_path, work)
+
+
+def test_a_group_that_nobody_joined_is_forgotten(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        await node.groups.join("refused", join(protocol="x" * 40_000))
+        await node.groups.join("promised", join())
+        node.groups.keep_house()
+        assert set(node.groups.groups) == {"promised"}
+
+    with_node(tmp_path, work)
+
+
+def test_a_rebalance_takes_some_time_whatever_a_member_asks_for(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        cls = REQUESTS[11]
+        protocol = cls.JoinGroupRequestProtocol(version=1, name="range", metadata=b"")
+        request = cls(
+            version=1,
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=-(1 << 31),
+            member_id="",
+            protocol_type="consumer",
+            protocols=[protocol],
+        )
+        await answer(node, 11, 1, bytes(request.encode()))
+        [member] = node.groups.groups["g"].members.values()
+        assert member.rebalance_timeout_ms == REBALANCE_TIMEOUT_MS_MIN
+
+    with_node(tmp_path, work)
+
+
+COMPRESSORS: dict[int, Callable[[bytes], bytes]] = {
+    1: gzip.compress,
+    2: snappy.compress,
+    3: lz4.frame.compress,
+    4: lambda content: zstandard.ZstdCompressor().compress(content),
+}
+
+
+def compressed(codec: int, *values: bytes) -> bytes:
+    plain = batch(*values)
+    content = COMPRESSORS[codec](plain[HEADER_BYTES:])
+    header = bytearray(plain[:HEADER_BYTES])
+    struct.pack_into(">i", header, 8, HEADER_BYTES - 12 + len(content))
+    return with_attributes(bytes(header) + content, codec)
+
+
+@pytest.mark.parametrize("codec", COMPRESSORS)
+def test_a_batch_that_swells_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: int) -> None:
+    """Where its records are wanted for their timestamps, its first offset is the answer."""
+    log = opened(tmp_path).log
+    for _ in range(2):
+        append(log, compressed(codec, b"x" * 1000, b"y" * 1000))
+    assert log.find_timestamp(NOW_MS + 1) == FoundTimestamp(NOW_MS + 1, 1)
+    monkeypatch.setattr("headrace.kafka_wire.record_batch.BYTES_OPENED_MAX", 1500)
+    assert log.find_timestamp(NOW_MS + 1) == FoundTimestamp(NOW_MS + 1, 0)
+
+
+def test_more_records_than_bytes_are_refused() -> None:
+    raw = bytearray(batch(b"x"))
+    count = (1 << 31) - 1
+    struct.pack_into(">i", raw, 23, count - 1)
+    struct.pack_into(">i", raw, 57, count)
+    struct.pack_into(">I", raw, 17, crc32c(bytes(raw[21:])))
+    with pytest.raises(RequestRefused) as refused:
+        check_produced(memoryview(raw), 1000)
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+
+
+# Over sockets, in this process
+
+
+def with_server(folder: Path, work: Callable[[BrokerServer, str, int], Awaitable[None]]) -> None:
+    async def main() -> None:
+        server = BrokerServer(BrokerConfig(folder, port=0))
+        host, port = await server.start()
+        serving = asyncio.create_task(server.wait())
+        try:
+            await work(server, host, port)
+        finally:
+            server.stop()
+            await serving
+
+    asyncio.run(main())
+
+
+def request_bytes(key: int, version: int, raw: bytes = b"") -> bytes:
+    return struct.pack(">ihhih", 10 + len(raw), key, version, 7, -1) + raw
+
+
+def fetch_bytes(topic: bytes, wait_ms: int) -> bytes:
+    raw = struct.pack(">iiiibih", -1, wait_ms, 1, 60_000_000, 0, 1, len(topic)) + topic
+    return request_bytes(FETCH, 4, raw + struct.pack(">iiqi", 1, 0, 0, 60_000_000))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("key", [key for key in BY_KEY if key != PRODUCE])
+def test_only_produce_requests_may_be_large(tmp_path: Path, caplog: pytest.LogCaptureFixture, key: int) -> None:
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(struct.pack(">ih", CONTROL_FRAME_BYTES_MAX + 1, key))
+        assert await reader.read() == b""
+        writer.close()
+
+    with_server(tmp_path, work)
+    [line] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert line.startswith("connection closed peer=127.0.0.1:")
+
+
+def test_connections_that_stay_silent_are_closed_but_not_while_they_wait(tmp_path: Path) -> None:
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        server.node.create_topic("t", 1, {})
+        silent, half = [await asyncio.open_connection(host, port) for _ in range(2)]
+        half[1].write(request_bytes(METADATA, 1)[:7])
+        waiting_reader, waiting = await asyncio.open_connection(host, port)
+        waiting.write(fetch_bytes(b"t", 250_000))
+        await until(lambda: any(each.has_pending for each in server.connections.open))
+        now_s = asyncio.get_running_loop().time()
+        server.connections.close_idle(now_s + IDLE_S - 1)
+        assert len(server.connections.open) == 3
+        server.connections.close_idle(now_s + IDLE_S + 60)
+        assert [await reader.read() for reader, _ in (silent, half)] == [b"", b""]
+        log = server.node.log("t", 0)
+        append(log, batch(b"x"))
+        assert struct.unpack(">i", await waiting_reader.readexactly(4))[0] > 60
+        for writer in (silent[1], half[1], waiting):
+            writer.close()
+
+    with_server(tmp_path, work)
+
+
+def test_the_client_that_has_not_read_for_longest_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.connection.UNREAD_BYTES_MAX", 10_000_000)
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        server.node.create_topic("t", 1, {})
+        for _ in range(10):
+            append(server.node.log("t", 0), batch(b"x" * 1_000_000))
+        lazy = []
+        for count in range(1, 4):
+            lazy.append(await asyncio.open_connection(host, port, limit=1))
+            lazy[-1][1].write(fetch_bytes(b"t", 0) * 5)
+            if count == 1:
+                await until(lambda: len(server.connections.unread) == 1)
+                first = next(iter(server.connections.unread))
+        await until(lambda: first not in server.connections.open)
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(request_bytes(18, 0))
+        assert len(await reader.readexactly(4)) == 4
+        for other in (writer, *(each for _, each in lazy)):
+            other.transport.abort()
+
+    with_server(tmp_path, work)
+
+
+def test_half_requests_have_a_largest_size_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.connection.RECEIVED_BYTES_MAX", 4_000_000)
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        clients = [await asyncio.open_connection(host, port) for _ in range(3)]
+        for _, writer in clients:
+            writer.write(struct.pack(">ihhih", 50_000_000, PRODUCE, 3, 7, -1) + bytes(3_000_000))
+        await until(lambda: len(server.connections.open) < 3)
+        for _, writer in clients:
+            writer.transport.abort()
+        await until(lambda: not server.connections.open)
+        assert server.connections.received_bytes == 0
+
+    with_server(tmp_path, work)
+
+
+def test_a_burst_of_requests_is_answered_whole(tmp_path: Path) -> None:
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        burst_reader, burst = await asyncio.open_connection(host, port)
+        count = 2000
+        burst.write(request_bytes(18, 0) * count)
+        one = await burst_reader.readexactly(4)
+        size = struct.unpack(">i", one)[0]
+        assert len(await burst_reader.readexactly(count * (4 + size) - 4)) == count * (4 + size) - 4
+        burst.close()
+
+    with_server(tmp_path, work)
+
+
+def test_one_connection_too_many_is_closed(tmp_path: Path) -> None:
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        server.connections.count_max = 1
+        _, kept = await asyncio.open_connection(host, port)
+        await until(lambda: len(server.connections.open) == 1)
+        reader, writer = await asyncio.open_connection(host, port)
+        assert await reader.read() == b""
+        writer.close()
+        kept.close()
+
+    with_server(tmp_path, work)

@@ -1,0 +1,365 @@
+"""The log of a partition: what is appended is read back, also after crashes and damage."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_samples import NOW_MS, append, batch, contents, header_of, opened, with_attributes
+from headrace.broker.errors import RequestRefused
+from headrace.broker.log.index import OffsetIndex, TimeEntry, TimeIndex
+from headrace.broker.log.partition_log import LogLimits, PartitionLog
+from headrace.broker.log.produced import check_produced
+from headrace.broker.log.retention import UNLIMITED, expired_segments
+from headrace.broker.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, ClosedSegment, base_offsets, segment_path
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.kafka_wire.record_batch import read_batch_header
+
+SMALL = LogLimits(segment_bytes_max=400)
+"""Some four batches of one short record each."""
+
+
+def filled(folder: Path, count: int, limits: LogLimits = SMALL) -> PartitionLog:
+    log = opened(folder, limits=limits).log
+    for number in range(count):
+        append(log, batch(b"value %d" % number, timestamp_ms=NOW_MS + number))
+    return log
+
+
+def test_offsets_continue_over_batches_and_segments(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    assert [append(log, batch(b"a", b"b", b"c")) for _ in range(10)] == list(range(0, 30, 3))
+    assert len(log.closed) == 2
+    assert contents(log) == [(offset, b"abc"[offset % 3 : offset % 3 + 1]) for offset in range(30)]
+
+
+def test_stored_batches_are_the_produced_ones_but_for_offset_and_epoch(tmp_path: Path) -> None:
+    log = opened(tmp_path).log
+    raw = batch(b"x", b"y")
+    append(log, raw)
+    append(log, raw)
+    stored = log.read(2, 1 << 20, whole_first=True)
+    assert stored[16:] == raw[16:]
+    assert struct.unpack(">qii", stored[:16]) == (2, len(raw) - 12, 0)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=30), st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_read_begins_with_the_batch_that_holds_the_offset(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], data: st.DataObject
+) -> None:
+    log = opened(tmp_path_factory.mktemp("log"), limits=SMALL).log
+    for size in sizes:
+        append(log, batch(*[b"v" * 20] * size))
+    offset = data.draw(st.integers(0, sum(sizes) - 1))
+    header = read_batch_header(log.read(offset, 1, whole_first=True))
+    assert header.base_offset <= offset <= header.last_offset
+    assert log.read(offset, 1, whole_first=False) == b""
+
+
+def test_reads_outside_the_log_are_refused(tmp_path: Path) -> None:
+    log = filled(tmp_path, 20)
+    log.advance_log_start(7)
+    assert log.read(20, 100, whole_first=True) == b""
+    for offset in (6, 21, -1):
+        with pytest.raises(RequestRefused) as refused:
+            log.read(offset, 100, whole_first=True)
+        assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_unforced_batches_are_hidden_where_acknowledgement_waits_for_the_disk(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=400, forced_reads_only=True)).log
+    woken: list[int] = []
+    log.waiters.add(lambda: woken.append(log.high_watermark))
+    for _ in range(10):
+        append(log, batch(b"v"))
+    job = log.flush_job()
+    for _ in range(3):
+        append(log, batch(b"w"))
+    assert (log.high_watermark, contents(log), woken) == (0, [], [])
+    log.flushed(job)
+    assert (log.high_watermark, len(contents(log)), woken) == (10, 10, [10])
+    log.flushed(log.flush_job())
+    assert len(contents(log)) == 13
+    assert not log.needs_flush
+
+
+def test_the_first_record_at_a_timestamp_is_found(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=20_000)).log
+    for number in range(300):
+        append(log, batch(*[b"v" * 50] * 3, timestamp_ms=1000 + number * 10))
+    for offset in (0, 1, 2, 450, 898, 899):
+        found = log.find_timestamp(1000 + offset // 3 * 10 + offset % 3)
+        assert found is not None
+        assert found.offset == offset
+    found = log.find_timestamp(1003)
+    assert found is not None and found.offset == 3
+    assert log.find_timestamp(1000 + 299 * 10 + 3) is None
+    largest = log.largest_timestamp()
+    assert largest is not None and largest.offset == 899
+    log.advance_log_start(500)
+    found = log.find_timestamp(0)
+    assert found is not None and found.offset == 500
+
+
+def test_a_clean_stop_needs_no_scan_and_keeps_everything(tmp_path: Path) -> None:
+    log = filled(tmp_path, 50, LogLimits(segment_bytes_max=2000))
+    before = contents(log)
+    log.close()
+    again = opened(tmp_path, is_clean=True)
+    assert again.truncated_bytes == 0
+    assert contents(again.log) == before
+    assert append(again.log, batch(b"next")) == 50
+
+
+@pytest.mark.parametrize("suffix", [INDEX, TIME_INDEX])
+@pytest.mark.parametrize("damage", ["missing", "short", "zeros"])
+def test_a_damaged_index_is_rebuilt(tmp_path: Path, suffix: str, damage: str) -> None:
+    log = filled(tmp_path, 600, LogLimits(segment_bytes_max=15_000))
+    log.close()
+    for base in base_offsets(tmp_path):
+        path = segment_path(tmp_path, base, suffix)
+        if damage == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-1] if damage == "short" else bytes(24 * 5 + 1))
+    again = opened(tmp_path, is_clean=True).log
+    assert contents(again) == [(number, b"value %d" % number) for number in range(600)]
+    found = again.find_timestamp(NOW_MS + 321)
+    assert found is not None and found.offset == 321
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_log_cut_at_any_byte_recovers_to_a_prefix(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    expected = contents(filled(folder, 12))
+    base = data.draw(st.sampled_from(base_offsets(folder)))
+    path = segment_path(folder, base, LOG)
+    raw = path.read_bytes()
+    path.write_bytes(raw[: data.draw(st.integers(0, len(raw)))])
+    log = opened(folder, limits=SMALL).log
+    recovered = contents(log)
+    assert recovered == expected[: len(recovered)]
+    if path.stat().st_size < len(raw) and path.stat().st_size:
+        assert log.log_end_offset <= expected[-1][0] + 1
+    assert append(log, batch(b"new")) == log.log_end_offset - 1
+    assert contents(log)[-1][1] == b"new"
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_log_with_a_flipped_byte_recovers_to_a_prefix(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    expected = contents(filled(folder, 12))
+    path = segment_path(folder, data.draw(st.sampled_from(base_offsets(folder))), LOG)
+    raw = bytearray(path.read_bytes())
+    if not raw:
+        return
+    at = data.draw(st.integers(0, len(raw) - 1))
+    raw[at] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(raw)
+    recovered = contents(opened(folder, limits=SMALL).log)
+    assert recovered == expected[: len(recovered)]
+    assert len(recovered) < len(expected)
+
+
+def test_a_torn_tail_is_truncated_and_the_rest_kept(tmp_path: Path) -> None:
+    filled(tmp_path, 30)
+    last = segment_path(tmp_path, base_offsets(tmp_path)[-1], LOG)
+    with last.open("ab") as file:
+        file.write(batch(b"torn")[:-3])
+    again = opened(tmp_path, limits=SMALL)
+    assert again.truncated_bytes == len(batch(b"torn")) - 3
+    assert [offset for offset, _ in contents(again.log)] == list(range(30))
+
+
+def test_segments_below_the_recovery_point_are_not_scanned(tmp_path: Path) -> None:
+    log = filled(tmp_path, 30)
+    first = segment_path(tmp_path, 0, LOG)
+    raw = bytearray(first.read_bytes())
+    raw[-1] ^= 1
+    first.write_bytes(raw)
+    assert opened(tmp_path, recovery_point=30).log.log_end_offset == 30
+    assert opened(tmp_path).log.log_end_offset < log.log_end_offset
+
+
+def test_retention_drops_whole_old_segments_and_moves_the_start(tmp_path: Path) -> None:
+    log = filled(tmp_path, 30)
+    dropped = log.closed[1].next_offset
+    renamed = log.drop_segments(2)
+    assert len(renamed) == 6 and all(path.exists() for path in renamed)
+    assert log.log_start_offset == dropped
+    assert contents(log)[0] == (dropped, b"value %d" % dropped)
+    again = opened(tmp_path, limits=SMALL).log
+    assert again.log_start_offset == dropped
+    assert not any(path.exists() for path in renamed)
+
+
+def test_the_end_is_known_when_retention_took_everything(tmp_path: Path) -> None:
+    log = filled(tmp_path, 10)
+    log.roll(NOW_MS)
+    log.drop_segments(len(log.closed))
+    assert (log.log_start_offset, log.log_end_offset, contents(log)) == (10, 10, [])
+    again = opened(tmp_path).log
+    assert (again.log_start_offset, append(again, batch(b"x"))) == (10, 10)
+
+
+def segment(next_offset: int, size: int, timestamp_ms: int) -> ClosedSegment:
+    return ClosedSegment(Path("nowhere"), next_offset - 10, next_offset, size, TimeEntry(timestamp_ms, 9))
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "retention_bytes", "log_start_offset", "high_watermark", "expected"),
+    [
+        (UNLIMITED, UNLIMITED, 0, 99, 0),
+        (500, UNLIMITED, 0, 99, 1),
+        (100, UNLIMITED, 0, 99, 2),
+        (0, UNLIMITED, 0, 99, 3),
+        (0, UNLIMITED, 0, 15, 1),
+        (UNLIMITED, 300, 0, 99, 1),
+        (UNLIMITED, 301, 0, 99, 0),
+        (UNLIMITED, 0, 0, 99, 3),
+        (UNLIMITED, UNLIMITED, 20, 99, 2),
+        (UNLIMITED, UNLIMITED, 19, 99, 1),
+    ],
+)
+def test_what_retention_lets_go(
+    retention_ms: int, retention_bytes: int, log_start_offset: int, high_watermark: int, expected: int
+) -> None:
+    closed = [segment(10, 100, 1000), segment(20, 100, 1500), segment(30, 100, 1900)]
+    count = expired_segments(
+        closed,
+        now_ms=1700 + 300,
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+        total_bytes=400,
+        log_start_offset=log_start_offset,
+        high_watermark=high_watermark,
+    )
+    assert count == expected
+
+
+def test_index_files_have_kafkas_layout() -> None:
+    index, times = OffsetIndex(), TimeIndex()
+    index.add(5, 4200)
+    index.add(9, 9000)
+    times.add(TimeEntry(1000, 5))
+    times.add(TimeEntry(1000, 7))
+    times.add(TimeEntry(2000, 9))
+    assert index.to_bytes() == struct.pack(">iiii", 5, 4200, 9, 9000)
+    assert times.to_bytes() == struct.pack(">qiqi", 1000, 5, 2000, 9)
+    assert [index.floor(offset) for offset in (4, 5, 8, 9, 100)] == [0, 4200, 4200, 9000, 9000]
+    assert [times.floor(timestamp) for timestamp in (999, 1000, 1999, 2000)] == [0, 5, 5, 9]
+    assert OffsetIndex.from_bytes(index.to_bytes(), 9000) is None, "an entry must not point past the log"
+    assert OffsetIndex.from_bytes(struct.pack(">iiii", 5, 4200, 4, 9000), 10_000) is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (b"", ErrorCode.CORRUPT_MESSAGE),
+        (batch(b"x")[:30], ErrorCode.CORRUPT_MESSAGE),
+        (batch(b"x")[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (batch(b"x")[:-1] + b"\xff", ErrorCode.CORRUPT_MESSAGE),
+        (batch(b"x") + batch(b"y"), ErrorCode.INVALID_RECORD),
+        (batch(b"x" * 2000), ErrorCode.MESSAGE_TOO_LARGE),
+        (batch(b"x")[:16] + b"\x01" + batch(b"x")[17:], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (bytes(16) + b"\x00" + bytes(20), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (batch(b"x")[:16] + b"\x03" + batch(b"x")[17:], ErrorCode.CORRUPT_MESSAGE),
+        (with_attributes(batch(b"x"), 7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (with_attributes(batch(b"x"), 0x10), ErrorCode.INVALID_TXN_STATE),
+        (with_attributes(batch(b"x"), 0x20), ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_what_is_not_one_intact_batch_is_refused(raw: bytes, code: ErrorCode) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        check_produced(memoryview(raw), 1000)
+    assert refused.value.code is code
+
+
+def idempotent(sequence: int, count: int = 1, epoch: int = 0, producer_id: int = 7) -> bytes:
+    return batch(*[b"v"] * count, producer_id=producer_id, epoch=epoch, sequence=sequence)
+
+
+def refusal(log: PartitionLog, raw: bytes) -> ErrorCode:
+    end = log.log_end_offset
+    with pytest.raises(RequestRefused) as refused:
+        append(log, raw)
+    assert log.log_end_offset == end
+    return refused.value.code
+
+
+def test_repetitions_are_answered_with_their_first_offset(tmp_path: Path) -> None:
+    log = opened(tmp_path).log
+    offsets = [append(log, idempotent(3 * number, 3)) for number in range(7)]
+    assert offsets == [0, 3, 6, 9, 12, 15, 18]
+    assert [append(log, idempotent(3 * number, 3)) for number in (6, 2, 4)] == [18, 6, 12]
+    assert log.log_end_offset == 21
+    assert refusal(log, idempotent(0, 3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the window is five batches"
+
+
+def test_holes_and_old_epochs_are_refused(tmp_path: Path) -> None:
+    log = opened(tmp_path).log
+    append(log, idempotent(41))
+    assert refusal(log, idempotent(43)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(log, idempotent(1, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    append(log, idempotent(0, epoch=1))
+    assert refusal(log, idempotent(42, epoch=0)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refusal(log, batch(b"v", producer_id=7, epoch=1)) is ErrorCode.INVALID_RECORD
+    append(log, idempotent(0, producer_id=8))
+
+
+def test_sequences_wrap_to_zero(tmp_path: Path) -> None:
+    log = opened(tmp_path).log
+    append(log, idempotent(2**31 - 2, 3))
+    assert refusal(log, idempotent(0)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    append(log, idempotent(1))
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("damage", [False, True])
+def test_producer_states_survive_a_restart(tmp_path: Path, is_clean: bool, damage: bool) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    for number in range(12):
+        append(log, idempotent(number))
+        append(log, batch(b"plain"))
+    log.close()
+    if damage:
+        newest = segment_path(tmp_path, base_offsets(tmp_path, SNAPSHOT)[-1], SNAPSHOT)
+        newest.write_bytes(newest.read_bytes()[:-1] + b"\xff")
+    again = opened(tmp_path, is_clean=is_clean, limits=SMALL).log
+    assert append(again, idempotent(11)) == 22
+    assert refusal(again, idempotent(13)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(again, idempotent(12)) == 24
+
+
+def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(tmp_path, 3)
+    size = log.active.size
+
+    def half_a_write(fd: int, pieces: list[bytes], position: int) -> int:
+        import os
+
+        os.pwrite(fd, b"".join(pieces)[:20], position)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.pwritev", half_a_write)
+    assert refusal(log, batch(b"x")) is ErrorCode.STORAGE_ERROR
+    assert segment_path(tmp_path, 0, LOG).stat().st_size == size
+    monkeypatch.undo()
+    assert append(log, batch(b"x")) == 3
+
+
+def test_header_fields() -> None:
+    header = header_of(batch(b"a", b"b", producer_id=5, epoch=2, sequence=9))
+    assert (header.record_count, header.last_offset_delta, header.max_timestamp) == (2, 1, NOW_MS + 1)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (5, 2, 9)

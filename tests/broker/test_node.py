@@ -1,0 +1,354 @@
+"""The broker without sockets: topics and their files, groups in their log, upkeep, and damage that must be noticed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_samples import NOW_MS, append, batch, contents
+from headrace.broker.config import BrokerConfig, FsyncMode
+from headrace.broker.coordinator import coordinator as coordinator_module
+from headrace.broker.coordinator.members import Protocol
+from headrace.broker.coordinator.messages import JoinRequest, SyncRequest
+from headrace.broker.coordinator.offsets import RETENTION_MS
+from headrace.broker.coordinator.records import (
+    CommittedOffset,
+    GroupKey,
+    OffsetKey,
+    decode_group,
+    decode_key,
+    decode_offset,
+    encode_key,
+    encode_offset,
+)
+from headrace.broker.data_folder import CLEAN_MARKER
+from headrace.broker.errors import CorruptFile, DataFolderInUse, RequestRefused
+from headrace.broker.log.checkpoints import read_checkpoint, write_checkpoint
+from headrace.broker.log.files import OpenFiles
+from headrace.broker.node import BrokerNode
+from headrace.broker.producer_ids import BLOCK_SIZE, ProducerIds
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.topic_config import check_config
+from headrace.broker.topics import check_topic_name
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = NOW_MS
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+def run(
+    folder: Path,
+    work: Callable[[BrokerNode], Coroutine[Any, Any, None]],
+    *,
+    clock: Callable[[], int] | None = None,
+    is_killed: bool = False,
+    fsync: FsyncMode = FsyncMode.INTERVAL,
+    segment_bytes_max: int = 1 << 30,
+) -> None:
+    """Opens a node on `folder`, works with it, and closes it, or drops it as a kill would."""
+
+    async def main() -> None:
+        config = BrokerConfig(folder, fsync=fsync, segment_bytes_max=segment_bytes_max)
+        node = BrokerNode(config, now_ms=clock or Clock())
+        try:
+            await work(node)
+        finally:
+            await node.close()
+            if is_killed:
+                (folder / CLEAN_MARKER).unlink()
+
+    asyncio.run(main())
+
+
+def offset(value: int, at_ms: int = NOW_MS) -> CommittedOffset:
+    return CommittedOffset(value, 0, "note", at_ms)
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__x"])
+def test_topic_names_that_are_allowed(name: str) -> None:
+    check_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a/b", "ü", "a\n", "a:b"])
+def test_topic_names_that_are_not(name: str) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        check_topic_name(name)
+    assert refused.value.code is ErrorCode.INVALID_TOPIC
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention.ms", "-2"),
+        ("retention.ms", "soon"),
+        ("segment.bytes", "10"),
+        ("segment.bytes", "99999999999"),
+        ("cleanup.policy", "compact"),
+        ("no.such.key", "1"),
+        ("retention.ms", None),
+    ],
+)
+def test_configurations_that_are_refused(name: str, value: str | None) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        check_config(name, value)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_topics_offsets_and_groups_come_back(tmp_path: Path, is_killed: bool) -> None:
+    ids = []
+    join = JoinRequest("", None, "c", "/h", 10_000, 10_000, "consumer", (Protocol("range", b"meta"),), False)
+
+    async def first(node: BrokerNode) -> None:
+        ids.append(node.create_topic("t", 3, {"retention.ms": "5"}).topic_id)
+        append(node.log("t", 1), batch(b"x"))
+        await node.groups.commit("simple", {("t", 0): offset(5), ("t", 2): offset(7)})
+        member = await node.groups.join("members", join)
+        assert member.error is ErrorCode.NONE
+        await node.groups.sync(
+            "members", SyncRequest(member.member_id, None, 1, None, None, {member.member_id: b"mine"})
+        )
+        ids.append(member.member_id)
+
+    async def second(node: BrokerNode) -> None:
+        topic = node.topic("t")
+        assert (topic.topic_id, topic.partitions, dict(topic.configs)) == (ids[0], 3, {"retention.ms": "5"})
+        assert contents(node.log("t", 1)) == [(0, b"x")]
+        assert dict(node.groups.offsets.of_group("simple")) == {("t", 0): offset(5), ("t", 2): offset(7)}
+        assert node.groups.heartbeat("members", ids[1], None, 1) is ErrorCode.NONE
+        again = await node.groups.sync("members", SyncRequest(ids[1], None, 1, None, None, {}))
+        assert again.assignment == b"mine"
+
+    run(tmp_path, first, is_killed=is_killed)
+    run(tmp_path, second)
+
+
+def test_a_commit_that_was_torn_is_lost_as_a_whole(tmp_path: Path) -> None:
+    async def first(node: BrokerNode) -> None:
+        await node.groups.commit("g", {("t", 0): offset(1), ("t", 1): offset(1)})
+        await node.groups.commit("g", {("t", 0): offset(2), ("t", 1): offset(2)})
+
+    async def second(node: BrokerNode) -> None:
+        assert [each.offset for each in node.groups.offsets.of_group("g").values()] == [1, 1]
+
+    run(tmp_path, first, is_killed=True)
+    log = tmp_path / "__consumer_offsets-0" / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:-1])
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    run(tmp_path, second)
+
+
+def test_the_offsets_log_is_compacted_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_module, "COMPACT_BYTES", 20_000)
+
+    async def first(node: BrokerNode) -> None:
+        node.start()
+        for number in range(400):
+            await node.groups.commit(f"g{number % 7}", {("t", 0): offset(number)})
+        await node.groups.delete_offsets([OffsetKey("g0", "t", 0)])
+        log = node.log("__consumer_offsets", 0)
+        while log.size > 25_000:
+            await asyncio.sleep(0.01)
+        assert log.log_start_offset > 0
+
+    async def second(node: BrokerNode) -> None:
+        last = {f"g{number % 7}": number for number in range(400) if number % 7}
+        found = {group: node.groups.offsets.of_group(group).get(("t", 0)) for group in last}
+        assert found == {group: offset(number) for group, number in last.items()}
+        assert not node.groups.offsets.of_group("g0")
+
+    run(tmp_path, first, is_killed=True)
+    run(tmp_path, second)
+
+
+def test_offsets_that_nobody_uses_expire(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def work(node: BrokerNode) -> None:
+        await node.groups.commit("old", {("t", 0): offset(1)})
+        clock.ms += RETENTION_MS - 1000
+        await node.groups.commit("new", {("t", 0): offset(1, clock.ms)})
+        node.groups.keep_house()
+        assert set(node.groups.groups) == {"old", "new"}
+        clock.ms += 2000
+        node.groups.keep_house()
+        assert set(node.groups.groups) == {"new"}
+
+    async def again(node: BrokerNode) -> None:
+        assert set(node.groups.groups) == {"new"}
+
+    run(tmp_path, work, clock=clock)
+    run(tmp_path, again, clock=clock)
+
+
+def test_retention_by_time_drops_even_the_active_segment(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {"retention.ms": "1000"})
+        log = node.log("t", 0)
+        for number in range(5):
+            append(log, batch(b"v", timestamp_ms=NOW_MS + number * 400))
+        node._keep_house()
+        assert log.log_start_offset == 0
+        clock.ms = NOW_MS + 10_000
+        node._keep_house()
+        assert (log.log_start_offset, log.log_end_offset, contents(log)) == (5, 5, [])
+        append(log, batch(b"later", timestamp_ms=clock.ms))
+
+    async def again(node: BrokerNode) -> None:
+        assert contents(node.log("t", 0)) == [(5, b"later")]
+
+    run(tmp_path, work, clock=clock, is_killed=True)
+    run(tmp_path, again, clock=clock)
+
+
+def test_a_deletion_cut_short_is_finished_at_the_next_start(tmp_path: Path) -> None:
+    async def first(node: BrokerNode) -> None:
+        node.create_topic("t", 2, {})
+        append(node.log("t", 0), batch(b"x"))
+
+    async def second(node: BrokerNode) -> None:
+        assert node.topics.get("t") is None
+        assert contents(node.log(node.create_topic("t", 1, {}).name, 0)) == []
+
+    run(tmp_path, first, is_killed=True)
+    topics = tmp_path / "topics.json"
+    text = topics.read_text()
+    start = text.index('{"name":"t"')
+    topics.write_text(text[: start - 1] + text[text.index("}}", start) + 2 :])
+    run(tmp_path, second)
+
+
+def test_a_folder_has_one_broker(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        with pytest.raises(DataFolderInUse):
+            BrokerNode(BrokerConfig(tmp_path))
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "format", "row"])
+def test_a_damaged_topic_file_stops_the_start_and_touches_nothing(tmp_path: Path, damage: str) -> None:
+    async def first(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {})
+        append(node.log("t", 0), batch(b"x"))
+
+    async def nothing(node: BrokerNode) -> None:
+        raise AssertionError("it must not start")
+
+    run(tmp_path, first)
+    path = tmp_path / "topics.json"
+    text = path.read_text()
+    if damage == "missing":
+        path.unlink()
+    else:
+        changed = {"cut": text[:-20], "format": text.replace('"format":1', '"format":2')}
+        path.write_text(changed.get(damage, text.replace('"partitions"', '"part"')))
+    with pytest.raises(CorruptFile, match=r"topics\.json"):
+        run(tmp_path, nothing)
+    assert (tmp_path / "t-0" / f"{0:020d}.log").stat().st_size > 0
+
+
+def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+    seen = [ProducerIds(tmp_path).take() for _ in range(3)]
+    ids = ProducerIds(tmp_path)
+    seen += [ids.take() for _ in range(BLOCK_SIZE + 5)]
+    assert len(set(seen)) == len(seen)
+    (tmp_path / "producer-ids").write_text("x")
+    with pytest.raises(CorruptFile):
+        ProducerIds(tmp_path)
+
+
+def test_a_failed_disk_fails_the_waiting_and_stops_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[OSError] = []
+
+    async def main() -> None:
+        node = BrokerNode(BrokerConfig(tmp_path, fsync=FsyncMode.ALWAYS), on_disk_failure=failures.append)
+        log = node.log(node.create_topic("t", 1, {}).name, 0)
+
+        def fail(paths: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr("headrace.broker.log.flusher.sync_files", fail)
+        append(log, batch(b"x"))
+        for _ in range(2):
+            with pytest.raises(RequestRefused) as refused:
+                await node.flusher.force(log)
+            assert refused.value.code is ErrorCode.STORAGE_ERROR
+        assert (log.high_watermark, len(failures)) == (0, 1)
+        monkeypatch.undo()
+        await node.close()
+
+    asyncio.run(main())
+
+
+def test_one_round_of_fdatasync_serves_all_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[int] = []
+    from headrace.broker.log.flusher import sync_files
+
+    def counted(paths: list[Path]) -> None:
+        rounds.append(len(paths))
+        sync_files(paths)
+
+    async def work(node: BrokerNode) -> None:
+        monkeypatch.setattr("headrace.broker.log.flusher.sync_files", counted)
+        log = node.log(node.create_topic("t", 1, {}).name, 0)
+        waits = []
+        for _ in range(50):
+            append(log, batch(b"x"))
+            waits.append(node.flusher.force(log))
+        await asyncio.gather(*waits)
+        assert log.high_watermark == 50
+        assert sum(rounds) <= 2
+
+    run(tmp_path, work, fsync=FsyncMode.ALWAYS)
+
+
+def test_open_files_are_bounded(tmp_path: Path) -> None:
+    files = OpenFiles(3)
+    for number in range(10):
+        files.fd(tmp_path / str(number))
+    assert len(files._fds) == 3
+    files.forget(tmp_path / "9")
+    assert len(files._fds) == 2
+    files.close()
+
+
+def test_checkpoints_have_kafkas_layout(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    write_checkpoint(path, {("a-b", 0): 5, ("c", 12): 7})
+    assert path.read_text() == "0\n2\na-b 0 5\nc 12 7\n"
+    assert read_checkpoint(path) == {("a-b", 0): 5, ("c", 12): 7}
+    for damaged in ("0\n3\na 0 5\n", "1\n0\n", "0\n1\na 0\n", ""):
+        path.write_text(damaged)
+        with pytest.raises(CorruptFile):
+            read_checkpoint(path)
+
+
+@given(st.text(max_size=50), st.text(max_size=50), st.integers(0, 2**31 - 1))
+def test_offset_keys_are_read_as_written(group: str, topic: str, partition: int) -> None:
+    assert decode_key(encode_key(OffsetKey(group, topic, partition))) == OffsetKey(group, topic, partition)
+    assert decode_key(encode_key(GroupKey(group))) == GroupKey(group)
+
+
+def test_offset_records_have_kafkas_bytes() -> None:
+    assert encode_key(OffsetKey("g", "to", 3)) == b"\0\1\0\1g\0\2to\0\0\0\3"
+    raw = encode_offset(CommittedOffset(258, 1, "m", 5))
+    assert raw == b"\0\3" + (258).to_bytes(8, "big") + b"\0\0\0\1\0\1m" + (5).to_bytes(8, "big")
+    assert decode_offset(raw) == CommittedOffset(258, 1, "m", 5)
+    old = b"\0\1" + (9).to_bytes(8, "big") + b"\0\0" + (5).to_bytes(8, "big") + (6).to_bytes(8, "big")
+    assert decode_offset(old) == CommittedOffset(9, -1, "", 5)
+    assert decode_key(b"\0\7xyz") is None
+    empty = b"\0\3\0\0\0\0\0\4\xff\xff\xff\xff" + (8).to_bytes(8, "big") + b"\0\0\0\0"
+    assert decode_group(empty).generation == 4

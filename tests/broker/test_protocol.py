@@ -1,0 +1,388 @@
+"""Codecs and dispatch: the hand-written codecs agree with kafka-python's, and every advertised version is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import struct
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.protocol import admin, consumer, metadata, producer
+
+from broker_samples import batch
+from headrace.broker.config import BrokerConfig
+from headrace.broker.errors import FrameRefused, ProtocolError
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.handlers.dispatch import HANDLERS
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol import fetch, produce
+from headrace.broker.protocol.api_versions import BY_KEY, ROWS
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.framing import FRAME_BYTES_MAX, frame_length, read_header, response_start
+from headrace.kafka_wire.errors import MalformedMessage
+from headrace.kafka_wire.primitives import Reader, Writer
+
+CLASSES: dict[tuple[int, str], Any] = {
+    (cls.API_KEY, cls.type): cls
+    for module in (admin, consumer, metadata, producer)
+    for name in dir(module)
+    if name.endswith(("Request", "Response"))
+    for cls in [getattr(module, name)]
+}
+VERSIONS = [(row.key, version) for row in ROWS for version in range(row.lowest, row.highest + 1) if row.serves(version)]
+
+
+def request_class(key: int) -> Any:
+    return CLASSES[key, "request"]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerNode]:
+    node = BrokerNode(BrokerConfig(tmp_path_factory.mktemp("broker")))
+    yield node
+    asyncio.run(node.close())
+
+
+def answer(node: BrokerNode, key: int, version: int, body: bytes) -> bytes:
+    """What the broker answers to a request's body, without the response header."""
+
+    async def handled() -> bytes:
+        handler = HANDLERS[key]
+        request = handler.decode(memoryview(body), 0, version)
+        result = handler.handle(RequestContext(node, version, "test", "127.0.0.1"), request)
+        if inspect.isawaitable(result):
+            result = await result
+        return b"".join(handler.encode(result, version))
+
+    return asyncio.run(handled())
+
+
+def call(node: BrokerNode, request: Any) -> Any:
+    version = request.version
+    raw = answer(node, request.API_KEY, version, bytes(request.encode()))
+    return CLASSES[request.API_KEY, "response"].decode(raw, version=version)
+
+
+def test_every_advertised_api_has_a_handler_and_no_other_has() -> None:
+    assert set(HANDLERS) == set(BY_KEY)
+    assert len(ROWS) == len(BY_KEY)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_rows_fit_the_message_definitions(row: Any) -> None:
+    cls = request_class(row.key)
+    assert row.name + "Request" == cls.name
+    assert row.highest <= cls.max_version
+    for version in range(row.lowest, row.highest + 1):
+        assert row.is_flexible(version) == cls.flexible_version_q(version), version
+
+
+@pytest.mark.parametrize(("key", "version"), VERSIONS)
+def test_every_advertised_version_answers_a_bare_request(node: BrokerNode, key: int, version: int) -> None:
+    request = request_class(key)(version=version)
+    if key == 0:
+        request.acks = 1
+    response = call(node, request)
+    assert response.encode() is not None
+
+
+def sample_requests(version_of: Any) -> Iterator[Any]:
+    """Requests with content, one per API that takes some."""
+    v = version_of
+    make = request_class
+    topic = "t"
+    cls = make(3)
+    yield cls(version=v(3), topics=[cls.MetadataRequestTopic(version=v(3), name=topic)], allow_auto_topic_creation=True)
+    cls = make(2)
+    part = cls.ListOffsetsTopic.ListOffsetsPartition
+    for timestamp in (-1, -2, -3, 0, 5):
+        yield cls(
+            version=v(2),
+            topics=[
+                cls.ListOffsetsTopic(
+                    version=v(2), name=topic, partitions=[part(version=v(2), partition_index=0, timestamp=timestamp)]
+                )
+            ],
+        )
+    cls = make(10)
+    if v(10) < 4:
+        yield cls(version=v(10), key="g", key_type=0)
+    else:
+        yield cls(version=v(10), key_type=0, coordinator_keys=["g", "h"])
+    cls = make(19)
+    config = cls.CreatableTopic.CreatableTopicConfig
+    yield cls(
+        version=v(19),
+        topics=[
+            cls.CreatableTopic(
+                version=v(19),
+                name=f"new-{v(19)}",
+                num_partitions=2,
+                replication_factor=1,
+                configs=[config(version=v(19), name="retention.ms", value="1000")],
+            ),
+            cls.CreatableTopic(version=v(19), name="bad name", num_partitions=2, replication_factor=1),
+        ],
+    )
+    cls = make(37)
+    yield cls(version=v(37), topics=[cls.CreatePartitionsTopic(version=v(37), name=f"new-{v(19)}", count=5)])
+    cls = make(32)
+    for kind, name in ((2, topic), (2, "absent"), (4, "1"), (8, "x")):
+        resource = cls.DescribeConfigsResource(
+            version=v(32), resource_type=kind, resource_name=name, configuration_keys=None
+        )
+        yield cls(version=v(32), resources=[resource], include_synonyms=True)
+    cls = make(44)
+    alter = cls.AlterConfigsResource.AlterableConfig
+    for operation, value in ((0, "5000"), (0, "no number"), (1, None)):
+        change = alter(version=v(44), name="retention.ms", config_operation=operation, value=value)
+        yield cls(
+            version=v(44),
+            resources=[cls.AlterConfigsResource(version=v(44), resource_type=2, resource_name=topic, configs=[change])],
+        )
+    cls = make(8)
+    part = cls.OffsetCommitRequestTopic.OffsetCommitRequestPartition
+    committed = [part(version=v(8), partition_index=0, committed_offset=7, committed_metadata="m")]
+    yield cls(
+        version=v(8),
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[cls.OffsetCommitRequestTopic(version=v(8), name=topic, partitions=committed)],
+    )
+    cls = make(9)
+    if v(9) < 8:
+        wanted = [cls.OffsetFetchRequestTopic(version=v(9), name=topic, partition_indexes=[0, 1])]
+        yield cls(version=v(9), group_id="g", topics=wanted)
+    else:
+        inner = cls.OffsetFetchRequestGroup
+        wanted = [inner.OffsetFetchRequestTopics(version=v(9), name=topic, partition_indexes=[0, 1])]
+        yield cls(version=v(9), groups=[inner(version=v(9), group_id="g", topics=wanted)])
+    cls = make(11)
+    protocol = cls.JoinGroupRequestProtocol(version=v(11), name="range", metadata=b"m")
+    yield cls(
+        version=v(11),
+        group_id=f"joined-{v(11)}",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+    yield make(14)(version=v(14), group_id="g", generation_id=1, member_id="m", assignments=[])
+    yield make(12)(version=v(12), group_id="g", generation_id=1, member_id="m")
+    cls = make(13)
+    if v(13) < 3:
+        yield cls(version=v(13), group_id="g", member_id="m")
+    else:
+        yield cls(version=v(13), group_id="g", members=[cls.MemberIdentity(version=v(13), member_id="m")])
+    yield make(15)(version=v(15), groups=["g", f"joined-{v(11)}", "absent"])
+    yield make(16)(version=v(16))
+    cls = make(23)
+    part = cls.OffsetForLeaderTopic.OffsetForLeaderPartition(
+        version=v(23), partition=0, current_leader_epoch=0, leader_epoch=0
+    )
+    yield cls(version=v(23), topics=[cls.OffsetForLeaderTopic(version=v(23), topic=topic, partitions=[part])])
+    cls = make(21)
+    part = cls.DeleteRecordsTopic.DeleteRecordsPartition(version=v(21), partition_index=0, offset=-1)
+    yield cls(version=v(21), topics=[cls.DeleteRecordsTopic(version=v(21), name=topic, partitions=[part])])
+    cls = make(47)
+    part = cls.OffsetDeleteRequestTopic.OffsetDeleteRequestPartition(version=0, partition_index=0)
+    yield cls(version=0, group_id="g", topics=[cls.OffsetDeleteRequestTopic(version=0, name=topic, partitions=[part])])
+    yield make(42)(version=v(42), groups_names=["g", "absent"])
+    cls = make(20)
+    if v(20) < 6:
+        yield cls(version=v(20), topic_names=[f"new-{v(19)}", "absent"])
+    else:
+        yield cls(version=v(20), topics=[cls.DeleteTopicState(version=v(20), name=f"new-{v(19)}")])
+    yield make(60)(version=v(60))
+
+
+@pytest.mark.parametrize("step", range(10))
+def test_requests_with_content_are_answered_in_every_version(node: BrokerNode, step: int) -> None:
+    """Step n asks in the n-th version of every API, or in its last one."""
+
+    def version_of(key: int) -> int:
+        row = BY_KEY[key]
+        return min(max(row.lowest, row.served_from) + step, row.highest)
+
+    for request in sample_requests(version_of):
+        response = call(node, request)
+        assert response.encode() is not None, request
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_produce_requests_are_read_as_kafka_python_writes_them(version: int) -> None:
+    cls = request_class(0)
+    raw = batch(b"one", b"two")
+    part = cls.TopicProduceData.PartitionProduceData
+    request = cls(
+        version=version,
+        transactional_id=None,
+        acks=-1,
+        timeout_ms=1500,
+        topic_data=[
+            cls.TopicProduceData(
+                version=version,
+                name=name,
+                partition_data=[part(version=version, index=index, records=raw) for index in range(3)],
+            )
+            for name in ("a", "büx")
+        ],
+    )
+    decoded = produce.decode(memoryview(bytes(request.encode())), 0, version)
+    assert (decoded.transactional_id, decoded.acks, decoded.timeout_ms) == (None, -1, 1500)
+    assert [topic.name for topic in decoded.topics] == ["a", "büx"]
+    assert [
+        [(part.partition, bytes(part.records or b"")) for part in topic.partitions] for topic in decoded.topics
+    ] == [[(0, raw), (1, raw), (2, raw)]] * 2
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_produce_answers_are_read_by_kafka_python(version: int) -> None:
+    topics = (
+        produce.ProducedTopic(
+            "topic",
+            (
+                produce.ProducedPartition(0, base_offset=42, log_start_offset=7),
+                produce.ProducedPartition(1, ErrorCode.MESSAGE_TOO_LARGE, error_message="too large"),
+            ),
+        ),
+    )
+    response = CLASSES[0, "response"].decode(bytes(produce.encode(topics, version)), version=version)
+    good, bad = response.responses[0].partition_responses
+    assert (good.error_code, good.base_offset, bad.error_code, bad.base_offset) == (0, 42, 10, -1)
+    if version >= 8:
+        assert bad.error_message == "too large"
+
+
+@pytest.mark.parametrize("version", range(4, 18))
+def test_fetch_requests_are_read_as_kafka_python_writes_them(version: int) -> None:
+    cls = request_class(1)
+    topic_id = uuid.uuid4()
+    named = {"topic_id": topic_id} if version >= 13 else {"topic": "topic"}
+    part = cls.FetchTopic.FetchPartition(version=version, partition=3, fetch_offset=99, partition_max_bytes=1000)
+    request = cls(
+        version=version,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=5000,
+        isolation_level=1,
+        topics=[cls.FetchTopic(version=version, partitions=[part], **named)],
+    )
+    decoded = fetch.decode(memoryview(bytes(request.encode())), 0, version)
+    assert (decoded.wait_ms_max, decoded.bytes_min, decoded.bytes_max, decoded.isolation_level) == (500, 1, 5000, 1)
+    [topic] = decoded.topics
+    assert (topic.topic_id == topic_id) if version >= 13 else (topic.name == "topic")
+    assert [(part.partition, part.offset, part.bytes_max) for part in topic.partitions] == [(3, 99, 1000)]
+
+
+@pytest.mark.parametrize("version", range(4, 18))
+def test_fetch_answers_are_read_by_kafka_python(version: int) -> None:
+    raw = batch(b"one") * 200
+    topic_id = uuid.uuid4()
+    partitions = (
+        fetch.FetchedPartition(0, ErrorCode.NONE, 10, 10, 2, raw),
+        fetch.FetchedPartition(1, ErrorCode.OFFSET_OUT_OF_RANGE, 5, 5, 1, b""),
+    )
+    pieces = fetch.encode((fetch.FetchedTopic("topic", topic_id, partitions),), ErrorCode.NONE, version)
+    response = CLASSES[1, "response"].decode(b"".join(pieces), version=version)
+    [topic] = response.responses
+    good, bad = topic.partitions
+    assert (topic.topic_id == topic_id) if version >= 13 else (topic.topic == "topic")
+    assert (bytes(good.records), good.high_watermark, good.last_stable_offset) == (raw, 10, 10)
+    assert (bad.error_code, bad.high_watermark) == (1, 5)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_headers_are_read_and_written_as_kafka_python_does(row: Any) -> None:
+    for version in range(max(row.lowest, row.served_from), row.highest + 1):
+        request = request_class(row.key)(version=version)
+        request.with_header(correlation_id=77, client_id="me")
+        framed = bytes(request.encode(header=True, framed=True))
+        assert frame_length(memoryview(framed)) == len(framed) - 4
+        header = read_header(memoryview(framed)[4:])
+        assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (
+            row.key,
+            version,
+            77,
+            "me",
+        )
+        assert framed[4 + header.body_at :] == bytes(request.encode())
+        response = CLASSES[row.key, "response"](version=version)
+        response.with_header(correlation_id=77)
+        expected = bytes(response.encode(header=True, framed=True))
+        body = bytes(response.encode())
+        assert response_start(header, len(body)) + body == expected
+
+
+@pytest.mark.parametrize("length", [-1, 0, 9, FRAME_BYTES_MAX + 1, 0x47455420])
+def test_frame_lengths_outside_the_limits_are_refused(length: int) -> None:
+    with pytest.raises(FrameRefused):
+        frame_length(memoryview(struct.pack(">i", length)))
+
+
+@given(st.sampled_from(VERSIONS), st.binary(max_size=80))
+@settings(max_examples=300, deadline=None)
+def test_arbitrary_bytes_are_read_or_refused(version: tuple[int, int], body: bytes) -> None:
+    key, number = version
+    with contextlib.suppress(ProtocolError, MalformedMessage):
+        HANDLERS[key].decode(memoryview(body), 0, number)
+
+
+@given(st.sampled_from([each for each in VERSIONS if each[0] not in (0, 1)]), st.data())
+@settings(max_examples=200, deadline=None)
+def test_requests_cut_short_are_refused(version: tuple[int, int], data: st.DataObject) -> None:
+    key, number = version
+    raw = bytes(request_class(key)(version=number).encode())
+    if raw:
+        cut = data.draw(st.integers(0, len(raw) - 1))
+        with pytest.raises(MalformedMessage):
+            HANDLERS[key].decode(memoryview(raw[:cut]), 0, number)
+
+
+@given(
+    st.booleans(), st.text(max_size=200), st.none() | st.text(max_size=5), st.integers(0, 2**28), st.integers(-128, 127)
+)
+def test_what_is_written_is_read(flexible: bool, text: str, maybe: str | None, number: int, small: int) -> None:
+    writer = Writer(flexible=flexible)
+    writer.string(text)
+    writer.nullable_string(maybe)
+    writer.uvarint(number)
+    writer.i8(small)
+    writer.tags()
+    reader = Reader(memoryview(writer.buffer), 0, flexible=flexible)
+    assert (reader.string(), reader.nullable_string(), reader.uvarint(), reader.i8()) == (text, maybe, number, small)
+    reader.tags()
+    assert reader.pos == len(writer.buffer)
+
+
+def test_error_codes_are_kafkas() -> None:
+    from kafka import errors
+
+    numbers = (getattr(each, "errno", None) for each in vars(errors).values() if isinstance(each, type))
+    known = {number for number in numbers if isinstance(number, int)}
+    assert {code.value for code in ErrorCode} <= known
+
+
+def test_internal_topics_cannot_be_written_or_deleted(node: BrokerNode, tmp_path: Path) -> None:
+    request = produce.ProduceRequest(
+        None,
+        -1,
+        1000,
+        (produce.ProduceTopic("__consumer_offsets", (produce.ProducePartition(0, memoryview(batch(b"x"))),)),),
+    )
+    from headrace.broker.handlers.produce import handle
+
+    [topic] = handle(RequestContext(node, 9, "test", "127.0.0.1"), request)  # type: ignore[misc]
+    assert topic.partitions[0].error is ErrorCode.INVALID_TOPIC
+    cls = request_class(20)
+    response = call(node, cls(version=4, topic_names=["__consumer_offsets"], timeout_ms=1))
+    assert response.responses[0].error_code == ErrorCode.INVALID_REQUEST

@@ -1,0 +1,66 @@
+"""Messages against those of the Confluent registry's own classes, of version 7.5, on pairs and short histories."""
+
+from __future__ import annotations
+
+import base64
+import random
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from headrace.avro_schema import parse_schema
+from headrace.compat import CompatibilityLevel, VersionedSchema, check_level, confluent_messages
+from java_oracle import JavaOracle, confluent_classpath, decoded, java_oracle
+from schema_pairs import schema_pairs
+
+pytestmark = pytest.mark.java
+
+PAIRS = 800
+SEED = 20
+
+
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaOracle]:
+    folder = tmp_path_factory.mktemp("java")
+    with java_oracle("CompatMessagesOracle", folder, confluent_classpath(folder)) as oracle:
+        yield oracle
+
+
+def theirs(java: JavaOracle, level: CompatibilityLevel, candidate: str, history: list[str]) -> list[str]:
+    texts = [base64.b64encode(text.encode()).decode() for text in (candidate, *history)]
+    answer = java.ask_line("\t".join([level.value, *texts]))
+    return [decoded(message) for message in answer.split("\t")] if answer else []
+
+
+def ours(level: CompatibilityLevel, candidate: str, history: list[str]) -> list[str]:
+    versions = [
+        VersionedSchema(number, parse_schema(text, strict=False)) for number, text in enumerate(history, start=1)
+    ]
+    report = check_level(parse_schema(candidate, strict=False), versions, level)
+    # The registry adds the last message itself.
+    return confluent_messages(report)[:-1]
+
+
+def without_paths(messages: list[str]) -> list[str]:
+    """That version has Avro 1.11, which places the problems of a writer's union one level higher than Avro 1.12."""
+    return [re.sub(r"path '[^ ]*'(?=[ )])", "path", message) for message in messages]
+
+
+def has_union(text: str) -> bool:
+    return "[" in re.sub(r'"(symbols|aliases|fields)": \[', "", text)
+
+
+def test_messages(java: JavaOracle) -> None:
+    rng = random.Random(SEED)
+    refused = 0
+    for (candidate, earlier), (other, _) in pairwise(schema_pairs(SEED, PAIRS)):
+        level = rng.choice(tuple(CompatibilityLevel))
+        history = rng.choice(([earlier], [other, earlier], [earlier, candidate]))
+        expected, found = theirs(java, level, candidate, history), ours(level, candidate, history)
+        refused += bool(expected)
+        assert without_paths(found) == without_paths(expected), (level, candidate, history)
+        if not any(map(has_union, (candidate, *history))):
+            assert found == expected, (level, candidate, history)
+    assert PAIRS / 4 < refused < PAIRS * 3 / 4

@@ -1,0 +1,84 @@
+"""What changed between two schemas."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from headrace.avro_schema import Schema, parse_schema, self_contained_text
+from headrace.compat.diff import ChangeKind, changes
+from strategies import schemas
+
+ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [%s]}'
+ID = '{"name": "id", "type": "long"}'
+STATUS = '{"name": "status", "type": {"type": "enum", "name": "Status", "symbols": ["NEW"%s]}}'
+
+
+def words(earlier: str, candidate: str) -> list[str]:
+    return [change.words() for change in changes(parse_schema(earlier), parse_schema(candidate))]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "candidate", "expected"),
+    [
+        (ID, ID, []),
+        (ID, ID.replace("long", "int"), ['~ shop.Order.id: type "long" -> "int"']),
+        (
+            ID,
+            ID.replace("}", ', "default": 1, "doc": "n"}'),
+            ["~ shop.Order.id: default none -> 1", "~ shop.Order.id: doc none -> n"],
+        ),
+        (
+            ID,
+            f'{ID}, {{"name": "n", "type": ["null", "string"], "default": null}}',
+            ['+ shop.Order.n: ["null", "string"], default null'],
+        ),
+        (f"{ID}, {STATUS % ''}", ID, ['- shop.Order.status: "shop.Status"', "- shop.Status: enum of NEW"]),
+        (STATUS % "", STATUS % ', "PAID"', ["~ shop.Status: symbols NEW -> NEW, PAID"]),
+        (
+            ID.replace('"long"', '{"type": "long", "logicalType": "timestamp-millis"}'),
+            ID,
+            ['~ shop.Order.id: type {"type": "long", "logicalType": "timestamp-millis"} -> "long"'],
+        ),
+    ],
+)
+def test_changes(earlier: str, candidate: str, expected: list[str]) -> None:
+    assert words(ORDER % earlier, ORDER % candidate) == expected
+
+
+def test_a_renamed_record_is_one_change() -> None:
+    renamed = (ORDER % ID).replace('"Order"', '"Purchase"').replace('"fields"', '"aliases": ["Order"], "fields"')
+    assert words(ORDER % ID, renamed) == [
+        "~ shop.Purchase: name shop.Order -> shop.Purchase",
+        "~ shop.Purchase: aliases none -> shop.Order",
+    ]
+
+
+def test_a_type_that_moves_within_the_text_has_not_changed() -> None:
+    first = '{"name": "a", "type": {"type": "fixed", "name": "F", "size": 2}}, {"name": "b", "type": "F"}'
+    second = '{"name": "b", "type": {"type": "fixed", "name": "F", "size": 2}}, {"name": "a", "type": "F"}'
+    assert words(ORDER % first, ORDER % second) == []
+
+
+def test_other_kinds_of_schemas() -> None:
+    assert words('"int"', '"long"') == ['~ the schema: type "int" -> "long"']
+    assert words('["null", "int"]', '["null"]') == ['~ the schema: type ["null", "int"] -> ["null"]']
+
+
+def test_positions_are_in_the_text_that_has_it() -> None:
+    (added, *_) = changes(parse_schema(ORDER % ID), parse_schema(ORDER % f"{ID},\n  {STATUS % ''}"))
+    assert (added.position.line, added.position.column) == (2, 3)
+
+
+@given(schemas())
+@settings(max_examples=40, deadline=None)
+def test_nothing_changes_from_a_schema_to_itself(schema: Schema) -> None:
+    assert changes(schema, parse_schema(self_contained_text(schema))) == ()
+
+
+@given(schemas(), schemas())
+@settings(max_examples=40, deadline=None)
+def test_what_is_added_one_way_is_removed_the_other(earlier: Schema, candidate: Schema) -> None:
+    there, back = changes(earlier, candidate), changes(candidate, earlier)
+    added = sorted(change.name for change in there if change.kind is ChangeKind.ADDED)
+    assert added == sorted(change.name for change in back if change.kind is ChangeKind.REMOVED)

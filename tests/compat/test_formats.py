@@ -1,0 +1,140 @@
+"""Each output format, held against its own standard."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import xmlschema
+
+from headrace.compat.formats import FORMATS, render
+from headrace.compat.formats.text import COLOURED, outcome_text
+from headrace.compat.outcome import Outcome
+from outcomes import HOSTILE, everything
+
+STANDARDS = Path(__file__).parent / "standards"
+
+GITLAB_ENTRY: dict[str, Any] = {
+    "type": "object",
+    "required": ["description", "check_name", "fingerprint", "severity", "location"],
+    "additionalProperties": False,
+    "properties": {
+        "description": {"type": "string", "minLength": 1},
+        "check_name": {"type": "string", "minLength": 1},
+        "fingerprint": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+        "severity": {"enum": ["info", "minor", "major", "critical", "blocker"]},
+        "location": {
+            "type": "object",
+            "required": ["path", "lines"],
+            "properties": {
+                "path": {"type": "string", "not": {"pattern": r"^(\./|/)"}},
+                "lines": {
+                    "type": "object",
+                    "required": ["begin"],
+                    "properties": {"begin": {"type": "integer", "minimum": 1}},
+                },
+            },
+        },
+    },
+}
+"""What GitLab documents for its code quality report."""
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("outcome", [everything(), Outcome(())], ids=["everything", "nothing"])
+def test_every_format_is_text_that_can_be_written(name: str, outcome: Outcome) -> None:
+    text = render(name, outcome)
+    assert text == "" or text.endswith("\n")
+    assert text.encode("utf-8", "backslashreplace").decode() == text.replace("\udcff", "\\udcff")
+
+
+@pytest.mark.parametrize("outcome", [everything(), Outcome(())], ids=["everything", "nothing"])
+def test_sarif_is_valid(outcome: Outcome) -> None:
+    standard = json.loads((STANDARDS / "sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
+    document = json.loads(render("sarif", outcome))
+    jsonschema.Draft7Validator(standard, format_checker=jsonschema.FormatChecker()).validate(document)
+    (run,) = document["runs"]
+    for result in run["results"]:
+        assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+        uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        assert re.fullmatch(r"[A-Za-z0-9/~!$&'()*+,;=@._%-]+", uri), uri
+    if outcome.checked:
+        suppressed = [result for result in run["results"] if result.get("suppressions")]
+        assert [item["suppressions"][0]["justification"] for item in suppressed] == ["we know"]
+        assert run["invocations"][0]["executionSuccessful"] is False
+        assert all(re.fullmatch("[0-9a-f]{32}", r["partialFingerprints"]["headraceFinding/v1"]) for r in run["results"])
+
+
+@pytest.mark.parametrize("outcome", [everything(), Outcome(())], ids=["everything", "nothing"])
+def test_junit_is_valid(outcome: Outcome) -> None:
+    text = render("junit", outcome)
+    xmlschema.XMLSchema(str(STANDARDS / "junit-10.xsd")).validate(text)
+    suite = ET.fromstring(text.encode()).find("testsuite")
+    assert suite is not None
+    cases = suite.findall("testcase")
+    assert int(suite.attrib["tests"]) == len(cases) == len(outcome.checked) + len(outcome.failures)
+    assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure"))
+    assert int(suite.attrib["errors"]) == len(suite.findall("testcase/error"))
+
+
+def test_github_annotations_follow_the_runners_syntax() -> None:
+    """As the runner reads them: a command, properties without bare `:` and `,`, then the message on the same line."""
+    command = re.compile(r"::(error|warning|notice) ([a-z]+=[^,:\r\n]+(?:,[a-z]+=[^,:\r\n]+)*)::([^\r\n]+)")
+    lines = render("github", everything()).splitlines()
+    found = [command.fullmatch(line) for line in lines]
+    assert all(found), [line for line, match in zip(lines, found, strict=True) if not match]
+    properties = [dict(pair.split("=", 1) for pair in match[2].split(",")) for match in found if match]
+    assert all(set(item) <= {"file", "line", "endLine", "col", "endColumn", "title"} for item in properties)
+    files = {item.get("file", "").replace("%3A", ":").replace("%2C", ",") for item in properties}
+    names = {name.replace("%0D", "\r").replace("%0A", "\n").replace("%25", "%") for name in files}
+    assert {"schemas/order.avsc", HOSTILE, "x.avsc"} <= names
+    assert "b.avsc" not in names, "what is suppressed is no annotation"
+    assert {"line": "3", "col": "4"}.items() <= next(
+        item for item in properties if item.get("file") == "x.avsc"
+    ).items()
+
+
+def test_gitlab_is_what_gitlab_documents() -> None:
+    entries = json.loads(render("gitlab", everything()))
+    jsonschema.Draft7Validator({"type": "array", "items": GITLAB_ENTRY}).validate(entries)
+    assert len({entry["fingerprint"] for entry in entries}) == len(entries)
+    assert {entry["severity"] for entry in entries} == {"major", "critical"}
+
+
+def test_json_says_everything() -> None:
+    document = json.loads(render("json", everything()))
+    assert document["format"] == 1
+    assert document["compatible"] is False
+    bad, suppressed, new, same, _ = document["reports"]
+    assert (bad["compatible"], suppressed["compatible"], same["compatible"]) == (False, True, True)
+    assert suppressed["findings"][0]["suppressed"] == {"reason": "we know", "origin": "settings"}
+    assert (new["new"], new["compared"]) == (True, [])
+    assert bad["compared"] == [{"version": 7, "name": "main:schemas/order.avsc"}]
+    assert [error["kind"] for error in document["errors"]] == ["invalid", "registry"]
+
+
+def test_markdown_keeps_what_is_hostile_inside_its_cells() -> None:
+    text = render("markdown", everything())
+    for line in text.splitlines():
+        if line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", line)) in (3, 5), line
+    assert "<&>" not in text.replace("`a,b:c%d <&>", "")
+    assert "3 of 5 schemas incompatible" not in text
+    assert text.startswith("### Avro compatibility: 2 of 5 schemas incompatible, 2 could not be judged\n")
+
+
+def test_text_ends_in_a_count() -> None:
+    lines = outcome_text(everything()).splitlines()
+    assert lines[-1] == "7 schemas checked, 2 incompatible, 2 not judged, 1 new"
+    assert "new schema.avsc: compatible at BACKWARD: git:main has no earlier version" in lines
+    assert any(line.startswith("b.avsc: compatible at FULL with") and "(1 suppressed)" in line for line in lines)
+    assert "\x1b[1;31m" in outcome_text(everything(), COLOURED)
+    assert "\x00" not in outcome_text(everything())
+    quiet = outcome_text(everything(), quiet=True)
+    assert "same.avsc" not in quiet
+    assert "schemas/order.avsc: incompatible" in quiet

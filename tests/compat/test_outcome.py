@@ -1,0 +1,180 @@
+"""Suppressions, the file of known findings, subjects, fingerprints and exit codes: values in, values out."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.compat.baseline_file import baseline_text, leave_out_known, parse_baseline
+from headrace.compat.errors import InvalidBaselineFile, InvalidSuppression, NoSubject
+from headrace.compat.outcome import EXIT_ORDER, Failure, FailureKind, Outcome
+from headrace.compat.subjects import SchemaPlace, SubjectRule, subject_of
+from headrace.compat.suppressions import Suppression, parse_suppression, suppress
+from outcomes import V1, V3, checked
+
+TODAY = datetime.date(2026, 7, 1)
+
+
+def kinds(*failures: FailureKind) -> tuple[Failure, ...]:
+    return tuple(Failure(kind, "f", "m") for kind in failures)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (Outcome(()), 0),
+        (Outcome((checked(V1, V1),)), 0),
+        (Outcome((checked(),)), 1),
+        (Outcome((), kinds(FailureKind.NOT_REGISTERED)), 1),
+        (Outcome((checked(),), kinds(FailureKind.INVALID)), 3),
+        (Outcome((), kinds(FailureKind.INVALID, FailureKind.UNREADABLE)), 2),
+        (Outcome((), kinds(FailureKind.UNREADABLE, FailureKind.REGISTRY, FailureKind.INVALID)), 4),
+    ],
+)
+def test_the_exit_code_is_that_of_what_leaves_most_in_the_dark(outcome: Outcome, code: int) -> None:
+    assert outcome.exit_code == code
+    assert outcome.is_compatible is (code == 0)
+    assert set(EXIT_ORDER) == {0, 1, 2, 3, 4}
+
+
+def test_a_suppressed_problem_does_not_count_and_is_still_there() -> None:
+    item = checked()
+    wanted = [Suppression("agreed with all readers", rule=rule) for rule in {p.rule for p in item.problems}]
+    (marked,), notes = suppress([item], wanted, TODAY, "the settings")
+    assert marked.is_compatible
+    assert notes == ()
+    assert [problem.suppressed.reason for problem in marked.problems if problem.suppressed] == [
+        "agreed with all readers"
+    ] * len(item.problems)
+
+
+@pytest.mark.parametrize(
+    ("suppression", "covers"),
+    [
+        (Suppression("r", field="id"), True),
+        (Suppression("r", field="i?", rule="TYPE_*"), True),
+        (Suppression("r", field="rate", rule="TYPE_*"), False),
+        (Suppression("r", path="schemas"), True),
+        (Suppression("r", path="./schemas/*.avsc"), True),
+        (Suppression("r", path="schema"), False),
+        (Suppression("r", subject="order-*"), True),
+        (Suppression("r", subject="order"), False),
+    ],
+)
+def test_what_a_suppression_covers(suppression: Suppression, covers: bool) -> None:
+    item = checked()
+    problem = next(problem for problem in item.problems if problem.rule == "TYPE_MISMATCH")
+    assert suppression.covers(item, problem) is covers
+
+
+def test_suppressions_end_and_are_told_when_they_match_nothing() -> None:
+    item = checked()
+    ended = Suppression("r", path="schemas", expires=TODAY - datetime.timedelta(days=1))
+    (marked,), notes = suppress([item], [ended, Suppression("r", path="elsewhere")], TODAY, "headrace.toml")
+    assert not marked.is_compatible
+    assert notes == (
+        f"the suppression of path schemas ended on 2026-06-30: {len(item.problems)} problems again",
+        "the suppression of path elsewhere matches nothing; remove it from headrace.toml",
+    )
+    (marked,), _ = suppress([item], [replace(ended, expires=TODAY)], TODAY, "headrace.toml")
+    assert marked.is_compatible
+    assert "(until 2026-07-01)" in str(marked.problems[0].suppressed)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, "needs a reason"),
+        ({"rule": "X", "reason": " "}, "needs a reason"),
+        ({"reason": "r"}, "suppression of everything"),
+        ({"reason": "r", "rules": "X"}, "unknown key 'rules'; expected rule, path, subject, field, reason, expires"),
+        ({"reason": "r", "rule": 1}, "rule: expected text, found 1"),
+        ({"reason": "r", "rule": "X", "expires": "soon"}, "expires: expected a day such as 2027-01-31, found 'soon'"),
+        ({"reason": "r", "rule": "X", "expires": 3}, "expires: expected a day"),
+    ],
+)
+def test_bad_suppressions(table: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidSuppression, match=message):
+        parse_suppression(table)
+
+
+def test_suppressions_of_a_settings_file() -> None:
+    table = {"reason": "r", "rule": "X", "expires": TODAY}
+    assert parse_suppression(table) == parse_suppression({**table, "expires": "2026-07-01"})
+
+
+def test_known_findings_do_not_count_until_they_are_gone() -> None:
+    item = checked()
+    known = parse_baseline(baseline_text([item]))
+    (marked,), notes = leave_out_known([item], known, "known.json")
+    assert marked.is_compatible
+    assert notes == ()
+    fixed = replace(item, problems=item.problems[1:])
+    _, notes = leave_out_known([fixed], known, "known.json")
+    assert notes == ("1 known problem gone; write known.json anew",)
+    assert parse_baseline(baseline_text([marked])) == known, "writing it again keeps what is known"
+
+
+def test_fingerprints_outlive_lines_versions_and_other_changes() -> None:
+    moved = checked(V3.replace("[\n", '[\n\n  {"name": "more", "type": "int", "default": 0},\n', 1))
+    fingerprints = {problem.fingerprint for problem in checked().problems}
+    assert {problem.fingerprint for problem in moved.problems} == fingerprints
+    assert len(fingerprints) == len(checked().problems)
+    assert moved.problems[0].line != checked().problems[0].line
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2, "findings": []}', '{"format": 1, "findings": [1]}'])
+def test_bad_baseline_files(text: str) -> None:
+    with pytest.raises(InvalidBaselineFile):
+        parse_baseline(text)
+
+
+def test_a_baseline_file_reads_like_a_list() -> None:
+    document = json.loads(baseline_text([checked()]))
+    assert document["format"] == 1
+    assert set(document["findings"][0]) == {"fingerprint", "file", "subject", "rule", "sentence"}
+
+
+@pytest.mark.parametrize(
+    ("path", "strategy", "subject"),
+    [
+        ("schemas/orders.avsc", "topic", "orders-value"),
+        ("orders-value.avsc", "topic", "orders-value"),
+        ("orders-key.avsc", "topic", "orders-key"),
+        ("a.b.avsc", "topic", "a.b-value"),
+        ("orders.avsc", "record", "shop.Order"),
+        ("orders/v1.avsc", "topic-record", "orders-shop.Order"),
+        ("orders.avsc", "file", "orders"),
+        ("special/orders.avsc", "topic", "special-Order"),
+    ],
+)
+def test_subjects(path: str, strategy: str, subject: str) -> None:
+    rules = [SubjectRule("special/*", "{folder}-{name}")]
+    assert subject_of(SchemaPlace(path, "shop.Order"), strategy, rules) == subject
+
+
+@pytest.mark.parametrize("template", ["{", "{nothing}", "{0}", "{topic.x}", "{topic!z}"])
+def test_templates_that_are_none(template: str) -> None:
+    with pytest.raises(NoSubject, match="is not a subject"):
+        SubjectRule("*", template)
+
+
+def test_subjects_that_cannot_be_told() -> None:
+    with pytest.raises(NoSubject, match="has no name"):
+        subject_of(SchemaPlace("a.avsc"), "record")
+    with pytest.raises(NoSubject, match="in no folder"):
+        subject_of(SchemaPlace("a.avsc", "R"), "topic-record")
+
+    with pytest.raises(NoSubject, match="would be empty"):
+        subject_of(SchemaPlace("a.avsc"), "topic", [SubjectRule("*", "")])
+
+
+@given(st.text(min_size=1).filter(lambda text: "/" not in text and text not in (".", "..")))
+def test_a_topic_is_found_again_in_its_subject(topic: str) -> None:
+    if not topic.endswith(("-key", "-value", ".avsc", ".json")):
+        assert subject_of(SchemaPlace(f"x/{topic}.avsc"), "topic") == f"{topic}-value"

@@ -1,0 +1,149 @@
+"""`headrace load` as people type it, where it needs no Spark: bad input, outages, plan and status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from checkout import ROOT
+from headrace.loader.decide.decision import Decision, DecisionKind
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.lease import Lease
+from headrace.loader.decide.storage import LocalStorage
+from load_world import LoadWorld
+
+NOBODY = "127.0.0.1:1"
+"""A port that nothing listens on."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
+    world = LoadWorld(tmp_path_factory.mktemp("load"), metastore=False)
+    world.produce("orders", 20)
+    yield world
+    world.close()
+
+
+def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "headrace", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "HEADRACE_LOG_LEVEL": "ERROR"},
+        check=False,
+    )
+
+
+def decide_nothing(warehouse: Path, slots: int) -> Path:
+    """A log with some decisions in it; returns the file of the newest."""
+    log = DecisionLog(LocalStorage(warehouse / "_headrace"))
+    log.open()
+    for number in range(slots):
+        log.offer(Decision(0, DecisionKind.CLEAN, f"c{number}", 1, "test", {}, frozenset({f"w{number}"})))
+    return warehouse / "_headrace" / "log" / f"{slots:09d}.json"
+
+
+def test_brokers_that_are_down_are_one_line_and_exit_2(tmp_path: Path) -> None:
+    run = headrace("load", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY)
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert NOBODY in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_an_unwritable_warehouse_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    run = headrace("load", "--data-dir", str(tmp_path), "--warehouse", str(tmp_path / "file" / "warehouse"))
+    assert run.returncode == 2
+    (line,) = run.stderr.splitlines()
+    assert "cannot write to the warehouse" in line
+
+
+def test_a_damaged_decision_stops_the_load_and_is_named(tmp_path: Path) -> None:
+    path = decide_nothing(tmp_path / "warehouse", 3)
+    path.write_bytes(path.read_bytes().replace(b"c2", b"cX"))
+    for verb in ([], ["status"]):
+        run = headrace("load", *verb, "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY)
+        assert run.returncode == 2
+        (line,) = run.stderr.splitlines()
+        assert str(path) in line
+        assert "checksum" in line
+
+
+def test_a_log_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    decide_nothing(tmp_path / "warehouse", 1)
+    (tmp_path / "warehouse" / "_headrace" / "format.json").write_text('{"format":9,"read_min":9,"write_min":9}')
+    run = headrace("load", "--data-dir", str(tmp_path))
+    assert run.returncode == 2
+    assert "use a newer headrace" in run.stderr
+
+
+def test_the_second_of_two_loads_yields_at_once(tmp_path: Path) -> None:
+    decide_nothing(tmp_path / "warehouse", 1)
+    lease = Lease(tmp_path / "warehouse" / "_headrace" / "lease.json")
+    assert lease.acquire(time.time_ns() // 1_000_000) is None
+    try:
+        run = headrace("load", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY)
+        assert run.returncode == 0
+        assert f"another load is running (pid {os.getpid()}" in run.stdout
+        assert "this one yields" in run.stdout
+        anyway = headrace("load", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY, "--no-lease")
+        assert anyway.returncode == 2
+    finally:
+        lease.release()
+
+
+def test_with_the_registry_down_new_topics_wait_and_the_run_goes_on(world: LoadWorld, tmp_path: Path) -> None:
+    run = headrace(
+        "load",
+        "--data-dir",
+        str(tmp_path),
+        "--bootstrap-servers",
+        world.addresses["broker"],
+        "--registry-url",
+        f"http://{NOBODY}",
+    )
+    assert run.returncode == 2, run.stderr
+    assert run.stderr.splitlines()[-1].startswith("headrace: ")
+    assert NOBODY in run.stderr.splitlines()[-1]
+    assert "waiting: orders: the registry does not answer" in run.stdout
+    assert "nothing new" in run.stdout
+
+
+def test_the_plan_is_shown_and_nothing_is_changed(world: LoadWorld) -> None:
+    run = headrace("load", "plan", *world.flags(), "--format", "json")
+    assert run.returncode == 0, run.stderr
+    plan = json.loads(run.stdout)
+    ranges = [one for task in plan["tasks"] for one in task["ranges"]]
+    assert sum(one["end"] - one["start"] for one in ranges) == 22
+    assert plan["topics"]["orders"] == {"table": "orders", "new": True, "schema_changes": False}
+    assert not world.warehouse.exists()
+    text = headrace("load", "plan", *world.flags())
+    assert "new: orders: table orders" in text.stdout
+    assert "after decision 0: 22 offsets" in text.stdout
+
+
+def test_status_before_anything_was_decided(world: LoadWorld) -> None:
+    run = headrace("load", "status", *world.flags())
+    assert run.returncode == 0, run.stderr
+    assert "not loaded yet: orders" in run.stdout
+    assert "nothing has been decided yet" in run.stdout
+
+
+def test_status_without_brokers_says_why_there_is_no_lag(tmp_path: Path) -> None:
+    decide_nothing(tmp_path / "warehouse", 2)
+    run = headrace("load", "status", "--data-dir", str(tmp_path), "--bootstrap-servers", NOBODY, "--format", "json")
+    assert run.returncode == 0, run.stderr
+    status = json.loads(run.stdout)
+    assert status["slot"] == 2
+    assert NOBODY in status["note"]

@@ -1,0 +1,115 @@
+"""Topics become tables: registry, broker, Spark and a metastore, all real; asked by SQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.avro_schema import frame
+from headrace.hive_ddl.table import local_location
+from load_world import FIELDS, NOTE, LoadWorld
+
+pytestmark = pytest.mark.spark
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
+    world = LoadWorld(tmp_path_factory.mktemp("tables"))
+    yield world
+    world.close()
+
+
+@pytest.fixture(scope="module")
+def session(world: LoadWorld) -> Iterator[Any]:
+    """Another program on the same metastore, as an analyst's would be."""
+    from headrace.hive_ddl.executors.session import close_session, open_session
+
+    session = open_session(
+        app_name="analyst",
+        master="local[1]",
+        metastore_uri=world.addresses["metastore"],
+        data_dir=world.data_dir / "analyst",
+        warehouse_uri=local_location(world.warehouse),
+    )
+    yield session
+    close_session(session)
+
+
+def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(world: LoadWorld, session: Any) -> None:
+    session.sql("CREATE DATABASE headrace")
+    session.sql("CREATE TABLE headrace.mine (a INT) STORED AS TEXTFILE")
+    world.produce("orders", 40)
+    world.produce("mine", 5)
+    world.produce("odd", 5)
+    world.producer.send("odd", value=frame(999, b"\x02"), partition=0).get(30)
+    world.producer.send("nobody", value=b"no subject").get(30)
+
+    first = world.load()
+    assert first.returncode == 1, first.stdout + first.stderr
+    assert "waiting: nobody: no subject nobody-value is registered" in first.stdout
+    assert "PROBLEM: mine: topic mine waits: the Hive table headrace.mine is not its own" in first.stdout
+    assert len(world.published("odd")[1]) == 2  # no Avro, and a schema id that nobody registered
+    assert list(world.warehouse.glob("mine/dt=*")) == []
+    held = world.command("load", "status", *world.flags())
+    assert held.returncode == 1
+    assert "schema files partitions audit" in held.stdout
+
+    session.sql("DROP TABLE headrace.mine")
+    world.produce("orders", 20, fields=[*FIELDS, NOTE])
+    world.produce("second", 7)
+    second = world.load("--format", "json")
+    assert second.returncode == 0, second.stdout + second.stderr
+    loaded = {one["topic"]: one for one in json.loads(second.stdout)["loaded"]}
+    assert loaded["orders"]["schema_changed"]
+    assert loaded["second"]["new"]
+    topics = ("orders", "mine", "second")
+    for topic in topics:
+        assert sorted(at for at, _ in world.published(topic)[0]) == sorted(world.produced[topic].rows)
+    (row,) = session.sql(
+        "SELECT count(*) AS n, count_if(note = 'none') AS old, count(DISTINCT kafka.partition, kafka.offset) AS places,"
+        " count(DISTINCT dt, hr) AS buckets, (SELECT count(*) FROM headrace.mine) AS mine, "
+        "(SELECT count(*) FROM headrace_quarantine.orders) AS bad FROM headrace.orders"
+    ).collect()
+    assert row.asDict() == {
+        "n": 60,
+        "old": 40,
+        "places": 60,
+        "buckets": 3,
+        "mine": 5,
+        "bad": 2,
+    }
+
+    third = world.load()
+    assert third.returncode == 0
+    assert "nothing new" in third.stdout
+    assert "phase=spark" not in third.stderr
+
+
+def test_outages_of_registry_and_metastore_delay_and_lose_nothing(world: LoadWorld) -> None:
+    world.produce("outage", 10)
+    assert world.load().returncode == 0
+    world.produce("outage", 10)
+    held = world.load("--metastore", f"thrift://{NOBODY}", "--registry-url", f"http://{NOBODY}")
+    assert held.returncode == 2, held.stdout + held.stderr
+    assert "PROBLEM: outage: the Hive metastore" in held.stdout
+    assert "loads go on with the schemas known so far" in held.stderr.splitlines()[-1]
+    assert len(world.published("outage")[0]) == 10
+    mended = world.load()
+    assert mended.returncode == 0, mended.stdout + mended.stderr
+    rows, quarantined = world.published("outage")
+    assert sorted(at for at, _ in rows) == sorted(world.produced["outage"].rows)
+    assert len(quarantined) == 2
+    assert list((world.warehouse / "_headrace" / "staging").iterdir()) == []
+
+
+def test_an_executor_that_prints_shows_the_statements(world: LoadWorld) -> None:
+    world.produce("printed", 3)
+    run = world.load("--warehouse", str(world.data_dir / "other"), "--hive-executor", "print")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "CREATE EXTERNAL TABLE" in run.stdout
+    assert "`printed`" in run.stdout

@@ -1,0 +1,279 @@
+"""`headrace up` as a user sees it: one ready line, real clients, a clean stop, everything there after a restart."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkout import ROOT
+from pages import block, blocks, page
+from processes import LOOPBACK, command_line, descendants, is_running, listening
+
+pytestmark = pytest.mark.spark
+
+MESSAGES = 10_000
+SALE = {
+    "type": "record",
+    "name": "Sale",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "item", "type": "string"},
+        {"name": "timestamp", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}
+FREE_PORTS = ["--registry-listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0", "--hive-listen", "127.0.0.1:0"]
+
+
+PAGE = page("README.md")
+
+
+def headrace(*arguments: str, code: int = 0) -> str:
+    run = subprocess.run(
+        [sys.executable, "-m", "headrace", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert run.returncode == code, run.stderr[-4000:]
+    return run.stdout
+
+
+def http(method: str, url: str, body: Any = None) -> Any:
+    request = urllib.request.Request(
+        url,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+def produce_with_confluent(registry_url: str, broker: str, count: int) -> None:
+    from confluent_kafka import SerializingProducer
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.avro import AvroSerializer
+    from confluent_kafka.serialization import StringSerializer
+
+    serializer = AvroSerializer(SchemaRegistryClient({"url": registry_url}), json.dumps(SALE))
+    producer = SerializingProducer(
+        {
+            "bootstrap.servers": broker,
+            "key.serializer": StringSerializer("utf_8"),
+            "value.serializer": serializer,
+        }
+    )
+    failed = []
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(
+                    "sales",
+                    key=str(number),
+                    value={"id": number, "item": f"item {number}", "timestamp": 1_700_000_000_000 + number},
+                    on_delivery=lambda error, message: failed.append(error) if error else None,
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0
+    assert failed == []
+
+
+@pytest.mark.timeout(900)
+def test_a_day_with_up(tmp_path: Path, start_service: Callable[..., Any]) -> None:
+    data_dir = tmp_path / "headrace-data"
+    arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--sql-listen", "127.0.0.1:0"]
+    up = start_service(*arguments)
+    registry, broker = up.addresses["registry"], up.addresses["broker"]
+    where = ["--data-dir", str(data_dir)]
+
+    registered = http("POST", f"{registry}/subjects/sales-value/versions", {"schema": json.dumps(SALE)})
+    assert registered["id"] == 1
+    produce_with_confluent(registry, broker, MESSAGES)
+    follow_the_page(registry, tmp_path)
+
+    counted = json.loads(headrace("sql", *where, "--format", "json", "SELECT count(*) AS n FROM sales"))
+    assert counted == [{"n": MESSAGES}]
+    pyhive, spark = blocks(page("docs/tables.md"), "python")
+    assert count_with(asking(pyhive, up.addresses["sql"]), tmp_path) == MESSAGES
+    assert count_with(spark.replace("thrift://127.0.0.1:9083", up.addresses["metastore"]), tmp_path) == MESSAGES
+    assert listening(up.process.pid) <= LOOPBACK
+
+    second = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert second.returncode == 2
+    assert f"(process {up.process.pid})" in second.stderr
+    assert len(second.stderr.strip().splitlines()) == 1
+
+    assert up.stop() == 0
+    assert (data_dir / "up.json").read_text() == ""
+
+    again = start_service(*arguments)
+    assert http("GET", again.addresses["registry"] + "/subjects") == [
+        "headrace.audit-value",
+        "orders-value",
+        "sales-value",
+    ]
+    assert count_messages(again.addresses["broker"]) == MESSAGES
+    headrace("load", *where)
+    assert count_with(asking(pyhive, again.addresses["sql"]), tmp_path) == MESSAGES
+
+
+TRAP = "raise SystemExit(f'{__name__} was imported from the working folder')\n"
+APPLICATION = """
+import audit, broker, pipeline, registry
+from headrace import Producer
+
+with Producer(app="shop") as producer:
+    print(producer.send("orders", {"id": 1}, schema=audit.SCHEMA).result(timeout_s=30))
+"""
+
+
+@pytest.mark.timeout(900)
+def test_what_lies_in_the_working_folder_decides_nothing(tmp_path: Path, start_service: Callable[..., Any]) -> None:
+    """Data folders and packages of the names that rooms have, beside modules of names that the parts import."""
+    for name in ("headrace", "registry", "loader"):
+        (tmp_path / name).mkdir()
+    for name in ("fastavro", "flask", "json", "kafka", "py4j"):
+        (tmp_path / f"{name}.py").write_text(TRAP)
+    shop = tmp_path / "shop"
+    for name in ("broker", "registry"):
+        (shop / name).mkdir(parents=True)
+        (shop / name / "__init__.py").write_text("")
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    (shop / "audit.py").write_text(f"SCHEMA = {json.dumps(schema)!r}")
+    (shop / "pipeline.py").write_text("")
+    (shop / "application.py").write_text(APPLICATION)
+    arguments = ["headrace", "up", "--data-dir", ".", *FREE_PORTS]
+    program = str(Path(sys.executable).parent / "headrace")
+
+    def run(command: list[str], folder: Path) -> str:
+        environment = {**os.environ, "HEADRACE__DATA_DIR": str(tmp_path)}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    up = start_service(*arguments, folder=tmp_path)
+    assert "offset=0" in run([sys.executable, "application.py"], shop)
+    assert "rows in" in run([program, "load"], tmp_path)
+    assert up.stop() == 0
+    assert {"broker", "registry.db"} <= {path.name for path in tmp_path.iterdir()}
+
+    again = start_service(*arguments, folder=tmp_path)
+    assert json.loads(run([program, "sql", "--format", "json", "SELECT id FROM orders"], tmp_path)) == [{"id": 1}]
+    assert again.stop() == 0
+
+
+@pytest.mark.timeout(300)
+def test_the_whole_ends_when_a_part_dies(tmp_path: Path, start_service: Callable[..., Any]) -> None:
+    up = start_service("headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS)
+    others = descendants(up.process.pid)[1:]
+    broker = next(pid for pid in others if "broker serve" in command_line(pid))
+    os.kill(broker, signal.SIGKILL)
+    assert up.process.wait(60) == 2
+    assert any("the broker died" in line for line in up.errors)
+    assert all_gone(others)
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_left_when_it_is_killed(tmp_path: Path, start_service: Callable[..., Any]) -> None:
+    up = start_service("headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS)
+    others = descendants(up.process.pid)[1:]
+    up.kill()
+    assert all_gone(others)
+
+
+@pytest.mark.timeout(300)
+def test_a_taken_port_is_one_clear_line(tmp_path: Path, broker_address: str) -> None:
+    taken = ["--broker-listen", broker_address]  # given last, it wins
+    run = subprocess.run(
+        [sys.executable, "-m", "headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, *taken],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert len(run.stderr.strip().splitlines()) == 1, run.stderr
+    assert broker_address in run.stderr
+
+
+def follow_the_page(registry: str, folder: Path) -> None:
+    """What the README asks of a newcomer beside `headrace up`; the answers are those that it shows."""
+    text, path = re.findall(r"-d '(.*)' \\\n  http://127.0.0.1:8081(\S+)", block(PAGE, "curl"))[0]
+    http("POST", registry + path, json.loads(text))
+    (folder / "send.py").write_text(block(PAGE, "# send.py"))
+    assert run_as_typed("python send.py", folder) == []
+    loaded, asked = [run_as_typed(line, folder) for line in block(PAGE, "headrace load").splitlines()]
+    shown = block(PAGE, "topic  ").splitlines()
+    for line in (shown[0], *shown[2:4]):
+        assert line.split() in loaded
+    header = next(number for number, line in enumerate(shown) if line.startswith("id  "))
+    assert asked[0] == shown[header].split()
+    assert asked[2][:2] == shown[header + 2].split()[:2]
+
+
+def run_as_typed(line: str, folder: Path) -> list[list[str]]:
+    """The words of each line of output of a command that is typed in a folder."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    run = subprocess.run(
+        line, shell=True, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    return [shown.split() for shown in run.stdout.splitlines()]
+
+
+def asking(pyhive: str, address: str) -> str:
+    """A program that asks this address."""
+    return pyhive.replace("10000", address.rpartition(":")[2])
+
+
+def count_with(code: str, folder: Path) -> int:
+    """What a program that counts orders prints when it counts sales."""
+    run = subprocess.run(
+        [sys.executable, "-c", code.replace("orders", "sales")],
+        cwd=folder,
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--master local[1] --conf spark.ui.enabled=false pyspark-shell"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return int(run.stdout)
+
+
+def count_messages(broker: str) -> int:
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(bootstrap_servers=broker)
+    partitions = [TopicPartition("sales", number) for number in consumer.partitions_for_topic("sales") or ()]
+    count = sum(consumer.end_offsets(partitions).values())
+    consumer.close()
+    return int(count)
+
+
+def all_gone(pids: list[int]) -> bool:
+    """Waits for processes to end; a zombie has ended."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if not any(is_running(pid) for pid in pids):
+            return True
+        time.sleep(0.2)
+    return False

@@ -1,0 +1,69 @@
+"""Projected rows in Avro Java: always readable, and what its resolving reader yields wherever it resolves at all."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.avro_schema import Schema, parse_schema, self_contained_text
+from java_oracle import JavaOracle, decoded, java_oracle
+from projection_oracle import encode, load_schema_of, project
+from strategies import data_for, growing_histories, histories, schemas
+
+SLOW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaOracle]:
+    with java_oracle("ProjectionOracle", tmp_path_factory.mktemp("java")) as oracle:
+        yield oracle
+
+
+def verdict(java: JavaOracle, writer: Schema, load: Schema, body: bytes) -> list[str]:
+    parts = (
+        self_contained_text(writer).encode(),
+        self_contained_text(load).encode(),
+        body,
+        project(writer, load, body),
+    )
+    return java.ask_line(" ".join(base64.b64encode(part).decode() or "-" for part in parts)).split("\t")
+
+
+@SLOW
+@given(growing_histories(), st.data())
+def test_a_history_that_only_adds_resolves_to_the_same(java: JavaOracle, versions: list[Schema], data: Any) -> None:
+    writer = data.draw(st.sampled_from(versions))
+    body = encode(writer, data.draw(data_for(writer)))
+    answer = verdict(java, writer, load_schema_of(*versions), body)
+    assert answer == ["same"], [answer[0], *map(decoded, answer[1:])]
+
+
+@SLOW
+@given(st.one_of(histories(), schemas().map(lambda schema: [schema])), st.data())
+def test_every_row_is_readable(java: JavaOracle, versions: list[Schema], data: Any) -> None:
+    writer = data.draw(st.sampled_from(versions))
+    body = encode(writer, data.draw(data_for(writer)))
+    answer = verdict(java, writer, load_schema_of(*versions), body)
+    assert answer[0] != "unreadable", [answer[0], *map(decoded, answer[1:])]
+
+
+WIDENINGS = [
+    ('"int"', '"float"', 16_777_217),
+    ('"int"', '"double"', -(2**31)),
+    ('"long"', '"float"', (1 << 54) + (1 << 30) + 1),
+    ('"long"', '"double"', 2**63 - 1),
+    ('"float"', '"double"', 0.10000000149011612),
+    ('"int"', '"long"', -1),
+]
+
+
+@pytest.mark.parametrize(("narrow", "wide", "value"), WIDENINGS)
+def test_promotions_round_as_java_rounds(java: JavaOracle, narrow: str, wide: str, value: Any) -> None:
+    text = '{"type":"record","name":"R","fields":[{"name":"a","type":%s}]}'
+    writer, wider = parse_schema(text % narrow), parse_schema(text % wide)
+    assert verdict(java, writer, load_schema_of(writer, wider), encode(writer, {"a": value})) == ["same"]

@@ -1,0 +1,80 @@
+"""What an installed wheel brings: the schema check without any library, and migrations that it runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from checkout import ROOT
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # Built from a copy, because building leaves folders beside the sources and takes in what an earlier one left there.
+    folder = tmp_path_factory.mktemp("wheel")
+    ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "headrace-data", "__pycache__", "tests", "docs")
+    source = shutil.copytree(ROOT, folder / "source", ignore=ignored)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)]
+    subprocess.run(build, check=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_a_bare_install_checks_schemas(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--quiet", str(wheel)], check=True)
+
+    installed = subprocess.run([*pip, "list", "--format", "freeze"], capture_output=True, text=True, check=True).stdout
+    names = {line.partition("==")[0] for line in installed.lower().split()}
+    assert names <= {"headrace", "pip", "setuptools", "wheel"}
+
+    def headrace(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(environment / "bin" / "headrace"), *words]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    schemas = ROOT / "pipeline" / "demo" / "schemas"
+    first, second, third = (str(schemas / f"flights-v{number}.avsc") for number in (1, 2, 3))
+    refused = headrace("compat", "check", third, "--against", second)
+    assert refused.returncode == 1, refused.stderr
+    for words in ("flights-v3.avsc", "dep_delay", "gate", "default"):
+        assert words in refused.stdout
+    lines = Path(third).read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if '"gate"' in text)
+    assert f"flights-v3.avsc:{line}:" in refused.stdout
+    accepted = headrace("compat", "check", second, "--against", first)
+    assert accepted.returncode == 0, accepted.stdout + accepted.stderr
+
+    server = headrace("registry", "serve")
+    assert server.returncode == 2
+    assert "pip install 'headrace[registry]'" in server.stderr
+    assert len(server.stderr.strip().splitlines()) == 1
+
+
+def test_a_wheel_migrates(wheel: Path, tmp_path: Path) -> None:
+    installed = tmp_path / "installed"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        archive.extractall(installed)
+    assert "headrace/registry/storage/migrations/env.py" in names
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"headrace"}, "one name in the user's environment"
+
+    def run(code: list[str]) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(installed)}
+        command = [sys.executable, *code]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+
+    found = run(["-c", "from headrace.registry.storage import database; print(database._migrations().dir)"]).strip()
+    assert Path(found) == installed / "headrace" / "registry" / "storage" / "migrations"
+    assert "is up to date" in run(["-m", "headrace", "registry", "db", "upgrade", "--data-dir", "data"])
+    assert (tmp_path / "data" / "registry.db").exists()

@@ -1,0 +1,258 @@
+"""Who may call what, over the whole application and a real database."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.needs import NEEDS, route_label
+from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.users import user_line
+from headrace.registry.api.app import create_app
+from headrace.registry.storage.database import Database, sqlite_url
+from registry_calls import STRING, USER_1, Answer, Registry, registry_in_process
+
+NAMES = ("root", "reader", "team", "eu", "stranger")
+GRANTS = """
+grant root admin *
+grant reader read *
+grant team write team-*
+grant team read shared
+grant eu admin :.eu:*
+grant anonymous read public
+"""
+NUMBER = '{"type":"record","name":"Number","fields":[{"name":"n","type":"int"}]}'
+SECRET = '{"type":"record","name":"Secret","fields":[{"name":"s","type":"string"}]}'
+USES_SECRET = '{"type":"record","name":"Uses","fields":[{"name":"s","type":"Secret"}]}'
+
+
+def users_text(names: tuple[str, ...] = NAMES) -> str:
+    cost = Cost(log2_n=4, r=1, p=1)
+    return "\n".join(user_line(name, PasswordHash.of(name, name.encode(), cost)) for name in names) + GRANTS
+
+
+class Caller:
+    """One user's calls; the password is the name."""
+
+    def __init__(self, registry: Registry, name: str) -> None:
+        self._registry = registry
+        token = base64.b64encode(f"{name}:{name}".encode()).decode()
+        self._headers = {"Authorization": f"Basic {token}"} if name else {}
+
+    def __call__(self, method: str, path: str, body: Any = None) -> Answer:
+        return self._registry.call(method, path, body, dict(self._headers))
+
+    def status(self, method: str, path: str, body: Any = None) -> int:
+        return self(method, path, body).status
+
+
+@pytest.fixture(scope="module")
+def registry(registry_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    path = tmp_path_factory.mktemp("access") / "users"
+    path.write_text(users_text())
+    with registry_in_process(registry_database_url, users=UsersFile(path)) as found:
+        root = Caller(found, "root")
+        for subject, text in (
+            ("team-a", STRING),
+            ("shared", NUMBER),
+            ("public", USER_1),
+            ("secret", SECRET),
+            (":.eu:orders", STRING),
+            (":.eu:secret-eu", SECRET),
+        ):
+            assert root.status("POST", f"/subjects/{subject}/versions", {"schema": text}) == 200
+        yield found
+
+
+@pytest.fixture
+def root(registry: Registry) -> Caller:
+    return Caller(registry, "root")
+
+
+@pytest.fixture
+def team(registry: Registry) -> Caller:
+    return Caller(registry, "team")
+
+
+SCHEMA = {"schema": STRING}
+LEVEL = {"compatibility": "NONE"}
+# What root, reader, team, eu, stranger and nobody are answered.
+CALLS = [
+    ("GET", "/", None, (200, 200, 200, 200, 200, 200)),
+    ("GET", "/healthz", None, (200, 200, 200, 200, 200, 200)),
+    ("GET", "/readyz", None, (200, 200, 200, 200, 200, 200)),
+    ("GET", "/schemas/types", None, (200, 200, 200, 200, 200, 200)),
+    ("GET", "/nowhere", None, (404, 404, 404, 404, 404, 404)),
+    ("GET", "/subjects", None, (200, 200, 200, 200, 403, 200)),
+    ("GET", "/subjects/team-a/versions", None, (200, 200, 200, 403, 403, 401)),
+    ("GET", "/subjects/public/versions/1", None, (200, 200, 403, 403, 403, 200)),
+    ("GET", "/subjects/shared/versions/latest/schema", None, (200, 200, 200, 403, 403, 401)),
+    ("GET", "/subjects/:.eu:orders/versions/1", None, (200, 200, 403, 200, 403, 401)),
+    ("GET", "/contexts/.eu/subjects/orders/versions/1", None, (200, 200, 403, 200, 403, 401)),
+    ("GET", "/subjects/:.:team-a/versions", None, (200, 200, 200, 403, 403, 401)),
+    ("GET", "/subjects/%74eam-a/versions", None, (200, 200, 200, 403, 403, 401)),
+    ("POST", "/subjects/team-a/versions", SCHEMA, (200, 403, 200, 403, 403, 401)),
+    ("POST", "/subjects/team-a/versions?force=true", SCHEMA, (200, 403, 403, 403, 403, 401)),
+    ("POST", "/subjects/shared/versions", {"schema": NUMBER}, (200, 403, 403, 403, 403, 401)),
+    ("POST", "/subjects/team-a", SCHEMA, (200, 200, 200, 403, 403, 401)),
+    ("POST", "/compatibility/subjects/team-a/versions", SCHEMA, (200, 200, 200, 403, 403, 401)),
+    ("POST", "/compatibility/subjects/shared/versions/1", SCHEMA, (200, 200, 200, 403, 403, 401)),
+    ("DELETE", "/subjects/team-none", None, (404, 403, 404, 403, 403, 401)),
+    ("DELETE", "/subjects/team-none?permanent=true", None, (404, 403, 403, 403, 403, 401)),
+    ("DELETE", "/subjects/team-a/versions/9", None, (404, 403, 404, 403, 403, 401)),
+    ("DELETE", "/subjects/team-a/versions/9?permanent=TRUE", None, (404, 403, 403, 403, 403, 401)),
+    ("GET", "/config", None, (200, 200, 200, 200, 403, 200)),
+    ("GET", "/config/team-a?defaultToGlobal=true", None, (200, 200, 200, 403, 403, 401)),
+    ("PUT", "/config/team-a", LEVEL, (200, 403, 403, 403, 403, 401)),
+    ("PUT", "/config", {"compatibility": "BACKWARD"}, (200, 403, 403, 403, 403, 401)),
+    ("PUT", "/config/:.eu:", LEVEL, (200, 403, 403, 200, 403, 401)),
+    ("PUT", "/contexts/eu/config", LEVEL, (200, 403, 403, 200, 403, 401)),
+    ("PUT", "/config/:.__GLOBAL:", LEVEL, (200, 403, 403, 403, 403, 401)),
+    ("PUT", "/mode/:.eu:orders", {"mode": "READWRITE"}, (200, 403, 403, 200, 403, 401)),
+    ("PUT", "/mode", {"mode": "READWRITE"}, (200, 403, 403, 403, 403, 401)),
+    ("GET", "/mode", None, (200, 200, 200, 200, 403, 200)),
+    ("GET", "/contexts", None, (200, 200, 200, 200, 403, 200)),
+    ("DELETE", "/contexts/.none", None, (204, 403, 403, 403, 403, 401)),
+    ("DELETE", "/contexts/.eu", None, (422, 403, 403, 422, 403, 401)),
+    ("GET", "/subjects/__GLOBAL/versions", None, (422, 422, 422, 422, 403, 422)),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "statuses"), CALLS)
+def test_who_may_call_what(registry: Registry, method: str, path: str, body: Any, statuses: tuple[int, ...]) -> None:
+    found = tuple(Caller(registry, name).status(method, path, body) for name in (*NAMES, ""))
+    assert found == statuses
+
+
+def test_every_route_has_its_need(tmp_path: Path) -> None:
+    app = create_app(Database(sqlite_url(tmp_path / "registry.db")))
+    routes = {
+        (method, route_label(rule.rule))
+        for rule in app.url_map.iter_rules()
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+    }
+    assert routes == set(NEEDS)
+
+
+def test_refusals_are_answers_of_the_api(registry: Registry) -> None:
+    nobody = Caller(registry, "")("GET", "/subjects/secret/versions")
+    assert nobody.problem == (401, 40101, "Unauthorized: this needs a user and password")
+    assert nobody.headers["WWW-Authenticate"] == 'Basic realm="schema registry", charset="UTF-8"'
+    assert nobody.headers["Content-Type"] == "application/vnd.schemaregistry.v1+json"
+    team = Caller(registry, "team")("DELETE", "/subjects/secret")
+    assert team.problem == (403, 40301, "User:team is denied operation Write on subject secret")
+    assert "WWW-Authenticate" not in team.headers
+
+
+@pytest.mark.parametrize("value", ["Basic cm9vdDp4", "Basic !", "Bearer x", "", "Basic " + "A" * 9000])
+def test_wrong_credentials_are_refused_even_where_none_are_needed(registry: Registry, value: str) -> None:
+    for path in ("/subjects", "/nowhere", "/healthz"):
+        answer = registry.get(path, Authorization=value)
+        assert answer.problem[:2] == (401, 40101)
+        assert "WWW-Authenticate" in answer.headers
+
+
+def test_lists_hold_what_may_be_read(registry: Registry, root: Caller, team: Caller) -> None:
+    assert team("GET", "/subjects").json == ["shared", "team-a"]
+    assert team("GET", "/subjects?limit=1&offset=1").json == ["team-a"]
+    assert Caller(registry, "")("GET", "/subjects").json == ["public"]
+    assert Caller(registry, "eu")("GET", "/subjects").json == [":.eu:orders", ":.eu:secret-eu"]
+    assert set(team("GET", "/subjects").json) < set(root("GET", "/subjects").json)
+    assert {row["subject"] for row in team("GET", "/schemas").json} == {"shared", "team-a"}
+
+
+def schema_id(root: Caller, subject: str) -> int:
+    return int(root("GET", f"/subjects/{subject}/versions/1").json["id"])
+
+
+def test_a_schema_by_id_needs_a_subject_that_uses_it(registry: Registry, root: Caller, team: Caller) -> None:
+    own, secret = schema_id(root, "team-a"), schema_id(root, "secret")
+    for path in ("", "/schema", "/subjects", "/versions"):
+        assert team.status("GET", f"/schemas/ids/{own}{path}") == 200
+        answer = team("GET", f"/schemas/ids/{secret}{path}")
+        assert answer.problem[:2] == (403, 40301)
+        # Naming a subject that one may read, or whose name is a hint only, opens nothing.
+        assert team.status("GET", f"/schemas/ids/{secret}{path}?subject=team-a") == 403
+        assert team.status("GET", f"/schemas/ids/{secret}{path}?subject=secret") == 403
+    assert team.status("GET", "/schemas/ids/99999") == 404
+    guid = root("GET", f"/schemas/ids/{secret}").json["guid"]
+    assert team.status("GET", f"/schemas/guids/{guid}") == 403
+    assert Caller(registry, "eu")("GET", f"/schemas/guids/{guid}/ids").json[0]["context"] == ".eu"
+    assert len(Caller(registry, "eu")("GET", f"/schemas/guids/{guid}/ids").json) == 1
+    assert len(root("GET", f"/schemas/guids/{guid}/ids").json) == 2
+
+
+def test_a_schema_that_gets_a_readable_user_can_be_read(registry: Registry, root: Caller, team: Caller) -> None:
+    text = '{"type":"fixed","name":"F","size":3}'
+    new = root("POST", "/subjects/elsewhere/versions", {"schema": text}).json["id"]
+    assert team.status("GET", f"/schemas/ids/{new}") == 403
+    assert team.status("POST", "/subjects/team-f/versions", {"schema": text}) == 200
+    assert team.status("GET", f"/schemas/ids/{new}") == 200
+    assert team("GET", f"/schemas/ids/{new}/subjects").json == ["team-f"]
+
+
+def test_other_contexts_are_not_searched_for_what_may_not_be_read(registry: Registry, root: Caller) -> None:
+    assert root("GET", "/subjects/orders/versions/1").json["subject"] == ":.eu:orders"
+    assert Caller(registry, "team").status("GET", "/subjects/team-x/versions/1") == 404
+    root("POST", "/subjects/:.eu:team-x/versions", SCHEMA)
+    assert root.status("GET", "/subjects/team-x/versions/1") == 200
+    assert Caller(registry, "team").status("GET", "/subjects/team-x/versions/1") == 404
+    assert Caller(registry, "team").status("POST", "/subjects/team-x", SCHEMA) == 404
+
+
+def test_references_show_what_they_refer_to(root: Caller, team: Caller) -> None:
+    body = {"schema": USES_SECRET, "references": [{"name": "Secret", "subject": "secret", "version": 1}]}
+    for path in (
+        "/subjects/team-b/versions",
+        "/subjects/team-b",
+        "/compatibility/subjects/team-b/versions",
+        "/compatibility/subjects/team-b/versions/1",
+    ):
+        answer = team("POST", path, body)
+        assert answer.problem == (403, 40301, "User:team is denied operation Read on subject secret")
+    assert root.status("POST", "/subjects/team-b/versions", body) == 200
+    shared = {
+        "schema": USES_SECRET.replace("Secret", "Number"),
+        "references": [{"name": "Number", "subject": "shared", "version": 1}],
+    }
+    assert team.status("POST", "/subjects/team-c/versions", shared) == 200
+
+
+def test_references_are_meant_in_the_context_of_the_subject(registry: Registry) -> None:
+    body = {"schema": USES_SECRET, "references": [{"name": "Secret", "subject": "secret-eu", "version": 1}]}
+    eu = Caller(registry, "eu")
+    assert eu.status("POST", "/contexts/eu/subjects/uses/versions", body) == 200
+    body["references"] = [{"name": "Secret", "subject": ":.:secret", "version": 1}]
+    assert eu.status("POST", "/contexts/eu/subjects/uses/versions", body) == 403
+
+
+def test_an_alias_needs_the_rights_on_what_it_stands_for(registry: Registry) -> None:
+    eu = Caller(registry, "eu")
+    assert eu.status("PUT", "/config/:.eu:door", {"alias": "orders"}) == 200
+    assert eu.status("GET", "/subjects/:.eu:door/versions") == 200
+    answer = eu("PUT", "/config/:.eu:door", {"alias": ":.:secret"})
+    assert answer.problem == (403, 40301, "User:eu is denied operation Admin on subject secret")
+    assert eu.status("PUT", "/config/:.eu:door", {"alias": None}) == 200
+
+
+def test_a_body_cannot_be_hidden_by_its_character_set(team: Caller, registry: Registry) -> None:
+    body = {"schema": USES_SECRET, "references": [{"name": "Secret", "subject": "secret", "version": 1}]}
+    token = base64.b64encode(b"team:team").decode()
+    answer = registry.call(
+        "POST",
+        "/subjects/team-b",
+        json.dumps(body).encode("utf-16"),
+        {"Authorization": f"Basic {token}", "Content-Type": "application/json; charset=utf-16"},
+    )
+    assert answer.status == 403
+
+
+def test_without_users_everybody_may_do_everything(tmp_path: Path) -> None:
+    with registry_in_process(sqlite_url(tmp_path / "registry.db")) as registry:
+        assert Caller(registry, "nobody").status("PUT", "/config", LEVEL) == 200

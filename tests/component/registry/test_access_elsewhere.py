@@ -1,0 +1,101 @@
+"""What somebody may do with other subjects than the one in the path, which the registry also looks at."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.users import user_line
+from registry_calls import STRING, Answer, Registry, registry_in_process
+
+GRANTS = """
+grant root admin *
+grant reader read *
+grant reader write team-*
+grant team write team-*
+grant team read shared*
+grant team read :.eu:team-*
+"""
+NUMBER = '{"type":"record","name":"Number","fields":[{"name":"n","type":"int"}]}'
+SECRET = '{"type":"record","name":"Number","fields":[{"name":"s","type":"string"}]}'
+USES = '{"type":"record","name":"Uses","fields":[{"name":"x","type":"Number"}]}'
+TAGS = {"tagsToAdd": [{"schemaEntity": {"entityPath": "Number", "entityType": "sr_record"}, "tags": ["PII"]}]}
+
+
+class Callers:
+    """Calls in the name of a user, whose password is the name."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def __call__(self, name: str, method: str, path: str, body: Any = None) -> Answer:
+        token = base64.b64encode(f"{name}:{name}".encode()).decode()
+        return self._registry.call(method, path, body, {"Authorization": f"Basic {token}"})
+
+    def register(self, subject: str, text: str, *references: tuple[str, str]) -> int:
+        listed = [{"name": name, "subject": other, "version": 1} for name, other in references]
+        answer = self("root", "POST", f"/subjects/{subject}/versions", {"schema": text, "references": listed})
+        assert answer.status == 200, answer.text
+        return int(answer.json["id"])
+
+
+@pytest.fixture(scope="module")
+def call(registry_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callers]:
+    cost = Cost(log2_n=4, r=1, p=1)
+    users = [user_line(name, PasswordHash.of(name, name.encode(), cost)) for name in ("root", "reader", "team")]
+    path = tmp_path_factory.mktemp("access") / "users"
+    path.write_text("\n".join(users) + GRANTS)
+    with registry_in_process(registry_database_url, users=UsersFile(path)) as registry:
+        yield Callers(registry)
+
+
+@pytest.mark.parametrize("name", ["team", "reader"])
+def test_tags_are_not_changed_in_another_context_than_the_path_names(call: Callers, name: str) -> None:
+    call.register(":.eu:team-tagged", NUMBER)
+    assert call(name, "GET", "/subjects/team-tagged/versions/1").status == 200
+    assert call(name, "POST", "/subjects/team-tagged/versions/1/tags", TAGS).problem[:2] == (404, 40401)
+    assert call("root", "GET", "/subjects/:.eu:team-tagged/versions").json == [1]
+
+
+def test_the_subject_that_an_id_is_asked_for_with_is_told_to_its_readers_alone(call: Callers) -> None:
+    schema_id = call.register("team-a", STRING)
+    call.register("hidden", STRING)
+    assert call("reader", "GET", f"/schemas/ids/{schema_id}?subject=hidden").json["subject"] == "hidden"
+    assert call("team", "GET", f"/schemas/ids/{schema_id}?subject=team-a").json["subject"] == "team-a"
+    with_hidden = call("team", "GET", f"/schemas/ids/{schema_id}?subject=hidden").json
+    assert with_hidden == call("team", "GET", f"/schemas/ids/{schema_id}?subject=nowhere").json
+
+
+def test_whether_a_subject_has_an_id_is_told_to_its_readers_alone(call: Callers) -> None:
+    schema_id = call.register(":.eu:hidden", SECRET)
+    for path in ("", "/schema", "/subjects", "/versions"):
+        there, nowhere = (
+            call("team", "GET", f"/schemas/ids/{schema_id}{path}?subject=:.eu:{name}").problem
+            for name in ("hidden", "nowhere")
+        )
+        assert there == nowhere
+
+
+def test_the_schemas_that_refer_to_a_version_are_those_that_may_be_read(call: Callers) -> None:
+    call.register("shared-1", NUMBER)
+    hidden_id = call.register("hidden-user", USES, ("Number", "shared-1"))
+    own_id = call.register("team-user", USES.replace("Uses", "Own"), ("Number", "shared-1"))
+    path = "/subjects/shared-1/versions/1/referencedby"
+    assert call("root", "GET", path).json == [hidden_id, own_id]
+    assert call("team", "GET", path).json == [own_id]
+
+
+@pytest.mark.parametrize("path", ["/subjects/team-door/versions", "/subjects/team-door"])
+def test_references_through_an_alias_need_to_be_read_where_they_are_found(call: Callers, path: str) -> None:
+    call.register("shared", NUMBER)
+    call.register(":.eu:shared", SECRET)
+    call.register(":.eu:orders", STRING)
+    assert call("root", "PUT", "/config/team-door", {"alias": ":.eu:orders"}).status == 200
+    assert call("root", "PUT", "/config/:.eu:orders", {"compatibility": "NONE"}).status == 200
+    body = {"schema": USES, "references": [{"name": "Number", "subject": "shared", "version": 1}]}
+    assert call("team", "POST", path, body).problem[:2] == (403, 40301)

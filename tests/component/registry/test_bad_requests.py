@@ -1,0 +1,239 @@
+"""Requests that no client should send: always an answer of the API, never a server error, never HTML."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+
+import pytest
+
+from registry_calls import CONTENT_TYPE, STRING, Registry
+
+MEGABYTE = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def registry(registry_url: str) -> Registry:
+    return Registry(registry_url)
+
+
+def with_schema(**more: object) -> bytes:
+    return json.dumps({"schema": STRING, **more}).encode()
+
+
+def as_schema(text: str) -> bytes:
+    return json.dumps({"schema": text}).encode()
+
+
+BODIES = {
+    "empty": (b"", 422),
+    "null": (b"null", 422),
+    "array": (b"[]", 400),
+    "text": (b'"x"', 400),
+    "cut off": (b'{"schema":', 400),
+    "NUL byte": (b'{"schema":"\x00"}', 400),
+    "invalid UTF-8": (b'{"schema":"\xff\xfe"}', 400),
+    "byte order mark": (b"\xef\xbb\xbf{}", 400),
+    "lone surrogate": (b'{"schema":"\\ud800"}', 400),
+    "deep array": (b"[" * 15_000, 400),
+    "deep object": (b'{"a":' * 15_000, 400),
+    "deeper array": (b"[" * 200_000, 422),
+    "a quotation without end": (b'{"schema":"' + b'\\"' * MEGABYTE, 400),
+    "a million empty references": (b'{"references":[' + b"{}," * 1_000_000 + b"{}]}", 422),
+    "a million properties": (b'{"metadata":{"properties":{' + b'"a":"",' * 500_000 + b'"a":""}}}', 422),
+    "long number": (b'{"version":' + b"9" * 5000 + b"}", 400),
+    "NaN": (b'{"version":NaN}', 400),
+    "schema is an object": (b'{"schema":{"type":"string"}}', 400),
+    "schema is a number": (b'{"schema":5}', 400),
+    "references are an object": (with_schema(references={}), 400),
+    "reference is null": (with_schema(references=[None]), 400),
+    "reference is empty": (with_schema(references=[{}]), 400),
+    "reference has a huge version": (with_schema(references=[{"name": "a", "subject": "b", "version": 10**20}]), 400),
+    "reference has a NUL": (with_schema(references=[{"name": "a\0", "subject": "b", "version": 1}]), 400),
+    "reference to nothing": (with_schema(references=[{"name": "a", "subject": "b", "version": 1}]), 422),
+    "metadata is a number": (with_schema(metadata=5), 400),
+    "property is a list": (with_schema(metadata={"properties": {"a": []}}), 400),
+    "type is a number": (with_schema(schemaType=5), 400),
+    "version is text": (with_schema(version="x"), 400),
+    "id is a list": (with_schema(id=[]), 400),
+    "schema is NUL": (as_schema("\0"), 422),
+    "schema nests deeply": (as_schema("[" * 100_000), 422),
+    "types nest deeply": (as_schema('{"type":"array","items":' * 5000 + '"int"' + "}" * 5000), 422),
+    "property nests deeply": (as_schema('{"type":"string","p":' + "[" * 900 + "]" * 900 + "}"), 422),
+    "property is a huge number": (as_schema('{"type":"string","p":' + "9" * 6000 + "}"), 422),
+    "property is infinite": (as_schema('{"type":"string","p":1e999}'), 422),
+    "a key twice in the schema": (as_schema('{"type":"string","type":"int"}'), 422),
+    "a megabyte with a mistake at its end": (as_schema('{"type":"string","p":"' + "x" * MEGABYTE + '"'), 422),
+    "5,000 references": (with_schema(references=[{"name": "a", "subject": "b", "version": 1}] * 5_000), 422),
+    "90,000 references": (with_schema(references=[{"name": "a", "subject": "b", "version": 1}] * 90_000), 422),
+    "text where a list of references is": (with_schema(references="x" * MEGABYTE), 400),
+    "many union branches of one name": (as_schema("[" + '"int",' * 100_000 + '"int"]'), 422),
+    "too large": (as_schema("x" * (5 * MEGABYTE)), 422),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_bodies(registry: Registry, name: str) -> None:
+    body, status = BODIES[name]
+    assert registry.call("POST", "/subjects/bad/versions", body).problem[0] == status
+    for path in ("/subjects/bad", "/compatibility/subjects/bad/versions"):
+        assert 400 <= registry.call("POST", path, body).problem[0] < 500
+    assert registry.get("/subjects/bad/versions?deleted=true").problem[1] == 40401
+
+
+def test_errors_in_a_body_name_the_place(registry: Registry) -> None:
+    answer = registry.call("POST", "/subjects/bad/versions", with_schema(references=[{"name": "a", "subject": 5}]))
+    assert answer.problem == (400, 400, "references.0.subject: Not a valid string. Found a number.")
+    cut_off = registry.call("POST", "/subjects/bad/versions", b'{"schema":\n }')
+    assert cut_off.problem[2].endswith("line 2, column 2")
+
+
+TOO_LARGE = {
+    "the body has more than 4194304 bytes, registry.request_bytes_max": as_schema("x" * (5 * MEGABYTE)),
+    "the schema has 3145728 characters; at most 2097152 are taken, half of registry.request_bytes_max": as_schema(
+        "x" * (3 * MEGABYTE)
+    ),
+    "the body has more than 20000 JSON values beside the schema's own": with_schema(references=[{}] * 20_000),
+}
+
+
+@pytest.mark.parametrize("reason", TOO_LARGE)
+def test_what_is_too_large_has_its_own_code_and_names_the_bound(registry: Registry, reason: str) -> None:
+    body = TOO_LARGE[reason]
+    sentence = f"Register operation failed because schema is too large: {reason}"
+    assert registry.call("POST", "/subjects/bad/versions", body).problem == (422, 42209, sentence)
+    for path in ("/subjects/bad", "/compatibility/subjects/bad/versions"):
+        assert registry.call("POST", path, body).problem == (413, 413, f"HTTP 413 Request Entity Too Large: {reason}")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"compatibility":5}', b'{"compatibility":"x\\u0000"}', b'{"normalize":"maybe"}', b'{"normalize":{}}', b"[]"],
+)
+def test_configuration_bodies(registry: Registry, body: bytes) -> None:
+    assert 400 <= registry.call("PUT", "/config/bad", body).problem[0] < 500
+
+
+PATHS = [
+    "/subjects/'%3B%20DROP%20TABLE%20subjects%3B--/versions",
+    "/subjects/a'%20OR%20'1'='1/versions/1",
+    "/subjects/%25/versions",
+    "/subjects/" + "x" * 5_000 + "/versions/1",
+    "/schemas/ids/-2147483649",
+    "/schemas/ids/2147483648/versions",
+    "/schemas/guids/%00",
+    "/schemas/guids/" + "f" * 5_000,
+    "/subjects/../../etc/passwd",
+    "/subjects/%2e%2e/versions",
+    "/subjects/..%2f..%2fetc/versions",
+    "/subjects/%zz/versions",
+    "/subjects/%ff%fe/versions",
+    "/subjects/a%00b/versions/1",
+    "/config/%00",
+    "/config/%ff",
+    "/mode/%00",
+    "/schemas/ids/" + "9" * 6000,
+    "/schemas/ids/1?subject=%00&format=%ff",
+    "/schemas/ids/%C2%B2",
+    "/subjects/x/versions/%C2%B2",
+    "/subjects/" + "x" * 50_000 + "/versions",
+    "/contexts/.x/subject",
+    "/%2e%2e",
+    "/subjects" + "/" * 1000,
+]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=range(len(PATHS)))
+@pytest.mark.parametrize("method", ["GET", "DELETE", "FOO"])
+def test_paths(registry: Registry, method: str, path: str) -> None:
+    assert 400 <= registry.call(method, path).problem[0] < 500
+
+
+@pytest.mark.parametrize(
+    "query", ["offset=-1&limit=" + "9" * 30, "offset=x&limit=%00", "subjectPrefix=%00%ff", "=&&=?"]
+)
+def test_queries(registry: Registry, query: str) -> None:
+    assert registry.get(f"/subjects?{query}").status == 200
+    assert registry.get(f"/schemas?{query}").status == 200
+
+
+def raw(registry: Registry, request: bytes) -> tuple[int, str]:
+    """Sends bytes that no HTTP client would and reads the one answer: its status and body."""
+    with socket.create_connection((registry.host, registry.port), timeout=60) as connection:
+        connection.sendall(request)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+            head, _, body = answer.partition(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+            if length and len(body) >= int(length[1]):
+                break
+    assert not body or f"content-type: {CONTENT_TYPE}".encode() in head.lower()
+    return int(head.split()[1]), body.decode()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"\x00\x01\x02\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"GET /a b HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nBad Header: y\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"y" * 1_000_000 + b"\r\n\r\n", 431),
+        (b"POST /subjects/bad HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n", 400),
+        (b"POST /subjects/bad HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n", 400),
+        (
+            b"POST /subjects/bad HTTP/1.1\r\nHost: x\r\nContent-Type: a/b;c=\xff\r\nContent-Length: 0\r\n\r\n",
+            415,
+        ),
+    ],
+)
+def test_requests_that_are_not_http(registry: Registry, request_bytes: bytes, status: int) -> None:
+    # What the server itself refuses never reaches the application; it has a status and nothing else.
+    found, body = raw(registry, request_bytes)
+    assert found == status
+    assert not body or json.loads(body)["error_code"] == status
+
+
+@pytest.mark.parametrize("charset", ["nope", "hex", "zlib", "rot13", "undefined", "utf-16", "a\tb"])
+def test_character_sets(registry: Registry, charset: str) -> None:
+    headers = {"Content-Type": f"application/json; charset={charset}"}
+    assert registry.call("POST", "/subjects/bad/versions", b"{}x", headers).problem[0] == 400
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape"])
+def test_pythons_own_codecs_are_no_character_sets(registry: Registry, charset: str) -> None:
+    headers = {"Content-Type": f"application/json; charset={charset}"}
+    # The first would take an hour for it.
+    body = b"a" * MEGABYTE + b"-" + b"a9" * MEGABYTE
+    assert registry.call("POST", "/subjects/bad/versions", body, headers).problem[0] == 400
+    assert registry.call("POST", "/subjects/bad/versions", b"{}", headers).problem[0] == 400
+
+
+def test_large_schemas_are_schemas(registry: Registry) -> None:
+    names = ",".join(f'{{"name":"f{number}","type":"int"}}' for number in range(5_000))
+    for number, text in enumerate(
+        (
+            json.dumps({"type": "record", "name": "R", "doc": "x" * MEGABYTE, "fields": []}),
+            f'{{"type":"record","name":"R","fields":[{names}]}}',
+            json.dumps({"type": "enum", "name": "E", "symbols": [f"s{number}" for number in range(10_000)]}),
+        )
+    ):
+        schema_id = registry.registered(f"large-{number}", text)
+        assert json.loads(registry.get(f"/schemas/ids/{schema_id}").json["schema"]) == json.loads(text)
+
+
+def test_of_a_key_twice_in_a_body_the_last_counts(registry: Registry) -> None:
+    body = b'{"schema":"\\"nothing\\"","schema":"\\"string\\""}'
+    assert registry.call("POST", "/subjects/twice/versions", body).status == 200
+
+
+def test_commas_and_brackets_in_texts_are_not_values(registry: Registry) -> None:
+    text = json.dumps({"type": "fixed", "name": "F", "size": 1, "doc": '[{,"\\' * 20_000})
+    assert registry.registered("commas", text)
+
+
+def test_it_still_works(registry: Registry) -> None:
+    assert registry.registered("good", STRING) > 0

@@ -1,0 +1,447 @@
+"""The REST API over HTTP: what clients of the Confluent Schema Registry rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.version import VERSION
+from registry_calls import (
+    CONTENT_TYPE,
+    STRING,
+    USER_1,
+    USER_2,
+    USER_INCOMPATIBLE,
+    Registry,
+)
+
+
+@pytest.fixture
+def restored_level(registry: Registry) -> Iterator[None]:
+    yield
+    registry.delete("/config")
+
+
+def test_register_answers_with_id_and_version(registry: Registry, subject: str) -> None:
+    answer = registry.register(subject, ' { "type" : "string" } ')
+    assert answer.status == 200
+    assert list(answer.json) == ["id", "version", "guid", "schemaType", "schema", "ts", "deleted"]
+    assert answer.json["schema"] == STRING
+    assert answer.json["guid"] == "095d71cf-1255-6b9d-5e33-0ad575b3df5d"
+    assert answer.json["version"] == 1
+
+
+def test_the_same_schema_has_one_id_under_every_subject(registry: Registry, subject: str) -> None:
+    first = registry.registered(f"{subject}-a", USER_1)
+    assert registry.registered(f"{subject}-b", USER_1) == first
+    assert registry.registered(f"{subject}-a", USER_1) == first
+    assert registry.get(f"/subjects/{subject}-a/versions").json == [1]
+    users = registry.get(f"/schemas/ids/{first}/versions").json
+    assert {"subject": f"{subject}-a", "version": 1} in users
+    assert {"subject": f"{subject}-b", "version": 1} in users
+    assert {f"{subject}-a", f"{subject}-b"} <= set(registry.get(f"/schemas/ids/{first}/subjects").json)
+
+
+def test_a_schema_that_differs_only_in_writing_is_the_same_version(registry: Registry, subject: str) -> None:
+    written = '{"type":"fixed","name":"F","size":4,"b":1,"a":2}'
+    again = '{"a":2,"size":4,"b":1,"name":"F","type":"fixed"}'
+    first = registry.register(subject, written).json
+    assert registry.register(subject, again).json == first
+    assert registry.call("POST", f"/subjects/{subject}", {"schema": again}).json["version"] == 1
+
+
+def test_versions_and_views(registry: Registry, subject: str) -> None:
+    first = registry.registered(subject, USER_1)
+    second = registry.registered(subject, USER_2)
+    assert registry.get(f"/subjects/{subject}/versions/").json == [1, 2]
+    one = registry.get(f"/subjects/{subject}/versions/1").json
+    assert list(one) == ["subject", "version", "id", "guid", "schemaType", "schema", "ts", "deleted"]
+    assert (one["subject"], one["version"], one["id"], one["schema"]) == (subject, 1, first, USER_1)
+    for latest in ("latest", "-1"):
+        assert registry.get(f"/subjects/{subject}/versions/{latest}").json["id"] == second
+    assert registry.get(f"/subjects/{subject}/versions/2/schema").text == USER_2
+    assert registry.get(f"/schemas/ids/{second}").json["schema"] == USER_2
+    assert registry.get(f"/schemas/ids/{second}/schema").text == USER_2
+    named = registry.get(f"/schemas/ids/{second}?subject={subject}&fetchMaxId=true").json
+    assert (named["subject"], named["version"]) == (subject, 2)
+    assert named["maxId"] >= second
+    assert registry.get("/schemas/types").json == ["AVRO"]
+    listed = registry.get(f"/schemas?subjectPrefix={subject}&latestOnly=true").json
+    assert [(item["subject"], item["version"]) for item in listed] == [(subject, 2)]
+
+
+def test_subjects_are_listed_by_prefix_and_page(registry: Registry, subject: str) -> None:
+    for name in ("b", "a", "C"):
+        registry.registered(f"{subject}.{name}", STRING)
+    assert registry.get(f"/subjects?subjectPrefix={subject}.").json == [f"{subject}.{name}" for name in ("C", "a", "b")]
+    assert registry.get(f"/subjects?subjectPrefix=:*:{subject}.&offset=1&limit=1").json == [f"{subject}.a"]
+    assert registry.get(f"/subjects?subjectPrefix={subject}.c").json == []
+    assert f"{subject}.a" in registry.get("/subjects").json
+
+
+@pytest.mark.parametrize("encoded", ["a%2Fb", "%C3%A4%20%3F", "a+b", "%25", "..%2f..", "a%3Ab", "%2A", "x" * 1300])
+def test_any_character_in_a_subject(registry: Registry, encoded: str) -> None:
+    from urllib.parse import unquote
+
+    schema_id = registry.registered(encoded, STRING)
+    assert unquote(encoded) in registry.get("/subjects").json
+    assert registry.get(f"/subjects/{encoded}/versions/1").json["id"] == schema_id
+    assert registry.call("PUT", f"/config/{encoded}", {"compatibility": "full"}).json == {"compatibility": "FULL"}
+    assert registry.delete(f"/subjects/{encoded}").json == [1]
+    assert registry.delete(f"/subjects/{encoded}?permanent=true").json == [1]
+
+
+def test_lookup_tells_unknown_subject_from_unknown_schema(registry: Registry, subject: str) -> None:
+    body = {"schema": USER_1}
+    assert registry.call("POST", f"/subjects/{subject}", body).problem == (
+        404,
+        40401,
+        f"Subject '{subject}' not found.",
+    )
+    registry.registered(subject, STRING)
+    assert registry.call("POST", f"/subjects/{subject}", body).problem == (404, 40403, "Schema not found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/subjects/none/versions", (404, 40401, "Subject 'none' not found.")),
+        ("GET", "/subjects/none/versions/1", (404, 40401, "Subject 'none' not found.")),
+        ("GET", "/subjects/none/versions/1/referencedby", (404, 40401, "Subject 'none' not found.")),
+        ("DELETE", "/subjects/none", (404, 40401, "Subject 'none' not found.")),
+        ("DELETE", "/subjects/none/versions/1", (404, 40401, "Subject 'none' not found.")),
+        ("GET", "/schemas/ids/999999", (404, 40403, "Schema 999999 not found")),
+        ("GET", "/schemas/ids/-1", (404, 40403, "Schema -1 not found")),
+        ("GET", "/schemas/ids/999999/subjects", (404, 40403, "Schema not found")),
+        ("GET", "/schemas/ids/999999/versions", (404, 40403, "Schema not found")),
+        ("GET", "/schemas/ids/number", (404, 404, "HTTP 404 Not Found")),
+        ("GET", "/schemas/ids/99999999999", (404, 404, "HTTP 404 Not Found")),
+        ("GET", "/config/none", (404, 40408, "Subject 'none' does not have subject-level compatibility configured")),
+        ("DELETE", "/config/none", (404, 40401, "Subject 'none' not found.")),
+        ("GET", "/mode/none", (404, 40409, "Subject 'none' does not have subject-level mode configured")),
+        ("GET", "/nothing/here", (404, 404, "HTTP 404 Not Found")),
+        ("PUT", "/subjects", (405, 405, "HTTP 405 Method Not Allowed")),
+        ("GET", "/subjects/%00/versions", (422, 42208, "The specified subject '\x00' is not a valid.")),
+        ("GET", "/subjects/:.other:s/versions", (404, 40401, "Subject ':.other:s' not found.")),
+    ],
+)
+def test_problems(registry: Registry, method: str, path: str, expected: tuple[int, int, str]) -> None:
+    assert registry.call(method, path).problem == expected
+
+
+@pytest.mark.parametrize("version", ["0", "-2", "2147483648", "9" * 400, "one", "%20", "1.0"])
+def test_version_ids_that_are_none(registry: Registry, version: str) -> None:
+    status, code, message = registry.get(f"/subjects/none/versions/{version}").problem
+    assert (status, code) == (422, 42202)
+    assert message.endswith('Allowed values are between [1, 2^31-1] and the string "latest"')
+
+
+def test_unknown_version(registry: Registry, subject: str) -> None:
+    registry.registered(subject, STRING)
+    for method, suffix in (("GET", ""), ("DELETE", ""), ("GET", "/schema"), ("GET", "/referencedby")):
+        answer = registry.call(method, f"/subjects/{subject}/versions/7{suffix}")
+        assert answer.problem == (404, 40402, "Version 7 not found.")
+
+
+def test_refused_schemas(registry: Registry, subject: str) -> None:
+    assert registry.register(subject, "").problem == (422, 42201, "Empty schema")
+    assert registry.call("POST", f"/subjects/{subject}/versions", {}).problem == (422, 42201, "Empty schema")
+    wrong_type = registry.register(subject, STRING, schemaType="JSON")
+    assert wrong_type.problem == (422, 42201, "Invalid schema type JSON")
+    malformed = '{"type":"record","name":"R","fields":[\n  {"name":"f","type":"strin"}]}'
+    status, code, message = registry.register(subject, malformed).problem
+    assert (status, code) == (422, 42201)
+    assert message.startswith("Invalid schema of type AVRO, details: Invalid schema {subject=")
+    assert "line 2, column 22: " in message
+    assert "strin" in message
+    bad_default = '{"type":"record","name":"R","fields":[{"name":"f","type":"int","default":"x"}]}'
+    assert registry.register(subject, bad_default).problem[:2] == (422, 42201)
+    assert registry.register("__GLOBAL", STRING).problem == (
+        422,
+        42208,
+        "The specified subject '__GLOBAL' is not a valid.",
+    )
+    assert registry.register(subject, STRING, version=5).problem == (
+        422,
+        42201,
+        "Version is not one more than previous version",
+    )
+    assert registry.register(subject, STRING, id=7).problem == (
+        422,
+        42205,
+        f"Subject {subject} in context . is not in import mode",
+    )
+    assert registry.get(f"/subjects/{subject}/versions").problem[1] == 40401
+
+
+def test_incompatible_schema_is_refused_with_reasons(registry: Registry, subject: str) -> None:
+    registry.registered(subject, USER_1)
+    status, code, message = registry.register(subject, USER_INCOMPATIBLE).problem
+    assert (status, code) == (409, 40901)
+    assert message.startswith(
+        f'Schema being registered is incompatible with an earlier schema for subject "{subject}", details: '
+        "[{errorType:'READER_FIELD_MISSING_DEFAULT_VALUE', description:'The field 'age' at path '/fields/1'"
+    )
+    assert message.endswith("{validateFields: 'false', compatibility: 'BACKWARD'}]")
+    assert "{oldSchemaVersion: 1}" in message
+    assert registry.get(f"/subjects/{subject}/versions").json == [1]
+
+
+def test_compatibility_checks(registry: Registry, subject: str) -> None:
+    path = f"/compatibility/subjects/{subject}/versions"
+    wanted, wrong = {"schema": USER_2}, {"schema": USER_INCOMPATIBLE}
+    for target in (path, f"{path}/", f"{path}/latest"):
+        assert registry.call("POST", target, wanted).json == {"is_compatible": True}
+    assert registry.call("POST", f"{path}/1", wanted).problem == (404, 40402, "Version 1 not found.")
+    registry.registered(subject, USER_1)
+    for target in (path, f"{path}/latest", f"{path}/-1", f"{path}/1"):
+        assert registry.call("POST", target, wanted).json == {"is_compatible": True}
+        assert registry.call("POST", f"{target}?verbose=True", wanted).json == {"is_compatible": True, "messages": []}
+        assert registry.call("POST", target, wrong).json == {"is_compatible": False}
+        messages = registry.call("POST", f"{target}?verbose=true", wrong).json["messages"]
+        assert messages[0].startswith("{errorType:'READER_FIELD_MISSING_DEFAULT_VALUE'")
+    assert registry.call("POST", path, {"schema": "{"}).problem[:2] == (422, 42201)
+    verbose = registry.call("POST", f"{path}?verbose=true", {"schema": "{"}).json
+    assert verbose["is_compatible"] is False
+    assert "line 1" in verbose["messages"][0]
+
+
+def test_transitive_level_looks_at_all_versions(registry: Registry, subject: str) -> None:
+    fields = '{"type":"record","name":"R","fields":[%s]}'
+    one = fields % '{"name":"a","type":"int"}'
+    two = fields % ""
+    three = fields % '{"name":"a","type":"string","default":""}'
+    registry.registered(subject, one)
+    registry.registered(subject, two)
+    path = f"/compatibility/subjects/{subject}/versions"
+    assert registry.call("POST", path, {"schema": three}).json == {"is_compatible": True}
+    registry.call("PUT", f"/config/{subject}", {"compatibility": "backward_transitive"})
+    assert registry.call("POST", path, {"schema": three}).json == {"is_compatible": False}
+    assert registry.call("POST", f"{path}/2", {"schema": three}).json == {"is_compatible": True}
+    assert registry.register(subject, three).problem[:2] == (409, 40901)
+    registry.call("PUT", f"/config/{subject}", {"compatibility": "NONE"})
+    registry.registered(subject, three)
+
+
+@pytest.mark.usefixtures("restored_level")
+def test_configuration(registry: Registry, subject: str) -> None:
+    own = f"/config/{subject}"
+    assert registry.get("/config").json == {"compatibilityLevel": "BACKWARD"}
+    assert registry.get(f"{own}?defaultToGlobal=true").json == {"compatibilityLevel": "BACKWARD"}
+    assert registry.call("PUT", "/config", {"compatibility": "full_transitive"}).json == {
+        "compatibility": "FULL_TRANSITIVE"
+    }
+    assert registry.get("/config/").json == {"compatibilityLevel": "FULL_TRANSITIVE"}
+    assert registry.get(f"{own}?defaultToGlobal=TRUE").json == {"compatibilityLevel": "FULL_TRANSITIVE"}
+    assert registry.call("PUT", own, {"compatibility": "NONE"}).json == {"compatibility": "NONE"}
+    # What a request leaves out stays, what it gives as null goes.
+    assert registry.call("PUT", own, {"normalize": True}).json == {"normalize": True}
+    assert registry.get(own).json == {"normalize": True, "compatibilityLevel": "NONE"}
+    registry.call("PUT", own, {"normalize": None})
+    assert registry.get(own).json == {"compatibilityLevel": "NONE"}
+    for level in ("SIDEWAYS", ""):
+        status, code, message = registry.call("PUT", own, {"compatibility": level}).problem
+        assert (status, code) == (422, 42203)
+        assert message.startswith("Invalid compatibility level. Valid values are none, backward, ")
+    assert registry.delete(own).json == {"compatibilityLevel": "NONE"}
+    assert registry.get(own).problem[1] == 40408
+    assert registry.delete("/config").json == {"compatibilityLevel": "FULL_TRANSITIVE"}
+    assert registry.get("/config").json == {"compatibilityLevel": "BACKWARD"}
+
+
+def test_normalization_by_query_and_by_configuration(registry: Registry, subject: str) -> None:
+    written = '{"type":"fixed","name":"F","size":4,"b":1,"a":2}'
+    normal = '{"type":"fixed","name":"F","size":4,"a":2,"b":1}'
+    assert registry.register(f"{subject}-plain", written).json["schema"] == written
+    assert registry.register(f"{subject}-query", written, "?normalize=true").json["schema"] == normal
+    registry.call("PUT", f"/config/{subject}-config", {"normalize": True})
+    assert registry.register(f"{subject}-config", written).json["schema"] == normal
+
+
+def test_references(registry: Registry, subject: str) -> None:
+    target, user = f"{subject}-target", f"{subject}-user"
+    registry.registered(target, '{"type":"fixed","name":"Id","namespace":"n","size":4}')
+    text = '{"type":"record","name":"R","fields":[{"name":"id","type":"n.Id"}]}'
+    reference = {"name": "n.Id", "subject": target, "version": 1}
+    missing = registry.register(user, text, references=[{**reference, "version": 9}])
+    assert missing.problem[:2] == (422, 42201)
+    assert f'No schema reference found for subject "{target}" and version 9' in missing.problem[2]
+    schema_id = registry.registered(user, text, references=[reference])
+    assert registry.get(f"/schemas/ids/{schema_id}").json["references"] == [reference]
+    resolved = registry.get(f"/schemas/ids/{schema_id}?format=resolved").json["schema"]
+    assert '"size":4' in resolved
+    # Written in one piece it is the same schema, and "latest" becomes a number.
+    assert registry.call("POST", f"/subjects/{user}", {"schema": resolved}).json["id"] == schema_id
+    assert registry.registered(user, text, references=[{**reference, "version": -1}]) == schema_id
+    assert registry.get(f"/subjects/{target}/versions/1/referencedby").json == [schema_id]
+    refused = (
+        422,
+        42206,
+        f"One or more references exist to the schema {{magic=1,keytype=SCHEMA,subject={target},version=1}}.",
+    )
+    assert registry.delete(f"/subjects/{target}/versions/1").problem == refused
+    assert registry.delete(f"/subjects/{target}").problem == refused
+    assert registry.delete(f"/subjects/{user}").json == [1]
+    assert registry.get(f"/subjects/{target}/versions/1/referencedby").json == []
+    assert registry.delete(f"/subjects/{target}").json == [1]
+    # A schema that is deleted softly may come back, so it still holds what it refers to.
+    assert registry.delete(f"/subjects/{target}?permanent=true").problem == refused
+    assert registry.delete(f"/subjects/{user}?permanent=true").json == [1]
+    assert registry.delete(f"/subjects/{target}?permanent=true").json == [1]
+
+
+def test_metadata(registry: Registry, subject: str) -> None:
+    labelled = registry.register(subject, STRING, metadata={"properties": {"owner": "x"}}).json
+    assert labelled["guid"] == "78aed40f-c3de-ffc7-4e70-adae86c555e4"
+    assert labelled["metadata"] == {"properties": {"owner": "x"}}
+    # A request without metadata takes what is there; other metadata is another version.
+    assert registry.register(subject, STRING).json == labelled
+    assert registry.call("POST", f"/subjects/{subject}", {"schema": STRING}).json["id"] == labelled["id"]
+    other = registry.register(subject, STRING, metadata={"properties": {"owner": "y"}}).json
+    assert (other["version"], other["id"] == labelled["id"]) == (2, False)
+    changed = registry.call("POST", f"/subjects/{subject}/versions", {"metadata": {"properties": {"owner": "z"}}}).json
+    assert (changed["version"], changed["schema"]) == (3, STRING)
+    assert registry.register(subject, '"bytes"').json["metadata"] == {"properties": {"owner": "z"}}
+
+
+def test_deleting_a_version(registry: Registry, subject: str) -> None:
+    first, second = registry.registered(subject, USER_1), registry.registered(subject, USER_2)
+    path = f"/subjects/{subject}/versions"
+    assert registry.delete(f"{path}/1?permanent=true").problem == (
+        404,
+        40407,
+        f"Subject '{subject}' Version 1 was not deleted first before being permanently deleted",
+    )
+    assert registry.get(f"/schemas/ids/{first}?subject={subject}").json["deleted"] is False
+    assert registry.delete(f"{path}/1").json == 1
+    assert registry.delete(f"{path}/1").problem == (
+        404,
+        40406,
+        f"Subject '{subject}' Version 1 was soft deleted.Set permanent=true to delete permanently",
+    )
+    assert registry.get(path).json == [2]
+    assert registry.get(f"{path}?deleted=true").json == [1, 2]
+    assert registry.get(f"{path}?deletedOnly=true&deleted=true").json == [1]
+    assert registry.get(f"{path}/1").problem == (404, 40402, "Version 1 not found.")
+    assert registry.get(f"{path}/1?deleted=true").json["deleted"] is True
+    assert registry.get(f"/schemas/ids/{first}?subject={subject}").json["deleted"] is True
+    assert registry.delete(f"{path}/latest").json == 2
+    assert registry.delete(f"{path}/latest").problem == (404, 40402, "Version -1 not found.")
+    assert registry.get(path).problem[1] == 40401
+    assert registry.delete(f"{path}/2?permanent=true").json == 2
+    assert registry.get(f"{path}?deleted=true").json == [1]
+    assert registry.get(f"/schemas/ids/{second}/versions").status in (200, 404)
+
+
+def test_version_numbers_after_deletes(registry: Registry, subject: str) -> None:
+    texts = ['"string"', '"bytes"', '{"type":"bytes","n":3}', '{"type":"bytes","n":4}']
+    path = f"/subjects/{subject}/versions"
+    registry.registered(subject, texts[0])
+    registry.registered(subject, texts[1])
+    registry.delete(f"{path}/2")
+    # Not used again while it is only deleted softly …
+    assert registry.register(subject, texts[2]).json["version"] == 3
+    for version in (2, 3):
+        registry.delete(f"{path}/{version}")
+        registry.delete(f"{path}/{version}?permanent=true")
+    # … but once the top ones are gone for good, and from 1 when the subject is.
+    assert registry.register(subject, texts[3]).json["version"] == 2
+    registry.delete(f"/subjects/{subject}")
+    assert registry.delete(f"/subjects/{subject}?permanent=true").json == [1, 2]
+    assert registry.register(subject, texts[2]).json["version"] == 1
+
+
+def test_registering_again_what_was_deleted_softly(registry: Registry, subject: str) -> None:
+    schema_id = registry.registered(subject, USER_1)
+    registry.registered(subject, USER_2)
+    registry.delete(f"/subjects/{subject}/versions/1")
+    again = registry.register(subject, USER_1).json
+    assert (again["version"], again["id"]) == (3, schema_id)
+    assert registry.get(f"/subjects/{subject}/versions?deleted=true").json == [2, 3]
+    assert registry.get(f"/schemas/ids/{schema_id}?subject={subject}").json["version"] == 3
+
+
+def test_deleting_a_subject(registry: Registry, subject: str) -> None:
+    unique = f'{{"type":"fixed","name":"F","size":3,"of":"{subject}"}}'
+    schema_id = registry.registered(subject, unique)
+    registry.call("PUT", f"/config/{subject}", {"compatibility": "FULL"})
+    path = f"/subjects/{subject}"
+    assert registry.delete(f"{path}?permanent=true").problem == (
+        404,
+        40405,
+        f"Subject '{subject}' was not deleted first before being permanently deleted",
+    )
+    assert registry.get(f"/schemas/ids/{schema_id}").json["deleted"] is False
+    assert registry.delete(path).json == [1]
+    assert registry.delete(path).problem == (
+        404,
+        40404,
+        f"Subject '{subject}' was soft deleted.Set permanent=true to delete permanently",
+    )
+    assert subject not in registry.get("/subjects").json
+    assert subject in registry.get("/subjects?deleted=true").json
+    assert subject in registry.get("/subjects?deletedOnly=true").json
+    assert registry.get(f"/schemas/ids/{schema_id}").json["deleted"] is True
+    assert registry.get(f"/schemas/ids/{schema_id}/schema").text == unique
+    assert registry.get(f"/schemas/ids/{schema_id}/versions").json == []
+    assert registry.get(f"/schemas/ids/{schema_id}/versions?deleted=true").json == [{"subject": subject, "version": 1}]
+    body = {"schema": unique}
+    assert registry.call("POST", path, body).problem[1] == 40401
+    assert registry.call("POST", f"{path}?deleted=true", body).json["id"] == schema_id
+    assert registry.get(f"/config/{subject}").json == {"compatibilityLevel": "FULL"}
+    assert registry.delete(f"{path}?permanent=true").json == [1]
+    assert registry.get(f"/config/{subject}").problem[1] == 40408
+    # Nobody uses the schema any more: its id is unknown, also to answers that were kept, and is not given again.
+    assert registry.get(f"/schemas/ids/{schema_id}").problem == (404, 40403, f"Schema {schema_id} not found")
+    assert registry.get(f"/schemas/ids/{schema_id}/schema").problem[1] == 40403
+    assert registry.registered(subject, unique) > schema_id
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("", CONTENT_TYPE),
+        ("*/*", CONTENT_TYPE),
+        ("application/json", "application/json"),
+        ("application/json, application/vnd.schemaregistry+json", "application/vnd.schemaregistry+json"),
+        (
+            "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json",
+            CONTENT_TYPE,
+        ),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", CONTENT_TYPE),
+    ],
+)
+def test_content_type_of_answers(registry: Registry, accept: str, expected: str) -> None:
+    answer = registry.get("/subjects", **({"Accept": accept} if accept else {}))
+    assert (answer.status, answer.headers["Content-Type"]) == (200, expected)
+    missing = registry.get("/schemas/ids/999999", **({"Accept": accept} if accept else {}))
+    assert (missing.status, missing.headers["Content-Type"]) == (404, expected)
+
+
+def test_content_types_that_are_not_spoken(registry: Registry, subject: str) -> None:
+    assert registry.get("/subjects", Accept="text/html").problem == (406, 406, "HTTP 406 Not Acceptable")
+    path, body = f"/subjects/{subject}/versions", b'{"schema":"\\"string\\""}'
+    refused = registry.call("POST", path, body, {"Content-Type": "text/plain"})
+    assert refused.problem == (415, 415, "HTTP 415 Unsupported Media Type")
+    for content_type in (
+        "application/json; charset=utf-8",
+        "application/octet-stream",
+        "application/vnd.schemaregistry+json",
+    ):
+        assert registry.call("POST", path, body, {"Content-Type": content_type}).status == 200
+    utf16 = body.decode().encode("utf-16")
+    assert registry.call("POST", path, utf16, {"Content-Type": "application/json; charset=utf-16"}).status == 200
+
+
+def test_what_else_is_there(registry: Registry) -> None:
+    assert registry.get("/").json == {}
+    assert registry.call("POST", "/", {}).json == {}
+    assert registry.get("/mode").json == {"mode": "READWRITE"}
+    assert registry.get("/mode/any?defaultToGlobal=true").json == {"mode": "READWRITE"}
+    assert registry.get("/contexts").json == ["."]
+    assert registry.get("/healthz").json == {"status": "ok"}
+    assert registry.get("/readyz").json == {"status": "ready"}
+    assert "scope" in registry.get("/v1/metadata/id").json
+    assert registry.get("/v1/metadata/version").json == {"version": VERSION, "commitId": ""}
+    assert registry.get("/v1/metadata/deployment").json == {"attributes": []}

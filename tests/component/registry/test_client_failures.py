@@ -1,0 +1,480 @@
+"""The client of the other rooms against servers that fail, refuse, redirect, or are not there."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from certificates import Authority
+from headrace.registry import errors
+from headrace.registry.client import ATTEMPTS_MAX, BasicAuth, BearerAuth, RegistryClient, Tls, transport
+from headrace.registry.client.access import parse_servers
+from headrace.registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, TIMEOUTS_MAX, Call, Transport
+from registry_calls import STRING
+from scripted_http import BREAK_OFF, Asked, ScriptedServer, scripted_server
+
+PASSWORD = "open ,@: sesame"
+ANSWER = {"id": 3, "version": 1, "schema": STRING, "subject": "s"}
+STORE_FAILED = (500, {"error_code": 50001, "message": "Error while listing"})
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., ScriptedServer]]:
+    """Starts scripted servers: a list of answers (the last one stays) or a function from the request."""
+    with ExitStack() as stack:
+
+        def start(script: Any, **options: Any) -> ScriptedServer:
+            if callable(script):
+                return stack.enter_context(scripted_server(script, **options))
+            answers = list(script)
+            return stack.enter_context(
+                scripted_server(lambda _: answers.pop(0) if len(answers) > 1 else answers[0], **options)
+            )
+
+        yield start
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "PAUSE_MAX_S", 0.0)
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """The URL of a port where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_immutable_answers_are_asked_for_once(serve: Any) -> None:
+    server = serve([(200, ANSWER)])
+    client = RegistryClient(server.url)
+    for _ in range(3):
+        client.register("s", STRING)
+        client.schema_by_id(3)
+        client.version("s", 1)
+    assert len(server.asked) == 3
+    client.version("s", "latest")
+    client.version("s", "latest")
+    assert len(server.asked) == 5
+
+
+def test_older_registries_answer_with_the_id_alone(serve: Any) -> None:
+    def answer(asked: Asked) -> tuple[int, Any]:
+        if asked.line.startswith("POST /subjects/s/versions"):
+            return 200, {"id": 3}
+        return 200, {"subject": "s", "version": 2, "id": 3, "schema": STRING}
+
+    registered = RegistryClient(serve(answer).url).register("s", STRING)
+    assert (registered.schema_id, registered.version, registered.guid) == (3, 2, "")
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 599])
+def test_passing_refusals_are_tried_again(serve: Any, status: int) -> None:
+    server = serve([(status, "busy"), (200, [])])
+    assert RegistryClient(server.url).subjects() == []
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 501, 505])
+def test_lasting_refusals_are_not(serve: Any, status: int) -> None:
+    server = serve([(status, {"error_code": status * 100 + 99, "message": "no"})])
+    with pytest.raises(errors.AccessRefused if status == 403 else errors.ServiceError, match="no"):
+        RegistryClient(server.url).subjects()
+    assert len(server.asked) == 1
+
+
+def test_what_lasts_is_reported(serve: Any, nobody: str) -> None:
+    server = serve([STORE_FAILED])
+    with pytest.raises(errors.StoreError, match="Error while listing"):
+        RegistryClient(server.url).subjects()
+    assert len(server.asked) == ATTEMPTS_MAX
+    with pytest.raises(errors.RegistryUnavailable, match=f"schema registry at {nobody} cannot be reached: "):
+        RegistryClient(nobody).subjects()
+    for wrong in ("ftp://x", "127.0.0.1:8081", "http://x:99999", "", "http://", "http://x?y=1", ","):
+        with pytest.raises(errors.RegistryUnavailable):
+            RegistryClient(wrong)
+
+
+def test_registering_is_tried_again_after_a_lost_answer(serve: Any) -> None:
+    server = serve([BREAK_OFF, (200, ANSWER)])
+    assert RegistryClient(server.url).register("s", STRING).schema_id == 3
+    assert server.lines == ["POST /subjects/s/versions"] * 2
+
+
+@pytest.mark.parametrize("first", [BREAK_OFF, (502, "bad gateway"), STORE_FAILED], ids=str)
+def test_a_deletion_that_may_have_been_done_is_not_tried_again(serve: Any, first: Any) -> None:
+    server = serve([(200, []), first, (200, 1)])
+    client = RegistryClient(server.url)
+    client.subjects()  # leaves a connection that is kept, which a deletion must not take
+    with pytest.raises(errors.RegistryError) as caught:
+        client.delete_version("s", "latest")
+    assert server.lines[1:] == ["DELETE /subjects/s/versions/latest"]
+    if first is BREAK_OFF:
+        assert "may have been done, so it was not asked again" in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [408, 429])
+def test_a_deletion_that_was_not_done_is_tried_again(serve: Any, nobody: str, status: int) -> None:
+    server = serve([(status, "busy"), (200, 1)])
+    assert RegistryClient(f"{nobody},{server.url}").delete_version("s", 1) == 1
+    assert len(server.asked) == 2
+
+
+def test_other_servers_are_recognized(serve: Any) -> None:
+    for answer, words in [
+        ((404, "<html>"), "HTTP 404"),
+        ((200, "<html>"), "HTTP 200"),
+        ((404, "[" * 100_000), "HTTP 404"),
+        ((401, {"error_code": 40101, "message": "Unauthorized"}), "Unauthorized"),
+    ]:
+        with pytest.raises(errors.ServiceError, match=words) as refused:
+            RegistryClient(serve([answer]).url).subjects()
+        assert refused.value.status == answer[0]
+
+
+def test_an_answer_that_ends_early_is_none(serve: Any) -> None:
+    server = serve([(200, "[1", {"Content-Length": "3"}), (200, [])])
+    assert RegistryClient(server.url).subjects() == []
+    assert len(server.asked) == 2
+
+
+def test_redirects_are_refused_and_named(serve: Any) -> None:
+    elsewhere = serve([(200, [])])
+    target = elsewhere.url.replace("//", "//user:secret@") + "/subjects"
+    for status in (301, 302, 307, 308):
+        server = serve([(status, "", {"Location": target})])
+        with pytest.raises(errors.ServiceError, match=f"redirects to {elsewhere.url} .HTTP {status}.") as refused:
+            RegistryClient(server.url, auth=BasicAuth("shop", PASSWORD)).subjects()
+        assert "secret" not in str(refused.value)
+    assert elsewhere.asked == []
+
+
+def test_a_connection_that_the_server_closed_while_idle_is_replaced(serve: Any) -> None:
+    server = serve([(200, ["a"])], closes=True)
+    client = RegistryClient(server.url)
+    for _ in range(5):
+        assert client.subjects() == ["a"]
+    assert len(server.asked) == 5
+
+
+def test_the_next_server_is_asked_at_once_and_kept_to(serve: Any, nobody: str, caplog: Any) -> None:
+    waits: list[float] = []
+    busy, well = serve([(503, "busy")]), serve([(200, [])])
+    asking = Transport(parse_servers([nobody, busy.url, well.url]), sleep=waits.append)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert asking.answer(Call.of("GET", "/subjects")).status == 200
+    assert (waits, len(busy.asked), len(well.asked)) == ([], 1, 3)
+    assert [record.getMessage().split()[:2] for record in caplog.records] == [
+        ["registry_server_failed", f"url={nobody}"],
+        ["registry_server_failed", f"url={busy.url}"],
+    ]
+
+
+def test_the_preferred_server_is_asked_again_after_a_while(serve: Any) -> None:
+    now = [100.0]
+    first, second = serve([(503, "busy"), (200, [])]), serve([(200, [])])
+    asking = Transport(parse_servers([first.url, second.url]), sleep=lambda _: None, clock=lambda: now[0])
+    for expected in [(1, 1), (1, 2)]:
+        asking.answer(Call.of("GET", "/subjects"))
+        assert (len(first.asked), len(second.asked)) == expected
+    now[0] += 31
+    asking.answer(Call.of("GET", "/subjects"))
+    assert (len(first.asked), len(second.asked)) == (2, 2)
+
+
+def test_pauses_grow_and_follow_the_server(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "PAUSE_MAX_S", PAUSE_MAX_S)
+    waits: list[float] = []
+    server = serve([(503, "busy", {"Retry-After": text}) for text in ("1", "soon", "86400")] + [(200, [])])
+    asking = Transport(parse_servers(server.url), sleep=waits.append, chance=lambda: 0.5)
+    assert asking.answer(Call.of("GET", "/subjects")).status == 200
+    assert waits == [1.0, PAUSE_FIRST_S, PAUSE_MAX_S]
+
+
+def test_every_server_that_failed_is_named(serve: Any, nobody: str) -> None:
+    server = serve([BREAK_OFF])
+    asking = Transport(parse_servers([nobody, server.url]), sleep=lambda _: None)
+    with pytest.raises(errors.RegistryUnavailable) as caught:
+        asking.answer(Call.of("GET", "/subjects"))
+    assert f"{nobody}: Connection refused" in str(caught.value)
+    assert f"{server.url}: Remote end closed" in str(caught.value)
+
+
+def test_a_server_that_stays_silent_is_asked_three_times() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        asking = Transport(parse_servers(url), timeout_s=0.05)
+        with pytest.raises(errors.RegistryUnavailable, match="no answer in time"):
+            asking.answer(Call.of("GET", "/subjects"))
+        silent.setblocking(False)
+        with contextlib.ExitStack() as accepted, pytest.raises(BlockingIOError):
+            for _ in range(TIMEOUTS_MAX):
+                accepted.enter_context(silent.accept()[0])
+            silent.accept()
+
+
+def test_credentials_reach_their_server_and_nothing_else(serve: Any, nobody: str, caplog: Any) -> None:
+    server = serve([(401, {"error_code": 401, "message": "Unauthorized"})])
+    basic = "Basic " + base64.b64encode(f"shop:{PASSWORD}".encode()).decode()
+    with_user = server.url.replace("//", "//shop:open%20%2C%40%3A%20sesame@")
+    tokens = iter(["first", "second"])
+    caplog.set_level(logging.DEBUG)
+    texts = []
+    for url, auth, expected in [
+        (server.url, BasicAuth("shop", PASSWORD), basic),
+        (with_user, BearerAuth("unused"), basic),
+        (server.url, BearerAuth("sesame"), "Bearer sesame"),
+        (server.url, BearerAuth(lambda: next(tokens)), "Bearer first"),
+        (server.url, None, None),
+    ]:
+        client = RegistryClient(url, auth=auth)
+        with pytest.raises(errors.ServiceError) as refused:
+            client.subjects()
+        assert server.asked[-1].headers.get("authorization") == expected
+        texts += [repr(client), client.url, repr(auth), str(refused.value), repr(client._transport.servers)]
+    with pytest.raises(errors.RegistryUnavailable) as caught:
+        RegistryClient(nobody.replace("//", "//shop:sesame@")).subjects()
+    texts += [str(caught.value), caught.value.url, caplog.text]
+    assert not [text for text in texts if "sesame" in text or "c2VzYW1l" in text]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://shop:sesame@host:x",
+        "http://shop:ses,ame@host:8081",
+        "http://shop:sesame/@host:8081",
+        "http://shop:sesame@host:8081?x=1",
+        "http://shop:sesame@[::1",
+        "shop:sesame@host",
+        "http://sh%3Aop:sesame@host",
+        "http://shop:sesame%0D%0AX: y@host",
+    ],
+)
+def test_a_url_that_is_refused_does_not_show_its_password(url: str) -> None:
+    with pytest.raises(errors.RegistryUnavailable) as caught:
+        RegistryClient(url)
+    assert "ses" not in str(caught.value)
+
+
+def test_credentials_that_cannot_be_sent_are_refused() -> None:
+    for make in (
+        lambda: BasicAuth("a:b", "sesame"),
+        lambda: BasicAuth("a", "sesame\r\nX-Other: 1"),
+        lambda: BearerAuth("sesame\n"),
+        lambda: BearerAuth(""),
+    ):
+        with pytest.raises(ValueError, match="a ") as caught:
+            make()
+        assert "sesame" not in str(caught.value)
+
+
+def test_credentials_over_plain_http_are_warned_of(caplog: Any) -> None:
+    RegistryClient("http://registry.example:8081", auth=BearerAuth("sesame"))
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["credentials_unprotected"]
+    caplog.clear()
+    RegistryClient("https://registry.example:8081", auth=BearerAuth("sesame"))
+    RegistryClient("http://localhost:8081", auth=BearerAuth("sesame"))
+    assert not caplog.records
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+def server_tls(authority: Authority, *, hosts: tuple[str, ...] = ("127.0.0.1",), asks: bool = False) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.certificate("server", hosts=hosts))
+    if asks:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(authority.ca_file)
+    return context
+
+
+def test_own_authority(serve: Any, authority: Authority, tmp_path: Path) -> None:
+    server = serve([(200, [])], tls=server_tls(authority))
+    client = RegistryClient(server.url, tls=Tls(str(authority.ca_file)))
+    connections = client._transport._connections[client._transport.servers[0]]
+    kept = []
+    for _ in range(3):
+        assert client.subjects() == []
+        kept += connections._idle
+    assert len(set(kept)) == 1
+    for tls in (None, Tls(str(Authority(tmp_path, "somebody else").ca_file))):
+        with pytest.raises(errors.RegistryUnavailable, match="its certificate is not trusted"):
+            RegistryClient(server.url, tls=tls).subjects()
+    with pytest.raises(errors.RegistryUnavailable):
+        RegistryClient(server.url.replace("https", "http")).subjects()
+    assert len(server.asked) == 3
+
+
+def test_host_names_are_checked(serve: Any, authority: Authority) -> None:
+    server = serve([(200, [])], tls=server_tls(authority, hosts=("localhost",)))
+    tls = Tls(str(authority.ca_file))
+    assert RegistryClient(server.url.replace("127.0.0.1", "localhost"), tls=tls).subjects() == []
+    with pytest.raises(errors.RegistryUnavailable, match="not trusted"):
+        RegistryClient(server.url, tls=tls).subjects()
+
+
+def test_client_certificate(serve: Any, authority: Authority) -> None:
+    server = serve([(200, [])], tls=server_tls(authority, asks=True))
+    certificate, key = map(str, authority.certificate("shop", key_password="sesame"))
+    tls = Tls(str(authority.ca_file), certificate, key, "sesame")
+    assert "sesame" not in repr(tls)
+    assert RegistryClient(server.url, tls=tls).subjects() == []
+    with pytest.raises(errors.RegistryUnavailable, match="certificate required"):
+        RegistryClient(server.url, tls=Tls(str(authority.ca_file))).subjects()
+    for wrong in (
+        Tls("missing.pem"),
+        Tls(key),
+        Tls("", "missing.pem"),
+        Tls("", certificate, key, "wrong"),
+        Tls("", certificate, key),
+        Tls("", certificate),
+    ):
+        with pytest.raises(errors.RegistryUnavailable, match="cannot be used: ") as caught:
+            RegistryClient(server.url, tls=wrong)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (lambda client: client.subjects(), {}),
+        (lambda client: client.contexts(), "null"),
+        (lambda client: client.versions("s"), 3),
+        (lambda client: client.schema_by_id(1), {}),
+        (lambda client: client.schema_by_id(1), []),
+        (lambda client: client.schema_by_id(1), {"schema": "x", "references": [{}]}),
+        (lambda client: client.schema_by_id(1), {"schema": "x", "metadata": {"properties": 3}}),
+        (lambda client: client.register("s", STRING), {"version": 1}),
+        (lambda client: client.version("s", 1), {"schema": "x", "id": "many"}),
+        (lambda client: client.usages(1), ["s"]),
+        (lambda client: client.compatibility(), {}),
+        (lambda client: client.mode("s"), {"mode": 3}),
+        (lambda client: client.check_compatibility("s", STRING), {"is_compatible": "yes"}),
+        (lambda client: client.delete_version("s", 1), []),
+    ],
+)
+def test_answers_of_another_shape(serve: Any, call: Callable[[RegistryClient], Any], answer: Any) -> None:
+    server = serve([(200, answer)])
+    with pytest.raises(errors.ServiceError, match="not one of a schema registry"):
+        call(RegistryClient(server.url))
+
+
+def test_an_answer_that_drips_is_given_up(serve: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+
+        def drip() -> None:
+            with listening.accept()[0] as connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                with contextlib.suppress(OSError):
+                    for _ in range(100_000):
+                        connection.sendall(b" ")
+                        time.sleep(0.01)
+
+        dripping = pool.submit(drip)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        asking = Transport(parse_servers(url), timeout_s=0.05)
+        with pytest.raises(errors.RegistryUnavailable, match="no answer in time"):
+            asking.answer(Call.of("DELETE", "/subjects/s"))
+        dripping.result()
+
+
+def test_what_one_deletes_the_client_of_a_context_forgets(serve: Any) -> None:
+    server = serve(lambda asked: (200, [1]) if asked.line.startswith("DELETE") else (200, ANSWER))
+    client = RegistryClient(server.url)
+    context = client.in_context("eu")
+    context.schema_by_id(3)
+    context.schema_by_id(3)
+    client.schema_by_id(3)
+    client.delete_subject("s")
+    context.schema_by_id(3)
+    assert server.lines == [
+        "GET /contexts/.eu/schemas/ids/3",
+        "GET /schemas/ids/3",
+        "DELETE /subjects/s",
+        "GET /contexts/.eu/schemas/ids/3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("subject", "path"),
+    [("..", "%2E%2E"), (".", "%2E"), ("a/b c", "a%2Fb%20c"), ("ä?#%", "%C3%A4%3F%23%25"), (":.eu:x", "%3A.eu%3Ax")],
+)
+def test_subjects_in_paths(serve: Any, subject: str, path: str) -> None:
+    server = serve([(200, [])])
+    RegistryClient(server.url + "/base/").versions(subject)
+    assert server.lines == [f"GET /base/subjects/{path}/versions"]
+
+
+def test_connections_are_kept_but_not_by_a_forked_process(serve: Any) -> None:
+    server = serve(lambda _: (200, []))
+    client = RegistryClient(server.url)
+    connections = client._transport._connections[client._transport.servers[0]]
+    client.subjects()
+    (kept,) = connections._idle
+    client.subjects()
+    assert connections._idle == [kept]
+    connections._process_id -= 1  # as after a fork
+    client.subjects()
+    assert connections._idle != [kept]
+    kept.close()
+
+
+HEADS = st.sampled_from(
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: \xff\xfe\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 404 ?\r\nContent-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 429 ?\r\nRetry-After: Thu, 32 Foo 99999 00:00:00\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/9.9 999 \r\n\r\n",
+        b"",
+    ]
+)
+JSON_PIECES = st.sampled_from(
+    [b"[]", b"{}", b"2\r\n[]\r\n0\r\n\r\n", b'{"error_code":40401}', b'{"error_code":1e999,"message":{}}', b'"\xff"']
+)
+
+
+@given(HEADS, JSON_PIECES | st.binary(max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_whatever_comes_is_an_answer_or_an_error_of_the_tree(head: bytes, rest: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with listening.accept()[0] as connection:
+                        if not connection.recv(65536):
+                            return
+                        connection.sendall(head + rest)
+
+        answering = pool.submit(answer)
+        client = RegistryClient(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        with contextlib.suppress(errors.RegistryError):
+            assert isinstance(client.subjects(), list)
+        socket.create_connection(listening.getsockname()).close()
+        answering.result()

@@ -1,0 +1,286 @@
+"""Configuration by subject, context and for all, what it does to registrations, and aliases."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry, RegistryInProcess
+
+EVERYWHERE = ":.__GLOBAL:"
+BACKWARD = {"compatibilityLevel": "BACKWARD"}
+UNSORTED = '{"type":"fixed","name":"F","size":4,"b":1,"a":2}'
+SORTED = '{"type":"fixed","name":"F","size":4,"a":2,"b":1}'
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def registry(registry: RegistryInProcess) -> Iterator[Registry]:
+    """A registry with nothing configured for all after the test."""
+    yield registry
+    for scope in ("", f"/{EVERYWHERE}"):
+        registry.delete(f"/config{scope}")
+
+
+@pytest.fixture
+def context() -> str:
+    return f":.c{next(NUMBERS)}:"
+
+
+def configure(registry: Registry, scope: str, **values: Any) -> None:
+    answer = registry.put(f"/config/{scope}" if scope else "/config", values)
+    assert answer.status == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("configured", "expected"),
+    [
+        ({}, "BACKWARD"),
+        ({"": "FULL"}, "FULL"),
+        ({":.:": "FULL"}, "FULL"),
+        ({EVERYWHERE: "FULL"}, "FULL"),
+        ({"": "NONE", EVERYWHERE: "FULL"}, "NONE"),
+        ({"s": "FORWARD", "": "NONE", EVERYWHERE: "FULL"}, "FORWARD"),
+        ({":.c:": "FULL"}, "BACKWARD"),
+    ],
+)
+def test_the_level_that_holds_for_a_subject(registry: Registry, configured: dict[str, str], expected: str) -> None:
+    for scope, level in configured.items():
+        configure(registry, scope, compatibility=level)
+    assert registry.get("/config/s?defaultToGlobal=true").json == {"compatibilityLevel": expected}
+    for scope in ("s", ":.c:"):
+        registry.delete(f"/config/{scope}")
+
+
+@pytest.mark.parametrize(
+    ("configured", "expected"),
+    [
+        ({"": "FULL"}, "BACKWARD"),
+        ({EVERYWHERE: "FULL"}, "FULL"),
+        ({":.c:": "NONE", EVERYWHERE: "FULL"}, "NONE"),
+        ({":.c:s": "FORWARD", ":.c:": "NONE"}, "FORWARD"),
+        ({"s": "FORWARD"}, "BACKWARD"),
+    ],
+)
+def test_the_level_that_holds_in_a_context(registry: Registry, configured: dict[str, str], expected: str) -> None:
+    for scope, level in configured.items():
+        configure(registry, scope, compatibility=level)
+    assert registry.get("/config/:.c:s?defaultToGlobal=true").json == {"compatibilityLevel": expected}
+    for scope in ("s", ":.c:", ":.c:s"):
+        registry.delete(f"/config/{scope}")
+
+
+def test_configuration_of_all(registry: Registry) -> None:
+    assert registry.get("/config").json == registry.get("/config/:.:").json == BACKWARD
+    configure(registry, EVERYWHERE, compatibility="FULL")
+    assert registry.get("/config").json == BACKWARD
+    assert registry.get("/config?defaultToGlobal=true").json == {"compatibilityLevel": "FULL"}
+    assert registry.get(f"/config/{EVERYWHERE}").json == {"compatibilityLevel": "FULL"}
+    assert registry.delete(f"/config/{EVERYWHERE}").json == {"compatibilityLevel": "FULL"}
+    assert registry.get(f"/config/{EVERYWHERE}").problem[1] == 40408
+    assert registry.delete("/config").json == BACKWARD
+
+
+def test_a_subject_without_a_level_of_its_own_has_the_default_one(registry: Registry, subject: str) -> None:
+    configure(registry, "", compatibility="FULL")
+    configure(registry, subject, normalize=True)
+    assert registry.get(f"/config/{subject}").json == {"normalize": True}
+    in_effect = registry.get(f"/config/{subject}?defaultToGlobal=true").json
+    assert in_effect == {"normalize": True, "compatibilityLevel": "BACKWARD"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("normalize", True),
+        ("validateFields", True),
+        ("validateNewSchemas", False),
+        ("validateRules", True),
+        ("compatibilityPolicy", "LENIENT"),
+        ("compatibilityGroup", "major"),
+    ],
+)
+def test_what_a_subject_takes_from_around_it(registry: Registry, subject: str, key: str, value: object) -> None:
+    configure(registry, "", **{key: value})
+    configure(registry, subject, compatibility="NONE")
+    in_effect = registry.get(f"/config/{subject}?defaultToGlobal=true").json
+    assert in_effect == {key: value, "compatibilityLevel": "NONE"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("alias", "other"),
+        ("aliasForDeks", "other"),
+        ("defaultMetadata", {"properties": {"a": "b"}}),
+        ("overrideMetadata", {"properties": {"a": "b"}}),
+    ],
+)
+def test_what_a_subject_with_configuration_does_not_take(
+    registry: Registry, subject: str, key: str, value: object
+) -> None:
+    configure(registry, "", **{key: value})
+    configure(registry, subject, compatibility="NONE")
+    assert registry.get("/config").json == {key: value, **BACKWARD}
+    assert registry.get(f"/config/{subject}?defaultToGlobal=true").json == {"compatibilityLevel": "NONE"}
+
+
+def test_a_change_keeps_what_it_does_not_name(registry: Registry, subject: str) -> None:
+    configure(registry, subject, compatibility="none", compatibilityGroup="g", defaultMetadata={"sensitive": ["a"]})
+    configure(registry, subject, normalize=False)
+    configure(registry, subject, compatibilityGroup=None)
+    own = {"normalize": False, "compatibilityLevel": "NONE", "defaultMetadata": {"sensitive": ["a"]}}
+    assert registry.get(f"/config/{subject}").json == own
+    assert registry.delete(f"/config/{subject}").json == own
+
+
+def test_an_entry_that_says_nothing_is_none(registry: Registry, subject: str) -> None:
+    configure(registry, "", compatibility="FULL")
+    configure(registry, subject, normalize=None)
+    assert registry.get(f"/config/{subject}").problem[1] == 40408
+    configure(registry, subject, compatibility="NONE", alias="other")
+    configure(registry, subject, compatibility=None, alias=None)
+    assert registry.get(f"/config/{subject}").problem[1] == 40408
+    assert registry.get(f"/config/{subject}?defaultToGlobal=true").json == {"compatibilityLevel": "FULL"}
+
+
+def test_the_level_of_a_context_decides_about_its_subjects(registry: Registry, context: str) -> None:
+    registry.registered(f"{context}s", USER_1)
+    assert registry.register(f"{context}s", USER_INCOMPATIBLE).problem[:2] == (409, 40901)
+    configure(registry, context, compatibility="NONE")
+    registry.registered(f"{context}s", USER_INCOMPATIBLE)
+    assert registry.register("outside", USER_1).status == 200
+    assert registry.register("outside", USER_INCOMPATIBLE).status == 409
+
+
+def test_a_check_can_be_left_out(registry: Registry, subject: str) -> None:
+    registry.registered(subject, USER_1)
+    assert registry.register(subject, USER_INCOMPATIBLE, "?force=true").json["version"] == 2
+
+
+def test_normalization_of_a_context(registry: Registry, context: str) -> None:
+    configure(registry, context, normalize=True)
+    assert registry.register(f"{context}s", UNSORTED).json["schema"] == SORTED
+    assert registry.post(f"/subjects/{context}s", {"schema": UNSORTED}).json["schema"] == SORTED
+
+
+def test_new_schemas_may_be_left_unchecked(registry: Registry, subject: str) -> None:
+    text = '{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":"x"}]}'
+    assert registry.register(subject, text).problem[:2] == (422, 42201)
+    configure(registry, subject, validateNewSchemas=False)
+    registry.registered(subject, text)
+    configure(registry, subject, validateNewSchemas=True)
+    # What is there is found, however it came.
+    assert registry.register(subject, text).json["version"] == 1
+    assert registry.post(f"/subjects/{subject}", {"schema": text}).json["version"] == 1
+
+
+def test_configured_metadata_goes_into_what_is_registered(registry: Registry, subject: str) -> None:
+    configure(
+        registry,
+        subject,
+        defaultMetadata={"properties": {"a": "default", "b": "default", "c": "default"}},
+        overrideMetadata={"properties": {"c": "override"}},
+    )
+    first = registry.register(subject, STRING, metadata={"properties": {"b": "own", "c": "own"}}).json
+    assert first["metadata"] == {"properties": {"a": "default", "b": "own", "c": "override"}}
+    assert registry.register(subject, STRING).json == first
+    assert registry.post(f"/subjects/{subject}", {"schema": STRING}).json["id"] == first["id"]
+
+
+@pytest.fixture
+def aliased(registry: Registry, subject: str) -> str:
+    """A subject with two versions, for which `{subject}-alias` stands."""
+    registry.registered(subject, USER_1)
+    registry.registered(subject, USER_2)
+    configure(registry, f"{subject}-alias", alias=subject)
+    return subject
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/subjects/{s}/versions", None),
+        ("GET", "/subjects/{s}/versions/1", None),
+        ("GET", "/subjects/{s}/versions/latest", None),
+        ("GET", "/subjects/{s}/versions/1/schema", None),
+        ("GET", "/subjects/{s}/versions/1/referencedby", None),
+        ("GET", "/subjects/{s}/versions/9", None),
+        ("POST", "/subjects/{s}", {"schema": USER_1}),
+        ("POST", "/subjects/{s}", {"schema": STRING}),
+        ("POST", "/subjects/{s}/versions", {"schema": USER_2}),
+        ("POST", "/subjects/{s}/versions", {"schema": USER_INCOMPATIBLE}),
+        ("POST", "/compatibility/subjects/{s}/versions", {"schema": USER_INCOMPATIBLE}),
+        ("POST", "/compatibility/subjects/{s}/versions/1", {"schema": USER_INCOMPATIBLE}),
+        ("POST", "/compatibility/subjects/{s}/versions/9", {"schema": USER_1}),
+        ("GET", "/schemas/ids/1?subject={s}", None),
+        ("DELETE", "/subjects/{s}?permanent=true", None),
+        ("DELETE", "/subjects/{s}/versions/1?permanent=true", None),
+    ],
+)
+def test_an_alias_stands_for_its_subject(
+    registry: Registry, aliased: str, method: str, path: str, body: dict[str, Any] | None
+) -> None:
+    expected = registry.call(method, path.format(s=aliased), body)
+    called = registry.call(method, path.format(s=f"{aliased}-alias"), body)
+    assert (called.status, called.text) == (expected.status, expected.text)
+
+
+def test_an_alias_is_written_through(registry: Registry, aliased: str) -> None:
+    alias = f"{aliased}-alias"
+    third = USER_2.replace("mail", "post")
+    assert registry.register(alias, third).json["version"] == 3
+    assert registry.get(f"/subjects/{aliased}/versions").json == [1, 2, 3]
+    assert registry.delete(f"/subjects/{alias}/versions/3").json == 3
+    assert registry.delete(f"/subjects/{alias}").json == [1, 2]
+    assert registry.get(f"/subjects/{aliased}/versions").problem[1] == 40401
+    # Its own configuration stays its own.
+    assert registry.get(f"/config/{alias}").json == {"alias": aliased}
+
+
+def test_an_alias_is_followed_one_step_only(registry: Registry, aliased: str) -> None:
+    configure(registry, f"{aliased}-far", alias=f"{aliased}-alias")
+    assert registry.get(f"/subjects/{aliased}-far/versions").problem == (
+        404,
+        40401,
+        f"Subject '{aliased}-alias' not found.",
+    )
+    configure(registry, f"{aliased}-self", alias=f"{aliased}-self")
+    assert registry.get(f"/subjects/{aliased}-self/versions").problem[1] == 40401
+
+
+def test_an_alias_may_be_taken_away(registry: Registry, aliased: str) -> None:
+    configure(registry, f"{aliased}-alias", alias=None)
+    assert registry.get(f"/subjects/{aliased}-alias/versions").problem[1] == 40401
+    configure(registry, f"{aliased}-alias", alias="")
+    assert registry.get(f"/subjects/{aliased}-alias/versions").problem[1] == 40401
+
+
+def test_an_alias_of_all_is_ignored(registry: Registry, aliased: str) -> None:
+    configure(registry, "", alias=aliased)
+    assert registry.get("/subjects/any/versions").problem[1] == 40401
+
+
+def test_aliases_in_contexts(registry: Registry, aliased: str, context: str) -> None:
+    registry.registered(f"{context}own", STRING)
+    configure(registry, f"{context}inside", alias="own")
+    configure(registry, f"{context}outside", alias=f":.:{aliased}")
+    assert registry.get(f"/subjects/{context}inside/versions").json == [1]
+    assert registry.get(f"/subjects/{context}outside/versions").json == [1, 2]
+    assert registry.put(f"/config/{context}s", {"alias": "__GLOBAL"}).problem[1] == 42208
+
+
+def test_aliases_are_listed(registry: Registry, aliased: str) -> None:
+    found = registry.get(f"/schemas?subjectPrefix={aliased}&aliases=true").json
+    assert [(item["subject"], item["version"], item["aliases"]) for item in found] == [
+        (aliased, 1, [f"{aliased}-alias"]),
+        (aliased, 2, [f"{aliased}-alias"]),
+    ]
+    # What has an alias that is asked for is listed with it, though its own name is not.
+    (latest,) = registry.get(f"/schemas?subjectPrefix={aliased}-al&aliases=true&latestOnly=true").json
+    assert (latest["subject"], latest["version"]) == (aliased, 2)
+    assert registry.get(f"/schemas?subjectPrefix={aliased}-al").json == []
+    assert all("aliases" not in item for item in registry.get(f"/schemas?subjectPrefix={aliased}").json)

@@ -1,0 +1,540 @@
+"""What schemas hold and how they are shown: texts, guids, metadata, rules, tags, references, two releases' bodies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.registry.storage.database import sqlite_url
+from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, RegistryInProcess, registry_in_process
+
+FIXED_AND_MAP = (
+    '{"type":"record","name":"C","namespace":"a.b","fields":[{"name":"f","type":{"type":"fixed","name":"D","size":4}},'
+    '{"name":"m","type":{"type":"map","values":"D"}}]}'
+)
+FIXED_AND_MAP_WRITTEN = """
+ { "fields" : [ { "type" : { "size" : 4, "name" : "a.b.D", "type" : "fixed" }, "name" : "f" },
+                { "name" : "m", "type" : { "type" : "map", "values" : "a.b.D" } } ],
+   "name" : "a.b.C", "type" : "record" }
+"""
+SUB = '{"type":"record","name":"Sub","namespace":"otherns","fields":[{"name":"x","type":"int"}]}'
+MY = '{"type":"record","name":"My","namespace":"ns","fields":[{"name":"f","type":"otherns.Sub"}]}'
+MY_RESOLVED = (
+    '{"type":"record","name":"My","namespace":"ns","fields":[{"name":"f","type":{"type":"record","name":"Sub",'
+    '"namespace":"otherns","fields":[{"name":"x","type":"int"}]}}]}'
+)
+RULE = {"name": "check", "kind": "CONDITION", "mode": "WRITE", "type": "CEL", "expr": "true", "disabled": False}
+DROP_RULE = {"name": "drop", "kind": "TRANSFORM", "mode": "READ", "type": "X", "disabled": False}
+
+
+@pytest.fixture(scope="module")
+def lean_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryInProcess]:
+    with registry_in_process(sqlite_url(tmp_path_factory.mktemp("lean") / "registry.db"), profile=7) as registry:
+        yield registry
+
+
+@pytest.mark.parametrize(
+    ("written", "stored", "more", "guid"),
+    [
+        ('{"type":"string"}', '"string"', {}, "095d71cf-1255-6b9d-5e33-0ad575b3df5d"),
+        (
+            '{"type":"string","foo":"bar"}',
+            '{"type":"string","foo":"bar"}',
+            {},
+            "ca5fb92a-f83d-f907-fc60-67b082ef919f",
+        ),
+        (
+            '{"type":"long","logicalType":"timestamp-millis"}',
+            '{"type":"long","logicalType":"timestamp-millis"}',
+            {},
+            "9bf4ed73-fa28-f149-7c26-d972b8be68e8",
+        ),
+        (FIXED_AND_MAP_WRITTEN, FIXED_AND_MAP, {}, "a8be5d3f-1e9b-f48b-3f49-95bf010bbcf1"),
+        (
+            '"string"',
+            '"string"',
+            {"metadata": {"properties": {"owner": "x"}}},
+            "78aed40f-c3de-ffc7-4e70-adae86c555e4",
+        ),
+        (
+            MY,
+            MY,
+            {"references": [{"name": "otherns.Sub", "subject": "sub", "version": 1}]},
+            "7e2b5ed9-c503-22b5-1205-29a7bd61d76d",
+        ),
+    ],
+)
+def test_texts_and_guids_of_the_confluent_registry(
+    registry: RegistryInProcess, subject: str, written: str, stored: str, more: dict[str, Any], guid: str
+) -> None:
+    registry.registered("sub", SUB)
+    answer = registry.register(subject, written, **more).json
+    assert (answer["schema"], answer["guid"]) == (stored, guid)
+
+
+def test_normalized_registration(registry: RegistryInProcess, subject: str) -> None:
+    written = (
+        '{"type":"record","name":"R","fields":[{"name":"f","type":{"type":"bytes","scale":0,"precision":4,'
+        '"logicalType":"decimal"}},{"name":"d","type":"double","default":1,"b":1,"a":2}]}'
+    )
+    stored = (
+        '{"type":"record","name":"R","fields":[{"name":"f","type":{"type":"bytes","logicalType":"decimal",'
+        '"precision":4}},{"name":"d","type":"double","default":1.0,"a":2,"b":1}]}'
+    )
+    assert registry.register(subject, written, "?normalize=True").json["schema"] == stored
+    registry.registered("sub", SUB)
+    reference = {"name": "otherns.Sub", "subject": "sub", "version": 1}
+    again = registry.register(f"{subject}-r", MY, "?normalize=true", references=[reference, reference]).json
+    assert again["references"] == [reference]
+
+
+def test_normalization_by_configuration(registry: RegistryInProcess, subject: str) -> None:
+    registry.put(f"/config/{subject}", {"normalize": True})
+    assert registry.register(subject, '{"type":"string","b":1,"a":2}').json["schema"] == '{"type":"string","a":2,"b":1}'
+
+
+def test_resolved_format(registry: RegistryInProcess, subject: str) -> None:
+    registry.registered("sub", SUB)
+    references = [{"name": "otherns.Sub", "subject": "sub", "version": 1}]
+    found = registry.register(subject, MY, "?format=resolved", references=references).json
+    assert (found["schema"], found["references"]) == (MY_RESOLVED, references)
+    paths = [f"/schemas/ids/{found['id']}", f"/schemas/guids/{found['guid']}", f"/subjects/{subject}/versions/1"]
+    for path in paths:
+        assert registry.get(f"{path}?format=resolved").json["schema"] == MY_RESOLVED
+        # The guid stays that of the stored text.
+        assert registry.get(f"{path}?format=resolved").json["guid"] == found["guid"]
+        assert registry.get(path).json["schema"] == MY
+        assert registry.get(f"{path}?format=no-such-format").json["schema"] == MY
+    for path in (f"/schemas/ids/{found['id']}/schema", f"/subjects/{subject}/versions/latest/schema"):
+        assert registry.get(f"{path}?format=RESOLVED").text == MY_RESOLVED
+        assert registry.get(path).text == MY
+    looked_up = registry.post(f"/subjects/{subject}?format=resolved", {"schema": MY, "references": references}).json
+    assert looked_up["schema"] == MY_RESOLVED
+    # A schema in one piece finds the one that was split.
+    assert registry.post(f"/subjects/{subject}", {"schema": MY_RESOLVED}).json["version"] == 1
+
+
+def test_references_show_their_context_when_asked(registry: RegistryInProcess) -> None:
+    registry.registered(":.shown:sub", SUB)
+    references = [{"name": "otherns.Sub", "subject": "sub", "version": 1}]
+    found = registry.register(":.shown:my", MY, references=references).json
+    path = "/subjects/:.shown:my/versions/1"
+    assert registry.get(path).json["references"] == references
+    for parameter in ("referenceFormat", "reference_format"):
+        shown = registry.get(f"{path}?{parameter}=qualified").json
+        assert [reference["subject"] for reference in shown["references"]] == [":.shown:sub"]
+        assert shown["guid"] == found["guid"]
+
+
+def test_references_that_cannot_be_followed(registry: RegistryInProcess, subject: str) -> None:
+    reference = {"name": "otherns.Sub", "subject": "no-such-subject", "version": 1}
+    status, code, message = registry.register(subject, MY, references=[reference]).problem
+    assert (status, code) == (422, 42201)
+    assert 'No schema reference found for subject "no-such-subject" and version 1' in message
+    registry.registered("sub", SUB)
+    many = [{"name": f"n.N{number}", "subject": "sub", "version": 1} for number in range(1001)]
+    status, code, message = registry.register(subject, STRING, references=many).problem
+    assert (status, code) == (422, 42201)
+    assert "at most 1000" in message
+
+
+def test_references_that_nest_too_deeply_are_refused(registry: RegistryInProcess, subject: str) -> None:
+    def text(number: int, inner: str) -> str:
+        nested = f'{{"type":"array","items":"{inner}"}}'
+        for _ in range(40):
+            nested = f'{{"type":"array","items":{nested}}}'
+        return f'{{"type":"record","name":"N{number}","fields":[{{"name":"a","type":{nested}}}]}}'
+
+    registry.registered(f"{subject}0", text(0, "int"))
+    for number in range(1, 30):
+        references = [{"name": f"N{number - 1}", "subject": f"{subject}{number - 1}", "version": 1}]
+        answer = registry.register(f"{subject}{number}", text(number, f"N{number - 1}"), references=references)
+        if answer.status != 200:
+            break
+    assert answer.problem[:2] == (422, 42201)
+    assert "with all that it refers to" in answer.problem[2]
+
+
+def test_rules_are_kept_shown_and_part_of_identity(registry: RegistryInProcess, subject: str) -> None:
+    rules = {"domainRules": [RULE]}
+    plain = registry.register(f"{subject}-plain", STRING).json
+    found = registry.register(subject, STRING, ruleSet=rules).json
+    assert found["ruleSet"] == rules
+    assert (found["id"], found["guid"]) != (plain["id"], plain["guid"])
+    assert registry.get(f"/schemas/ids/{found['id']}").json["ruleSet"] == rules
+    assert registry.get(f"/subjects/{subject}/versions/1").json["ruleSet"] == rules
+    assert registry.register(subject, STRING, ruleSet=rules).json == found
+    listed = registry.get(f"/schemas?subjectPrefix={subject}&ruleType=CEL").json
+    assert [item["subject"] for item in listed] == [subject]
+    assert registry.get(f"/schemas?subjectPrefix={subject}&ruleType=ENCRYPT").json == []
+
+
+def test_what_a_request_may_leave_out_of_rules_and_write_otherwise(registry: RegistryInProcess, subject: str) -> None:
+    nothing = dict.fromkeys(["doc", "kind", "mode", "tags", "params", "expr", "onSuccess", "onFailure", "disabled"])
+    said = {"name": "a", "type": "T"}
+    found = registry.register(
+        subject,
+        STRING,
+        metadata={"properties": {"number": 1, "flag": True, "share": 0.5}, "tags": None, "unknown": 1},
+        ruleSet={"domainRules": [{**nothing, **said, "unknown": 1}], "migrationRules": None, "enableAt": "now"},
+    ).json
+    assert found["metadata"] == {"properties": {"flag": "true", "number": "1", "share": "0.5"}}
+    assert found["ruleSet"] == {
+        "domainRules": [{"name": "a", "kind": "TRANSFORM", "mode": "WRITEREAD", "type": "T", "disabled": False}],
+        "enableAt": "now",
+    }
+
+
+@pytest.mark.parametrize("where", ["version", "tags", "defaultRuleSet", "overrideRuleSet"])
+def test_invalid_rules_are_refused(registry: RegistryInProcess, subject: str, where: str) -> None:
+    rules = {"domainRules": [RULE, RULE]}
+    registry.registered(subject, STRING)
+    if where == "version":
+        answer = registry.register(subject, '"int"', ruleSet=rules)
+    elif where == "tags":
+        answer = registry.post(f"/subjects/{subject}/versions/1/tags", {"ruleSet": rules})
+    else:
+        answer = registry.put(f"/config/{subject}", {where: rules})
+    assert answer.problem == (422, 42210, "Found rule with duplicate name 'check'")
+
+
+@pytest.mark.parametrize("key", ["kind", "mode"])
+def test_unknown_kinds_and_modes_of_rules(registry: RegistryInProcess, subject: str, key: str) -> None:
+    answer = registry.register(subject, STRING, ruleSet={"domainRules": [{**RULE, key: "NONE"}]})
+    assert answer.problem[:2] == (400, 400)
+    assert f"ruleSet.domainRules.0.{key}" in answer.problem[2]
+
+
+def test_rules_may_be_dropped(tmp_path_factory: pytest.TempPathFactory) -> None:
+    url = sqlite_url(tmp_path_factory.mktemp("rules") / "registry.db")
+    with registry_in_process(url, keeps_rules=False) as registry:
+        plain = registry.register("s", STRING).json
+        # Not even looked at, as in the community edition of the Confluent registry.
+        assert registry.register("s", STRING, ruleSet={"domainRules": [RULE, RULE]}).json == plain
+        assert registry.put("/config/s", {"defaultRuleSet": {"domainRules": [RULE]}, "normalize": True}).json == {
+            "normalize": True
+        }
+        assert registry.get("/config/s").json == {"normalize": True}
+        change = {"rulesToMerge": {"domainRules": [RULE]}}
+        assert "ruleSet" not in registry.post("/subjects/s/versions/1/tags", change).json
+
+
+def test_configured_metadata_and_rules_surround_those_of_a_version(registry: RegistryInProcess, subject: str) -> None:
+    config = {
+        "defaultMetadata": {"properties": {"a": "default", "b": "default"}},
+        "overrideMetadata": {"properties": {"c": "override"}},
+        "defaultRuleSet": {"domainRules": [RULE]},
+        "overrideRuleSet": {"domainRules": [DROP_RULE]},
+    }
+    assert registry.put(f"/config/{subject}", config).json == config
+    assert registry.get(f"/config/{subject}").json == config
+    metadata = {"properties": {"b": "specific", "c": "specific"}}
+    found = registry.register(subject, STRING, metadata=metadata).json
+    assert found["metadata"] == {"properties": {"a": "default", "b": "specific", "c": "override"}}
+    assert [rule["name"] for rule in found["ruleSet"]["domainRules"]] == ["check", "drop"]
+    assert registry.register(subject, STRING, metadata=metadata).json == found
+
+
+def test_a_new_version_inherits_metadata_and_rules(registry: RegistryInProcess, subject: str) -> None:
+    metadata, rules = {"properties": {"owner": "a"}}, {"domainRules": [RULE]}
+    registry.registered(subject, USER_1, metadata=metadata, ruleSet=rules)
+    found = registry.register(subject, USER_2).json
+    assert (found["version"], found["metadata"], found["ruleSet"]) == (2, metadata, rules)
+    # Without a schema only they change.
+    changed = registry.post(f"/subjects/{subject}/versions", {"metadata": {"properties": {"owner": "b"}}}).json
+    assert (changed["version"], changed["schema"], changed["ruleSet"]) == (3, USER_2, rules)
+    assert registry.post(f"/subjects/{subject}-none/versions", {"metadata": metadata}).problem == (
+        422,
+        42201,
+        "Empty schema",
+    )
+
+
+def test_the_newest_version_with_certain_properties(registry: RegistryInProcess, subject: str) -> None:
+    for number, owner in enumerate(["a", "b", "a"], 1):
+        metadata = {"properties": {"owner": owner, "n": str(number), "all": "1"}}
+        registry.registered(subject, USER_1, metadata=metadata)
+    path = f"/subjects/{subject}/metadata"
+    assert registry.get(f"{path}?key=owner&value=b").json["version"] == 2
+    assert registry.get(f"{path}?key=owner&value=a").json["version"] == 3
+    assert registry.get(f"{path}?key=owner&value=a&key=n&value=1").json["version"] == 1
+    assert registry.get(f"{path}?key=owner&value=c").problem == (404, 40403, "Schema not found")
+    assert registry.get("/subjects/no-such-subject/metadata?key=a&value=b").problem == (
+        404,
+        40401,
+        "Subject 'no-such-subject' not found.",
+    )
+    registry.delete(f"/subjects/{subject}/versions/3")
+    assert registry.get(f"{path}?key=owner&value=a").json["version"] == 1
+    assert registry.get(f"{path}?key=owner&value=a&deleted=true").json["version"] == 3
+
+
+def tags(path: str, *names: str) -> dict[str, Any]:
+    kind = "sr_record" if path[path.rindex(".") + 1].isupper() else "sr_field"
+    return {"schemaEntity": {"entityPath": path, "entityType": kind}, "tags": list(names)}
+
+
+def test_tags_make_a_new_version(registry: RegistryInProcess, subject: str) -> None:
+    registry.registered(subject, USER_1)
+    path = f"/subjects/{subject}/versions"
+    change = {"tagsToAdd": [tags("shop.User.id", "PII", "ID"), tags("shop.User", "PERSON")]}
+    added = registry.post(f"{path}/latest/tags", change).json
+    assert added["version"] == 2
+    assert added["metadata"] == {"properties": {"confluent:version": "2"}}
+    assert json.loads(added["schema"]) == {
+        "type": "record",
+        "name": "User",
+        "namespace": "shop",
+        "fields": [{"name": "id", "type": "long", "confluent:tags": ["PII", "ID"]}],
+        "confluent:tags": ["PERSON"],
+    }
+    change = {
+        "newVersion": 3,
+        "tagsToRemove": [tags("shop.User.id", "ID")],
+        "metadata": {"properties": {"owner": "x"}},
+        "rulesToMerge": {"domainRules": [RULE, DROP_RULE]},
+    }
+    removed = registry.post(f"{path}/2/tags", change).json
+    assert removed["metadata"] == {"properties": {"confluent:version": "3", "owner": "x"}}
+    assert json.loads(removed["schema"])["fields"][0]["confluent:tags"] == ["PII"]
+    assert [rule["name"] for rule in removed["ruleSet"]["domainRules"]] == ["check", "drop"]
+    fewer = registry.post(f"{path}/3/tags", {"rulesToRemove": ["check"]}).json
+    assert [rule["name"] for rule in fewer["ruleSet"]["domainRules"]] == ["drop"]
+    assert fewer["version"] == 4
+
+
+def test_what_has_tags_is_found(registry: RegistryInProcess, subject: str) -> None:
+    found = registry.register(
+        subject, USER_2, schemaTagsToAdd=[tags("shop.User.id", "ID"), tags("shop.User.mail", "PII", "MAIL")]
+    ).json
+    assert found["metadata"] == {"properties": {"confluent:version": "1"}}
+    for path in (f"/subjects/{subject}/versions/1", f"/schemas/ids/{found['id']}"):
+        assert "schemaTags" not in registry.get(path).json
+        every = [tags("shop.User.id", "ID"), tags("shop.User.mail", "PII", "MAIL")]
+        assert registry.get(f"{path}?findTags=*").json["schemaTags"] == every
+        assert registry.get(f"{path}?findTags=PII&findTags=x").json["schemaTags"] == every[1:]
+        assert "schemaTags" not in registry.get(f"{path}?findTags=x").json
+    kept = registry.register(subject, USER_1, propagateSchemaTags=True).json
+    assert json.loads(kept["schema"])["fields"] == [{"name": "id", "type": "long", "confluent:tags": ["ID"]}]
+    untagged = registry.register(subject, USER_1, schemaTagsToRemove=[tags("shop.User.id", "ID")]).json
+    assert untagged["schema"] == USER_1
+
+
+@pytest.mark.parametrize(
+    ("version", "body", "problem"),
+    [
+        ("1", {"tagsToAdd": [tags("shop.User.age", "A")]}, (422, 42201)),
+        ("1", {"newVersion": 7, "tagsToAdd": [tags("shop.User.id", "A")]}, (422, 42201)),
+        ("1", {"tagsToAdd": [{"schemaEntity": {"entityPath": "a", "entityType": "x"}, "tags": []}]}, (400, 400)),
+        ("1", {"tagsToAdd": [{"tags": []}]}, (400, 400)),
+        ("9", {"tagsToAdd": []}, (404, 40402)),
+        ("x", {"tagsToAdd": []}, (422, 42202)),
+    ],
+)
+def test_tags_that_cannot_be(
+    registry: RegistryInProcess, subject: str, version: str, body: dict[str, Any], problem: tuple[int, int]
+) -> None:
+    registry.registered(subject, USER_1)
+    assert registry.post(f"/subjects/{subject}/versions/{version}/tags", body).problem[:2] == problem
+    assert registry.get(f"/subjects/{subject}/versions").json == [1]
+
+
+def test_tags_of_an_unknown_subject(registry: RegistryInProcess) -> None:
+    answer = registry.post("/subjects/no-such-subject/versions/1/tags", {})
+    assert answer.problem == (404, 40401, "Subject 'no-such-subject' not found.")
+
+
+def test_only_versions_of_the_same_group_are_compared(registry: RegistryInProcess, subject: str) -> None:
+    registry.put(f"/config/{subject}", {"compatibilityGroup": "major"})
+    one, two = {"properties": {"major": "1"}}, {"properties": {"major": "2"}}
+    registry.registered(subject, USER_1, metadata=one)
+    assert registry.register(subject, USER_INCOMPATIBLE, metadata=one).problem[:2] == (409, 40901)
+    registry.registered(subject, USER_INCOMPATIBLE, metadata=two)
+    # The newest of the same group is not the newest of all; no group is one too.
+    registry.registered(subject, USER_2, metadata=one)
+    checked = registry.post(
+        f"/compatibility/subjects/{subject}/versions?verbose=true", {"schema": STRING, "metadata": two}
+    ).json
+    assert checked["is_compatible"] is False
+    assert "{oldSchemaVersion: 2}" in checked["messages"]
+    registry.registered(subject, STRING, metadata={"properties": {"other": "1"}})
+
+
+def test_reserved_names(registry: RegistryInProcess, subject: str) -> None:
+    reserved = {"properties": {"confluent:reserved": "mail, age"}}
+    registry.registered(subject, USER_1, metadata=reserved)
+    registry.registered(f"{subject}-off", USER_1, metadata=reserved)
+    registry.registered(f"{subject}-off", USER_2, metadata=reserved)
+    registry.put(f"/config/{subject}", {"validateFields": True})
+    status, code, message = registry.register(subject, USER_2, metadata=reserved).problem
+    assert (status, code) == (409, 40901)
+    assert message.endswith(
+        "details: [The new schema has field that conflicts with the reserved field mail., "
+        "{validateFields: 'true', compatibility: 'BACKWARD'}]"
+    )
+    fewer = {"schema": USER_1, "metadata": {"properties": {"confluent:reserved": "mail"}}}
+    for path in ("versions", "versions/1", "versions/latest"):
+        assert registry.post(f"/compatibility/subjects/{subject}/{path}?verbose=true", fewer).json == {
+            "is_compatible": False,
+            "messages": [
+                "The new schema has reserved field age removed from its metadata which is present in the old schema's "
+                "metadata.",
+                "{validateFields: 'true', compatibility: 'BACKWARD'}",
+            ],
+        }
+
+
+def test_new_schemas_may_be_left_unchecked(registry: RegistryInProcess, subject: str) -> None:
+    bad_default = '{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":"x"}]}'
+    bad_namespace = '{"type":"fixed","name":"F","namespace":"a-b.c","size":1}'
+    for text in (bad_default, bad_namespace):
+        assert registry.register(subject, text).problem[:2] == (422, 42201)
+        assert registry.post(f"/compatibility/subjects/{subject}/versions", {"schema": text}).problem[1] == 42201
+    registry.put(f"/config/{subject}", {"validateNewSchemas": False, "compatibility": "NONE"})
+    for text in (bad_default, bad_namespace):
+        assert registry.post(f"/compatibility/subjects/{subject}/versions", {"schema": text}).json["is_compatible"]
+        registry.registered(subject, text)
+    # What is there is found whatever holds for new ones.
+    registry.delete(f"/config/{subject}")
+    assert registry.post(f"/subjects/{subject}", {"schema": bad_default}).json["version"] == 1
+    assert registry.register(subject, bad_namespace).json["version"] == 2
+
+
+def field(kind: str, more: str = "") -> str:
+    return f'{{"type":"record","name":"R","fields":[{{"name":"a","type":{kind}{more}}}]}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"type":"enum","name":"E","symbols":[]}',
+        '{"type":"fixed","name":"F","size":0}',
+        '{"type":"bytes","logicalType":"decimal","precision":2,"scale":4}',
+        field('["null","int"]', ',"default":1'),
+        field('["int","null"]', ',"default":null'),
+        field('"null"', ',"default":null'),
+    ],
+)
+def test_schemas_that_are_accepted(registry: RegistryInProcess, subject: str, text: str) -> None:
+    assert registry.register(subject, text).json["schema"] == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"type":"record","name":"R","fields":[{"name":"bad-field","type":"int"}]}', "bad-field"),
+        ('{"type":"record","name":"é","fields":[]}', "é"),
+        ('{"type":"fixed","name":"F","namespace":"a-b","size":1}', "a-b"),
+        (field('"int"', ',"default":"x"'), '"x"'),
+        (field('["null","string"]', ',"default":1'), "1"),
+        ('{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"a","type":"int"}]}', "a"),
+        ('{"type":"enum","name":"E"}', "symbols"),
+        ('["int","int"]', "int"),
+        ('[["int"]]', "union"),
+        ('"int" 1', "column 7"),
+        ('"no.such.Type"', "no.such.Type"),
+    ],
+)
+def test_schemas_that_are_refused(registry: RegistryInProcess, subject: str, text: str, said: str) -> None:
+    status, code, message = registry.register(subject, text).problem
+    assert (status, code) == (422, 42201)
+    start = f"Invalid schema of type AVRO, details: Invalid schema {{subject={subject},version=0,schemaType=AVRO,"
+    assert message.startswith(start)
+    assert said in message.rpartition("details: ")[2]
+    assert registry.get(f"/subjects/{subject}/versions").problem[1] == 40401
+
+
+@pytest.mark.parametrize("policy", ["strict", "LENIENT", "Logical"])
+def test_compatibility_policies(registry: RegistryInProcess, subject: str, policy: str) -> None:
+    assert registry.put(f"/config/{subject}", {"compatibilityPolicy": policy}).json == {
+        "compatibilityPolicy": policy.upper()
+    }
+    assert registry.get(f"/config/{subject}").json["compatibilityPolicy"] == policy.upper()
+
+
+def test_under_the_logical_policy_values_keep_their_meaning(registry: RegistryInProcess, subject: str) -> None:
+    date = '{"type":"int","logicalType":"date"}'
+    changed = "the logical type is none in the new schema and date in the old schema (path '/')"
+    back = "the logical type is date in the old schema and none in the new schema (path '/')"
+    registry.registered(subject, date)
+    check = f"/compatibility/subjects/{subject}/versions/latest?verbose=true"
+    assert registry.post(check, {"schema": '"int"'}).json == {"is_compatible": True, "messages": []}
+    registry.put(f"/config/{subject}", {"compatibilityPolicy": "LOGICAL"})
+    assert registry.post(check, {"schema": '"int"'}).json["messages"] == [
+        f"Logical compatibility: {changed}",
+        "{validateFields: 'false', compatibility: 'BACKWARD'}",
+    ]
+    registry.put(f"/config/{subject}", {"compatibility": "FULL_TRANSITIVE"})
+    assert registry.register(subject, '"int"').problem[:2] == (409, 40901)
+    assert registry.post(check, {"schema": '"int"'}).json["messages"][:2] == [
+        f"Logical compatibility: {back}",
+        f"Logical compatibility: {changed}",
+    ]
+    registry.put(f"/config/{subject}", {"compatibility": "NONE"})
+    registry.registered(subject, '"int"')
+
+
+def test_an_unknown_policy(registry: RegistryInProcess, subject: str) -> None:
+    status, code, message = registry.put(f"/config/{subject}", {"compatibilityPolicy": "x"}).problem
+    assert (status, code) == (422, 42203)
+    assert "policy" in message
+
+
+CONTENT = {"metadata": {"properties": {"a": "1"}}, "ruleSet": {"domainRules": [RULE]}}
+
+
+def test_bodies_of_release_8(registry: RegistryInProcess, subject: str) -> None:
+    registry.registered("sub", SUB)
+    references = [{"name": "otherns.Sub", "subject": "sub", "version": 1}]
+    found = registry.register(subject, MY, references=references, **CONTENT)
+    content = ["guid", "schemaType", "references", "metadata", "ruleSet", "schema"]
+    assert list(found.json) == ["id", "version", *content, "ts", "deleted"]
+    version = registry.get(f"/subjects/{subject}/versions/1").json
+    assert list(version) == ["subject", "version", "id", *content, "ts", "deleted"]
+    listed = registry.get(f"/schemas?subjectPrefix={subject}").json
+    assert listed == [version]
+    by_id = registry.get(f"/schemas/ids/{found.json['id']}?fetchMaxId=true&subject={subject}").json
+    assert list(by_id) == [
+        "subject",
+        "version",
+        "guid",
+        "schemaType",
+        "schema",
+        "references",
+        "metadata",
+        "ruleSet",
+        "maxId",
+        "ts",
+        "deleted",
+    ]
+    assert registry.register(subject, STRING).problem[:2] == (409, 40901)
+
+
+def test_bodies_of_release_7(lean_registry: RegistryInProcess) -> None:
+    registry = lean_registry
+    registry.registered("sub", SUB)
+    references = [{"name": "otherns.Sub", "subject": "sub", "version": 1}]
+    found = registry.register("s", MY, references=references, **CONTENT)
+    assert found.json == {"id": 2}
+    version = {"subject": "s", "version": 1, "id": 2, "references": references, **CONTENT, "schema": MY}
+    assert registry.get("/subjects/s/versions/1").text == json.dumps(version, separators=(",", ":"))
+    assert registry.post("/subjects/s", {"schema": MY, "references": references, **CONTENT}).json == version
+    assert registry.get("/schemas?subjectPrefix=s&latestOnly=true").json[0] == version
+    assert registry.get("/schemas/ids/1").text == json.dumps({"schema": SUB}, separators=(",", ":"))
+    assert registry.get("/schemas/ids/1?subject=sub").json == {"subject": "sub", "version": 1, "schema": SUB}
+    assert registry.register("s", STRING, **CONTENT).problem[:2] == (409, 409)
+
+
+def test_a_client_that_ignores_unknown_keys_gets_all_of_them(lean_registry: RegistryInProcess) -> None:
+    ignoring = {"Confluent-Accept-Unknown-Properties": "true"}
+    lean_registry.registered("full", STRING)
+    for path in ("/schemas/ids/1", "/subjects/full/versions/1"):
+        lean = lean_registry.get(path).json
+        full = lean_registry.get(path, **ignoring).json
+        assert set(full) - set(lean) == {"guid", "schemaType", "ts", "deleted"}
+        assert lean_registry.get(path).json == lean
+    body = {"schema": '"int"'}
+    assert lean_registry.call("POST", "/subjects/full/versions", body, ignoring).problem[:2] == (409, 40901)

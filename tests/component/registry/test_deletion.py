@@ -1,0 +1,268 @@
+"""Deleting softly and for good: what each order of steps answers, and what stays to be seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from registry_calls import STRING, Registry
+
+BYTES = '"bytes"'
+
+
+def fixed(label: object, name: str = "F") -> str:
+    return f'{{"type":"fixed","name":"{name}","size":4,"of":"{label}"}}'
+
+
+VERSION_1, SUBJECT = "/subjects/{s}/versions/1", "/subjects/{s}"
+GOOD = "?permanent=true"
+
+
+@pytest.mark.parametrize(
+    ("before", "path", "expected"),
+    [
+        ([], VERSION_1, (404, 40401, "Subject '{s}' not found.")),
+        ([], SUBJECT, (404, 40401, "Subject '{s}' not found.")),
+        ([], SUBJECT + GOOD, (404, 40401, "Subject '{s}' not found.")),
+        (["register"], "/subjects/{s}/versions/2", (404, 40402, "Version 2 not found.")),
+        (["register"], "/subjects/{s}/versions/2" + GOOD, (404, 40402, "Version 2 not found.")),
+        (
+            ["register"],
+            "/subjects/{s}/versions/0",
+            (
+                422,
+                42202,
+                "The specified version '0' is not a valid version id. "
+                'Allowed values are between [1, 2^31-1] and the string "latest"',
+            ),
+        ),
+        (["register"], VERSION_1, 1),
+        (["register"], "/subjects/{s}/versions/latest", 1),
+        (["register"], "/subjects/{s}/versions/-1", 1),
+        (["register"], SUBJECT, [1]),
+        (
+            ["register"],
+            VERSION_1 + GOOD,
+            (404, 40407, "Subject '{s}' Version 1 was not deleted first before being permanently deleted"),
+        ),
+        (
+            ["register"],
+            SUBJECT + GOOD,
+            (404, 40405, "Subject '{s}' was not deleted first before being permanently deleted"),
+        ),
+        (
+            ["register", VERSION_1],
+            VERSION_1,
+            (404, 40406, "Subject '{s}' Version 1 was soft deleted.Set permanent=true to delete permanently"),
+        ),
+        (
+            ["register", VERSION_1],
+            SUBJECT,
+            (404, 40404, "Subject '{s}' was soft deleted.Set permanent=true to delete permanently"),
+        ),
+        (["register", VERSION_1], "/subjects/{s}/versions/latest", (404, 40402, "Version -1 not found.")),
+        (["register", VERSION_1], VERSION_1 + GOOD, 1),
+        (["register", VERSION_1], SUBJECT + GOOD, [1]),
+        (["register", SUBJECT], VERSION_1 + GOOD, 1),
+        (["register", VERSION_1, VERSION_1 + GOOD], VERSION_1 + GOOD, (404, 40401, "Subject '{s}' not found.")),
+        (["register", SUBJECT, SUBJECT + GOOD], SUBJECT + GOOD, (404, 40401, "Subject '{s}' not found.")),
+        (["register", "register"], SUBJECT, [1, 2]),
+        (["register", "register", VERSION_1], SUBJECT, [2]),
+        (
+            ["register", "register", VERSION_1],
+            SUBJECT + GOOD,
+            (404, 40405, "Subject '{s}' was not deleted first before being permanently deleted"),
+        ),
+        (["register", "register", VERSION_1, SUBJECT], SUBJECT + GOOD, [1, 2]),
+        (["register", "register", VERSION_1, VERSION_1 + GOOD], SUBJECT, [2]),
+        (["register", "register"], "/subjects/{s}/versions/latest", 2),
+    ],
+)
+def test_what_deleting_answers(registry: Registry, subject: str, before: list[str], path: str, expected: Any) -> None:
+    registry.put(f"/config/{subject}", {"compatibility": "NONE"})
+    for number, step in enumerate(before):
+        if step == "register":
+            registry.registered(subject, fixed(number))
+        else:
+            assert registry.delete(step.format(s=subject)).status == 200
+    answer = registry.delete(path.format(s=subject))
+    if isinstance(expected, tuple):
+        status, code, message = expected
+        assert answer.problem == (status, code, message.format(s=subject))
+    else:
+        assert (answer.status, answer.json) == (200, expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "live", "soft", "gone"),
+    [
+        ("/subjects/{s}/versions", [1, 2], [1], [1]),
+        ("/subjects/{s}/versions?deleted=true", [1, 2], [1, 2], [1]),
+        ("/subjects/{s}/versions?deletedOnly=true", [], [2], []),
+        ("/subjects/{s}/versions?deletedAsNegative=true", [1, 2], [1, -2], [1]),
+        ("/subjects/{s}/versions?deletedAsNegative=true&deleted=true", [1, 2], [1, -2], [1]),
+        ("/subjects/{s}/versions/2", 2, 40402, 40402),
+        ("/subjects/{s}/versions/2?deleted=true", 2, 2, 40402),
+        ("/subjects/{s}/versions/latest", 2, 1, 1),
+        # The newest that is not deleted, whatever else is asked for.
+        ("/subjects/{s}/versions/latest?deleted=true", 2, 1, 1),
+        ("/subjects/{s}/versions/2/schema", 200, 40402, 40402),
+        ("/subjects/{s}/versions/2/schema?deleted=true", 200, 200, 40402),
+        ("/subjects/{s}/versions/2/referencedby", [], [], 40402),
+        ("/schemas/ids/{id}", 200, 200, 40403),
+        ("/schemas/ids/{id}/schema", 200, 200, 40403),
+        ("/schemas/guids/{guid}", 200, 200, 40403),
+        ("/schemas/guids/{guid}/ids", 200, 200, 40403),
+        ("/schemas/ids/{id}/versions", 1, 0, 40403),
+        ("/schemas/ids/{id}/versions?deleted=true", 1, 1, 40403),
+        ("/schemas/ids/{id}/subjects", 1, 0, 40403),
+        ("/schemas/ids/{id}/subjects?deleted=true", 1, 1, 40403),
+        ("/schemas?subjectPrefix={s}.", 2, 1, 1),
+        ("/schemas?subjectPrefix={s}.&deleted=true", 2, 2, 1),
+        ("/schemas?subjectPrefix={s}.&latestOnly=true", 1, 1, 1),
+    ],
+)
+def test_what_a_deleted_version_answers(
+    registry: Registry, subject: str, path: str, live: Any, soft: Any, gone: Any
+) -> None:
+    name = f"{subject}."
+    registry.registered(name, fixed("one"))
+    registry.put(f"/config/{name}", {"compatibility": "NONE"})
+    second = registry.register(name, fixed(subject)).json
+    asked = path.replace("{s}.", name).format(s=name, id=second["id"], guid=second["guid"])
+
+    def outcome() -> Any:
+        answer = registry.get(asked)
+        if answer.status != 200:
+            return answer.problem[1]
+        if isinstance(answer.json, dict):
+            return answer.json.get("version", 200) if "versions" in asked else 200
+        counted = asked.startswith("/schemas") and "guids" not in asked
+        return len(answer.json) if counted else 200 if "guids" in asked else answer.json
+
+    assert outcome() == live
+    registry.delete(f"/subjects/{name}/versions/2")
+    assert outcome() == soft
+    registry.delete(f"/subjects/{name}/versions/2?permanent=true")
+    assert outcome() == gone
+
+
+@pytest.mark.parametrize(
+    ("query", "live", "soft", "gone"),
+    [
+        ("", True, False, False),
+        ("?deleted=true", True, True, False),
+        ("?deletedOnly=true", False, True, False),
+        ("?deletedOnly=true&deleted=true", False, True, False),
+        ("?deleted_only=True", False, True, False),
+        ("?deleted=1", True, False, False),
+        ("?deleted=", True, False, False),
+    ],
+)
+def test_whether_a_subject_is_listed(
+    registry: Registry, subject: str, query: str, live: bool, soft: bool, gone: bool
+) -> None:
+    registry.registered(subject, STRING)
+    for expected, deleting in ((live, ""), (soft, GOOD), (gone, "")):
+        assert (subject in registry.get(f"/subjects{query}").json) is expected
+        registry.delete(f"/subjects/{subject}{deleting}")
+
+
+@pytest.mark.parametrize("deleted", ["", VERSION_1, SUBJECT])
+def test_a_schema_is_looked_up_among_deleted_ones_when_asked(registry: Registry, subject: str, deleted: str) -> None:
+    registry.registered(subject, STRING)
+    if deleted:
+        registry.delete(deleted.format(s=subject))
+    found = registry.post(f"/subjects/{subject}", {"schema": STRING})
+    assert found.status == 200 if not deleted else found.problem[1] == 40401
+    assert registry.post(f"/subjects/{subject}?deleted=true", {"schema": STRING}).json["deleted"] is bool(deleted)
+
+
+def test_references_hold_what_they_refer_to(registry: Registry, subject: str) -> None:
+    target, user = f"{subject}-target", f"{subject}-user"
+    registry.registered(target, fixed(subject))
+    reference = {"name": "F", "subject": target, "version": 1}
+    registry.registered(user, '{"type":"array","items":"F"}', references=[reference])
+    key = f"{{magic=1,keytype=SCHEMA,subject={target},version=1}}"
+    refused = (422, 42206, f"One or more references exist to the schema {key}.")
+    for path in (f"/subjects/{target}", f"/subjects/{target}/versions/1", f"/subjects/{target}/versions/1{GOOD}"):
+        assert registry.delete(path).problem == refused
+    # The schema that refers may be deleted softly; then only deleting for good is refused.
+    registry.delete(f"/subjects/{user}")
+    assert registry.delete(f"/subjects/{target}/versions/1").json == 1
+    for path in (f"/subjects/{target}{GOOD}", f"/subjects/{target}/versions/1{GOOD}"):
+        assert registry.delete(path).problem == refused
+    assert registry.get(f"/subjects/{target}/versions/1/referencedby").json == []
+    assert len(registry.get(f"/subjects/{target}/versions/1/referencedby?deleted=true").json) == 1
+    # What is deleted cannot be referred to anew.
+    again = registry.register(f"{subject}-late", '{"type":"map","values":"F"}', references=[reference])
+    assert again.problem[:2] == (422, 42201)
+    registry.delete(f"/subjects/{user}{GOOD}")
+    assert registry.delete(f"/subjects/{target}{GOOD}").json == [1]
+
+
+def test_references_within_a_subject_do_not_hold_it(registry: Registry, subject: str) -> None:
+    registry.put(f"/config/{subject}", {"compatibility": "NONE"})
+    registry.registered(subject, fixed(subject))
+    reference = {"name": "F", "subject": subject, "version": 1}
+    registry.registered(subject, '{"type":"array","items":"F"}', references=[reference])
+    assert registry.delete(f"/subjects/{subject}/versions/1").problem[1] == 42206
+    assert registry.delete(f"/subjects/{subject}").json == [1, 2]
+    assert registry.delete(f"/subjects/{subject}/versions/1{GOOD}").problem[1] == 42206
+    assert registry.delete(f"/subjects/{subject}{GOOD}").json == [1, 2]
+
+
+def test_what_is_referred_to_comes_back_as_a_new_version(registry: Registry, subject: str) -> None:
+    """A deleted version that something refers to is not replaced when its schema is registered again."""
+    target, user = f"{subject}-target", f"{subject}-user"
+    schema_id = registry.registered(target, fixed(subject))
+    reference = {"name": "F", "subject": target, "version": 1}
+    registry.registered(user, '{"type":"array","items":"F"}', references=[reference])
+    registry.delete(f"/subjects/{user}")
+    registry.delete(f"/subjects/{target}")
+    assert registry.register(target, fixed(subject)).json["version"] == 2
+    assert registry.get(f"/subjects/{target}/versions?deleted=true").json == [1, 2]
+    assert registry.get(f"/schemas/ids/{schema_id}").json["deleted"] is False
+
+
+@pytest.mark.parametrize(
+    ("path", "config", "mode"),
+    [
+        (SUBJECT, True, True),
+        (VERSION_1, True, True),
+        (SUBJECT + GOOD, False, False),
+        (VERSION_1 + GOOD, False, False),
+    ],
+)
+def test_configuration_and_mode_go_with_the_last_version(
+    registry: Registry, subject: str, path: str, config: bool, mode: bool
+) -> None:
+    registry.registered(subject, STRING)
+    registry.put(f"/config/{subject}", {"compatibility": "FULL"})
+    registry.put(f"/mode/{subject}", {"mode": "READWRITE"})
+    if GOOD in path:
+        registry.delete(f"/subjects/{subject}")
+    assert registry.delete(path.format(s=subject)).status == 200
+    assert (registry.get(f"/config/{subject}").status == 200) is config
+    assert (registry.get(f"/mode/{subject}").status == 200) is mode
+
+
+def test_numbers_after_deletes(registry: Registry, subject: str) -> None:
+    registry.put(f"/config/{subject}", {"compatibility": "NONE"})
+    first = registry.registered(subject, fixed("a" + subject))
+    registry.registered(subject, BYTES)
+    registry.delete(f"/subjects/{subject}/versions/2")
+    # A version that is deleted softly keeps its number …
+    assert registry.register(subject, STRING).json["version"] == 3
+    for version in (2, 3):
+        registry.delete(f"/subjects/{subject}/versions/{version}")
+        registry.delete(f"/subjects/{subject}/versions/{version}{GOOD}")
+    # … until it is gone and nothing is above it.
+    assert registry.register(subject, BYTES).json["version"] == 2
+    registry.delete(f"/subjects/{subject}")
+    registry.delete(f"/subjects/{subject}{GOOD}")
+    again = registry.register(subject, fixed("a" + subject)).json
+    assert again["version"] == 1
+    # An id is never given twice.
+    assert again["id"] > first

@@ -1,0 +1,335 @@
+"""Whatever is sent to the registry, it answers in the API's way: never 500, never silence.
+
+A few seconds of `make test`; `make fuzz` tries for minutes, with `HEADRACE_FUZZ_EXAMPLES` of each kind.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import schemathesis
+from flask import Flask
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode, checks
+
+from headrace.registry.api.app import create_app
+from headrace.registry.api.openapi.operations import OPERATIONS, QUERY, Operation
+from headrace.registry.storage.database import Database
+from registry_calls import STRING, USER_1, Answer, RegistryInProcess
+from strategies import schema_values
+
+EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "2"))
+IS_LONG = "HEADRACE_FUZZ_EXAMPLES" in os.environ
+# Calls that the document forbids are slow to make; the tests below make wrong ones of their own.
+MODES = list(GenerationMode) if IS_LONG else [GenerationMode.POSITIVE]
+CHECKS = (
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+    checks.response_headers_conformance,
+)
+BOUNDED = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=not IS_LONG,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    print_blob=True,
+)
+
+
+@pytest.fixture(scope="module")
+def app(registry_database_url: str) -> Iterator[Flask]:
+    database = Database(registry_database_url)
+    database.upgrade()
+    app = create_app(database)
+    registry = RegistryInProcess(app.test_client())
+    registry.registered("a", STRING)
+    registry.registered("a", '{"type":"string","p":1}')
+    registry.registered("0", USER_1)
+    yield app
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def registry(app: Flask) -> RegistryInProcess:
+    return RegistryInProcess(app.test_client())
+
+
+@pytest.fixture(scope="module")
+def api(app: Flask) -> Any:
+    return schemathesis.openapi.from_wsgi("/openapi.json", app)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_calls_made_from_the_document(api: Any, operation: Operation, mode: GenerationMode) -> None:
+    """Calls as they should be, and calls that are wrong somewhere."""
+
+    @BOUNDED
+    @given(api[operation.path][operation.method].as_strategy(generation_mode=mode))
+    def check(case: Any) -> None:
+        case.call_and_validate(checks=CHECKS)
+
+    try:
+        check()
+    except Unsatisfiable:
+        assert mode is GenerationMode.NEGATIVE, "nothing can be wrong with a call without parameters"
+
+
+MORE = settings(BOUNDED, max_examples=10 * EXAMPLES)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=10),
+    st.sampled_from([2**31, -(2**63), 10**400, 1e308, "", "\0", "\ud800", "record", "int", "é", "a.b", ".", "null"]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.one_of(st.text(max_size=5), st.sampled_from(["type", "name", "fields"])), inner, max_size=4),
+    ),
+    max_leaves=8,
+)
+ERROR_STATUSES = {400, 404, 405, 406, 409, 413, 414, 415, 422}
+
+
+def require_answer(answer: Answer) -> Answer:
+    """An answer of the API: JSON, and an error of a known status in its two keys."""
+    if answer.status != 200:
+        assert answer.status in ERROR_STATUSES, answer
+        status, code, message = answer.problem
+        assert message
+        assert str(code).startswith(str(status))
+    elif answer.text:
+        assert answer.json is not ...
+    return answer
+
+
+def ask_all(registry: RegistryInProcess, body: bytes, headers: dict[str, str] | None = None) -> None:
+    for path in (
+        "/subjects/fuzz/versions",
+        "/subjects/fuzz/versions?normalize=true",
+        "/subjects/fuzz",
+        "/compatibility/subjects/fuzz/versions?verbose=true",
+        "/compatibility/subjects/a/versions/1",
+    ):
+        require_answer(registry.call("POST", path, body, headers))
+
+
+def as_body(value: Any) -> bytes:
+    """JSON with whatever Python would write, NaN and lone surrogates too."""
+    return json.dumps(value).encode()
+
+
+@st.composite
+def damaged_schemas(draw: st.DrawFn) -> str:
+    """A schema with one of its values replaced, removed or said twice."""
+    schema = draw(schema_values())
+    damaged = copy.deepcopy(schema)
+    places = list(_places(damaged))
+    if not places:
+        return json.dumps(draw(VALUES))
+    holder, key = draw(st.sampled_from(places))
+    kind = draw(st.sampled_from(["replace", "remove", "twice"]))
+    if kind == "replace":
+        holder[key] = draw(VALUES)
+    elif kind == "remove":
+        del holder[key]
+    text = json.dumps(damaged)
+    return text.replace('"type"', '"type": "int", "type"', 1) if kind == "twice" else text
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield value, key
+        yield from _places(inner)
+
+
+@MORE
+@given(schema_values().map(json.dumps))
+def test_schemas(registry: RegistryInProcess, text: str) -> None:
+    ask_all(registry, as_body({"schema": text}))
+
+
+@MORE
+@given(damaged_schemas())
+def test_damaged_schemas(registry: RegistryInProcess, text: str) -> None:
+    ask_all(registry, as_body({"schema": text}))
+
+
+@MORE
+@given(st.text(max_size=60))
+def test_texts_that_are_hardly_schemas(registry: RegistryInProcess, text: str) -> None:
+    ask_all(registry, as_body({"schema": text}))
+
+
+KEYS = (
+    *("schema", "schemaType", "references", "metadata", "ruleSet", "version", "id"),
+    *("schemaTagsToAdd", "schemaTagsToRemove", "propagateSchemaTags", "unknown"),
+)
+
+
+@MORE
+@given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3))
+def test_wrong_types_of_everything(registry: RegistryInProcess, more: dict[str, Any]) -> None:
+    ask_all(registry, as_body({"schema": STRING, **more}))
+    change = {
+        "newVersion": more.get("version"),
+        "tagsToAdd": more.get("schemaTagsToAdd"),
+        "ruleSet": more.get("ruleSet"),
+    }
+    require_answer(registry.call("POST", "/subjects/a/versions/1/tags", as_body({**more, **change})))
+
+
+CONFIG_KEYS = (
+    *("compatibility", "compatibilityGroup", "compatibilityPolicy", "normalize", "validateFields", "alias"),
+    *("defaultMetadata", "overrideMetadata", "defaultRuleSet", "overrideRuleSet", "validateNewSchemas"),
+)
+
+
+@MORE
+@given(st.dictionaries(st.sampled_from(CONFIG_KEYS), VALUES, max_size=3), VALUES)
+def test_configurations(registry: RegistryInProcess, change: dict[str, Any], mode: Any) -> None:
+    require_answer(registry.call("PUT", "/config/fuzz", as_body(change)))
+    # Whatever was taken must not be in the way of anything.
+    for path in (
+        "/config/fuzz",
+        "/config/fuzz?defaultToGlobal=true",
+        "/subjects/fuzz/versions",
+        "/schemas?aliases=true",
+    ):
+        require_answer(registry.get(path))
+    ask_all(registry, as_body({"schema": STRING}))
+    require_answer(registry.delete("/config/fuzz"))
+    require_answer(registry.call("PUT", "/mode/fuzz2", as_body({"mode": mode})))
+
+
+CONTENT_TYPES = st.sampled_from(
+    [
+        *("application/json", "application/vnd.schemaregistry.v1+json", "application/octet-stream", "text/plain", ""),
+        *("application/json; charset=utf-16", 'application/json; charset="', "application/json; charset=idna"),
+        *("application/json; charset=utf-7", "application/json; charset=\0", ";", "multipart/form-data; boundary=x"),
+        *(
+            "application/json; charset=punycode",
+            "application/json; charset=unicode_escape",
+            "application/x-www-form-urlencoded",
+        ),
+    ]
+)
+
+
+@MORE
+@given(
+    st.one_of(st.binary(max_size=200), VALUES.map(as_body)),
+    CONTENT_TYPES,
+    st.sampled_from(["*/*", "x", "application/json;q=a", ""]),
+)
+def test_bytes(registry: RegistryInProcess, body: bytes, content_type: str, accept: str) -> None:
+    ask_all(registry, body, {"Content-Type": content_type, "Accept": accept})
+
+
+TRICKS = st.sampled_from(
+    [
+        *(
+            "'; DROP TABLE subjects; --",
+            "a' OR '1'='1",
+            "%",
+            "_",
+            "a%",
+            'a"b',
+            "a`b",
+            "\\",
+            "a\\'",
+            "${x}",
+            "{{x}}",
+            "*",
+            "a*",
+        ),
+        *(
+            "../../etc/passwd",
+            "..",
+            ".",
+            "a/b",
+            "a//b",
+            "/",
+            "?x=1",
+            "#x",
+            "a;b",
+            "a b",
+            " ",
+            "%2F",
+            "%00",
+            "a\tb",
+            "\n",
+        ),
+        *(
+            ":.c:a",
+            ":.c:",
+            ":.:a",
+            ":.:",
+            ":.__GLOBAL:",
+            "__GLOBAL",
+            "__EMPTY",
+            ":*:",
+            ":",
+            "::",
+            ":.::.:",
+            "NULL",
+            "-1",
+        ),
+        *("é", "e\u0301", "\u202e", "\ufeff", "\U0001f600", "\uffff", "a" * 1300, "a" * 5000, "versions", "latest"),
+    ]
+)
+
+
+@MORE
+@given(st.one_of(TRICKS, st.text(max_size=8), st.builds(str.__add__, TRICKS, st.text(max_size=3))))
+def test_subjects(registry: RegistryInProcess, subject: str) -> None:
+    """A subject is taken as it is or not at all, and what is done with it is done with no other."""
+    assume(subject)  # the empty subject is there, but its path is that of all subjects
+    before = set(registry.get("/subjects?deleted=true").json)
+    path = "/subjects/" + quote(subject.encode("utf-8", "surrogatepass"), safe="")
+    assume(registry.get(f"{path}/versions?deleted=true").status != 200)  # not what is there under another spelling
+    answer = require_answer(registry.post(f"{path}/versions", {"schema": STRING}))
+    if answer.status == 200:
+        (name,) = set(registry.get("/subjects?deleted=true").json) - before
+        assert registry.get(f"{path}/versions/latest").json.get("subject", "") == name
+        for query in ("", "?permanent=true"):
+            assert require_answer(registry.delete(path + query)).json == [1]
+    for method in ("GET", "DELETE"):
+        for rest in ("", "/versions/1", "/versions/latest/schema", "/metadata"):
+            require_answer(registry.call(method, path + rest))
+        require_answer(registry.call(method, "/config/" + path.removeprefix("/subjects/")))
+    assert set(registry.get("/subjects?deleted=true").json) == before
+
+
+@MORE
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(QUERY)), st.one_of(TRICKS, st.text(max_size=5), st.integers().map(str))))
+)
+def test_queries(registry: RegistryInProcess, pairs: list[tuple[str, str]]) -> None:
+    query = "&".join(f"{name}={quote(value.encode('utf-8', 'surrogatepass'), safe='')}" for name, value in pairs)
+    for path in (
+        "/subjects",
+        "/schemas",
+        "/contexts",
+        "/schemas/ids/1",
+        "/schemas/ids/1/versions",
+        "/subjects/a/metadata",
+    ):
+        require_answer(registry.get(f"{path}?{query}"))
+    require_answer(registry.get(f"/subjects/a/versions/1?{query}"))

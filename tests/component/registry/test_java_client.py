@@ -1,0 +1,76 @@
+"""Confluent's own Java client, version 7.5, against the registry: `tests/support/java/RegistryRound.java`."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certificates import Authority
+from java_oracle import JAVA_SOURCES, confluent_classpath
+from secured_registry import PASSWORD, secured_registry
+
+pytestmark = pytest.mark.java
+
+RUN_TIMEOUT_S = 120
+ROUNDS = [
+    "register, evolve, find",
+    "references",
+    "metadata",
+    "compatibility and configuration",
+    "modes",
+    "deletes",
+    "contexts",
+    "tags and rules",
+    "server",
+]
+
+
+@pytest.fixture(scope="module")
+def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return confluent_classpath(tmp_path_factory.mktemp("java"))
+
+
+@pytest.mark.parametrize(("profile", "incompatible"), [("8", "40901"), ("7", "409")])
+def test_full_round(classpath: str, start_service: Any, tmp_path: Path, profile: str, incompatible: str) -> None:
+    """Under the bodies and codes of today, and those of the client's own time."""
+    serve = ["registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "127.0.0.1:0"]
+    service = start_service("headrace", *serve, environment={"HEADRACE__REGISTRY__API_PROFILE": profile})
+    lines = run_java(classpath, "RegistryRound", service.addresses["registry"], incompatible)
+    assert lines == [f"done: {name}" for name in ROUNDS]
+
+
+def test_with_credentials_and_tls(classpath: str, start_service: Any, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    store = tmp_path / "trust.p12"
+    keytool = ["keytool", "-importcert", "-noprompt", "-alias", "ca", "-storetype", "PKCS12", "-storepass", "changeit"]
+    subprocess.run([*keytool, "-file", authority.ca_file, "-keystore", store], check=True, capture_output=True)
+    url = secured_registry(start_service, tmp_path, authority)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        dead_url = f"https://127.0.0.1:{taken.getsockname()[1]}"
+        trust = [f"-Djavax.net.ssl.trustStore={store}", "-Djavax.net.ssl.trustStorePassword=changeit"]
+        lines = run_java(classpath, "SecuredRound", url, dead_url, PASSWORD, options=trust)
+    assert lines == ["403 40301", "401 40101"]
+
+
+def run_java(classpath: str, program: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+    """The lines that a program prints."""
+    java = [
+        "java",
+        "-Xmx256m",
+        "-XX:TieredStopAtLevel=1",
+        *options,
+        "-cp",
+        classpath,
+        str(JAVA_SOURCES / f"{program}.java"),
+    ]
+    done = subprocess.run(
+        [*java, *arguments], capture_output=True, text=True, timeout=RUN_TIMEOUT_S, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()

@@ -1,0 +1,348 @@
+"""Access, TLS, metrics and the access log of a served registry with several worker processes."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from certificates import Authority
+from headrace.cli.command import CommandError
+from headrace.cli.registry_access import check_access, tls_of
+from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.users import user_line
+from headrace.settings import Address, RegistrySettings
+from registry_calls import STRING, Registry
+
+WORKERS = 2
+
+
+def users_text() -> str:
+    cost = Cost(log2_n=4, r=1, p=1)
+    lines = [user_line(name, PasswordHash.of(name, name.encode(), cost)) for name in ("root", "team")]
+    return "\n".join([*lines, "grant root admin *", "grant team write team-*", ""])
+
+
+def basic(name: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{name}:{name}".encode()).decode()}
+
+
+class Served:
+    def __init__(self, folder: Path, url: str, pid: int) -> None:
+        self.registry = Registry(url)
+        self.pid = pid
+        self.users = folder / "users"
+        self.log = folder / "access.log"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, start_module_service: Any) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("operation")
+    (folder / "users").write_text(users_text())
+    service = start_module_service(
+        *("headrace", "registry", "serve", "--data-dir", str(folder), "--registry-listen", "127.0.0.1:0"),
+        *("--workers", str(WORKERS), "--users", str(folder / "users")),
+        environment={"HEADRACE__REGISTRY__ACCESS_LOG": str(folder / "access.log")},
+    )
+    found = Served(folder, service.addresses["registry"], service.process.pid)
+    body = {"schema": STRING}
+    assert found.registry.call("POST", "/subjects/team-a/versions", body, basic("root")).status == 200
+    yield found
+
+
+def test_kept_answers_are_given_to_those_who_may_have_them(served: Served) -> None:
+    path = "/subjects/team-a/versions/latest"
+    for _ in range(10):
+        assert served.registry.call("GET", path, headers=basic("team")).status == 200
+        assert served.registry.call("GET", path, headers=basic("root")).status == 200
+        assert served.registry.call("GET", path).status == 401
+        wrong = {"Authorization": "Basic " + base64.b64encode(b"root:wrong").decode()}
+        assert served.registry.call("GET", path, headers=wrong).status == 401
+        assert served.registry.call("GET", "/schemas/ids/1", headers=basic("team")).status == 200
+
+
+def test_those_who_may_read_some_subjects_are_answered_from_what_was_kept(served: Served) -> None:
+    """By id too, although that rests on which subjects use the schema."""
+    path = "/schemas/ids/1"
+    for _ in range(20):
+        assert served.registry.call("GET", path, headers=basic("team")).status == 200
+    deadline = time.monotonic() + 60
+    kept = 0.0
+    while not kept and time.monotonic() < deadline:
+        kept = sum(
+            sample.value
+            for sample in samples(served)
+            if sample.labels.get("route") == "/schemas/ids/{id}" and sample.labels.get("cached") == "true"
+        )
+    assert kept
+
+
+def test_who_is_refused_is_told_before_the_body_and_can_go_on_after_it(served: Served) -> None:
+    body = b" " * 3_000_000
+    connection = http.client.HTTPConnection(served.registry.host, served.registry.port, timeout=60)
+    try:
+        connection.putrequest("POST", "/subjects/team-a/versions")
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders()
+        own = connection.sock
+        refused = connection.getresponse()
+        assert (refused.status, json.load(refused)["error_code"]) == (401, 40101)
+        own.sendall(body)
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().status == 200
+        assert connection.sock is own
+    finally:
+        connection.close()
+
+
+def samples(served: Served) -> list[Any]:
+    page = served.registry.call("GET", "/metrics", headers=basic("root"))
+    assert page.status == 200
+    return [sample for family in text_string_to_metric_families(page.text) for sample in family.samples]
+
+
+def requests_counted(served: Served) -> dict[tuple[str, str, str], int]:
+    """By method, route and status, kept or not."""
+    found: dict[tuple[str, str, str], int] = {}
+    for sample in samples(served):
+        if sample.name == "headrace_registry_requests_total":
+            key = (sample.labels["method"], sample.labels["route"], sample.labels["status"])
+            found[key] = found.get(key, 0) + int(sample.value)
+    return found
+
+
+def workers_counted(served: Served) -> int:
+    return sum(int(sample.value) for sample in samples(served) if sample.name == "headrace_registry_workers")
+
+
+def test_metrics_count_every_request_of_every_worker(served: Served) -> None:
+    assert workers_counted(served) == WORKERS
+    before = requests_counted(served)
+    for _ in range(50):
+        # Each call is a connection of its own, which any worker may get.
+        assert served.registry.call("GET", "/subjects/team-a/versions", headers=basic("root")).status == 200
+    assert served.registry.call("GET", "/subjects/team-a/versions").status == 401
+    route = "/subjects/{subject}/versions"
+    deadline = time.monotonic() + 60
+    rows: list[int] = []
+    # An answer is counted when it has been sent, and may be there a little earlier than its count.
+    while rows != [50, 1] and time.monotonic() < deadline:
+        after = requests_counted(served)
+        rows = [after["GET", route, status] - before.get(("GET", route, status), 0) for status in ("200", "401")]
+    assert rows == [50, 1]
+
+
+def workers_of(served: Served) -> set[int]:
+    return {int(pid) for pid in Path(f"/proc/{served.pid}/task/{served.pid}/children").read_text().split()}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
+def test_counts_outlive_a_killed_worker(served: Served) -> None:
+    before = requests_counted(served)
+    workers = workers_of(served)
+    os.kill(min(workers), signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while (not workers_of(served) - workers or len(workers_of(served)) < WORKERS) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    # Whichever worker answers, and as soon as the new one counts.
+    for _ in range(20):
+        after = requests_counted(served)
+        assert all(after[key] >= number for key, number in before.items())
+    while workers_counted(served) != WORKERS and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert workers_counted(served) == WORKERS
+
+
+def test_the_log_names_users_and_no_secret(served: Served) -> None:
+    served.registry.call("GET", "/subjects/team-a%2Fx?deleted=true", headers=basic("team"))
+    deadline = time.monotonic() + 60
+    found: list[dict[str, Any]] = []
+    while not found and time.monotonic() < deadline:
+        lines = [json.loads(line) for line in served.log.read_text().splitlines()]
+        found = [line for line in lines if line["path"] == "/subjects/team-a%2Fx"]
+    line = found[0]
+    assert (line["user"], line["query"], line["status"]) == ("team", "deleted=true", 405)
+    text = served.log.read_text()
+    assert all(header not in text for name in ("root", "team") for header in basic(name).values())
+
+
+def test_a_new_user_is_known_and_a_removed_one_unknown_without_a_restart(served: Served) -> None:
+    path = "/subjects/team-a/versions"
+    assert served.registry.call("GET", path, headers=basic("team")).status == 200
+    text = served.users.read_text()
+    new = served.users.with_name("users.new")
+    try:
+        new.write_text("\n".join(line for line in text.splitlines() if "team" not in line))
+        new.replace(served.users)
+        deadline = time.monotonic() + 60
+        # Every worker looks at the file for itself.
+        unknown = 0
+        while unknown < 20 and time.monotonic() < deadline:
+            unknown = unknown + 1 if served.registry.call("GET", path, headers=basic("team")).status == 401 else 0
+            time.sleep(0.05)
+        assert unknown == 20
+    finally:
+        served.users.write_text(text)
+
+
+def test_a_line_for_the_users_file() -> None:
+    made = user_command("alice", "wonder\n")
+    assert made.returncode == 0, made.stderr
+    kind, name, text = made.stdout.split()
+    assert (kind, name) == ("user", "alice")
+    assert PasswordHash.parse(text).matches("wonder")
+    refused = user_command("alice", "")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "the password is empty" in refused.stderr
+
+
+def user_command(name: str, text: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headrace", "registry", "user", name]
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
+
+
+def test_an_open_registry_is_refused_to_a_network(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace", "registry", "serve", "--data-dir", str(tmp_path)]
+    ended = subprocess.run([*command, "--registry-listen", "0.0.0.0:0"], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "headrace: registry.listen is 0.0.0.0:0, where whoever reaches it could change schemas; name the users in a "
+        "file with --users, or set registry.open_to to network if that is meant\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"listen": Address("192.0.2.1", 0)}, "registry.listen is 192.0.2.1:0, where whoever reaches it could"),
+        ({"listen": Address("::", 0)}, "registry.listen is"),
+        ({"users": "/nonexistent/users"}, "the users file /nonexistent/users cannot be read: No such file"),
+        ({"access_log": "/nonexistent/log"}, "registry.access_log /nonexistent/log cannot be written: No such file"),
+        ({"tls_certificate": "/nonexistent/pem"}, "registry.tls_certificate /nonexistent/pem with key /nonexistent/p"),
+    ],
+)
+def test_what_keeps_a_registry_from_being_served(settings: dict[str, Any], message: str) -> None:
+    wanted = RegistrySettings(**settings)
+    with pytest.raises(CommandError, match=re.escape(message)):
+        check_access(wanted)
+        tls_of(wanted)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"listen": Address("127.0.0.1", 0)},
+        {"listen": Address("::1", 0)},
+        {"listen": Address("localhost", 0)},
+        {"listen": Address("0.0.0.0", 0), "open_to": "network"},
+    ],
+)
+def test_where_a_registry_without_users_may_listen(settings: dict[str, Any]) -> None:
+    check_access(RegistrySettings(**settings))
+
+
+def test_passwords_in_clear_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "users").write_text(users_text())
+    check_access(RegistrySettings(listen=Address("0.0.0.0", 0), users=str(tmp_path / "users")))
+    assert "passwords go over the network in clear" in caplog.text
+
+
+def test_tls(tmp_path: Path, start_service: Any) -> None:
+    authority = Authority(tmp_path / "pki")
+    certificate, key = authority.certificate("server")
+    certificate.write_bytes(certificate.read_bytes() + key.read_bytes())
+    service = start_service(
+        *("headrace", "registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "127.0.0.1:0"),
+        environment={"HEADRACE__REGISTRY__TLS_CERTIFICATE": str(certificate)},
+    )
+    url = service.addresses["registry"]
+    assert url.startswith("https://127.0.0.1:")
+    trusting = ssl.create_default_context(cafile=str(authority.ca_file))
+    with urllib.request.urlopen(f"{url}/subjects", context=trusting, timeout=60) as answer:
+        assert json.load(answer) == []
+    with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+        urllib.request.urlopen(f"{url}/subjects", context=ssl.create_default_context(), timeout=60)
+
+
+def served_certificate(port: int) -> bytes:
+    """Nothing when the worker that took the connection has ended."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as plain, context.wrap_socket(plain) as secured:
+            return secured.getpeercert(binary_form=True) or b""
+    except OSError:
+        return b""
+
+
+def certificate_in(path: Path) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(path.read_text())
+
+
+def test_a_renewed_certificate_is_served_after_a_hangup(tmp_path: Path, start_service: Any) -> None:
+    authority = Authority(tmp_path / "pki")
+    certificates = {name: authority.certificate(name) for name in ("first", "second")}
+    links = [tmp_path / name for name in ("live.pem", "live.key")]
+
+    def lead_to(*targets: Path) -> None:
+        for link, target in zip(links, targets, strict=True):
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+
+    lead_to(*certificates["first"])
+    service = start_service(
+        *("headrace", "registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "127.0.0.1:0"),
+        environment={
+            "HEADRACE__REGISTRY__TLS_CERTIFICATE": str(links[0]),
+            "HEADRACE__REGISTRY__TLS_KEY": str(links[1]),
+        },
+    )
+    port = int(service.addresses["registry"].rpartition(":")[2])
+    deadline = time.monotonic() + 60
+    # A key that is another's is told of, and changes nothing.
+    lead_to(certificates["second"][0], certificates["first"][1])
+    service.process.send_signal(signal.SIGHUP)
+    while not any("certificate_refused" in line for line in service.errors) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert served_certificate(port) == certificate_in(certificates["first"][0])
+    lead_to(*certificates["second"])
+    service.process.send_signal(signal.SIGHUP)
+    found = b""
+    # While both workers listen, either may answer.
+    while found != certificate_in(certificates["second"][0]) and time.monotonic() < deadline:
+        found = served_certificate(port)
+        time.sleep(0.05)
+    assert found == certificate_in(certificates["second"][0])
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(60) == 0
+
+
+def test_an_encrypted_key_is_refused(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.certificate("server", key_password="open sesame")
+    with pytest.raises(CommandError, match="with a key that is not encrypted"):
+        tls_of(RegistrySettings(tls_certificate=str(certificate), tls_key=str(key)))
+    other = authority.certificate("other")[1]
+    with pytest.raises(CommandError, match="PEM files that belong together"):
+        tls_of(RegistrySettings(tls_certificate=str(certificate), tls_key=str(other)))
+    tls = tls_of(
+        RegistrySettings(tls_certificate=str(authority.certificate("third")[0]), tls_key=str(tmp_path / "third.key"))
+    )
+    assert tls is not None
+    assert tls_of(RegistrySettings()) is None

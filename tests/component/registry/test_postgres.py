@@ -1,0 +1,376 @@
+"""The registry on PostgreSQL as several server processes, fifty clients on each: what they leave is whole, always."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from postgres_server import PostgresServer
+from registry_calls import STRING, Answer, Registry
+
+pytestmark = pytest.mark.postgres
+
+PROCESSES = 4
+CLIENTS = 50  # of each process
+T = TypeVar("T")
+StartService = Callable[..., Any]
+
+
+def fixed(label: object) -> str:
+    return f'{{"type":"fixed","name":"F","size":4,"of":"{label}"}}'
+
+
+def serve(start_service: StartService, url: str, folder: Path, *arguments: str) -> Any:
+    return start_service(
+        *("headrace", "registry", "serve", "--registry-listen", "127.0.0.1:0", "--data-dir", str(folder)),
+        *arguments,
+        # Not as an argument, since that is shown to every user of the machine.
+        environment={"HEADRACE__REGISTRY__DATABASE_URL": url},
+    )
+
+
+def prepared(server: PostgresServer) -> str:
+    """The URL of a database with the registry's tables."""
+    from headrace.registry.storage.database import Database
+
+    url = server.new_database()
+    database = Database(url)
+    database.upgrade()
+    database.close()
+    return url
+
+
+@dataclass
+class Cluster:
+    registries: list[Registry]
+    server: PostgresServer
+    database: str
+
+    def at_once(self, work: Callable[[Registry, int], T], clients: int = CLIENTS * PROCESSES) -> list[T]:
+        """Fifty clients on each process, all beginning at the same time; the number tells them apart."""
+        barrier = threading.Barrier(clients)
+
+        def run(number: int) -> T:
+            barrier.wait(60)
+            return work(self.registries[number % PROCESSES], number)
+
+        with ThreadPoolExecutor(clients) as pool:
+            return list(pool.map(run, range(clients)))
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        return self.server.execute(statement, self.database)
+
+    def require_whole(self) -> None:
+        require_whole(self.rows)
+
+
+HALF_STATES = {
+    "schemas that no version uses": "SELECT s.id FROM schemas s LEFT JOIN versions v ON v.schema_key = s.row_key "
+    "WHERE v.version IS NULL",
+    "subjects without versions": "SELECT name FROM subjects s LEFT JOIN versions v ON v.subject_id = s.id "
+    "WHERE v.version IS NULL",
+    "ids that the counter would give again": "SELECT s.context, s.id FROM schemas s LEFT JOIN contexts c "
+    "ON c.name = s.context WHERE c.next_id IS NULL OR c.next_id <= s.id",
+    "contents with two ids in a context": "SELECT context, fingerprint FROM schemas "
+    "GROUP BY context, fingerprint HAVING count(*) > 1",
+    "references to what is not there": "SELECT r.target, r.version FROM schema_references r LEFT JOIN subjects s "
+    "ON s.name = r.target LEFT JOIN versions v ON v.subject_id = s.id AND v.version = r.version "
+    "WHERE v.version IS NULL",
+    "live schemas that refer to deleted ones": "SELECT r.target, r.version FROM schema_references r "
+    "JOIN subjects s ON s.name = r.target JOIN versions v ON v.subject_id = s.id AND v.version = r.version "
+    "JOIN versions u ON u.schema_key = r.schema_key WHERE v.deleted AND NOT u.deleted",
+    "versions that outran the subject's revision": "SELECT s.name FROM subjects s JOIN versions v "
+    "ON v.subject_id = s.id GROUP BY s.name, s.revision HAVING count(*) > s.revision",
+}
+"""Queries that answer with no row, whatever happened."""
+
+
+def require_whole(rows: Callable[[str], list[tuple[Any, ...]]]) -> None:
+    assert {name: found for name, query in HALF_STATES.items() if (found := rows(query))} == {}
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    postgres_server: PostgresServer, start_module_service: StartService, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    url, folder = prepared(postgres_server), tmp_path_factory.mktemp("cluster")
+    services = [serve(start_module_service, url, folder / str(number)) for number in range(PROCESSES)]
+    registries = [Registry(service.addresses["registry"]) for service in services]
+    yield Cluster(registries, postgres_server, url.rpartition("/")[2])
+    for service in services:
+        assert service.stop() == 0
+        assert [line for line in service.errors if " ERROR " in line] == []
+
+
+def refused(answers: list[Answer]) -> list[str]:
+    return [answer.text for answer in answers if answer.status != 200]
+
+
+def test_the_same_schema_under_one_subject(cluster: Cluster) -> None:
+    answers = cluster.at_once(lambda registry, _: registry.register("same", fixed("same")))
+    assert refused(answers) == []
+    assert len({(answer.json["id"], answer.json["version"]) for answer in answers}) == 1
+    assert cluster.registries[0].get("/subjects/same/versions").json == [1]
+    cluster.require_whole()
+
+
+def test_the_same_schema_under_many_subjects_and_in_contexts(cluster: Cluster) -> None:
+    contexts = ("", ":.a:", ":.b:")
+    answers = cluster.at_once(lambda r, number: r.register(f"{contexts[number % 3]}spread-{number}", fixed("spread")))
+    assert refused(answers) == []
+    assert {answer.json["version"] for answer in answers} == {1}
+    for context in range(3):
+        assert len({answer.json["id"] for number, answer in enumerate(answers) if number % 3 == context}) == 1
+    assert set(cluster.registries[1].get("/contexts").json) >= {".", ".a", ".b"}
+    cluster.require_whole()
+
+
+def test_different_schemas_under_one_subject(cluster: Cluster) -> None:
+    answers = cluster.at_once(lambda registry, number: registry.register("different", fixed(number)))
+    assert refused(answers) == []
+    total = len(answers)
+    assert len({answer.json["id"] for answer in answers}) == total
+    assert sorted(answer.json["version"] for answer in answers) == list(range(1, total + 1))
+    assert cluster.registries[2].get("/subjects/different/versions").json == list(range(1, total + 1))
+    cluster.require_whole()
+
+
+def test_new_schemas_under_new_subjects(cluster: Cluster) -> None:
+    answers = cluster.at_once(lambda registry, number: registry.register(f"own-{number}", fixed(f"own-{number}")))
+    assert refused(answers) == []
+    assert len({answer.json["id"] for answer in answers}) == len(answers)
+    cluster.require_whole()
+
+
+def test_of_many_incompatible_changes_one_is_first(cluster: Cluster) -> None:
+    texts = [STRING, '"int"', '"boolean"', '{"type":"fixed","name":"F","size":1}', '{"type":"array","items":"int"}']
+    answers = cluster.at_once(lambda registry, number: registry.register("first", texts[number % len(texts)]))
+    assert {answer.status for answer in answers} == {200, 409}
+    assert len({answer.json["id"] for answer in answers if answer.status == 200}) == 1
+    assert cluster.registries[3].get("/subjects/first/versions").json == [1]
+
+
+def test_references_and_the_delete_of_their_target(cluster: Cluster) -> None:
+    """Either schemas that refer to it are there and the target stays, or it went and they are refused."""
+    outcomes: Counter[str] = Counter()
+    for round_number in range(6):
+        target, name = f"target-{round_number}", f"T{round_number}"
+        cluster.registries[0].registered(target, f'{{"type":"fixed","name":"{name}","size":4}}')
+
+        def work(registry: Registry, number: int, target: str = target, name: str = name) -> tuple[str, int]:
+            if number % 10 == 7:
+                return "delete", registry.delete(f"/subjects/{target}").status
+            references = [{"name": name, "subject": target, "version": 1}]
+            text = f'{{"type":"array","items":"{name}","of":{number % 4}}}'
+            return "register", registry.register(f"user-{target}-{number}", text, references=references).status
+
+        results = cluster.at_once(work, clients=CLIENTS)
+        assert {status for _, status in results} <= {200, 404, 422}
+        assert (("delete", 200) in results) != (("register", 200) in results)
+        outcomes["deleted" if ("delete", 200) in results else "referred to"] += 1
+        cluster.require_whole()
+    print(f"targets: {dict(outcomes)}")
+
+
+def test_everything_at_once(cluster: Cluster) -> None:
+    """Registrations, references, both deletes, configuration and reads, on few subjects, from everywhere."""
+    seed = random.randrange(2**32)
+    print(f"seed: {seed}")
+    subjects = ["m-0", "m-1", ":.c:m-0", ":.c:m-1"]
+
+    def work(registry: Registry, number: int) -> Counter[int]:
+        chance = random.Random(seed + number)
+        statuses: Counter[int] = Counter()
+        for _ in range(8):
+            subject = chance.choice(subjects)
+            kind = chance.choice(["register"] * 6 + ["refer", "delete", "delete version", "configure", "look", "list"])
+            answer = act(registry, chance, subject, kind)
+            statuses[answer.status] += 1
+            if answer.status >= 500:
+                raise AssertionError(f"{kind} {subject}: {answer.text}")
+        return statuses
+
+    def act(registry: Registry, chance: random.Random, subject: str, kind: str) -> Answer:
+        content = chance.randrange(12)
+        permanent = chance.choice(["", "?permanent=true"])
+        match kind:
+            case "register":
+                return registry.register(subject, fixed(f"mixed-{content}"))
+            case "refer":
+                other = chance.choice(["m-0", "m-1"])
+                references = [{"name": "F", "subject": other, "version": chance.randrange(1, 5)}]
+                text = f'{{"type":"array","items":"F","of":{content}}}'
+                return registry.register(f"{subject}-of-{other}", text, references=references)
+            case "delete":
+                return registry.delete(f"/subjects/{subject}{permanent}")
+            case "delete version":
+                return registry.delete(f"/subjects/{subject}/versions/{chance.randrange(1, 8)}{permanent}")
+            case "configure":
+                return registry.put(f"/config/{subject}", {"compatibility": chance.choice(["NONE", "BACKWARD"])})
+            case "look":
+                return registry.post(f"/subjects/{subject}", {"schema": fixed(f"mixed-{content}")})
+        return registry.get("/subjects?deleted=true")
+
+    counted = sum(cluster.at_once(work, clients=CLIENTS), Counter())
+    print(f"answers: {dict(counted)}")
+    assert set(counted) <= {200, 404, 409, 422}
+    assert counted[200] > 0
+    cluster.require_whole()
+    for subject in subjects:
+        versions = cluster.registries[0].get(f"/subjects/{subject}/versions?deleted=true")
+        for version in versions.json if versions.status == 200 else []:
+            assert cluster.registries[1].get(f"/subjects/{subject}/versions/{version}?deleted=true").status == 200
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """A server that a test may kill."""
+    server = PostgresServer()
+    yield server
+    server.remove()
+
+
+def test_a_restart_of_postgres_costs_no_error_afterwards(
+    own_server: PostgresServer, start_service: StartService, tmp_path: Path
+) -> None:
+    registry = Registry(serve(start_service, prepared(own_server), tmp_path).addresses["registry"])
+    schema_id = registry.registered("s", STRING)
+    assert registry.get("/readyz").status == 200
+    # Several connections, each of which is broken afterwards.
+    with ThreadPoolExecutor(8) as pool:
+        assert {answer.status for answer in pool.map(lambda n: registry.register(f"s-{n}", fixed(n)), range(16))} == {
+            200
+        }
+    own_server.kill()
+    assert registry.get("/readyz").status in (500, 503)
+    assert registry.get("/healthz").status == 200
+    away = registry.register("s", fixed("away"))
+    assert (away.status, away.json["error_code"]) == (500, 50001)
+    assert "127.0.0.1" not in away.text
+    own_server.start()
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda n: registry.register(f"t-{n}", fixed(n)), range(16)))
+    assert refused(answers) == []
+    assert registry.get("/readyz").status == 200
+    assert registry.registered("s", STRING) == schema_id
+    assert registry.get(f"/schemas/ids/{schema_id}").json["schema"] == STRING
+
+
+class Writers:
+    """Clients that register and delete until they are told to end; they remember what was acknowledged."""
+
+    def __init__(self, registries: list[Registry], clients: int = 12) -> None:
+        self.acknowledged: dict[str, int] = {}
+        self.statuses: Counter[int] = Counter()
+        self._ended = threading.Event()
+        self._registries = registries
+        self._threads = [threading.Thread(target=self._write, args=(number,)) for number in range(clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self, client: int) -> None:
+        registry = self._registries[client % len(self._registries)]
+        number = 0
+        while not self._ended.is_set():
+            number += 1
+            name = f"{client % 4}.{client}.{number}"
+            try:
+                answer = registry.register(f"w-{client % 4}", fixed(name))
+                # A subject that comes and goes, so that deletions are under way too.
+                registry.register(f"gone-{client % 2}", fixed(client))
+                registry.delete(f"/subjects/gone-{client % 2}")
+                registry.delete(f"/subjects/gone-{client % 2}?permanent=true")
+            except (OSError, ValueError, json.JSONDecodeError):
+                time.sleep(0.02)
+                continue
+            self.statuses[answer.status] += 1
+            if answer.status == 200:
+                self.acknowledged[name] = answer.json["id"]
+            else:
+                time.sleep(0.02)
+
+    def wait_for(self, more: int) -> None:
+        """Until so many more registrations were acknowledged."""
+        wanted, deadline = len(self.acknowledged) + more, time.monotonic() + 60
+        while len(self.acknowledged) < wanted:
+            assert time.monotonic() < deadline, dict(self.statuses)
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(60)
+
+
+def require_kept(registry: Registry, acknowledged: dict[str, int]) -> None:
+    for name, schema_id in acknowledged.items():
+        assert registry.get(f"/schemas/ids/{schema_id}").json["schema"] == fixed(name)
+        found = registry.post(f"/subjects/w-{name.partition('.')[0]}", {"schema": fixed(name)})
+        assert found.status == 200
+        assert found.json["id"] == schema_id
+    for group in range(4):
+        versions = registry.get(f"/subjects/w-{group}/versions").json
+        assert versions == list(range(1, len(versions) + 1))
+
+
+@pytest.mark.fault
+def test_killed_postgres_leaves_no_half_state(
+    own_server: PostgresServer, start_service: StartService, tmp_path: Path
+) -> None:
+    """`kill -9` of the database in the middle of registrations: what was acknowledged is there, and it goes on."""
+    url = prepared(own_server)
+    services = [serve(start_service, url, tmp_path / str(number)) for number in range(2)]
+    registries = [Registry(service.addresses["registry"]) for service in services]
+    writers = Writers(registries)
+    try:
+        for _ in range(4):
+            writers.wait_for(30)
+            own_server.kill()
+            time.sleep(random.random() / 5)
+            own_server.start()
+        writers.wait_for(30)
+    finally:
+        writers.end()
+    require_kept(registries[0], writers.acknowledged)
+    require_whole(lambda query: own_server.execute(query, url.rpartition("/")[2]))
+    assert set(writers.statuses) <= {200, 500}
+
+
+@pytest.mark.fault
+def test_killed_server_process_leaves_no_half_state(
+    postgres_server: PostgresServer, start_service: StartService, tmp_path: Path
+) -> None:
+    """`kill -9` of a registry in the middle of registrations holds nobody up and leaves nothing by halves."""
+    url = prepared(postgres_server)
+    stays = Registry(serve(start_service, url, tmp_path / "stays").addresses["registry"])
+    acknowledged: dict[str, int] = {}
+    for round_number in range(4):
+        service = serve(start_service, url, tmp_path / str(round_number))
+        writers = Writers([Registry(service.addresses["registry"]), stays])
+        try:
+            writers.wait_for(20 + 10 * round_number)
+            children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split()
+            for process in (service.process.pid, *map(int, children)):
+                os.kill(process, signal.SIGKILL)
+            writers.wait_for(20)
+        finally:
+            writers.end()
+        acknowledged.update(writers.acknowledged)
+        for name in list(acknowledged):
+            # The names are used again by the next round: the same schemas, which keep their ids.
+            assert stays.get(f"/schemas/ids/{acknowledged[name]}").json["schema"] == fixed(name)
+        assert set(writers.statuses) <= {200}
+    require_kept(stays, acknowledged)
+    require_whole(lambda query: postgres_server.execute(query, url.rpartition("/")[2]))

@@ -1,0 +1,310 @@
+"""The order of decisions of a registration, how equal schemas find each other, lists, pages and guids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry
+
+BYTES = '"bytes"'
+BAD = '{"type":"record","name":"R","fields":[{"name":"f","type":"strin"}]}'
+OWNER_X = {"properties": {"owner": "x"}}
+OWNER_Y = {"properties": {"owner": "y"}}
+
+
+def fixed(label: object) -> str:
+    return f'{{"type":"fixed","name":"F","size":4,"of":"{label}"}}'
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        # Found before anything else is asked …
+        ({"schema": USER_1}, 1),
+        ({"schema": USER_1, "version": 0}, 1),
+        ({"schema": USER_2, "version": -1}, 2),
+        # … but not for a request that wants a new version, nor under another id, and as the latest only if it is.
+        ({"schema": USER_1, "version": 1}, 42201),
+        ({"schema": USER_2, "version": 2}, 42201),
+        ({"schema": USER_1, "version": 3}, 3),
+        ({"schema": USER_1, "version": -1}, 3),
+        ({"schema": USER_1, "id": 99}, 42205),
+        # Then the mode, the text, compatibility and the number.
+        ({"schema": BAD, "id": 99}, 42205),
+        ({"schema": BAD}, 42201),
+        ({"schema": USER_INCOMPATIBLE, "version": 9}, 40901),
+        ({"schema": USER_2 + " ", "version": 9}, 42201),
+        ({"schema": USER_2.replace("mail", "post"), "version": 9}, 42201),
+        ({"schema": USER_2.replace("mail", "post"), "version": 3}, 3),
+        ({"schema": USER_2.replace("mail", "post"), "version": -1}, 3),
+        ({"schema": USER_2.replace("mail", "post"), "id": -1}, 3),
+        # Without a schema it is the latest one's.
+        ({}, 2),
+        ({"schema": ""}, 2),
+        ({"schema": "  "}, 2),
+        ({"metadata": OWNER_X}, 3),
+        ({"schema": USER_2, "metadata": OWNER_X}, 3),
+        ({"schemaType": "JSON", "schema": "{}"}, 42201),
+    ],
+)
+def test_the_order_of_decisions(registry: Registry, subject: str, body: dict[str, Any], expected: int) -> None:
+    registry.registered(subject, USER_1)
+    registry.registered(subject, USER_2)
+    answer = registry.post(f"/subjects/{subject}/versions", body)
+    if answer.status == 200:
+        assert answer.json["version"] == expected
+        assert registry.get(f"/subjects/{subject}/versions").json == list(range(1, max(expected, 2) + 1))
+    else:
+        assert answer.problem[1] == expected
+        assert registry.get(f"/subjects/{subject}/versions").json == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "Empty schema"),
+        ({"schema": ""}, "Empty schema"),
+        ({"metadata": OWNER_X}, "Empty schema"),
+        ({"schema": STRING, "schemaType": "JSON"}, "Invalid schema type JSON"),
+        ({"schema": STRING, "version": 2}, "Version is not one more than previous version"),
+    ],
+)
+def test_a_first_version_that_is_refused(registry: Registry, subject: str, body: dict[str, Any], message: str) -> None:
+    assert registry.post(f"/subjects/{subject}/versions", body).problem == (422, 42201, message)
+    assert registry.get(f"/subjects/{subject}/versions?deleted=true").problem[1] == 40401
+
+
+def test_a_version_that_is_asked_for_is_told_in_the_metadata(registry: Registry, subject: str) -> None:
+    first = registry.register(subject, fixed(subject), version=1).json
+    assert first["metadata"] == {"properties": {"confluent:version": "1"}}
+    # The number in the metadata goes on being true, and does not keep equal schemas from each other.
+    registry.put(f"/config/{subject}", {"compatibility": "NONE"})
+    assert registry.register(subject, fixed(subject)).json["version"] == 1
+    second = registry.register(subject, STRING).json
+    assert second["metadata"] == {"properties": {"confluent:version": "2"}}
+    assert registry.post(f"/subjects/{subject}", {"schema": STRING}).json["version"] == 2
+
+
+VERSION = "confluent:version"
+STEPS: tuple[tuple[str, int | None, dict[str, str] | None, Any, Any], ...] = (
+    # what is done, the version and the metadata in the request, the version that answers, the number it tells
+    ("register", None, None, 1, None),
+    ("register", -1, None, 1, None),
+    ("register", 2, None, 2, "2"),
+    ("register", -1, None, 2, "2"),
+    ("look up", None, None, 1, None),
+    ("look up", None, {VERSION: "1"}, 1, None),
+    ("look up", None, {VERSION: "2"}, 2, "2"),
+    ("delete", 1, None, 1, None),
+    ("look up", None, None, 2, "2"),
+    ("register", None, None, 2, "2"),
+    ("register", 3, None, 3, "3"),
+    ("register", -1, None, 3, "3"),
+    ("register", 3, None, 42201, None),
+    ("register", 4, None, 4, "4"),
+    ("look up", None, None, 4, "4"),
+    ("register", None, {VERSION: "-1"}, 5, "5"),
+    ("register", None, {VERSION: "2"}, 2, "2"),
+    ("register", None, {VERSION: "3"}, 3, "3"),
+    ("register", None, {VERSION: "0"}, 6, "6"),
+    ("register", None, {}, 6, "6"),
+    ("register", None, {"key": "value"}, 7, None),
+    ("register", -1, None, 8, "8"),
+    ("look up", None, {"key": "value"}, 7, None),
+    ("delete", 7, None, 7, None),
+    ("look up", None, {"key": "value"}, 8, "8"),
+)
+
+
+def test_numbers_of_versions_in_metadata(registry: Registry, subject: str) -> None:
+    """The steps are those of the Confluent registry's own test of such numbers."""
+    for number, (step, version, properties, expected, told) in enumerate(STEPS):
+        body = {"schema": USER_1, "version": version, "metadata": properties and {"properties": properties}}
+        if properties == {}:
+            body["metadata"] = {"properties": {}}
+        if step == "delete":
+            answer = registry.delete(f"/subjects/{subject}/versions/{version}")
+            assert answer.json == expected
+            continue
+        path = f"/subjects/{subject}" + ("/versions" if step == "register" else "")
+        answer = registry.post(path, body)
+        if answer.status != 200:
+            assert answer.problem[1] == expected, number
+            continue
+        found = registry.get(f"/subjects/{subject}/versions/{answer.json['version']}").json
+        numbers = found.get("metadata", {}).get("properties", {}).get(VERSION)
+        assert (answer.json["version"], numbers) == (expected, told), number
+
+
+def test_metadata_makes_schemas_differ(registry: Registry, subject: str) -> None:
+    plain = registry.register(subject, STRING).json
+    labelled = registry.register(subject, STRING, metadata=OWNER_X).json
+    assert (labelled["version"], labelled["id"] == plain["id"]) == (2, False)
+    # What a request leaves out is the latest version's.
+    assert registry.register(subject, STRING).json["version"] == 1
+    assert registry.register(subject, '{"type":"string","a":1}').json["metadata"] == OWNER_X
+    assert registry.post(f"/subjects/{subject}", {"schema": STRING, "metadata": OWNER_X}).json["version"] == 2
+    assert registry.post(f"/subjects/{subject}", {"schema": STRING, "metadata": OWNER_Y}).problem[1] == 40403
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "is_found"),
+    [
+        (
+            '{"type":"fixed","name":"F","size":4,"b":1,"a":2}',
+            '{"a":2,"size":4,"b":1,"name":"F","type":"fixed"}',
+            True,
+        ),
+        (
+            '{"type":"record","name":"n.R","fields":[]}',
+            '{"type":"record","name":"R","namespace":"n","fields":[]}',
+            True,
+        ),
+        (
+            '{"type":"record","name":"R","fields":[],"doc":"a"}',
+            '{"type":"record","name":"R","fields":[],"doc":"b"}',
+            False,
+        ),
+        (
+            '{"type":"record","name":"R","fields":[],"aliases":["A"]}',
+            '{"type":"record","name":"R","fields":[]}',
+            False,
+        ),
+        (
+            '{"type":"enum","name":"E","symbols":["A"],"default":"A"}',
+            '{"type":"enum","name":"E","symbols":["A"]}',
+            False,
+        ),
+        ('{"type":"string"}', '"string"', True),
+    ],
+)
+def test_which_schemas_are_equal(registry: Registry, subject: str, stored: str, asked: str, is_found: bool) -> None:
+    registry.put(f"/config/{subject}", {"compatibility": "NONE"})
+    schema_id = registry.registered(subject, stored)
+    assert (registry.post(f"/subjects/{subject}", {"schema": asked}).status == 200) is is_found
+    assert (registry.register(subject, asked).json["version"] == 1) is is_found
+    assert (registry.registered(subject, asked) == schema_id) is is_found
+
+
+def test_a_schema_in_one_piece_finds_the_one_that_was_split_and_not_the_other_way_round(
+    registry: Registry, subject: str
+) -> None:
+    whole = '{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"fixed","name":"F","size":4}}]}'
+    split = '{"type":"record","name":"R","fields":[{"name":"a","type":"F"}]}'
+    registry.registered(f"{subject}-f", '{"type":"fixed","name":"F","size":4}')
+    references = [{"name": "F", "subject": f"{subject}-f", "version": 1}]
+    registry.registered(f"{subject}-split", split, references=references)
+    registry.registered(f"{subject}-whole", whole)
+    assert registry.register(f"{subject}-split", whole).json["version"] == 1
+    assert registry.register(f"{subject}-whole", split, references=references).json["version"] == 2
+
+
+def test_an_id_is_shared_by_all_subjects_of_a_context(registry: Registry, subject: str) -> None:
+    schema_id = registry.registered(f"{subject}-a", fixed(subject))
+    assert registry.registered(f"{subject}-b", fixed(subject)) == schema_id
+    assert registry.get(f"/schemas/ids/{schema_id}/subjects").json == [f"{subject}-a", f"{subject}-b"]
+    # The subject of the query says in which context to look, not which users to show.
+    for query in (f"?subject={subject}-a", "?subject=none", "?subject=:.:"):
+        assert len(registry.get(f"/schemas/ids/{schema_id}/versions{query}").json) == 2
+    assert registry.get(f"/schemas/ids/{schema_id}/versions?subject=:.c:").problem[1] == 40403
+
+
+@pytest.mark.parametrize("guid", ["00000000-0000-0000-0000-000000000000", "no-guid", "1"])
+def test_unknown_guids(registry: Registry, guid: str) -> None:
+    for suffix in ("", "/ids"):
+        assert registry.get(f"/schemas/guids/{guid}{suffix}").problem == (404, 40403, f"Schema {guid} not found")
+
+
+def test_a_schema_by_guid(registry: Registry, subject: str) -> None:
+    registered = registry.register(subject, fixed(subject)).json
+    found = registry.get(f"/schemas/guids/{registered['guid']}").json
+    assert (found["schema"], found["guid"]) == (fixed(subject), registered["guid"])
+    assert "subject" not in found
+    assert registry.get(f"/schemas/guids/{registered['guid'].upper()}").json == found
+
+
+def test_the_highest_id_is_told_when_asked(registry: Registry, subject: str) -> None:
+    schema_id = registry.registered(subject, fixed(subject))
+    assert registry.get(f"/schemas/ids/{schema_id}?fetchMaxId=true").json["maxId"] == schema_id
+    assert "maxId" not in registry.get(f"/schemas/ids/{schema_id}?fetchMaxId=false").json
+    registry.registered(":.high:s", STRING)
+    assert registry.get("/schemas/ids/1?fetchMaxId=true&subject=:.high:").json["maxId"] == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", [1, 2, 3, 4, 5]),
+        ("offset=0&limit=2", [1, 2]),
+        ("offset=3&limit=9", [4, 5]),
+        ("offset=5", []),
+        ("offset=99&limit=1", []),
+        ("offset=-1&limit=1", [1]),
+        ("limit=0", [1, 2, 3, 4, 5]),
+        ("limit=-1", [1, 2, 3, 4, 5]),
+        ("limit=x&offset=y", [1, 2, 3, 4, 5]),
+        ("limit=99999999999999", [1, 2, 3, 4, 5]),
+        ("offset=4294967296", []),
+    ],
+)
+def test_pages(registry: Registry, query: str, expected: list[int]) -> None:
+    registry.put("/config/:.page:", {"compatibility": "NONE"})
+    for number in range(1, 6):
+        registry.registered(":.page:s", fixed(number))
+        registry.registered(f":.page:s{number}", fixed("all"))
+    assert registry.get(f"/subjects/:.page:s/versions?{query}").json == expected
+    names = registry.get(f"/contexts/.page/subjects?subjectPrefix=s&{query}").json
+    assert names == [f":.page:s{number}" for number in ["", 1, 2, 3, 4, 5]][slice(*_bounds(query, 6))]
+    schema_id = registry.get("/subjects/:.page:s1/versions/1").json["id"]
+    users = registry.get(f"/schemas/ids/{schema_id}/subjects?subject=:.page:&{query}").json
+    assert users == [f":.page:s{number}" for number in range(1, 6)][slice(*_bounds(query, 5))]
+    versions = registry.get(f"/schemas/ids/{schema_id}/versions?subject=:.page:&{query}").json
+    assert [item["subject"] for item in versions] == users
+
+
+def _bounds(query: str, count: int) -> tuple[int, int]:
+    """Where a page begins and ends in a list of so many."""
+    given = dict(part.split("=") for part in query.split("&") if part)
+    numbers = {key: int(value) for key, value in given.items() if value.removeprefix("-").isdigit()}
+    offset = max(0, numbers.get("offset", 0))
+    limit = numbers.get("limit", 0)
+    return offset, offset + limit if 0 < limit < 10**9 else count
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("subjectPrefix=:.list:", [("a", 1), ("a", 2), ("b", 1)]),
+        ("subjectPrefix=:.list:a", [("a", 1), ("a", 2)]),
+        ("subjectPrefix=:.list:&latestOnly=true", [("a", 2), ("b", 1)]),
+        ("subjectPrefix=:.list:&deleted=true", [("a", 1), ("a", 2), ("b", 1), ("b", 2)]),
+        ("subjectPrefix=:.list:&deleted=true&latestOnly=true", [("a", 2), ("b", 2)]),
+        ("subjectPrefix=:.list:&ruleType=CEL", [("a", 2)]),
+        ("subjectPrefix=:.list:&ruleType=NONE", []),
+        ("subjectPrefix=:.list:&latestOnly=true&ruleType=CEL", [("a", 2)]),
+        ("subjectPrefix=:.list:&offset=1&limit=1", [("a", 2)]),
+        ("subjectPrefix=:.list:&limit=1001", [("a", 1), ("a", 2), ("b", 1)]),
+        ("subjectPrefix=none", []),
+    ],
+)
+def test_the_list_of_schemas(registry: Registry, query: str, expected: list[tuple[str, int]]) -> None:
+    rules = {"domainRules": [{"name": "r", "kind": "CONDITION", "mode": "WRITE", "type": "CEL", "expr": "true"}]}
+    if ".list" not in registry.get("/contexts").json:
+        registry.registered(":.list:a", USER_1)
+        registry.registered(":.list:a", USER_2, ruleSet=rules)
+        registry.registered(":.list:b", USER_1)
+        registry.registered(":.list:b", USER_2)
+        registry.delete("/subjects/:.list:b/versions/2")
+    found = registry.get(f"/schemas?{query}").json
+    assert [(item["subject"].removeprefix(":.list:"), item["version"]) for item in found] == expected
+
+
+def test_the_list_of_schemas_is_of_the_default_context_unless_asked(registry: Registry, subject: str) -> None:
+    registry.registered(subject, STRING)
+    registry.registered(f":.other:{subject}", STRING)
+    assert [item["subject"] for item in registry.get(f"/schemas?subjectPrefix={subject}").json] == [subject]
+    found = registry.get(f"/schemas?subjectPrefix=:*:{subject}").json
+    assert {item["subject"] for item in found} == {subject, f":.other:{subject}"}
+    assert all(not item["subject"].startswith(":.") for item in registry.get("/schemas").json)

@@ -1,0 +1,149 @@
+"""Requests of those who are not known yet, or say twice who they are, and what they cost the others."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.passwords import Cost, PasswordHash
+from headrace.registry.access.users import user_line
+from headrace.registry.api.front import THREADS
+from headrace.registry.storage.database import Database, sqlite_url
+from registry_calls import STRING
+from registry_front import RegistryBehindFront
+
+MEGABYTE = 1024 * 1024
+
+
+def basic(name: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+GRANTS = "grant root admin *\ngrant anonymous read public-*\n"
+ROOT = {"Authorization": basic("root", "root")}
+
+
+@pytest.fixture
+def front(tmp_path: Path) -> Iterator[RegistryBehindFront]:
+    users = tmp_path / "users"
+    users.write_text(user_line("root", PasswordHash.of("root", b"salt", Cost(4, 1, 1))) + "\n" + GRANTS)
+    url = sqlite_url(tmp_path / "registry.db")
+    database = Database(url)
+    database.upgrade()
+    database.close()
+    front = RegistryBehindFront(url, users=UsersFile(users))
+    assert front.call("POST", "/subjects/a/versions", {"schema": STRING}, ROOT).status == 200
+    yield front
+    front.close()
+
+
+def test_passwords_that_are_waited_for_hold_up_nobody_who_is_known(
+    front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    monkeypatch.setattr(PasswordHash, "matches", lambda *_: goes_on.wait(60) and False)
+    wrong = {"Authorization": basic("root", "wrong")}
+    with ThreadPoolExecutor(2 * THREADS) as strangers:
+        answers = [strangers.submit(front.call, "GET", "/subjects", None, wrong) for _ in range(2 * THREADS)]
+        try:
+            assert front.call("GET", "/subjects", headers=ROOT).status == 200
+            assert not any(answer.done() for answer in answers)
+        finally:
+            goes_on.set()
+        assert {answer.result().status for answer in answers} == {401}
+
+
+def test_who_sends_two_authorizations_is_nobody(front: RegistryBehindFront) -> None:
+    root, wrong = ("authorization", ROOT["Authorization"]), ("authorization", basic("root", "wrong"))
+    statuses = [
+        front.call_with("GET", "/subjects/a/versions/1", headers).status
+        for headers in ([root], [root], [wrong, root], [root, wrong], [root, root])
+    ]
+    assert front.observed.cached[-4]
+    assert statuses == [200, 200, 401, 401, 401]
+
+
+LARGE, SMALL = ("content-length", "1000000"), ("content-length", "10")
+WRONG = ("authorization", basic("root", "wrong"))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "is_received"),
+    [
+        ("POST", "/subjects/a/versions", [LARGE], 401, False),
+        ("POST", "/subjects/public-a/versions", [LARGE], 401, False),
+        ("POST", "/subjects/a", [LARGE], 401, False),
+        ("POST", "/subjects/public-a", [LARGE], 404, True),
+        ("PUT", "/config", [LARGE], 401, False),
+        ("POST", "/nowhere", [LARGE], 404, False),
+        ("POST", "/", [LARGE], 200, False),
+        ("POST", "/subjects/a/versions", [("transfer-encoding", "chunked")], 401, False),
+        ("POST", "/subjects/a/versions", [("transfer-encoding", "chunked"), SMALL], 401, False),
+        ("POST", "/subjects/a/versions", [LARGE, WRONG], 401, False),
+        # Many of these would not take all the place that there is for bodies.
+        ("POST", "/subjects/a/versions", [SMALL], 401, True),
+    ],
+)
+def test_bodies_of_strangers_who_may_not_make_the_call_are_not_received(
+    front: RegistryBehindFront,
+    method: str,
+    path: str,
+    headers: list[tuple[str, str]],
+    status: int,
+    is_received: bool,
+) -> None:
+    answer = front.call_with(method, path, headers, b'{"schema":"1"}')
+    assert (answer.status, set(answer.json)) == (status, set() if status == 200 else {"error_code", "message"})
+    assert front.body_came_first is is_received
+
+
+def test_a_body_is_received_once_its_sender_is_known(front: RegistryBehindFront) -> None:
+    root = ("authorization", ROOT["Authorization"])
+    assert front.call_with("POST", "/subjects/b/versions", [LARGE, root], b'{"schema":"\\"int\\""}').status == 200
+    assert front.observed.routes[-1] == "/subjects/<subject:subject>/versions"
+    too_large = front.call_with("POST", "/subjects/b/versions", [("content-length", "99999999"), root], b"")
+    assert too_large.problem[1] == 42209
+    assert not front.body_came_first
+
+
+@pytest.mark.parametrize("headers", [[("accept", "a/b," * 2000)], [("accept", "a/b;q=0.1")] * 500])
+def test_what_is_accepted_is_said_briefly(front: RegistryBehindFront, headers: list[tuple[str, str]]) -> None:
+    for method in ("GET", "POST"):
+        assert front.call_with(method, "/subjects", headers).problem[:2] == (431, 431)
+
+
+def test_requests_as_long_as_can_be_are_not_kept_as_they_are(front: RegistryBehindFront) -> None:
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(80):
+            path = f"/subjects/a/versions/1?pad={number}-{'x' * 50_000}"
+            for _ in range(2):
+                assert front.call("GET", path, headers=ROOT).status == 200
+            assert front.observed.cached[-1]
+        assert tracemalloc.get_traced_memory()[0] - before < MEGABYTE
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("path", ["/x://y/subjects/a/versions", "/://subjects/a/versions"])
+def test_what_looks_like_a_url_within_a_path_is_none(front: RegistryBehindFront, path: str) -> None:
+    assert front.call("GET", path, headers=ROOT).status == 404
+
+
+def test_targets_may_be_urls(front: RegistryBehindFront) -> None:
+    for scheme in ("http", "https", "HTTP"):
+        assert front.call("GET", f"{scheme}://proxied/subjects/a/versions", headers=ROOT).json == [1]
+
+
+def test_a_target_without_a_path_is_the_root(front: RegistryBehindFront) -> None:
+    # What servers make of `GET host HTTP/1.1`.
+    answer = front.call("GET", "")
+    assert (answer.status, answer.json) == (200, {})

@@ -1,0 +1,265 @@
+"""`headrace registry export` and `import` between running registries, as typed by a person."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cli import main
+from postgres_server import PostgresServer
+from registry_calls import Registry
+
+FIXED = '{{"type":"fixed","name":"F{0}","size":{0}}}'
+MANY = 80
+"""Versions of the registry whose import is killed: enough for a kill to fall between two of them."""
+
+
+@dataclass
+class Ran:
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    def registry_command(verb: str, file: Path | str, registry: Registry, *more: str) -> Ran:
+        capfd.readouterr()
+        exit_code = main(["registry", verb, str(file), "--registry-url", registry.url, *more])
+        return Ran(exit_code, *capfd.readouterr())
+
+    return registry_command
+
+
+@pytest.fixture
+def start_registry(start_service: Callable[..., Any], tmp_path: Path) -> Callable[[], Registry]:
+    """Starts an empty registry of its own."""
+    names = iter(range(100))
+
+    def start() -> Registry:
+        folder = tmp_path / f"registry-{next(names)}"
+        arguments = ["registry", "serve", "--data-dir", str(folder), "--registry-listen", "127.0.0.1:0"]
+        return Registry(start_service("headrace", *arguments).addresses["registry"])
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def source(registry_url: str) -> Iterator[Registry]:
+    """Contexts, references against the order of names, deletions, configurations and modes."""
+    registry = Registry(registry_url)
+    registry.registered("z-money", FIXED.format(1))
+    registry.registered("a%2Fb", '"F1"', references=[{"name": "F1", "subject": "z-money", "version": 1}])
+    registry.registered("orders", FIXED.format(2), metadata={"properties": {"owner": "me"}})
+    put(registry, "/config/orders", {"compatibility": "NONE"})
+    registry.registered("orders", FIXED.format(3))
+    registry.registered("orders", FIXED.format(4))
+    registry.registered("%3A.eu%3Aorders", FIXED.format(5))
+    registry.registered("%3A.eu%3Aorders-%C3%A4", '{"type":"string","doc":"ä\\u2028\\ud83d\\ude00"}')
+    for path in ("orders/versions/2", "%3A.eu%3Aorders/versions/1"):
+        assert registry.delete(f"/subjects/{path}").status == 200
+    registry.registered("gone", FIXED.format(6))
+    assert registry.delete("/subjects/gone").status == 200
+    put(registry, "/config", {"compatibility": "FULL", "normalize": True})
+    put(registry, "/config/z-money", {"alias": "orders", "compatibilityGroup": "major"})
+    put(registry, "/config/%3A.eu%3A", {"compatibility": "FORWARD_TRANSITIVE"})
+    put(registry, "/mode/a%2Fb", {"mode": "READONLY"})
+    put(registry, "/mode/%3A.eu%3A", {"mode": "READONLY"})
+    yield registry
+
+
+def put(registry: Registry, path: str, body: dict[str, Any]) -> None:
+    answer = registry.call("PUT", path, body)
+    assert answer.status == 200, answer.text
+
+
+def test_a_copy_exports_the_same_file(
+    source: Registry, start_registry: Callable[[], Registry], run: Run, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    exported = run("export", first, source)
+    assert exported.exit_code == 0, exported.err
+    assert exported.out == (
+        f"exported 8 versions, 3 deleted, 6 subjects, 2 contexts, 4 configurations, 3 modes to {first}\n"
+    )
+    target = start_registry()
+    shown = run("import", first, target, "--dry-run")
+    assert shown.exit_code == 0, shown.err
+    assert "subject z-money version 1: register with id 1\n" in shown.out
+    assert shown.out.endswith("nothing was written\n")
+    assert target.get("/subjects?deleted=true").json == []
+    imported = run("import", first, target)
+    assert imported.exit_code == 0, imported.err
+    assert imported.out.startswith("imported: 8 registered, 3 deleted, 4 configurations, ")
+    assert run("export", second, target).exit_code == 0
+    assert second.read_bytes() == first.read_bytes()
+    again = run("import", first, target)
+    assert (again.exit_code, again.out) == (0, "nothing to do: all of it is there\n")
+    # The copy answers like the source, and goes on counting where the source is.
+    for path in ("/schemas/ids/2", "/subjects/a%2Fb/versions/1", "/contexts/.eu/schemas/ids/2", "/mode/a%2Fb"):
+        ours, theirs = target.get(path).json, source.get(path).json
+        assert {**ours, "ts": 0} == {**theirs, "ts": 0}
+    assert target.registered("new", FIXED.format(9)) == 7
+
+
+def test_a_part_is_copied_into_a_registry_in_use(
+    source: Registry, start_registry: Callable[[], Registry], run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "part.jsonl"
+    assert run("export", file, source, "--subject", "a*").exit_code == 0
+    target = start_registry()
+    put(target, "/mode", {"mode": "READWRITE"})
+    target.registered("mine", FIXED.format(8))
+    clash = run("import", file, target)
+    assert clash.exit_code == 1
+    assert clash.out == (
+        "id 1 in context . is subject z-money version 1 in the file and subject mine version 1 in the target, and "
+        "their schemas differ\n"
+    )
+    assert clash.err.splitlines()[-1] == "headrace: nothing was imported, because of 1 problem"
+    assert target.get("/subjects").json == ["mine"]
+    other = start_registry()
+    put(other, "/mode/mine", {"mode": "IMPORT"})
+    assert other.register("mine", FIXED.format(8), id=40).status == 200
+    assert other.delete("/mode/mine").status == 200
+    done = run("import", file, other, "--format", "json")
+    assert done.exit_code == 0, done.err
+    assert (done.json["registered"], done.json["finished"]) == (2, True)
+    assert run("import", file, other, "--dry-run", "--format", "json").json["actions"] == []
+    assert other.get("/subjects").json == ["a/b", "mine", "z-money"]
+    assert other.get("/mode").json == {"mode": "READWRITE"}
+    assert other.get("/mode/a%2Fb").json == {"mode": "READONLY"}
+
+
+@pytest.mark.postgres
+def test_a_registry_moves_from_sqlite_to_postgresql_and_back(
+    source: Registry,
+    start_registry: Callable[[], Registry],
+    start_service: Callable[..., Any],
+    postgres_server: PostgresServer,
+    run: Run,
+    tmp_path: Path,
+) -> None:
+    url = {"HEADRACE__REGISTRY__DATABASE_URL": postgres_server.new_database()}
+    command = [sys.executable, "-m", "headrace", "registry", "db", "upgrade"]
+    subprocess.run(command, check=True, env={**os.environ, **url})
+    arguments = ["registry", "serve", "--registry-listen", "127.0.0.1:0", "--workers", "2"]
+    there = Registry(start_service("headrace", *arguments, environment=url).addresses["registry"])
+    files = [tmp_path / f"{number}.jsonl" for number in range(3)]
+    assert run("export", files[0], source).exit_code == 0
+    assert run("import", files[0], there).exit_code == 0
+    assert run("export", files[1], there).exit_code == 0
+    back = start_registry()
+    assert run("import", files[1], back).exit_code == 0
+    assert run("export", files[2], back).exit_code == 0
+    assert files[0].read_bytes() == files[1].read_bytes() == files[2].read_bytes()
+
+
+def test_an_import_that_is_killed_goes_on(start_registry: Callable[[], Registry], run: Run, tmp_path: Path) -> None:
+    busy = start_registry()
+    put(busy, "/config", {"compatibility": "NONE"})
+    for number in range(1, MANY + 1):
+        busy.registered(f"s{number % 10}", FIXED.format(number))
+    for number in range(0, 10, 3):
+        assert busy.delete(f"/subjects/s{number}/versions/2").status == 200
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    assert run("export", first, busy).exit_code == 0
+    target = start_registry()
+    for reached in (10, 50):
+        kill_import_at(reached, first, target)
+    assert run("import", first, target).exit_code == 0
+    assert run("export", second, target).exit_code == 0
+    assert second.read_bytes() == first.read_bytes()
+
+
+def kill_import_at(reached: int, file: Path, target: Registry) -> None:
+    """Kills an import as soon as the target has so many versions."""
+    command = [sys.executable, "-m", "headrace", "registry", "import", str(file), "--registry-url", target.url]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(target.get("/schemas?latestOnly=false").json) < reached:
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+
+
+def test_what_cannot_be_taken_is_left_out_when_told(registry_url: str, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "mixed.jsonl"
+    file.write_text(
+        '{"kind":"header","what":"schema registry export","format":1}\n'
+        '{"kind":"version","subject":"mixed-p","version":1,"id":901,"schemaType":"PROTOBUF","schema":"message P {}"}\n'
+        '{"kind":"version","subject":"mixed-a","version":1,"id":902,"schema":"{\\"type\\":\\"strin\\"}"}\n'
+        '{"kind":"version","subject":"mixed-b","version":7,"id":903,"schema":"\\"bytes\\""}\n'
+        '{"kind":"end","lines":4}\n'
+    )
+    target = Registry(registry_url)
+    stopped = run("import", file, target)
+    assert stopped.exit_code == 1
+    assert stopped.out == "subject mixed-p version 1 is of type PROTOBUF; the target has AVRO\n"
+    assert stopped.err.endswith("because of 1 problem; --skip-refused leaves them out\n")
+    assert target.get("/subjects?subjectPrefix=mixed").json == []
+    done = run("import", file, target, "--skip-refused", "--format", "json")
+    assert done.exit_code == 0, done.err
+    assert (done.json["registered"], done.json["finished"], len(done.json["left_out"])) == (1, True, 2)
+    assert done.json["left_out"][1].startswith("subject mixed-a version 1: Invalid schema of type AVRO")
+    assert target.get("/subjects/mixed-b/versions").json == [7]
+    assert target.get("/mode/mixed-b").status == 404
+    refused = run("import", file, target, "--subject", "mixed-a")
+    assert refused.exit_code == 1
+    assert refused.err.splitlines()[-1].startswith("headrace: the target refused 1 version, so")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "headrace: cannot read {file}: No such file or directory"),
+        (b"", "headrace: {file}: expected a schema registry export, found an empty file"),
+        (b'{"kind":"header","what":"schema registry export","format":1}\n', "headrace: {file}: the file is cut off"),
+    ],
+)
+def test_a_file_that_is_none_ends_2(
+    content: bytes | None, problem: str, registry_url: str, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "e.jsonl"
+    if content is not None:
+        file.write_bytes(content)
+    ran = run("import", file, Registry(registry_url))
+    assert (ran.exit_code, ran.out) == (2, "")
+    assert ran.err.startswith(problem.format(file=file))
+    assert ran.err.count("\n") == 1
+
+
+def test_a_registry_that_does_not_answer_ends_2(run: Run, tmp_path: Path) -> None:
+    nobody = Registry("http://127.0.0.1:9")
+    file = tmp_path / "e.jsonl"
+    ran = run("export", file, nobody)
+    assert ran.exit_code == 2
+    assert ran.err.startswith("headrace: nothing was exported: schema registry at http://127.0.0.1:9 cannot be reached")
+    assert not file.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_that_cannot_be_written_keeps_the_older_file(source: Registry, run: Run, tmp_path: Path) -> None:
+    ran = run("export", tmp_path / "no" / "e.jsonl", source)
+    assert (ran.exit_code, ran.err.count("\n")) == (2, 1)
+    assert "cannot write" in ran.err
+    piped = run("export", "-", source)
+    assert piped.exit_code == 0
+    assert piped.out.startswith('{"kind":"header"')
+    assert list(tmp_path.iterdir()) == []

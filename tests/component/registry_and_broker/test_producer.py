@@ -1,0 +1,362 @@
+"""The producer and the consumer against the real registry and broker."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer as ConfluentProducer
+
+from audit_topic import audit_rows
+from checkout import ROOT
+from headrace import Consumer, Producer, RegistryClient
+from headrace.audit.count import FINGERPRINT_MASK, message_hash
+from headrace.audit.producer_counter import ProducerCounter, Taking
+from headrace.audit.row import Outcome, Tier
+from headrace.audit.spool import SPOOL_FOLDER
+from headrace.avro_schema import parse_schema
+from headrace.pipeline.clients.errors import (
+    BrokerUnavailable,
+    FlushFailed,
+    KeyRefused,
+    ProducerClosed,
+    ProducerError,
+    SchemaRefused,
+    SchemaUnavailable,
+    SourceUnavailable,
+    UndecodableMessage,
+    ValueRefused,
+)
+from headrace.settings import KafkaSettings, RegistrySettings, Settings
+
+T0 = 1_356_998_400_000
+
+
+def order_schema(*more: dict[str, Any]) -> str:
+    fields = [{"name": "id", "type": "int"}, {"name": "timestamp", "type": "long"}, *more]
+    return json.dumps({"type": "record", "name": "Order", "fields": fields})
+
+
+ORDER = order_schema()
+
+
+def read(settings: Settings, topic: str, **options: Any) -> list[Any]:
+    with Consumer(settings, topics=[topic], until_end=True, **options) as consumer:
+        return list(consumer)
+
+
+def test_events_travel_and_say_where_they_landed(settings: Settings) -> None:
+    with Producer(settings, app="shop") as producer:
+        deliveries = [
+            producer.send("orders", {"id": n, "timestamp": T0 + n}, key=f"k{n % 7}", schema=ORDER) for n in range(500)
+        ]
+        producer.flush()
+        landed = [delivery.result(0) for delivery in deliveries]
+    assert len({(place.partition, place.offset) for place in landed}) == 500
+    found = {(m.partition, m.offset): m for m in read(settings, "orders")}
+    for n, place in enumerate(landed):
+        message = found[place.partition, place.offset]
+        assert message.value == {"id": n, "timestamp": T0 + n}
+        assert message.key == f"k{n % 7}".encode()
+        assert message.timestamp_ms == place.timestamp_ms
+        assert message.timestamp_ms > T0 * 1.1  # the wall clock, not the event's time
+
+
+def test_key_headers_and_timestamp_are_kept(settings: Settings) -> None:
+    schema = parse_schema('"string"')
+    with Producer(settings, app="shop") as producer:
+        producer.send("plain", "häuser", schema=schema, headers=[("a", b"1"), ("b", "ü")], timestamp_ms=T0)
+        producer.send("plain", "x", key=b"\xff\0", schema=schema)
+        producer.send("plain", None, key="gone")
+    messages = sorted(read(settings, "plain"), key=lambda m: str(m.key))
+    assert {(m.key, m.value, m.headers) for m in messages} == {
+        (None, "häuser", (("a", b"1"), ("b", "ü".encode()))),
+        (b"\xff\0", "x", ()),
+        (b"gone", None, ()),
+    }
+    assert [m.timestamp_ms for m in messages if m.key is None] == [T0]
+
+
+def test_the_latest_version_is_used_and_followed(settings: Settings) -> None:
+    registry = RegistryClient(settings.registry.url)
+    with Producer(settings, app="shop") as producer:
+        with pytest.raises(SchemaUnavailable, match="subject followed-value has no schema"):
+            producer.send("followed", {"id": 1, "timestamp": T0})
+        first = registry.register("followed-value", ORDER)
+        producer.send("followed", {"id": 1, "timestamp": T0})
+        second = registry.register("followed-value", order_schema({"name": "n", "type": "string", "default": "?"}))
+        # A value that only the newer version fits makes the producer ask again, though not within a second.
+        encodings = producer._encodings
+        encoding, kept_until = encodings._latest["followed"]
+        encodings._latest["followed"] = (encoding, kept_until - 5)
+        producer.send("followed", {"id": 2, "timestamp": T0, "n": "new"})
+    assert [m.schema_id for m in sorted(read(settings, "followed"), key=lambda m: m.value["id"])] == [
+        first.schema_id,
+        second.schema_id,
+    ]
+    newest = read(settings, "followed", reader_schema=order_schema({"name": "n", "type": "string", "default": "?"}))
+    assert sorted(m.value["n"] for m in newest) == ["?", "new"]
+
+
+def test_refusals_name_topic_subject_and_field(settings: Settings) -> None:
+    with Producer(settings, app="shop") as producer:
+        producer.send("refused", {"id": 1, "timestamp": T0}, schema=ORDER).result(30)
+        with pytest.raises(ValueRefused, match=r"field id: expected int, found float 1\.5") as caught:
+            producer.send("refused", {"id": 1.5, "timestamp": T0}, schema=ORDER)
+        assert (caught.value.topic, caught.value.subject, caught.value.field) == ("refused", "refused-value", "id")
+        with pytest.raises(ValueRefused, match="field timestamp: missing"):
+            producer.send("refused", {"id": 1}, schema=ORDER)
+        with pytest.raises(ValueRefused, match="field extra: record Order has no such field"):
+            producer.send("refused", {"id": 1, "timestamp": T0, "extra": 1}, schema=ORDER)
+        with pytest.raises(SchemaRefused, match=r"schema:1:\d+"):
+            producer.send("refused", {}, schema='{"type": "record"')
+        with pytest.raises(SchemaRefused, match="refused the schema for refused-value"):
+            producer.send("refused", {}, schema=order_schema({"name": "must", "type": "string"}))
+        with pytest.raises(KeyRefused, match="found dict"):
+            producer.send("refused", {"id": 1, "timestamp": T0}, key={}, schema=ORDER)  # type: ignore[arg-type]
+        with pytest.raises(ProducerError, match="headers"):
+            producer.send("refused", {"id": 1, "timestamp": T0}, headers=["x"], schema=ORDER)  # type: ignore[list-item]
+        with pytest.raises(ProducerError, match="larger than"):
+            producer.send("refused", "x" * 2_000_000, schema='["string", ' + ORDER + "]")
+    with pytest.raises(ProducerClosed):
+        producer.send("refused", {"id": 1, "timestamp": T0}, schema=ORDER)
+    rows = audit_rows(settings, "refused")
+    assert (sum(row.sent for row in rows), sum(row.count for row in rows)) == (1, 1)
+
+
+def test_no_broker_and_no_registry_are_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.pipeline.clients.producer.BOOTSTRAP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("headrace.pipeline.clients.consumer.BOOTSTRAP_TIMEOUT_S", 0.5)
+    nowhere = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+    with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):
+        Producer(nowhere, app="shop")
+    with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1:1"):
+        Consumer(nowhere, topics=["t"])
+    lost = dataclasses.replace(settings, registry=RegistrySettings(url="http://127.0.0.1:1"))
+    with Producer(lost, app="shop") as producer, pytest.raises(SchemaUnavailable, match="unreachable-value"):
+        producer.send("unreachable", {"id": 1, "timestamp": T0}, schema=ORDER)
+
+
+def test_counts_are_published_under_the_message_time(settings: Settings) -> None:
+    schema = json.dumps(
+        {
+            "type": "record",
+            "name": "Event",
+            "fields": [
+                {
+                    "name": "header",
+                    "type": {
+                        "type": "record",
+                        "name": "Header",
+                        "fields": [{"name": "time", "type": {"type": "long", "logicalType": "timestamp-millis"}}],
+                    },
+                },
+            ],
+        }
+    )
+    moment = datetime.datetime(2013, 1, 1, 0, 10, tzinfo=datetime.UTC)
+    with Producer(settings, app="shop") as producer:
+        for n in range(10):
+            producer.send("counted", {"header": {"time": T0 + n * 60_000}}, key=str(n), schema=schema)
+        producer.send("counted", {"header": {"time": moment}}, schema=schema)
+    rows = audit_rows(settings, "counted")
+    values = [message.value for message in read(settings, "counted")]
+    assert len(values) == 11
+    assert sorted((row.window_start_ms, row.sent, row.count) for row in rows) == [(T0, 10, 10), (T0 + 600_000, 1, 1)]
+    assert {(row.tier, row.outcome, row.application, row.crashed) for row in rows} == {
+        (Tier.PRODUCER, Outcome.ACKNOWLEDGED, "shop", False)
+    }
+    assert len({row.instance for row in rows}) == 1
+    assert list((settings.data_dir / SPOOL_FOLDER).iterdir()) == []
+
+
+def test_counts_and_fingerprints_of_producer_and_consumer_agree(settings: Settings) -> None:
+    with Producer(settings, app="shop") as producer:
+        for n in range(300):
+            producer.send("agreed", {"id": n, "timestamp": T0 + n * 10_000}, key=f"{n}", schema=ORDER)
+            if n == 150:
+                producer.flush()
+    assert len(read(settings, "agreed", app="reader")) == 300
+    assert len(read(settings, "agreed", app="reader")) == 300  # the same offsets again are the same rows
+    sums: dict[Tier, dict[int, list[int]]] = {}
+    for row in audit_rows(settings, "agreed"):
+        total = sums.setdefault(row.tier, {}).setdefault(row.window_start_ms, [0, 0, 0])
+        total[0] += row.count
+        total[1] += row.bytes
+        total[2] = (total[2] + row.fingerprint) & FINGERPRINT_MASK
+    assert sums[Tier.PRODUCER] == sums[Tier.CONSUMER]
+    assert len(sums[Tier.PRODUCER]) == 5
+
+
+def test_the_audit_does_not_count_itself(settings: Settings) -> None:
+    with Producer(settings, app="shop") as producer:
+        producer.send("watched", {"id": 1, "timestamp": T0}, schema=ORDER)
+    assert read(settings, settings.audit.topic, app="auditor")
+    assert audit_rows(settings, settings.audit.topic) == []
+
+
+def test_the_counting_fits_confluent_kafka(settings: Settings, tmp_path: Path) -> None:
+    counter = ProducerCounter("confluent", spool_dir=tmp_path / "own")
+    producer = ConfluentProducer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    for n in range(50):
+        counter.sent("librd", T0, b"k", b"%d" % n)
+        producer.produce("librd", b"%d" % n, b"k", on_delivery=counter.on_delivery(T0))
+    producer.flush(30)
+    (row,) = counter.take(T0, Taking.EVERY)
+    expected = sum(message_hash(b"k", b"%d" % n) for n in range(50)) & FINGERPRINT_MASK
+    assert (row.sent, row.count, row.fingerprint) == (50, 50, expected)
+    counter.published(row.id)
+    counter.close()
+
+
+def test_a_killed_producer_is_seen_by_the_next(settings: Settings) -> None:
+    program = """
+import json, os, sys
+from pathlib import Path
+from headrace import Producer
+from headrace.settings import KafkaSettings, RegistrySettings, Settings
+data_dir, registry, broker, schema = sys.argv[1:]
+settings = Settings(data_dir=Path(data_dir), registry=RegistrySettings(url=registry), kafka=KafkaSettings(broker))
+producer = Producer(settings, app="victim", linger_ms=60_000)
+for n in range(100):
+    producer.send("killed", {"id": n, "timestamp": 1356998400000}, key="k", schema=schema)
+producer._kafka.flush()
+producer._settle()
+for n in range(30):
+    producer.send("killed", {"id": n, "timestamp": 1356998400000}, key="k", schema=schema)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    arguments = [str(settings.data_dir), settings.registry.url, settings.kafka.bootstrap_servers, ORDER]
+    victim = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    )
+    assert victim.stdin is not None and victim.stdout is not None
+    assert victim.stdout.readline() == "ready\n"
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.wait()
+    victim.stdin.close()
+    victim.stdout.close()
+    Producer(settings, app="next").close()
+    (row,) = audit_rows(settings, "killed")
+    assert (row.application, row.crashed, row.sent, row.count) == ("victim", True, 130, 100)
+    assert list((settings.data_dir / SPOOL_FOLDER).iterdir()) == []
+
+
+def test_threads_may_share_a_producer(settings: Settings) -> None:
+    with Producer(settings, app="shop") as producer:
+
+        def work(first: int) -> None:
+            for n in range(first, first + 400):
+                producer.send("shared", {"id": n, "timestamp": T0}, key=str(n), schema=ORDER)
+
+        threads = [threading.Thread(target=work, args=(n * 400,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(m.value["id"] for m in read(settings, "shared")) == list(range(1600))
+    rows = audit_rows(settings, "shared")
+    assert (sum(row.sent for row in rows), sum(row.count for row in rows)) == (1600, 1600)
+
+
+def test_flush_says_how_many_messages_of_which_topics_failed(
+    tmp_path: Path, registry_url: str, start_service: Any
+) -> None:
+    broker = start_service("headrace", "broker", "serve", "--data-dir", str(tmp_path), "--broker-listen", "127.0.0.1:0")
+    settings = Settings(
+        data_dir=tmp_path,
+        registry=RegistrySettings(url=registry_url),
+        kafka=KafkaSettings(bootstrap_servers=broker.addresses["broker"]),
+    )
+    producer = Producer(settings, app="shop", delivery_timeout_s=4)
+    producer.send("lost", {"id": 0, "timestamp": T0}, key="k", schema=ORDER)
+    producer.flush()
+    broker.kill()
+    for n in range(3):
+        producer.send("lost", {"id": n, "timestamp": T0}, key="k", schema=ORDER)
+    with pytest.raises(FlushFailed, match=r"3 messages were not acknowledged \(lost: 3\)") as caught:
+        producer.flush(30)
+    assert caught.value.failed == {"lost": 3}
+    producer.close(6)  # what failed has been told; the counts stay for the next process
+    assert list((tmp_path / SPOOL_FOLDER).iterdir()) != []
+
+
+def test_close_raises_for_what_is_still_under_way(tmp_path: Path, registry_url: str, start_service: Any) -> None:
+    broker = start_service("headrace", "broker", "serve", "--data-dir", str(tmp_path), "--broker-listen", "127.0.0.1:0")
+    settings = Settings(
+        data_dir=tmp_path,
+        registry=RegistrySettings(url=registry_url),
+        kafka=KafkaSettings(bootstrap_servers=broker.addresses["broker"]),
+    )
+    producer = Producer(settings, app="shop")
+    producer.send("late", {"id": 0, "timestamp": T0}, key="k", schema=ORDER)
+    producer.flush()
+    broker.kill()
+    producer.send("late", {"id": 1, "timestamp": T0}, key="k", schema=ORDER)
+    with pytest.raises(FlushFailed, match=r"1 message was not acknowledged \(late: 1\): no acknowledgement in time"):
+        producer.close(1)
+    producer.close()
+
+
+def test_a_group_goes_on_where_it_committed(settings: Settings) -> None:
+    with Producer(settings, app="shop") as producer:
+        for n in range(20):
+            producer.send("grouped", {"id": n, "timestamp": T0}, key="k", schema=ORDER)
+
+    def take(count: int | None, **options: Any) -> list[int]:
+        with Consumer(settings, topics=["grouped"], group="g", idle_timeout_s=15, **options) as consumer:
+            if count is None:
+                return [message.value["id"] for message in consumer]
+            return [next(consumer).value["id"] for _ in range(count)]
+
+    assert take(5) == [0, 1, 2, 3, 4]  # nothing is committed unasked
+    assert take(5, auto_commit=True) == [0, 1, 2, 3, 4]
+    assert take(3, auto_commit=True) == [5, 6, 7]
+
+
+def test_messages_that_cannot_be_decoded_are_named_and_passed_over(settings: Settings) -> None:
+    raw = ConfluentProducer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    raw.produce("spoiled", b"text", partition=0)
+    raw.produce("spoiled", b"\0\x7f\xff\xff\xffx", partition=0)
+    raw.flush(30)
+    with Producer(settings, app="shop") as producer:
+        schema_id = read_schema_id(producer)
+        raw.produce("spoiled", b"\0" + schema_id.to_bytes(4, "big") + b"\xff", partition=0)
+        raw.produce("spoiled", b"\0" + schema_id.to_bytes(4, "big") + b"\x02\x04", partition=0)
+        raw.flush(30)
+    with Consumer(settings, topics=["spoiled"], partitions=[0], until_end=True) as consumer:
+        for expected in ("magic byte", "no schema 2147483647", f"schema {schema_id}"):
+            with pytest.raises(UndecodableMessage, match=expected) as caught:
+                next(consumer)
+            assert caught.value.topic == "spoiled" and caught.value.partition == 0
+        assert next(consumer).value == {"id": 1, "timestamp": 2}
+        with pytest.raises(StopIteration):
+            next(consumer)
+
+
+def read_schema_id(producer: Producer) -> int:
+    return producer._encodings.of("spoiled", ORDER).schema_id
+
+
+def test_a_missing_topic_or_partition_is_named(settings: Settings) -> None:
+    for group in (None, "g"):
+        with pytest.raises(SourceUnavailable, match="topic nowhere does not exist"):
+            Consumer(settings, topics=["nowhere"], group=group)
+    with Producer(settings, app="shop") as producer:
+        producer.send("few", {"id": 1, "timestamp": T0}, schema=ORDER)
+    with pytest.raises(SourceUnavailable, match="no partition 99"):
+        Consumer(settings, topics=["few"], partitions=[99])

@@ -1,0 +1,79 @@
+"""What `import headrace` offers, and that it is one name among an application's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+from pages import page
+
+ROOMS = ("audit", "avro_schema", "broker", "compat", "hive_ddl", "loader", "pipeline", "registry")
+
+
+def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_public_names_are_imported_when_used(tmp_path: Path) -> None:
+    program = """
+import sys
+import headrace
+assert "kafka" not in sys.modules and "fastavro" not in sys.modules
+assert headrace.RegistryClient.__name__ == "RegistryClient"
+assert "kafka" not in sys.modules
+assert headrace.Producer.__name__ == "Producer"
+assert headrace.Consumer.__name__ == "Consumer"
+"""
+    found = run(program, tmp_path)
+    assert found.returncode == 0, found.stderr
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="'headrace' has no attribute 'Nothing'"):
+        _ = headrace.Nothing
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    documented = page("docs/clients.md") + page("docs/registry-clients.md")
+    assert dir(headrace) == sorted(headrace.__all__)
+    for name in headrace.__all__:
+        assert getattr(headrace, name).__name__ == name
+        assert f"`{name}" in documented or f" {name}" in documented, f"{name} is on no page"
+
+
+def test_errors_can_be_caught_by_their_public_roots() -> None:
+    errors = [getattr(headrace, name) for name in headrace.__all__]
+    for error in errors:
+        if isinstance(error, type) and issubclass(error, Exception):
+            roots = (headrace.ProducerError, headrace.ConsumerError, headrace.RegistryError, headrace.SettingsError)
+            assert issubclass(error, roots), error
+
+
+def test_an_application_keeps_its_own_names(tmp_path: Path) -> None:
+    """Modules, packages and empty folders of the names that our rooms have in the checkout."""
+    for room in ROOMS:
+        if room in ("audit", "pipeline"):
+            (tmp_path / f"{room}.py").write_text("MINE = True")
+        elif room in ("registry", "loader"):
+            (tmp_path / room).mkdir()
+        else:
+            (tmp_path / room).mkdir()
+            (tmp_path / room / "__init__.py").write_text("MINE = True")
+    program = """
+import audit, avro_schema, broker, compat, hive_ddl, pipeline
+import loader, registry
+from headrace import Consumer, Producer, RegistryClient
+assert all(module.MINE for module in (audit, avro_schema, broker, compat, hive_ddl, pipeline))
+"""
+    found = run(program, tmp_path)
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_room_has_a_name_outside_the_package(room: str, tmp_path: Path) -> None:
+    found = run(f"import {room}", tmp_path)
+    assert f"ModuleNotFoundError: No module named '{room}'" in found.stderr

@@ -1,0 +1,55 @@
+"""The HiveQL of whole cases: `tests/golden/hive_ddl/<case>/` holds the schemas and the script expected.
+
+`HEADRACE_REWRITE_GOLDEN=1 pytest tests/hive_ddl/test_golden.py` rewrites the scripts; their difference is read
+like code.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from checkout import GOLDEN
+from headrace.hive_ddl.ops import Op
+from headrace.hive_ddl.plan import plan_partitions, plan_table
+from headrace.hive_ddl.render import render_script
+from headrace.hive_ddl.table import TableState, desired_table
+
+CASES = GOLDEN / "hive_ddl"
+LITERAL_CHARS_MAX = 1200  # so that a case can go beyond it without being a page long
+
+
+def table(text: str, topic: str, version: int) -> TableState:
+    return desired_table(
+        database="headrace",
+        name=topic.replace(".", "_"),
+        location=f"file:///warehouse/{topic}",
+        topic=topic,
+        subject=f"{topic}-value",
+        version=version,
+        schema_text=text.strip(),
+        revision=f"{version}-w{version}",
+        literal_chars_max=LITERAL_CHARS_MAX,
+    )
+
+
+@pytest.mark.parametrize("case", sorted(path.name for path in CASES.iterdir()))
+def test_script(case: str) -> None:
+    folder = CASES / case
+    topic = f"shop.{case}"
+    current = None
+    if (folder / "current.avsc").exists():
+        current = table((folder / "current.avsc").read_text(encoding="utf-8"), topic, 1)
+    desired = table((folder / "desired.avsc").read_text(encoding="utf-8"), topic, 2)
+    day, prefix = "2026-01-31", desired.location
+    there = {(day, "06"): f"{prefix}/dt={day}/hr=06"} if current is not None else {}
+    asked = {(day, hour): f"{prefix}/dt={day}/hr={hour}" for hour in ("07", "08")}
+    if case == "moved_partition":
+        asked[day, "06"] = f"{prefix}/_g2/dt={day}/hr=06"
+    ops: tuple[Op, ...] = (*plan_table(current, desired), *plan_partitions(desired, there, asked))
+    script = render_script(ops)
+    expected = folder / "expected.hql"
+    if os.environ.get("HEADRACE_REWRITE_GOLDEN"):
+        expected.write_text(script, encoding="utf-8")
+    assert script == expected.read_text(encoding="utf-8")

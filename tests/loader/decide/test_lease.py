@@ -1,0 +1,61 @@
+"""The lease is held by one process at a time and ends with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from checkout import ROOT
+from headrace.loader.decide.lease import Lease, LeaseHolder
+
+
+def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:
+    first, second = Lease(tmp_path / "lease.json"), Lease(tmp_path / "lease.json")
+    assert first.acquire(1000) is None
+    holder = second.acquire(2000)
+    assert holder is not None
+    assert (holder.pid, holder.since_ms) == (os.getpid(), 1000)
+    first.release()
+    assert second.acquire(3000) is None
+    second.release()
+    second.release()
+
+
+def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys, signal; from pathlib import Path; from headrace.loader.decide.lease import Lease; "
+        "lease = Lease(Path(sys.argv[1])); assert lease.acquire(5) is None; print('held', flush=True); signal.pause()"
+    )
+    path = tmp_path / "lease.json"
+    child = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, cwd=ROOT)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"held\n"
+    holder = Lease(path).acquire(6)
+    assert holder is not None
+    assert holder.pid == child.pid
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    lease = Lease(path)
+    assert lease.acquire(7) is None
+    lease.release()
+
+
+def test_a_holder_that_has_not_yet_said_who_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "lease.json"
+    first = Lease(path)
+    assert first.acquire(1000) is None
+    path.write_text("")
+    holder = Lease(path).acquire(1000)
+    assert holder is not None
+    assert holder.pid == 0
+    first.release()
+
+
+def test_a_lease_held_far_beyond_the_interval_is_reported() -> None:
+    holder = LeaseHolder(7, "box", 0)
+    assert holder.describe(1_200_000, 600_000) == "another load is running (pid 7 on box, for 1200 s)"
+    assert "far beyond the interval" in holder.describe(1_900_000, 600_000)

@@ -1,0 +1,147 @@
+"""What decisions add up to, and the rules by which one may no longer follow."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from headrace.loader.decide.conflict import ConflictRule, find_conflict
+from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.json_values import canonical, checksummed, from_checksummed, to_json
+from headrace.loader.decide.state import EMPTY, LoaderState, LoadSchema, fold
+from loader_samples import BUCKET, clean, decided_file, decided_range, load, load_schema, topic_decision
+
+
+def state_of(*decisions: Decision) -> LoaderState:
+    state = EMPTY
+    for slot, decision in enumerate(decisions, start=1):
+        state = fold(state, decision.at(slot))
+    return state
+
+
+FIRST = load(
+    "w1",
+    {"orders": topic_decision(decided_range(0, None, 10, 15), files=[decided_file("3-0", 0, 10, 15)], new=True)},
+)
+
+
+def test_the_first_decision_of_a_topic_brings_all_that_is_known_of_it() -> None:
+    known = state_of(FIRST).topics["orders"]
+    assert known.table == "orders"
+    assert known.topic_id == "id-1"
+    assert known.load_schema == load_schema()
+    assert known.partitions[0].next_offset == 15
+    assert known.partitions[0].bytes_per_kilo_offset == 100_000
+    assert [file.name for file in known.data_files[BUCKET]] == ["0-1-3-0"]
+
+
+def test_bytes_per_offset_are_smoothed_over_the_runs() -> None:
+    heavy = dataclasses.replace(decided_range(0, 15, 15, 20), bytes_read=5 * 500)
+    state = state_of(FIRST, load("w2", {"orders": topic_decision(heavy)}))
+    assert state.topics["orders"].partitions[0].bytes_per_kilo_offset == (3 * 100_000 + 500_000) // 4
+
+
+def test_a_recreated_topic_starts_again_and_keeps_table_and_files() -> None:
+    again = topic_decision(decided_range(1, None, 0, 3), topic_id="id-2", files=[decided_file("0-0", 1, 0, 3)])
+    known = state_of(FIRST, load("w2", {"orders": again})).topics["orders"]
+    assert known.topic_id == "id-2"
+    assert list(known.partitions) == [1]
+    assert [file.name for file in known.data_files[BUCKET]] == ["0-1-3-0", "0-2-0-0"]
+
+
+def test_asked_ids_are_kept() -> None:
+    state = state_of(FIRST, load("w2", {"orders": topic_decision(asked_ids=frozenset({99}))}))
+    assert state.topics["orders"].asked_ids == {99}
+
+
+@pytest.mark.parametrize(
+    ("decision", "rule"),
+    [
+        (load("w2", {"orders": topic_decision(decided_range(0, 15, 15, 20))}), None),
+        (load("w2", {"orders": topic_decision(decided_range(1, None, 0, 4))}), None),
+        (load("w2", {"orders": topic_decision(decided_range(0, 15, 30, 40))}), None),  # lost ground, declared
+        (load("w2", {"orders": topic_decision(decided_range(0, 10, 10, 20))}), ConflictRule.OFFSETS_DECIDED),
+        (load("w2", {"orders": topic_decision(decided_range(0, None, 10, 20))}), ConflictRule.OFFSETS_DECIDED),
+        (load("w2", {"orders": topic_decision(decided_range(0, 20, 20, 25))}), ConflictRule.OFFSETS_DECIDED),
+        (load("w2", {"orders": topic_decision(topic_id_before="id-0")}), ConflictRule.TOPIC_RECREATED),
+        (load("w2", {"orders": topic_decision(new=True)}), ConflictRule.TOPIC_DECIDED),
+        (load("w2", {"orders": topic_decision(revision_before=2)}), ConflictRule.LOAD_SCHEMA_MOVED),
+        (load("w2", {"orders": topic_decision(topic_id="id-2")}), None),
+        (
+            load("w2", {"orders": topic_decision(decided_range(0, 15, 0, 5), topic_id="id-2")}),
+            ConflictRule.OFFSETS_DECIDED,
+        ),
+        (load("w2", {"Orders": topic_decision(new=True)}), ConflictRule.TABLE_TAKEN),
+        (
+            load("w2", {"a.b": topic_decision(new=True, table="a_b"), "a-b": topic_decision(new=True, table="a_b")}),
+            ConflictRule.TABLE_TAKEN,
+        ),
+        (clean("c1", "w9"), None),
+        (clean("c1", "w9", "w1"), ConflictRule.WORK_DECIDED),
+    ],
+)
+def test_the_rules_of_conflict(decision: Decision, rule: ConflictRule | None) -> None:
+    conflict = find_conflict(state_of(FIRST), decision)
+    assert (conflict.rule if conflict else None) == rule
+
+
+def test_voided_work_is_never_decided() -> None:
+    state = state_of(FIRST, clean("c1", "w2"))
+    late = load("w2", {"orders": topic_decision(decided_range(0, 15, 15, 20))})
+    conflict = find_conflict(state, late)
+    assert conflict is not None
+    assert conflict.rule is ConflictRule.WORK_VOIDED
+
+
+def test_a_schema_change_moves_the_revision_on() -> None:
+    change = load("w2", {"orders": topic_decision(schema=load_schema(2))})
+    state = state_of(FIRST, change)
+    assert state.topics["orders"].load_schema.revision == 2
+    late = find_conflict(state, load("w3", {"orders": topic_decision(decided_range(0, 15, 15, 20))}))
+    assert late is not None
+    assert late.rule is ConflictRule.LOAD_SCHEMA_MOVED
+
+
+def test_state_and_decision_survive_their_files() -> None:
+    state = state_of(FIRST, clean("c1", "w7"))
+    assert from_checksummed(checksummed(state), LoaderState) == state
+    assert from_checksummed(checksummed(FIRST), Decision) == FIRST
+
+
+def test_equal_values_are_equal_bytes() -> None:
+    one = canonical(to_json(load_schema()))
+    other = canonical(to_json(dataclasses.replace(load_schema(), writer_ids=frozenset({7}))))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[: len(content) // 2], "not JSON"),
+        (lambda content: b"", "not JSON"),
+        (lambda content: content.replace(b'"end":15', b'"end":16'), "checksum is wrong"),
+        (lambda content: b"[]", "not a document"),
+        (lambda content: b'{"body":1,"sha256":"00"}', "checksum is wrong"),
+    ],
+)
+def test_damage_is_told(damage: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_checksummed(damage(checksummed(FIRST)), Decision)  # type: ignore[operator]
+
+
+def test_every_flipped_byte_is_noticed() -> None:
+    content = checksummed(load("w", {}))
+    for position in range(len(content) - 1):
+        changed = bytearray(content)
+        changed[position] ^= 1
+        with pytest.raises(ValueError):
+            from_checksummed(bytes(changed), Decision)
+
+
+def test_a_value_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="missing or unknown"):
+        from_checksummed(checksummed(load_schema()), Decision)
+    with pytest.raises(TypeError, match="no canonical JSON"):
+        to_json(1.5)
+    assert from_checksummed(checksummed(load_schema()), LoadSchema) == load_schema()

@@ -1,0 +1,231 @@
+"""Followers alone and together: order, cursors, failures and repetition."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from headrace.kafka_wire.errors import KafkaUnavailable
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.decision_log import DecisionLog, staging_path
+from headrace.loader.decide.storage import LocalStorage
+from headrace.loader.errors import PublishedFileLost
+from headrace.loader.follow.audit import audit_rows
+from headrace.loader.follow.base import Step
+from headrace.loader.follow.engine import FollowerEngine, cursor_path, read_cursor
+from headrace.loader.follow.files import FilesFollower
+from headrace.loader.follow.group_offsets import GROUP, GroupOffsetsFollower
+from loader_samples import BUCKET, clean, decided_file, decided_range, load, topic_decision
+
+
+@dataclass
+class Recorder:
+    """A follower that notes what it applied; it fails for the topics in `failing`."""
+
+    name: str
+    seen: list[tuple[str, str, tuple[int, ...]]]
+    failing: set[str] = field(default_factory=set)
+    is_advisory: bool = False
+
+    def apply(self, step: Step) -> None:
+        if step.topic in self.failing:
+            raise KafkaUnavailable("it is down")
+        self.seen.append((self.name, step.topic, tuple(decision.slot for decision in step.decisions)))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> DecisionLog:
+    log = DecisionLog(LocalStorage(tmp_path / "_headrace"))
+    log.open()
+    return log
+
+
+def decide(log: DecisionLog, work: str, *topics: str, new: bool = False) -> Decision:
+    state = log.read_state()
+    decisions = {}
+    for topic in topics:
+        known = state.topics.get(topic)
+        previous = known.partitions[0].next_offset if known else None
+        start = previous or 0
+        files = [decided_file("0-0.avro", 0, start, start + 1)]
+        staged = log.storage.path(staging_path(work)) / files[0].staged
+        staged.parent.mkdir(parents=True, exist_ok=True)
+        staged.write_bytes(b"x" * 1000)
+        decisions[topic] = topic_decision(
+            decided_range(0, previous, start, start + 1), files=files, new=known is None, table=topic
+        )
+    offered = log.offer(load(work, decisions))
+    assert offered.decision is not None
+    return offered.decision
+
+
+def test_each_topic_follows_in_order_and_only_once(log: DecisionLog) -> None:
+    seen: list[tuple[str, str, tuple[int, ...]]] = []
+    engine = FollowerEngine(log, (Recorder("schema", seen), Recorder("files", seen)))
+    decide(log, "w1", "a", "b")
+    decide(log, "w2", "b")
+    log.offer(clean("c1", "w0"))
+    assert engine.follow().topics == ("a", "b")
+    assert seen == [("schema", "a", (1,)), ("schema", "b", (1, 2)), ("files", "a", (1,)), ("files", "b", (1, 2))]
+    seen.clear()
+    assert engine.follow().topics == ()
+    assert seen == []
+
+
+def test_a_failing_topic_is_held_and_goes_on_where_it_stopped(log: DecisionLog) -> None:
+    seen: list[tuple[str, str, tuple[int, ...]]] = []
+    schema = Recorder("schema", seen, {"a"})
+    engine = FollowerEngine(log, (schema, Recorder("files", seen)))
+    decide(log, "w1", "a", "b")
+    followed = engine.follow()
+    assert followed.failures["a"].follower == "schema"
+    assert seen == [("schema", "b", (1,)), ("files", "b", (1,))]
+    assert log.storage.exists(staging_path("w1"))
+    decide(log, "w2", "b")
+    engine.follow()
+    schema.failing.clear()
+    seen.clear()
+    assert FollowerEngine(log, (schema, Recorder("files", seen))).follow().failures == {}
+    assert seen == [("schema", "a", (1,)), ("files", "a", (1,))]
+    assert not log.storage.exists(staging_path("w1"))
+
+
+def test_an_advisory_follower_warns_and_is_tried_again(log: DecisionLog) -> None:
+    seen: list[tuple[str, str, tuple[int, ...]]] = []
+    advisory = Recorder("group_offsets", seen, {"a"}, is_advisory=True)
+    engine = FollowerEngine(log, (Recorder("files", seen), advisory))
+    decide(log, "w1", "a")
+    followed = engine.follow()
+    assert followed.failures == {}
+    assert followed.warnings == ("group_offsets of topic a: it is down",)
+    advisory.failing.clear()
+    seen.clear()
+    engine.follow()
+    assert seen == [("group_offsets", "a", (1,))]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"upto":"x"}',
+        '{"upto":99,"work_id":"w1","behind":{}}',
+        '{"upto":1,"work_id":"of a log that was replaced","behind":{}}',
+    ],
+)
+def test_a_cursor_that_cannot_be_right_is_begun_again(log: DecisionLog, content: str) -> None:
+    seen: list[tuple[str, str, tuple[int, ...]]] = []
+    decide(log, "w1", "a")
+    engine = FollowerEngine(log, (Recorder("files", seen),))
+    engine.follow()
+    log.storage.replace(cursor_path("files"), content.encode())
+    engine.follow()
+    assert seen == [("files", "a", (1,))] * 2
+
+
+def test_a_process_that_woke_up_late_leaves_a_newer_cursor_alone(log: DecisionLog) -> None:
+    seen: list[tuple[str, str, tuple[int, ...]]] = []
+    decide(log, "w1", "a")
+
+    class Overtaken(Recorder):
+        def apply(self, step: Step) -> None:
+            log.storage.replace(cursor_path("files"), json.dumps({"upto": 5, "work_id": "w5", "behind": {}}).encode())
+
+    FollowerEngine(log, (Overtaken("files", seen),)).follow()
+    assert read_cursor(log.storage, "files").upto == 5
+
+
+def test_a_rewound_follower_begins_again_even_after_a_crash(log: DecisionLog) -> None:
+    seen: list[tuple[str, str, tuple[int, ...]]] = []
+    decide(log, "w1", "a")
+
+    class Rewinding(Recorder):
+        def apply(self, step: Step) -> None:
+            step.rewind("partitions")
+
+    class Dying(Recorder):
+        def apply(self, step: Step) -> None:
+            raise KeyboardInterrupt
+
+    partitions = Recorder("partitions", seen)
+    FollowerEngine(log, (Recorder("schema", []), partitions)).follow()
+    decide(log, "w2", "a")
+    with pytest.raises(KeyboardInterrupt):
+        FollowerEngine(log, (Rewinding("schema", []), Dying("partitions", []))).follow()
+    seen.clear()
+    FollowerEngine(log, (Recorder("schema", []), partitions)).follow()
+    assert seen == [("partitions", "a", (1, 2))]
+
+
+def test_files_are_published_by_several_processes_at_once(log: DecisionLog, tmp_path: Path) -> None:
+    for number in range(30):
+        decide(log, f"w{number}", "orders")
+    failures: list[object] = []
+
+    def drive() -> None:
+        own = DecisionLog(LocalStorage(tmp_path / "_headrace"))
+        failures.extend(FollowerEngine(own, (FilesFollower(tmp_path, own.storage),)).follow().failures.values())
+
+    threads = [threading.Thread(target=drive) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    names = sorted(path.name for path in (tmp_path / "orders" / BUCKET).iterdir())
+    assert names == sorted(f"0-{slot}-0-0.avro" for slot in range(1, 31))
+    assert log.storage.children("staging") == ()
+
+
+def test_a_decided_file_that_is_lost_holds_its_topic(log: DecisionLog, tmp_path: Path) -> None:
+    decision = decide(log, "w1", "orders")
+    log.storage.remove_tree(staging_path("w1"))
+    state = log.read_state().topics["orders"]
+    with pytest.raises(PublishedFileLost, match="topic orders is lost"):
+        FilesFollower(tmp_path, log.storage).apply(Step("orders", state, (decision,), 0, lambda name: None))
+
+
+def test_audit_rows_of_a_decision_are_always_the_same(log: DecisionLog) -> None:
+    decision = decide(log, "w1", "orders")
+    once, again = list(audit_rows("orders", decision, "h")), list(audit_rows("orders", decision, "h"))
+    assert once == again
+    assert len({row.id for row in once}) == len(once) == 1
+    assert (once[0].count, once[0].start, once[0].end, once[0].partition) == (5, 0, 1, 0)
+
+
+def test_group_offsets_are_those_of_the_newest_state(log: DecisionLog) -> None:
+    first = decide(log, "w1", "orders")
+    decide(log, "w2", "orders")
+    committed: dict[str, object] = {}
+
+    class Cluster:
+        def commit_group_offsets(self, group: str, offsets: object) -> None:
+            committed[group] = offsets
+
+    state = log.read_state().topics["orders"]
+    GroupOffsetsFollower(Cluster()).apply(Step("orders", state, (first,), 0, lambda name: None))  # type: ignore[arg-type]
+    assert committed == {GROUP: {TopicPartition("orders", 0): 2}}
+
+
+def test_one_time_out_of_the_coordinator_is_enough(log: DecisionLog) -> None:
+    decision = decide(log, "w1", "orders")
+    calls: list[int] = []
+
+    class Cluster:
+        def commit_group_offsets(self, group: str, offsets: object) -> None:
+            calls.append(1)
+            raise KafkaUnavailable("no coordinator")
+
+    follower = GroupOffsetsFollower(Cluster())  # type: ignore[arg-type]
+    step = Step("orders", log.read_state().topics["orders"], (decision,), 0, lambda name: None)
+    for _ in range(2):
+        with pytest.raises(KafkaUnavailable):
+            follower.apply(step)
+    assert len(calls) == 1

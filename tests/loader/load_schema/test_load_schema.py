@@ -1,0 +1,527 @@
+"""The load-schema fold: one case per rule, and what holds along every history."""
+
+import io
+import json
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.avro_schema import Record, Schema, parse_schema
+from headrace.compat.resolution import check_reader_writer
+from headrace.loader.load_schema import (
+    EMPTY,
+    RULES,
+    LoadState,
+    explain,
+    fold,
+    load_schema_with_kafka,
+    root_record,
+    route_branch,
+    route_fields,
+    split,
+)
+from strategies import data_for, growing_histories, histories, schemas
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal"}
+
+
+def record(*fields: Any, name: str = "Event", **more: Any) -> Schema:
+    return parse_schema(json.dumps({"type": "record", "name": name, "fields": list(fields), **more}))
+
+
+def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, **more}
+
+
+def folded(*versions: Schema) -> LoadState:
+    state = EMPTY
+    for number, schema in enumerate(versions, 1):
+        state = fold(state, number, schema)
+    return state
+
+
+def columns(state: LoadState) -> dict[str, Any]:
+    return {item["name"]: item["type"] for item in json.loads(state.text)["fields"]}
+
+
+def rules(state: LoadState) -> list[tuple[str, str]]:
+    return [(rule.column, rule.rule) for rule in state.applied]
+
+
+def fed(state: LoadState, schema: Schema) -> dict[str, str | None]:
+    route = route_fields(load_root(state), schema, root_record(schema))
+    assert not route.unplaced
+    return {routed.column.name: routed.source.name if routed.source else None for routed in route.columns}
+
+
+def load_root(state: LoadState) -> Record:
+    root = parse_schema(state.text).root
+    assert isinstance(root, Record)
+    return root
+
+
+def test_the_first_version_is_the_load_schema_without_doc():
+    schema = record(field("a", "int", doc="d"), field("b", ["null", "string"], default=None), doc="d")
+    state = folded(schema)
+    assert columns(state) == {"a": "int", "b": ["null", "string"]}
+    assert "doc" not in state.text
+    assert state.versions == (1,)
+    assert state.applied == ()
+
+
+def test_a_version_is_folded_once():
+    schema = record(field("a", "int"))
+    state = folded(schema)
+    assert fold(state, 1, record(field("b", "int"))) is state
+
+
+def test_a_field_with_a_plain_default_keeps_it_so_that_old_rows_read_it():
+    state = folded(record(field("a", "int")), record(field("b", "int", default=5), field("a", "int")))
+    assert list(columns(state)) == ["a", "b"]
+    assert json.loads(state.text)["fields"][1] == {"name": "b", "type": "int", "default": 5}
+    assert rules(state) == [("b", "added")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ({"type": "record", "name": "P", "fields": [field("x", "int")]}, {"x": 1}),
+        ({**DECIMAL, "precision": 5, "scale": 2}, "\u0001"),
+        ({"type": "array", "items": {"type": "record", "name": "P", "fields": []}}, [{}]),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "B"),
+        ({"type": "fixed", "name": "F", "size": 2}, "x"),
+        (["int", "string"], 3),
+    ],
+)
+def test_a_default_that_hive_cannot_fill_in_becomes_null(kind, default):
+    state = folded(record(), record(field("b", kind, default=default)))
+    column = json.loads(state.text)["fields"][0]
+    assert column["default"] is None
+    assert column["type"][0] == "null"
+    assert ("b", "default-dropped") in rules(state)
+
+
+def test_an_added_field_without_default_is_nullable():
+    state = folded(record(), record(field("b", "int")))
+    assert json.loads(state.text)["fields"] == [{"name": "b", "type": ["null", "int"], "default": None}]
+
+
+def test_a_default_of_a_later_branch_comes_first_in_the_load_schema():
+    state = folded(record(), record(field("b", ["null", "int"], default=5)))
+    assert json.loads(state.text)["fields"] == [{"name": "b", "type": ["int", "null"], "default": 5}]
+
+
+def test_a_removed_field_stays_and_is_null_in_new_rows():
+    first, second = record(field("a", "int"), field("b", "int", default=7)), record(field("a", "int"))
+    state = folded(first, second)
+    assert columns(state) == {"a": "int", "b": ["int", "null"]}
+    route = route_fields(load_root(state), second, root_record(second))
+    assert [(routed.column.name, routed.absent) for routed in route.columns if routed.source is None] == [("b", None)]
+    assert rules(state) == [("b", "removed")]
+
+
+def test_a_list_that_becomes_nullable_loses_its_default_on_which_avro_java_fails():
+    first, second = record(), record(field("b", {"type": "array", "items": "int"}, default=[]))
+    third = record(field("b", ["null", {"type": "array", "items": "int"}], default=None))
+    assert json.loads(folded(first, second).text)["fields"][0]["default"] == []
+    for last in (first, third):
+        column = json.loads(folded(first, second, last).text)["fields"][0]
+        assert column == {"name": "b", "type": ["null", {"type": "array", "items": "int"}], "default": None}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("int", "long"), ("int", "float"), ("int", "double"), ("long", "float"), ("long", "double"), ("float", "double")],
+)
+def test_promotions_widen_the_column_and_old_messages_still_go_to_it(old, new):
+    first, second = record(field("a", old)), record(field("a", new))
+    state = folded(first, second)
+    kind = columns(state)["a"]
+    assert (kind if isinstance(kind, str) else kind["type"]) == new
+    assert fed(state, first) == fed(state, second) == {"a": "a"}
+
+
+WIDENED_DEFAULTS = [
+    ("int", "double", 0, "0.0"),
+    ("long", "float", -5, "-5.0"),
+    ({"type": "array", "items": "int"}, {"type": "array", "items": "double"}, [1, 2], "[1.0,2.0]"),
+    ({"type": "map", "values": "int"}, {"type": "map", "values": "float"}, {"a": 1}, '{"a":1.0}'),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "default", "spelled"), WIDENED_DEFAULTS)
+def test_the_default_of_a_widened_column_has_a_fraction_without_which_fastavro_refuses_it(old, new, default, spelled):
+    first, second = record(field("a", old, default=default)), record(field("a", new, default=default))
+    inner = [nested("In", field("a", kind, default=default)) for kind in (old, new)]
+    histories = [(first, second), (second,), (first, second, record())]
+    histories += [(record(field("r", inner[0])), record(field("r", inner[1])))]
+    for versions in histories:
+        text = folded(*versions).text
+        fastavro.parse_schema(json.loads(text))
+        if "null" not in text:
+            assert f'"default":{spelled}' in text
+
+
+def nested(name, *fields):
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ({"type": "long", "logicalType": "timestamp-millis"}, 2**63 - 1),
+        ("float", 1e300),
+        ({"type": "array", "items": "float"}, [1e39]),
+    ],
+)
+def test_a_default_that_queries_or_files_cannot_hold_is_dropped(kind, default):
+    state = folded(record(), record(field("b", kind, default=default)))
+    assert ("b", "default-dropped") in rules(state)
+    assert json.loads(folded(record(field("b", kind, default=default))).text)["fields"] == [field("b", kind)]
+
+
+@pytest.mark.parametrize(("old", "new"), [("long", "int"), ("double", "int"), ("double", "float"), ("bytes", "string")])
+def test_a_narrower_writer_is_held_by_the_old_column(old, new):
+    state = folded(record(field("a", old)), record(field("a", new)))
+    assert columns(state) == {"a": old}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sibling", "rule"),
+    [
+        ("int", "string", "a__string", "type-changed"),
+        ("string", "bytes", "a__bytes", "type-changed"),
+        ("float", "long", "a__long", "type-changed"),
+        ("int", {"type": "int", "logicalType": "date"}, "a__date", "logical-changed"),
+        ("long", {"type": "long", "logicalType": "timestamp-millis"}, "a__timestamp_millis", "logical-changed"),
+        ({**DECIMAL, "precision": 5}, {**DECIMAL, "precision": 5, "scale": 2}, "a__decimal_5_2", "decimal-changed"),
+        ("bytes", {**DECIMAL, "precision": 5, "scale": 2}, "a__decimal_5_2", "decimal-changed"),
+        ({**DECIMAL, "precision": 10}, {**DECIMAL, "precision": 40}, "a__bytes", "decimal-changed"),
+        ("int", ["int", "string"], "a__union", "branches-gained"),
+        (["null", "string"], ["null", "string", "int"], "a__union", "branches-gained"),
+        ({"type": "array", "items": "int"}, {"type": "array", "items": "string"}, "a__array", "element-changed"),
+        ({"type": "map", "values": "int"}, {"type": "map", "values": "string"}, "a__map", "element-changed"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "string", "a__string", "type-changed"),
+        (
+            {"type": "fixed", "name": "F", "size": 2},
+            {"type": "fixed", "name": "F", "size": 3},
+            "a__fixed",
+            "type-changed",
+        ),
+    ],
+)
+def test_what_the_old_column_cannot_hold_opens_a_sibling(old, new, sibling, rule):
+    first, second = record(field("a", old)), record(field("a", new))
+    state = folded(first, second)
+    assert list(columns(state)) == ["a", sibling]
+    assert (sibling, rule) in rules(state)
+    assert fed(state, first) == {"a": "a", sibling: None}
+    assert fed(state, second) == {"a": None, sibling: "a"}
+    assert all(split(column.type)[1] and column.default is None for column in load_root(state).fields)
+
+
+def test_a_third_type_opens_a_further_sibling_and_returning_types_find_theirs():
+    kinds = ["int", "string", "boolean", "long", "string"]
+    state = folded(*(record(field("a", kind)) for kind in kinds))
+    assert columns(state) == {
+        "a": ["null", "long"],
+        "a__string": ["null", "string"],
+        "a__boolean": ["null", "boolean"],
+    }
+
+
+def test_a_decimal_with_more_digits_of_one_scale_stays_one_column():
+    state = folded(*(record(field("a", {**DECIMAL, "precision": p, "scale": 2})) for p in (5, 7, 6)))
+    assert columns(state) == {"a": {**DECIMAL, "precision": 7, "scale": 2}}
+
+
+def test_a_decimal_too_wide_for_hive_is_its_unscaled_bytes_and_keeps_its_scale():
+    state = folded(
+        record(field("a", {**DECIMAL, "precision": 40, "scale": 2})),
+        record(field("a", {**DECIMAL, "precision": 44, "scale": 2})),
+        record(field("a", {**DECIMAL, "precision": 44, "scale": 3})),
+    )
+    assert columns(state)["a"][1] == {"type": "bytes", "headrace.kind": "unscaled", "headrace.decimal": "44,2"}
+    assert list(columns(state)) == ["a", "a__bytes"]
+
+
+def test_a_plain_alias_renames_the_column_and_old_files_and_messages_find_it():
+    first, second = record(field("a", "int")), record(field("b", "long", aliases=["a"]))
+    state = folded(first, second)
+    assert json.loads(state.text)["fields"] == [
+        {"name": "b", "type": "long", "aliases": ["a"], "headrace.source": ["b", "a"]}
+    ]
+    assert fed(state, first) == {"b": "a"}
+    third = folded(first, second, record(field("b", "long")))
+    assert third.text == state.text
+
+
+def test_an_aliased_record_gets_a_column_under_its_new_name():
+    point = {"type": "record", "name": "P", "fields": [field("x", "int")]}
+    first, second = record(field("a", point)), record(field("b", point, aliases=["a"]))
+    state = folded(first, second)
+    assert list(columns(state)) == ["a", "b"]
+    assert ("b", "renamed-beside") in rules(state)
+    assert fed(state, second) == {"a": None, "b": "b"}
+
+
+def test_the_old_name_of_a_renamed_field_may_come_back_as_another_field():
+    first = record(field("a", "int"))
+    second = record(field("b", "int", aliases=["a"]))
+    third = record(field("b", "int"), field("a", "string"))
+    fourth = record(field("a", "string"))
+    state = folded(first, second, third, fourth)
+    assert list(columns(state)) == ["b", "a_2"]
+    assert fed(state, first) == {"b": "a", "a_2": None}
+    assert fed(state, third) == {"b": "b", "a_2": "a"}
+    assert fed(state, fourth) == {"b": None, "a_2": "a"}
+
+
+def test_a_nested_record_grows_and_what_is_added_in_it_is_readable():
+    def nested(*fields: Any) -> Any:
+        return record(field("h", {"type": "record", "name": "H", "fields": list(fields)}))
+
+    inner = {"type": "record", "name": "I", "fields": []}
+    state = folded(
+        nested(field("x", "int")),
+        nested(field("x", "long"), field("y", "int", default=1), field("r", inner, default={}), field("x2", "string")),
+    )
+    assert columns(state)["h"]["fields"] == [
+        {"name": "x", "type": "long"},
+        {"name": "y", "type": "int", "default": 1},
+        {"name": "r", "type": ["null", inner], "default": None},
+        {"name": "x2", "type": ["null", "string"], "default": None},
+    ]
+
+
+def test_a_changed_field_inside_a_record_has_its_sibling_inside_the_record():
+    def nested(kind: Any) -> Any:
+        rec = {"type": "record", "name": "H", "fields": [field("x", kind)]}
+        return record(field("h", {"type": "array", "items": rec}))
+
+    state = folded(nested("int"), nested("string"))
+    assert [item["name"] for item in columns(state)["h"]["items"]["fields"]] == ["x", "x__string"]
+
+
+def test_a_record_under_another_name_is_another_type_unless_an_alias_says_so():
+    def car(name: str, *fields: Any, **more: Any) -> Schema:
+        return record(field("v", {"type": "record", "name": name, "fields": list(fields), **more}))
+
+    first = car("Car", field("x", "int"))
+    state = folded(first, car("Auto", field("x", "int"), aliases=["Car"]), car("Boat", field("x", "int")))
+    assert list(columns(state)) == ["v", "v__record"]
+    assert fed(state, first) == {"v": "v", "v__record": None}
+
+
+def test_an_enum_keeps_every_symbol():
+    def enum(*symbols: str) -> Any:
+        return record(field("e", {"type": "enum", "name": "E", "symbols": list(symbols)}))
+
+    state = folded(enum("A", "B"), enum("C", "A"))
+    assert columns(state)["e"]["symbols"] == ["A", "B", "C"]
+
+
+def test_a_union_is_a_record_of_nullable_members_and_gains_members():
+    first = record(field("u", ["int", "string"]))
+    second = record(field("u", ["null", "string", "long", {"type": "array", "items": "int"}]))
+    state = folded(first, second)
+    members = columns(state)["u"][1]
+    assert members["headrace.kind"] == "members"
+    assert [(m["name"], m["headrace.branch"]) for m in members["fields"]] == [
+        ("int", "int"),
+        ("string", "string"),
+        ("long", "long"),
+        ("array", "array"),
+    ]
+    inner, is_nullable = split(load_root(state).fields[0].type)
+    assert is_nullable
+    assert isinstance(inner, Record)
+    branch = root_record(second).fields[0].type.branches[2]
+    member = route_branch(inner, second, branch)
+    assert member is not None
+    assert member.name == "long"
+
+
+def test_a_plain_writer_of_a_union_column_is_one_of_its_members():
+    state = folded(record(field("u", ["int", "string"])), record(field("u", "string")))
+    assert list(columns(state)) == ["u"]
+
+
+def test_a_union_of_one_branch_is_that_branch():
+    assert columns(folded(record(field("u", ["int"]), field("n", ["null"])))) == {"u": "int", "n": "null"}
+
+
+def test_a_recursive_field_is_text():
+    node = record(
+        field("v", "int"), field("next", ["null", "Event"]), field("kids", {"type": "array", "items": "Event"})
+    )
+    state = folded(node)
+    text = {"type": "string", "headrace.kind": "json"}
+    assert columns(state) == {"v": "int", "next": ["null", text], "kids": text}
+    assert folded(node, node).text == state.text
+    assert rules(state) == [("next", "recursive"), ("kids", "recursive")]
+
+
+def test_a_type_that_doubles_at_every_level_is_text():
+    kind: Any = {"type": "record", "name": "T0", "fields": [field("x", "int")]}
+    for n in range(1, 14):
+        kind = {"type": "record", "name": f"T{n}", "fields": [field("a", kind), field("b", f"T{n - 1}")]}
+    state = folded(record(field("big", kind), field("c", "int")))
+    assert columns(state) == {"big": {"type": "string", "headrace.kind": "json"}, "c": "int"}
+
+
+def test_a_chain_of_types_is_text_where_it_lies_too_deep():
+    chain = [{"type": "record", "name": "T0", "fields": []}]
+    chain += [{"type": "record", "name": f"T{n}", "fields": [field("a", f"T{n - 1}")]} for n in range(1, 400)]
+    schema = parse_schema(json.dumps([*chain, "null"]))
+    state = folded(schema)
+    assert ("too-deep") in {rule for _, rule in rules(state)}
+    assert fold(state, 2, schema).text == state.text
+
+
+def test_names_that_collide_get_a_suffix():
+    state = folded(
+        record(field("dt", "int"), field("HR", "int"), field("x", "int"), field("X", "int"), field("kafka", "int")),
+        record(field("Kafka", "int")),
+    )
+    assert list(columns(state)) == ["dt_", "HR_", "x", "X_2", "kafka", "Kafka_2"]
+
+
+def test_the_kafka_column_keeps_its_name_along_a_history():
+    first, second = record(field("a", "int")), record(field("kafka", "int", aliases=["a"]))
+    state = folded(first, second)
+    assert list(columns(state)) == ["kafka_"]
+    assert json.loads(load_schema_with_kafka(state.text, "position"))["fields"][-1]["name"] == "kafka"
+    state = folded(record(field("kafka", "int")), record(field("b", "int", aliases=["kafka"])))
+    assert json.loads(load_schema_with_kafka(state.text, "position"))["fields"][-1]["name"] == "kafka__position"
+
+
+def test_messages_that_are_not_records_are_one_column():
+    text, union = parse_schema('"string"'), parse_schema('["null", "int", {"type": "array", "items": "int"}]')
+    assert columns(folded(text)) == {"value": "string"}
+    assert list(columns(folded(union))) == ["value"]
+    assert fed(folded(text), text) == {"value": ""}
+
+
+def test_a_type_used_twice_is_two_types():
+    point = {"type": "record", "name": "P", "namespace": "n", "fields": [field("x", "int")]}
+    state = folded(record(field("a", point), field("b", "n.P")), record(field("a", {**point, "fields": []})))
+    parse_schema(state.text)
+    assert columns(state)["a"]["fields"] == [{"name": "x", "type": ["null", "int"], "default": None}]
+
+
+def test_a_foreign_writer_is_not_placed():
+    state = folded(record(field("a", "int")))
+    foreign = record(field("b", "int"))
+    assert route_fields(load_root(state), foreign, root_record(foreign)).unplaced == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("setting", "names", "name"),
+    [
+        ("none", ["a"], None),
+        ("position", ["a"], "kafka"),
+        ("full", ["a"], "kafka"),
+        ("position", ["kafka"], "kafka__position"),
+    ],
+)
+def test_the_kafka_column(setting, names, name):
+    state = folded(record(*(field(n, "int") for n in names)))
+    fields = json.loads(load_schema_with_kafka(state.text, setting))["fields"]
+    if name is None:
+        assert len(fields) == len(names)
+        return
+    assert fields[-1]["name"] == name
+    assert fields[-1]["default"] is None
+    inner = [item["name"] for item in fields[-1]["type"][1]["fields"]]
+    assert inner == ["partition", "offset", "timestamp", *(["key", "headers"] if setting == "full" else [])]
+
+
+def test_every_rule_has_a_reason():
+    state = folded(record(field("a", "int")), record(field("a", "string")))
+    assert [row.reason for row in explain(state)] == [RULES["type-changed"]]
+
+
+@given(histories())
+def test_the_fold_is_deterministic_and_survives_json(versions):
+    state = folded(*versions)
+    assert folded(*versions) == state
+    assert LoadState.from_json(json.loads(json.dumps(state.to_json()))) == state
+    assert all(rule.rule in RULES for rule in state.applied)
+
+
+@given(histories())
+def test_every_version_finds_a_place_for_every_field_ever_after(versions):
+    state = EMPTY
+    for number, schema in enumerate(versions):
+        state = fold(state, number, schema)
+        for earlier in versions[: number + 1]:
+            assert not route_fields(load_root(state), earlier, root_record(earlier)).unplaced
+
+
+def test_a_name_used_again_for_a_narrower_type_leaves_the_older_one_its_column():
+    renamed = field("b", "long", aliases=["a"])
+    versions = [
+        record(field("c", ["null", "int"]), field("d", "int")),
+        record(field("c", ["null", "int"]), field("d", "int"), field("a", "long")),
+        record(field("c", ["null", "int"]), field("d", "int"), renamed),
+        record(field("a", ["null", "int"], aliases=["c"]), field("d", "int"), renamed),
+    ]
+    load = load_root(folded(*versions))
+    route = route_fields(load, versions[1], root_record(versions[1]))
+    assert {routed.column.name: routed.source and routed.source.name for routed in route.columns} == {
+        "c": "c",
+        "d": "d",
+        "b": "a",
+        "a_2": None,
+    }
+    assert not route.unplaced
+
+
+@given(schemas(root="record"))
+def test_every_schema_folds_into_plain_types_that_hold_it(schema):
+    state = folded(schema)
+    assert fold(EMPTY, 1, schema) == state
+    assert not route_fields(load_root(state), schema, root_record(schema)).unplaced
+    assert fold(state, 2, schema).text == state.text
+
+
+@given(growing_histories())
+def test_a_history_that_only_adds_is_its_latest_version(versions):
+    load = {item.name: (item.type, item.default) for item in load_root(folded(*versions)).fields}
+    latest = {item.name: (item.type, item.default) for item in root_record(versions[-1]).fields}
+    assert load == latest
+    first = [item.name for item in root_record(versions[0]).fields]
+    assert list(load)[: len(first)] == first
+
+
+@settings(deadline=None, max_examples=50)
+@given(histories(), st.data())
+def test_every_load_schema_reads_the_files_of_those_before_it(versions, data):
+    state, files = EMPTY, []
+    for number, schema in enumerate(versions):
+        state = fold(state, number, schema)
+        text = load_schema_with_kafka(state.text, "position")
+        load = parse_schema(text)
+        reader = fastavro.parse_schema(without_logical_types(json.loads(text)))
+        for earlier, file in files:
+            assert not check_reader_writer(load, earlier)
+            rows = list(fastavro.reader(io.BytesIO(file), reader_schema=reader))
+            assert len(rows) == 1
+        files.append((load, _file(reader, [data.draw(data_for(load))])))
+
+
+def without_logical_types(value: Any) -> Any:
+    """Resolution does not look at them, and fastavro would turn numbers into dates that Python cannot hold."""
+    if isinstance(value, dict):
+        return {key: without_logical_types(item) for key, item in value.items() if key != "logicalType"}
+    return [without_logical_types(item) for item in value] if isinstance(value, list) else value
+
+
+def _file(schema: Any, rows: list[Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.writer(out, schema, rows)
+    return out.getvalue()

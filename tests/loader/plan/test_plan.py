@@ -1,0 +1,232 @@
+"""Which offsets a run reads, and how they are packed over the pool."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.decide.state import PartitionState, TopicState
+from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets, is_wanted
+from headrace.loader.plan.packing import (
+    SPLITS_PER_TASK,
+    TASK_BYTES_MIN,
+    TRIED_AGAIN,
+    TopicRanges,
+    offset_ranges,
+    pack,
+    split,
+    topic_ranges,
+    weight,
+)
+from headrace.loader.work_unit import OffsetRange
+from loader_samples import load_schema
+
+MB = 1024 * 1024
+
+
+def known_topic(next_offset: int = 100, topic_id: str = "id-1", bytes_per_kilo_offset: int = 1000) -> TopicState:
+    return TopicState(
+        topic_id=topic_id,
+        table="orders",
+        folder="orders",
+        partition_by="hour",
+        load_schema=load_schema(),
+        partitions={0: PartitionState(next_offset, 0, bytes_per_kilo_offset)},
+        asked_ids=frozenset(),
+        data_files={},
+        quarantine_files={},
+        slot=1,
+    )
+
+
+def found_topic(start: int, end: int, topic_id: str = "id-1") -> DiscoveredTopic:
+    return DiscoveredTopic("orders", topic_id, (PartitionOffsets(0, 3, start, end),), {})
+
+
+def ranges_of(found: DiscoveredTopic, known: TopicState | None, lost_ground: str = "fail") -> TopicRanges:
+    return topic_ranges(found, known, lost_ground=lost_ground, range_bytes_max=10**9)
+
+
+def test_a_new_topic_is_read_from_the_start_of_its_log() -> None:
+    (planned,) = ranges_of(found_topic(7, 20), None).ranges
+    assert (planned.previous, planned.start, planned.end, planned.leader_epoch) == (None, 7, 20, 3)
+
+
+def test_a_known_partition_goes_on_where_it_ended() -> None:
+    (planned,) = ranges_of(found_topic(0, 120), known_topic(100)).ranges
+    assert (planned.previous, planned.start, planned.end) == (100, 100, 120)
+    assert planned.bytes_estimate == 20
+
+
+def test_nothing_new_is_no_news() -> None:
+    (planned,) = ranges_of(found_topic(0, 100), known_topic(100)).ranges
+    assert not planned.has_news
+    assert offset_ranges("orders", ranges_of(found_topic(0, 100), known_topic(100))) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "sentence"),
+    [
+        (150, 200, "offsets 100 to 149 were removed before they were read"),
+        (0, 60, "the log ends at 60 although offsets up to 99 were loaded"),
+    ],
+)
+def test_lost_ground_holds_the_partition_until_policy_declares_the_gap(start: int, end: int, sentence: str) -> None:
+    held = ranges_of(found_topic(start, end), known_topic(100))
+    assert held.ranges == ()
+    assert sentence in held.problems[0]
+    declared = ranges_of(found_topic(start, end), known_topic(100), "earliest")
+    assert declared.problems == ()
+    assert sentence in declared.notes[0]
+    assert declared.ranges[0].previous == 100
+    assert declared.ranges[0].start == min(start, end) or declared.ranges[0].start == end
+    assert declared.ranges[0].has_news
+
+
+def test_a_recreated_topic_is_held_or_started_again() -> None:
+    held = ranges_of(found_topic(0, 5, "id-2"), known_topic(100))
+    assert "was re-created" in held.problems[0]
+    assert held.ranges == ()
+    again = ranges_of(found_topic(0, 5, "id-2"), known_topic(100), "earliest")
+    assert again.starts_again
+    assert (again.ranges[0].previous, again.ranges[0].start, again.ranges[0].end) == (None, 0, 5)
+
+
+def test_a_broker_without_topic_ids_recreates_nothing() -> None:
+    assert not ranges_of(found_topic(0, 120, ""), known_topic(100)).starts_again
+
+
+def test_a_partition_that_cannot_be_asked_is_named() -> None:
+    found = DiscoveredTopic("orders", "id-1", (), {2: "leader not available"})
+    assert ranges_of(found, known_topic()).problems == (f"partition 2: leader not available; {TRIED_AGAIN}",)
+
+
+def test_the_cap_cuts_a_range_by_its_estimated_bytes() -> None:
+    known = known_topic(100, bytes_per_kilo_offset=2_000_000)
+    (planned,) = topic_ranges(found_topic(0, 10**6), known, lost_ground="fail", range_bytes_max=MB).ranges
+    assert planned.end - planned.start == MB * 1000 // 2_000_000
+    (tiny,) = topic_ranges(found_topic(0, 10**6), known, lost_ground="fail", range_bytes_max=1).ranges
+    assert tiny.end - tiny.start == 1
+
+
+@pytest.mark.parametrize(
+    ("topic", "wanted"),
+    [("orders", True), ("__consumer_offsets", False), ("_schemas", False), ("orders.tmp", False), ("_x", True)],
+)
+def test_the_brokers_own_topics_and_excluded_ones_are_left_out(topic: str, wanted: bool) -> None:
+    assert is_wanted(topic, [".*"], [r".*\.tmp"]) is wanted
+
+
+def test_include_matches_whole_names() -> None:
+    assert not is_wanted("orders2", ["orders"], [])
+
+
+RANGES = st.lists(
+    st.builds(
+        lambda topic, start, length, size: (topic, start, length, size),
+        st.sampled_from("abc"),
+        st.integers(0, 1000),
+        st.integers(1, 5000),
+        st.integers(0, 600 * MB),
+    ),
+    max_size=30,
+).map(
+    lambda rows: [
+        OffsetRange(TopicPartition(topic, number), start, start + length, "", 0, size)
+        for number, (topic, start, length, size) in enumerate(rows)
+    ]
+)
+
+
+@given(RANGES, st.integers(1, 16), st.sampled_from([MB, 64 * MB, 256 * MB]))
+def test_units_cover_each_offset_once_and_are_balanced(ranges: list[OffsetRange], tasks: int, target: int) -> None:
+    packing = pack(ranges, tasks=tasks, file_bytes_target=target)
+    assert len(packing.tasks) <= tasks
+    pieces: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
+    for unit in packing.tasks:
+        assert unit
+        for piece in unit:
+            pieces[piece.topic_partition].append((piece.start, piece.end))
+    for offsets in ranges:
+        found = sorted(pieces.pop(offsets.topic_partition))
+        assert found[0][0] == offsets.start
+        assert found[-1][1] == offsets.end
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(found))
+    assert not pieces
+    if ranges:
+        loads = [sum(weight(piece) for piece in unit) for unit in packing.tasks]
+        heaviest_piece = max(weight(piece) for unit in packing.tasks for piece in unit)
+        used = max(1, min(tasks, -(-sum(map(weight, ranges)) // TASK_BYTES_MIN)))
+        assert max(loads) <= (sum(loads) / used + heaviest_piece) / 0.95 + 1  # what any greedy schedule keeps
+
+
+@given(RANGES, st.integers(1, 16))
+def test_a_range_is_split_only_above_the_target(ranges: list[OffsetRange], tasks: int) -> None:
+    target = 64 * MB
+    packing = pack(ranges, tasks=tasks, file_bytes_target=target)
+    count: dict[TopicPartition, int] = defaultdict(int)
+    for unit in packing.tasks:
+        for piece in unit:
+            count[piece.topic_partition] += 1
+    total = sum(weight(offsets) for offsets in ranges)
+    for offsets in ranges:
+        if offsets.bytes_estimate <= max(target, total // (SPLITS_PER_TASK * tasks)):
+            assert count[offsets.topic_partition] == 1
+
+
+def test_small_work_stays_in_one_task_and_few_files() -> None:
+    ranges = [OffsetRange(TopicPartition("a", number), 0, 10, "", 0, 1000) for number in range(4)]
+    assert len(pack(ranges, tasks=8, file_bytes_target=256 * MB).tasks) == 1
+
+
+def test_a_topic_stays_in_one_task_when_the_balance_allows() -> None:
+    ranges = [
+        OffsetRange(TopicPartition(topic, number), 0, 1000, "", 0, 10 * MB) for topic in "abcd" for number in range(4)
+    ]
+    packing = pack(ranges, tasks=4, file_bytes_target=256 * MB)
+    assert [{piece.topic_partition.topic for piece in unit} for unit in packing.tasks] in (
+        [{topic} for topic in order] for order in _orders("abcd")
+    )
+    assert packing.imbalance == 1.0
+
+
+def test_only_heavy_topics_are_spread() -> None:
+    sizes = {"heavy": 40 * MB, "small": 3 * MB, "tiny": MB}
+    ranges = [
+        OffsetRange(TopicPartition(topic, number), 0, 1000, "", 0, size)
+        for topic, size in sizes.items()
+        for number in range(4)
+    ]
+    packing = pack(ranges, tasks=2, file_bytes_target=256 * MB)
+    where = {
+        topic: sum(any(piece.topic_partition.topic == topic for piece in unit) for unit in packing.tasks)
+        for topic in sizes
+    }
+    assert where == {"heavy": 2, "small": 1, "tiny": 1}
+    assert packing.imbalance < 1.2
+
+
+def _orders(letters: str) -> list[list[str]]:
+    return [list(order) for order in itertools.permutations(letters)]
+
+
+def test_one_large_topic_is_spread_over_the_pool() -> None:
+    ranges = [OffsetRange(TopicPartition("a", number), 0, 1000, "", 0, 50 * MB) for number in range(4)]
+    packing = pack(ranges, tasks=4, file_bytes_target=256 * MB)
+    assert len(packing.tasks) == 4
+
+
+def test_a_split_keeps_the_estimate_and_the_ends() -> None:
+    pieces = split(OffsetRange(TopicPartition("a", 0), 10, 110, "id", 5, 1000), 300)
+    assert [(piece.start, piece.end, piece.bytes_estimate) for piece in pieces] == [
+        (10, 35, 250),
+        (35, 60, 250),
+        (60, 85, 250),
+        (85, 110, 250),
+    ]
+    assert all(piece.topic_id == "id" and piece.leader_epoch == 5 for piece in pieces)

@@ -1,0 +1,136 @@
+"""Quarantined messages come back whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.cli import main
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.storage import LocalStorage
+from headrace.loader.follow.layout import LOG_FOLDER
+from headrace.loader.native.encode import encode_bytes
+from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCode, decided_files, encode_row, read_rows
+from headrace.loader.read.range_reader import NO_HEADERS
+from headrace.loader.work_unit import FileKind
+from headrace.loader.write.container import ContainerFormat
+from loader_samples import decided_file, decided_range, load, topic_decision
+
+FORMAT = ContainerFormat(SCHEMA, "deflate", bytes(range(16)))
+
+
+def test_rows_come_back_whole(tmp_path: Path) -> None:
+    headers = b"\x04" + encode_bytes(b"trace") + encode_bytes(b"\xff\x00") + encode_bytes(b"empty") + b"\x01"
+    bad = BadMessage(QuarantineCode.MALFORMED, "a boolean is the byte 2", 7)
+    unframed = BadMessage(QuarantineCode.FRAMING, "no magic byte")
+    rows = [
+        encode_row(3, 1 << 40, -1, b"key", b"\x00\x00value", headers, bad),
+        encode_row(3, 5, 1 << 62, None, b"", NO_HEADERS, unframed),
+    ]
+    path = tmp_path / "q.avro"
+    path.write_bytes(FORMAT.header({}) + FORMAT.block(rows))
+    first, second = read_rows(path)
+    assert (first.partition, first.offset, first.timestamp_ms) == (3, 1 << 40, -1)
+    assert (first.code, first.reason, first.schema_id) == ("malformed", "a boolean is the byte 2", 7)
+    assert (first.key, first.value) == (b"key", b"\x00\x00value")
+    assert first.headers == (("trace", b"\xff\x00"), ("empty", None))
+    assert (second.timestamp_ms, second.key, second.value, second.schema_id, second.headers) == (
+        1 << 62,
+        None,
+        b"",
+        None,
+        (),
+    )
+
+
+def test_headers_that_cannot_be_read_are_kept_raw(tmp_path: Path) -> None:
+    row = encode_row(0, 1, 2, None, b"v", b"\x08broken", BadMessage(QuarantineCode.FRAMING, "r"))
+    path = tmp_path / "q.avro"
+    path.write_bytes(FORMAT.header({}) + FORMAT.block([row]))
+    assert next(read_rows(path)).headers == (("headrace.unreadable_headers", b"\x08broken"),)
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "q.avro"
+    path.write_bytes(b"not avro at all")
+    with pytest.raises(ValueError, match="avro"):
+        list(read_rows(path))
+
+
+def quarantine_of(folder: Path, topic: str = "orders", *, publish: bool = True) -> Path:
+    """A warehouse whose log has decided one quarantine file of two messages; returns the file's path."""
+    warehouse = folder / "warehouse"
+    log = DecisionLog(LocalStorage(warehouse / LOG_FOLDER))
+    log.open()
+    file = decided_file("q.avro", 0, 0, 2)
+    file = replace(file, kind=FileKind.QUARANTINE, bucket="dt=2013-01-01/hr=05")
+    assert log.offer(load("w", {topic: topic_decision(decided_range(0, None, 0, 2), files=[file], new=True)})).decision
+    (found,) = decided_files(log.read_state(), warehouse, topic)
+    if publish:
+        bad = BadMessage(QuarantineCode.MALFORMED, "a boolean is the byte 2", 7)
+        rows = [encode_row(0, n, 1_357_018_200_000, None, b"v", NO_HEADERS, bad) for n in (1, 0)]
+        found.path.parent.mkdir(parents=True)
+        found.path.write_bytes(FORMAT.header({}) + FORMAT.block(rows))
+    return found.path
+
+
+def listed(folder: Path, *arguments: str) -> int:
+    return main(["quarantine", "list", *arguments, "--data-dir", str(folder)])
+
+
+def test_the_command_lists_messages_with_their_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quarantine_of(tmp_path)
+    assert listed(tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["topic", "partition", "offset", "time", "schema", "reason"]
+    assert lines[2].split(maxsplit=6) == [
+        "orders",
+        "0",
+        "0",
+        "2013-01-01",
+        "05:30:00Z",
+        "7",
+        "malformed: a boolean is the byte 2",
+    ]
+    assert lines[-1] == "2 quarantined messages"
+
+
+def test_the_command_as_json_with_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quarantine_of(tmp_path)
+    assert listed(tmp_path, "orders", "--limit", "1", "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["total"] == 2
+    assert found["messages"] == [
+        {
+            "topic": "orders",
+            "partition": 0,
+            "offset": 0,
+            "timestamp_ms": 1_357_018_200_000,
+            "code": "malformed",
+            "reason": "a boolean is the byte 2",
+            "schema_id": 7,
+            "value_bytes": 1,
+        }
+    ]
+
+
+def test_the_command_before_the_files_follow_and_before_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert listed(tmp_path) == 0
+    assert capsys.readouterr().out == "0 quarantined messages\n"
+    quarantine_of(tmp_path, publish=False)
+    assert listed(tmp_path) == 0
+    assert capsys.readouterr().out == "2 quarantined messages, 0 shown\n"
+
+
+def test_the_command_on_an_unknown_topic_and_a_damaged_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = quarantine_of(tmp_path)
+    assert listed(tmp_path, "nothing") == 2
+    assert "nothing of topic nothing has been loaded; loaded topics: orders" in capsys.readouterr().err
+    path.write_bytes(b"damaged")
+    assert listed(tmp_path) == 2
+    assert f"cannot read the quarantine file {path}" in capsys.readouterr().err

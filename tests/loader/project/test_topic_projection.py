@@ -1,0 +1,261 @@
+"""Bodies to rows: right values, the writer's exact bytes where nothing changes, and no bad body ever becomes a row."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from headrace.avro_schema import Schema, frame, parse_schema
+from headrace.loader.native import BadBody, Seen, Unconvertible, compile_projection
+from headrace.loader.native.encode import encode_long
+from headrace.loader.native.rewrite import nearest_float
+from headrace.loader.native.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_varint
+from headrace.loader.project.quarantine import BadMessage, QuarantineCode
+from headrace.loader.project.topic_projection import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
+from headrace.loader.read.range_reader import NO_HEADERS
+from headrace.loader.work_unit import TopicPlan
+from projection_oracle import decode, encode, expected_row, load_schema_of, project
+from strategies import data_for, histories, schemas
+
+
+def record(*fields: Any, name: str = "Event") -> Schema:
+    return parse_schema(json.dumps({"type": "record", "name": name, "fields": list(fields)}))
+
+
+def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, **more}
+
+
+def row_of(writer: Schema, value: Any, *versions: Schema) -> Any:
+    load = load_schema_of(*(versions or (writer,)))
+    return decode(load, project(writer, load, encode(writer, value)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(histories(), st.data())
+def test_every_version_of_a_history_is_loaded_with_its_values(versions: list[Schema], data: st.DataObject) -> None:
+    load = load_schema_of(*versions)
+    writer = data.draw(st.sampled_from(versions))
+    value = data.draw(data_for(writer))
+    assert expected_row(writer, load, value) == decode(load, project(writer, load, encode(writer, value)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(schemas(), st.data())
+def test_every_schema_alone_is_loaded_with_its_values(writer: Schema, data: st.DataObject) -> None:
+    load = load_schema_of(writer)
+    value = data.draw(data_for(writer))
+    assert expected_row(writer, load, value) == decode(load, project(writer, load, encode(writer, value)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(schemas(root="record"), st.data())
+def test_no_damaged_body_becomes_a_row_that_cannot_be_read(writer: Schema, data: st.DataObject) -> None:
+    load = load_schema_of(writer)
+    body = bytearray(encode(writer, data.draw(data_for(writer))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(body)))
+        body[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
+    try:
+        row = project(writer, load, bytes(body))
+    except BadBody:
+        return
+    decode(load, row)
+
+
+@given(schemas(root="record"), st.data())
+def test_a_body_that_is_cut_or_followed_by_bytes_is_bad(writer: Schema, data: st.DataObject) -> None:
+    load = load_schema_of(writer)
+    body = encode(writer, data.draw(data_for(writer)))
+    with pytest.raises(BadBody):
+        project(writer, load, body + b"\x00")
+    if body:
+        with pytest.raises(BadBody):
+            project(writer, load, body[:-1])
+
+
+def test_a_body_in_the_load_schema_is_copied_byte_for_byte() -> None:
+    writer = record(field("n", "long"), field("m", {"type": "map", "values": "int"}))
+    # A padded varint and a key that stands twice: no value could carry them through.
+    body = b"\x82\x80\x00" + b"\x04\x02a\x02\x02a\x04\x00"
+    assert project(writer, load_schema_of(writer), body) == body
+
+
+WIDENED = (record(field("a", "int"), field("b", "string")), record(field("a", "long"), field("b", "string")))
+
+
+def test_a_widened_int_has_the_same_bytes() -> None:
+    body = encode(WIDENED[0], {"a": -5, "b": "x"})
+    assert project(WIDENED[0], load_schema_of(*WIDENED), body) == body
+
+
+def test_renamed_reordered_and_added_fields() -> None:
+    v1 = record(field("a", "int"), field("gone", "string"), field("c", "double"))
+    v2 = record(field("c", "double"), field("aa", "int", aliases=["a"]), field("d", "string", default="d"))
+    assert row_of(v1, {"a": 1, "gone": "g", "c": 2.5}, v1, v2) == {"aa": 1, "gone": "g", "c": 2.5, "d": "d"}
+    assert row_of(v2, {"aa": 1, "c": 2.5, "d": "D"}, v1, v2) == {"aa": 1, "gone": None, "c": 2.5, "d": "D"}
+
+
+def test_a_union_of_several_branches_keeps_the_branch_of_each_message() -> None:
+    writer = record(field("u", ["null", "int", "long", "string"]))
+    for branch, value in (("int", 1), ("long", 1), ("string", "1")):
+        row = row_of(writer, {"u": (branch, value)})["u"]
+        assert {name: held for name, held in row.items() if held is not None} == {branch: value}
+    assert row_of(writer, {"u": None}) == {"u": None}
+
+
+def test_a_recursive_field_is_text() -> None:
+    node = {"type": "record", "name": "Node", "fields": [field("v", "float"), field("next", ["null", "Node"])]}
+    value = {"list": {"v": 0.1, "next": ("Node", {"v": 1.0, "next": None})}}
+    row = row_of(record(field("list", node)), value)
+    assert row["list"]["next"] == '{"v":1.0,"next":null}'
+
+
+def test_a_writer_that_the_load_schema_has_no_place_for() -> None:
+    with pytest.raises(Unconvertible, match="no place for a, b"):
+        compile_projection(record(field("b", "int")), load_schema_of(record(field("a", "int"))), None, Seen())
+
+
+BAD_BODIES = {
+    "an int beyond 32 bits": ("int", b"\xff\xff\xff\xff\x1f"),
+    "an int of 6 bytes": ("int", b"\x80\x80\x80\x80\x80\x00"),
+    "a long beyond 64 bits": ("long", b"\xff" * 9 + b"\x02"),
+    "a boolean of 2": ("boolean", b"\x02"),
+    "text that is not UTF-8": ("string", b"\x02\xff"),
+    "a negative length": ("string", b"\x01"),
+    "a length beyond the body": ("bytes", b"\x08a"),
+    "an enum index too high": ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02"),
+    "a negative enum index": ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x01"),
+    "a union index too high": (["null", "int"], b"\x04"),
+    "a negative union index": (["null", "int"], b"\x01"),
+    "a huge array of floats": ({"type": "array", "items": "float"}, encode_long(1 << 60) + b"\x00"),
+    "a huge array of nulls": ({"type": "array", "items": "null"}, encode_long(1 << 60) + b"\x00"),
+    "a huge map": ({"type": "map", "values": "null"}, encode_long(1 << 60) + b"\x00"),
+    "a wrong byte count of a block": ({"type": "array", "items": "int"}, b"\x01\x04\x02\x00"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_BODIES)
+def test_bodies_that_other_decoders_let_pass(kind: str) -> None:
+    node, body = BAD_BODIES[kind]
+    writer = record(field("a", node))
+    for load in (load_schema_of(writer), load_schema_of(writer, record(field("b", ["null", "int"], default=None)))):
+        with pytest.raises(BadBody):
+            project(writer, load, body)
+
+
+def test_a_block_with_its_byte_count_is_fine() -> None:
+    writer = record(field("a", {"type": "array", "items": "int"}))
+    body = b"\x03\x04\x02\x04\x00"
+    assert decode(writer, project(writer, load_schema_of(writer), body)) == {"a": [1, 2]}
+
+
+def test_items_that_take_no_bytes_have_a_maximum() -> None:
+    writer = record(field("a", {"type": "array", "items": "null"}))
+    load = load_schema_of(writer)
+    body = encode_long(ZERO_WIDTH_ITEMS_MAX) + b"\x00"
+    assert project(writer, load, body) == body
+    with pytest.raises(BadBody, match="more than 65536 items that take no bytes"):
+        project(writer, load, encode_long(ZERO_WIDTH_ITEMS_MAX + 1) + b"\x00")
+
+
+def test_items_that_take_no_bytes_are_counted_over_the_whole_body() -> None:
+    writer = record(field("a", {"type": "array", "items": {"type": "array", "items": "null"}}))
+    convert = compile_projection(writer, load_schema_of(writer), None, Seen())
+    inner = encode_long(ZERO_WIDTH_ITEMS_MAX // 2) + b"\x00"
+    assert convert(encode_long(2) + inner * 2 + b"\x00")
+    assert convert(encode_long(2) + inner * 2 + b"\x00"), "each body begins anew"
+    with pytest.raises(BadBody, match="no bytes"):
+        convert(encode_long(3) + inner * 3 + b"\x00")
+
+
+@pytest.mark.parametrize("levels", [DEPTH_MAX + 2, 100_000])
+def test_nesting_has_a_maximum_and_a_bad_body_leaves_no_trace(levels: int) -> None:
+    node = {"type": "record", "name": "Node", "fields": [field("next", ["null", "Node"])]}
+    writer = record(field("n", node))
+    load = load_schema_of(writer)
+    convert = compile_projection(writer, load, None, Seen())
+    with pytest.raises(BadBody, match="nested"):
+        convert(b"\x02" * (levels + 1) + b"\x00")
+    assert convert(b"\x02" * (DEPTH_MAX // 2) + b"\x00")
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+@example(2**53 + 1)
+@example(16_777_217)
+@example((1 << 54) + (1 << 30) + 1)
+def test_longs_are_rounded_to_floats_once(n: int) -> None:
+    rounded = struct.unpack("<f", struct.pack("<f", nearest_float(n)))[0]
+    bits = struct.unpack("<i", struct.pack("<f", rounded))[0]
+    for near in (bits - 1, bits + 1):
+        other = struct.unpack("<f", struct.pack("<i", near))[0]
+        if math.isfinite(other):
+            assert abs(int(rounded) - n) <= abs(int(other) - n)
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_longs_survive(n: int) -> None:
+    encoded = encode_long(n)
+    assert read_varint(encoded, 0) == (n, len(encoded))
+
+
+TIMED = record(
+    field("a", "string"),
+    field("header", ["null", {"type": "record", "name": "H", "fields": [field("time", ["long", "null"])]}]),
+    field("b", "string"),
+)
+
+
+def plan(writer: Schema, load: Schema | None = None, **more: Any) -> TopicPlan:
+    return TopicPlan("t", (load or load_schema_of(writer)).text, {1: writer.text}, **more)
+
+
+def test_the_time_is_noted_on_the_way_also_of_bodies_that_break_off_later() -> None:
+    for versions in ((TIMED,), (TIMED, record(field("b", "bytes")))):
+        writer = TopicProjection(plan(TIMED, load_schema_of(*versions)), ("header.time",)).writer(1)
+        assert writer.project is not None and writer.time_source == "header.time"
+        body = encode(TIMED, {"a": "x", "header": ("H", {"time": ("long", 77)}), "b": "y"})
+        writer.project(body)
+        assert writer.seen.value == 77
+        writer.seen.value = None
+        with pytest.raises(BadBody):
+            writer.project(body[:-1])
+        assert writer.seen.value == 77
+        writer.seen.value = None
+        writer.project(encode(TIMED, {"a": "x", "header": None, "b": "y"}))
+        assert writer.seen.value is None
+
+
+def test_units_of_time() -> None:
+    micros = record(field("at", {"type": "long", "logicalType": "timestamp-micros"}))
+    writer = TopicProjection(plan(micros, time_property="at"), ()).writer(1)
+    assert writer.to_ms is not None and writer.to_ms(-1) == -1
+    assert (writer.time_source, ABSURD_TIME, NULL_TIME) == ("at", "record (absurd field)", "record (null field)")
+
+
+def test_ids_that_the_plan_knows_to_be_absent_and_those_it_does_not_know() -> None:
+    projection = TopicProjection(plan(TIMED, absent_ids=frozenset({9})), ())
+    bad = projection.writer(9).bad
+    assert bad is not None and (bad.code, bad.schema_id) == (QuarantineCode.ABSENT_SCHEMA, 9)
+    with pytest.raises(UnknownSchema, match="schema id 5"):
+        projection.writer(5)
+
+
+def test_a_writer_schema_that_is_none() -> None:
+    bad = TopicProjection(TopicPlan("t", load_schema_of(TIMED).text, {1: "{"}), ()).writer(1).bad
+    assert bad is not None and bad.code is QuarantineCode.UNREADABLE_SCHEMA
+
+
+def test_framing() -> None:
+    assert framed(frame(258, b"body"), NO_HEADERS) == (258, b"body")
+    in_header = b"\x02" + encode_long(len("__value_schema_id")) + b"__value_schema_id" + b"\x0a\x00\x00\x00\x00\x07"
+    assert framed(b"body", in_header) == (7, b"body")
+    for value in (b"", b"\x00\x00", b"{}", b"\x01\x00\x00\x00\x01x"):
+        bad = framed(value, NO_HEADERS)
+        assert isinstance(bad, BadMessage) and bad.code is QuarantineCode.FRAMING

@@ -1,0 +1,229 @@
+"""Raw batches to classified records: every offset of a range is accounted for, whatever the log looks like."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
+from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable, OffsetOutOfRange
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.native.encode import encode_long
+from headrace.loader.read.range_reader import NO_HEADERS, Record, Tally, batches, headers_of, read_range, records_of
+from headrace.loader.work_unit import OffsetRange
+from record_batches import make_batch, reseal
+
+TP = TopicPartition("orders", 3)
+CAP = 1 << 24
+
+
+def serve(
+    log: Sequence[bytes], aborted: tuple[AbortedTransaction, ...] = (), slice_bytes: int = 1 << 30
+) -> Callable[[int], FetchSlice]:
+    """Fetches like a broker: from the batch that holds the offset on, cut at `slice_bytes` but for the first."""
+
+    def fetch(offset: int) -> FetchSlice:
+        spans = [(struct.unpack_from(">q", b)[0] + struct.unpack_from(">i", b, 23)[0] + 1, b) for b in log]
+        rest = [batch for end, batch in spans if end > offset]
+        data = b"".join(rest)
+        return FetchSlice(data[: max(slice_bytes, len(rest[0]) if rest else 0)], 100, 100, 0, aborted, "b:1")
+
+    return fetch
+
+
+def read(
+    fetch: Callable[[int], FetchSlice], start: int, end: int, patience_s: float = 0.0
+) -> tuple[list[Record], Tally]:
+    tally = Tally(start)
+    records: list[Record] = []
+    for piece in read_range(fetch, OffsetRange(TP, start, end), tally, batch_bytes_max=CAP, patience_s=patience_s):
+        records.extend(piece)
+    assert len(records) + tally.control + tally.aborted + tally.gap_offsets == end - start
+    return records, tally
+
+
+def offsets_of(records: Sequence[Record]) -> list[int]:
+    return [record[0] for record in records]
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_every_codec(codec: int) -> None:
+    log = [make_batch(range(40), codec=codec, headers=[("a", b"1")])]
+    records, _ = read(serve(log), 0, 40)
+    assert records[7][:4] == (7, 1007, b"k7", b"value 7")
+    assert headers_of(records[7][4]) == [("a", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("base_time", "delta", "time_ms"),
+    [
+        (2**63 - 1, 1, -(2**63)),
+        (-(2**63), -1, 2**63 - 1),
+        (2**63 - 1, -(2**63), -1),
+        (5, 2**63 - 1, -(2**63) + 4),
+        (2**62, 2**62 - 1, 2**63 - 1),
+    ],
+)
+def test_absurd_record_times_go_round_as_in_kafka_and_stay_within_64_bits(
+    base_time: int, delta: int, time_ms: int
+) -> None:
+    body = b"\x00" + encode_long(delta) + b"\x00\x01\x02v\x00"
+    payload = encode_long(len(body)) + body
+    (record,) = records_of(payload, 1, 7, base_time, None)
+    assert record == (7, time_ms, None, b"v", NO_HEADERS)
+
+
+def test_records_without_headers_share_one_object() -> None:
+    records, _ = read(serve([make_batch([0, 1])]), 0, 2)
+    assert all(record[4] is NO_HEADERS for record in records)
+
+
+def test_edges_of_batches_are_clipped() -> None:
+    log = [make_batch(range(10)), make_batch(range(10, 20))]
+    records, tally = read(serve(log), 4, 15)
+    assert offsets_of(records) == list(range(4, 15))
+    assert tally.position == 15
+
+
+def test_a_cut_batch_at_the_end_is_fetched_again() -> None:
+    log = [make_batch(range(n, n + 5)) for n in range(0, 50, 5)]
+    records, _ = read(serve(log, slice_bytes=len(log[0]) + 30), 0, 50)
+    assert offsets_of(records) == list(range(50))
+
+
+def test_compaction_leaves_gaps_inside_between_and_after_batches() -> None:
+    log = [make_batch([1, 4], base=0, next_offset=6), make_batch([9], base=9, next_offset=12), make_batch([12])]
+    records, tally = read(serve(log), 0, 13)
+    assert offsets_of(records) == [1, 4, 9, 12]
+    assert tally.gaps == [(0, 1), (2, 4), (5, 9), (10, 12)]
+
+
+def test_an_emptied_batch_is_a_gap() -> None:
+    empty = reseal(bytearray(make_batch([0], next_offset=5)[:57] + b"\x00\x00\x00\x00"))
+    empty = reseal(bytearray(empty[:8] + struct.pack(">i", len(empty) - 12) + empty[12:]))
+    _, tally = read(serve([empty, make_batch([5])]), 0, 6)
+    assert tally.gaps == [(0, 5)]
+
+
+def test_aborted_transactions_are_counted_and_left_out() -> None:
+    log = [
+        make_batch([0, 1], producer_id=7, transactional=True),
+        make_batch([2], producer_id=8, transactional=True),
+        make_batch([3], producer_id=7, transactional=True, control=0),
+        make_batch([4], producer_id=7, transactional=True),
+        make_batch([5], producer_id=8, transactional=True, control=1),
+        make_batch([6], producer_id=7, transactional=True, control=1),
+    ]
+    records, tally = read(serve(log, (AbortedTransaction(7, 0),)), 0, 7)
+    assert offsets_of(records) == [2, 4]
+    assert (tally.aborted, tally.control) == (2, 3)
+
+
+def test_a_range_that_begins_inside_an_aborted_transaction() -> None:
+    log = [make_batch([0, 1, 2], producer_id=7, transactional=True), make_batch([3], producer_id=7, control=0)]
+    records, tally = read(serve(log, (AbortedTransaction(7, 0),)), 2, 4)
+    assert (records, tally.aborted, tally.control) == ([], 1, 1)
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=8),
+    st.data(),
+    st.integers(60, 400),
+)
+def test_every_offset_is_one_thing(widths: list[int], data: st.DataObject, slice_bytes: int) -> None:
+    log, base, present = [], 0, set()
+    for width in widths:
+        kept = data.draw(st.lists(st.integers(base, base + width - 1), unique=True, min_size=1).map(sorted))
+        log.append(make_batch(kept, base=base, next_offset=base + width))
+        present.update(kept)
+        base += width
+    start = data.draw(st.integers(0, base))
+    end = data.draw(st.integers(start, base))
+    records, tally = read(serve(log, slice_bytes=slice_bytes), start, end)
+    assert offsets_of(records) == [offset for offset in range(start, end) if offset in present]
+    assert all(offset not in present for lo, hi in tally.gaps for offset in range(lo, hi))
+
+
+def test_a_flipped_bit_is_found() -> None:
+    batch = bytearray(make_batch(range(5)))
+    batch[70] ^= 1
+    with pytest.raises(CorruptBatch, match="topic orders partition 3 offset 0: the checksum"):
+        read(serve([bytes(batch)]), 0, 5)
+
+
+@given(st.binary(min_size=1, max_size=60), st.integers(0, 4))
+def test_garbage_with_a_right_checksum_is_refused(payload: bytes, codec: int) -> None:
+    batch = bytearray(make_batch([0])[:61] + payload)
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">h", batch, 21, codec)
+    try:
+        found = list(batches(reseal(batch), "here", CAP))
+    except CorruptBatch:
+        return
+    assert len(found[0].records) == 1
+
+
+def test_old_message_formats_are_refused_by_name() -> None:
+    batch = bytearray(make_batch([0]))
+    batch[16] = 1
+    with pytest.raises(CorruptBatch, match="message format 1 is older"):
+        read(serve([bytes(batch)]), 0, 1)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_batch_that_unfolds_beyond_the_cap_is_refused(codec: int) -> None:
+    batch = make_batch([0], codec=codec, value=lambda offset: bytes(1 << 20))
+    with pytest.raises(CorruptBatch, match="unfolds to more than 65536 bytes"):
+        list(batches(batch, "here", 65_536))
+
+
+def test_a_log_that_ends_before_the_range_is_an_error_that_says_where() -> None:
+    tally = Tally(0)
+    pieces = []
+    with pytest.raises(KafkaUnavailable, match=r"broker b:1, topic orders partition 3 offset 5: the range ends at 9"):
+        for piece in read_range(
+            serve([make_batch(range(5))]), OffsetRange(TP, 0, 9), tally, batch_bytes_max=CAP, patience_s=0
+        ):
+            pieces.append(piece)
+    assert tally.position == 5 and len(pieces) == 1
+
+
+def test_an_error_of_the_second_fetch_leaves_the_first_as_prefix() -> None:
+    log = [make_batch(range(5)), make_batch(range(5, 10))]
+    tally = Tally(0)
+
+    def fetch(offset: int) -> FetchSlice:
+        if offset:
+            raise OffsetOutOfRange("gone")
+        return serve(log[:1])(offset)
+
+    with pytest.raises(OffsetOutOfRange):
+        list(read_range(fetch, OffsetRange(TP, 0, 10), tally, batch_bytes_max=CAP, patience_s=0))
+    assert tally.position == 5
+
+
+def test_cutting_a_tally_takes_later_gaps_back() -> None:
+    log = [make_batch([1], base=0, next_offset=3), make_batch([4, 6, 9], base=3, next_offset=12)]
+    tally = Tally(0)
+    list(read_range(serve(log), OffsetRange(TP, 0, 12), tally, batch_bytes_max=CAP, patience_s=0))
+    assert (tally.position, tally.gap_offsets) == (12, 8)
+    tally.cut_to(9)
+    assert (tally.position, tally.gaps, tally.gap_offsets) == (9, [(0, 1), (2, 4), (5, 6), (7, 9)], 6)
+    tally.cut_to(4)
+    assert (tally.position, tally.gaps, tally.gap_offsets) == (4, [(0, 1), (2, 4)], 3)
+
+
+def test_gaps_are_all_counted_and_the_first_thousand_listed() -> None:
+    offsets = range(0, 5000, 2)
+    _, tally = read(serve([make_batch(offsets, next_offset=5000)]), 0, 5000)
+    assert tally.gap_offsets == 2500 and len(tally.gaps) == 1000
+
+
+def test_null_headers_and_values() -> None:
+    assert headers_of(b"\x02\x02a\x01") == [("a", None)]
+    with pytest.raises(ValueError, match="cut"):
+        headers_of(b"\x04\x02a\x01")

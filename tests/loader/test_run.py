@@ -1,0 +1,469 @@
+"""Whole runs over a cluster, a registry, a pool and a metastore in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.hive_ddl.table import TableState
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.errors import LoaderError
+from headrace.loader.follow.base import Step
+from headrace.loader.follow.schema import SchemaFollower
+from headrace.loader.read import units as reading
+from headrace.loader.report import RunReport
+from headrace.loader.run import plan_load, run_load
+from headrace.registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError
+from loader_fakes import ORDER_V1, ORDER_V2, World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.registry.register("orders-value", 1, ORDER_V1)
+    world.topic("orders", [1] * 10, [1] * 5)
+    return world
+
+
+def load(world: World) -> RunReport:
+    return run_load(world.ports(), world.settings)
+
+
+def test_a_topic_becomes_a_table_with_each_offset_once(world: World) -> None:
+    report = load(world)
+    assert world.rows("orders") == world.produced("orders")
+    assert ("headrace", "orders") in world.hive.tables
+    assert world.hive.parts[("headrace", "orders")] == {
+        ("2026-01-01", "00"): f"file://{world.warehouse}/orders/dt=2026-01-01/hr=00"
+    }
+    assert world.cluster.committed == {TopicPartition("orders", 0): 10, TopicPartition("orders", 1): 5}
+    assert sum(row.count for row in world.audit.values()) == 15
+    (loaded,) = report.loaded
+    assert (loaded.rows, loaded.new, report.slot, report.problems) == (15, True, 1, {})
+    assert world.log().storage.children("staging") == ()
+
+
+def test_a_run_with_nothing_to_say_decides_nothing(world: World) -> None:
+    load(world)
+    executed = len(world.hive.executed)
+    report = load(world)
+    assert report.slot == 0
+    assert world.log().head() == 1
+    assert world.pool.runs == 1
+    assert len(world.hive.executed) == executed
+    assert world.log().storage.children("staging") == ()
+
+
+def test_the_next_run_goes_on_where_the_last_ended(world: World) -> None:
+    load(world)
+    world.cluster.topics["orders"].logs[1] += [1, 1]
+    (loaded,) = load(world).loaded
+    assert loaded.rows == 2
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_new_topic_and_a_new_field_need_no_configuration(world: World) -> None:
+    load(world)
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("clicks", [2] * 3)
+    world.registry.register("orders-value", 3, ORDER_V2)
+    world.cluster.topics["orders"].logs[0] += [3]
+    report = load(world)
+    assert {(one.topic, one.new, one.schema_changed) for one in report.loaded} == {
+        ("clicks", True, False),
+        ("orders", False, True),
+    }
+    assert "note" in world.hive.tables[("headrace", "orders")].properties["avro.schema.literal"]
+    assert world.rows("clicks") == world.produced("clicks")
+
+
+def test_a_registered_topic_without_messages_gets_its_table(world: World) -> None:
+    world.registry.register("quiet-value", 5, ORDER_V1)
+    world.topic("quiet", [])
+    load(world)
+    assert ("headrace", "quiet") in world.hive.tables
+
+
+def test_topics_without_a_subject_wait_and_are_named(world: World) -> None:
+    world.topic("raw", [9] * 3)
+    report = load(world)
+    assert report.waiting == {"raw": "no subject raw-value is registered"}
+    assert not report.has_findings
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_registered_id_that_the_plan_does_not_know_stops_a_range_once(world: World) -> None:
+    for schema_id in (50, 51):
+        world.registry.register("", schema_id, ORDER_V1)  # under another subject
+    world.topic("orders", [1, 1, 50, 1, 51, 1])
+    first = load(world)
+    assert world.rows("orders") == [(0, 0), (0, 1)]
+    assert any("schema id 50, 51" in note for note in first.notes)
+    load(world)
+    assert world.rows("orders") == world.produced("orders")
+    assert load(world).slot == 0
+
+
+def test_messages_of_ids_that_do_not_exist_are_quarantined_in_the_run_that_meets_them(world: World) -> None:
+    world.topic("orders", [1, 98, 1, 99, 98, 1], [97, 1])
+    (loaded,) = load(world).loaded
+    assert (loaded.rows, loaded.quarantined) == (4, 4)
+    assert world.rows("orders") == [(0, 0), (0, 2), (0, 5), (1, 1)]
+    assert world.quarantined("orders") == [(0, 1), (0, 3), (0, 4), (1, 0)]
+    assert ("headrace_quarantine", "orders") in world.hive.tables
+    assert load(world).slot == 0
+
+
+def test_an_id_that_did_not_exist_is_asked_for_again_when_it_is_met_again(world: World) -> None:
+    world.topic("orders", [1, 99])
+    assert load(world).loaded[0].quarantined == 1
+    world.registry.register("", 99, ORDER_V1)
+    world.cluster.topics["orders"].logs[0] += [99]
+    load(world)
+    assert load(world).loaded[0].rows == 1
+    assert world.rows("orders") == [(0, 0), (0, 2)]
+
+
+def test_a_version_registered_while_the_load_runs_is_folded_before_its_messages_are_loaded(world: World) -> None:
+    """The cluster's answer is older than the registry's, but a registry of several servers may answer late."""
+    world.registry.texts[3] = ORDER_V2  # already found by its id, not yet among the subject's versions
+    world.cluster.topics["orders"].logs[0] += [3]
+    load(world)
+    assert (0, 10) not in world.rows("orders")
+    world.registry.register("orders-value", 3, ORDER_V2)
+    load(world)
+    assert world.rows("orders") == world.produced("orders")
+    assert "note" in world.hive.tables[("headrace", "orders")].properties["avro.schema.literal"]
+
+
+def test_a_topic_of_garbage_is_passed_in_one_load_however_many_ids_it_has(world: World) -> None:
+    world.pool.unknown_ids_max = 7  # told of by one task at a time
+    world.settings = dataclasses.replace(world.settings, quarantine_share_max=1.0)
+    world.topic("orders", [*range(1_000, 1_100), 1], [*range(1_050, 1_150), 1])
+    (loaded,) = load(world).loaded
+    assert (loaded.rows, loaded.quarantined) == (2, 200)
+    assert sorted(world.rows("orders") + world.quarantined("orders")) == world.produced("orders")
+    assert load(world).slot == 0
+
+
+def test_a_load_asks_in_vain_for_so_many_ids_only_and_the_next_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "ABSENT_IDS_MAX", 30)
+    world.topic("orders", range(1_000, 1_050), [1])
+    asked = world.registry.requests
+    first = load(world)
+    assert world.registry.requests - asked < 40
+    assert len(world.quarantined("orders")) == 30
+    assert any("the next load reads on" in note for note in first.notes)
+    load(world)
+    assert sorted(world.rows("orders") + world.quarantined("orders")) == world.produced("orders")
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_outage"), [(ServiceError("HTTP 502"), True), (AccessRefused("not allowed"), False)]
+)
+def test_an_id_that_the_registry_says_nothing_of_stops_its_range(
+    world: World, monkeypatch: pytest.MonkeyPatch, failure: Exception, is_outage: bool
+) -> None:
+    def fail(schema_id: int) -> None:
+        raise failure
+
+    world.topic("orders", [1, 99, 1], [1])
+    load_before = world.registry.schema_by_id(1)
+    monkeypatch.setattr(world.registry, "version", lambda subject, version: load_before)
+    monkeypatch.setattr(world.registry, "schema_by_id", fail)
+    report = load(world)
+    assert world.rows("orders") == [(0, 0), (1, 0)]
+    assert world.quarantined("orders") == []
+    assert bool(report.registry_outage) is is_outage
+    assert any("schema 99: not allowed" in text for text in report.problems.get("orders", ())) is not is_outage
+    monkeypatch.undo()
+    load(world)
+    assert world.quarantined("orders") == [(0, 1)]
+    assert world.rows("orders") == [(0, 0), (0, 2), (1, 0)]
+
+
+def test_too_much_quarantine_fails_the_topic_and_nothing_else(world: World) -> None:
+    world.registry.register("bad-value", 8, ORDER_V1)
+    world.topic("bad", [8] * 500)
+    world.pool.bad = {8}
+    report = load(world)
+    assert "500 of 500 messages cannot be loaded" in report.problems["bad"][0]
+    assert world.rows("orders") == world.produced("orders")
+    assert world.rows("bad") == []
+    world.settings = dataclasses.replace(world.settings, quarantine_share_max=1.0)
+    assert load(world).loaded[0].quarantined == 500
+
+
+def test_of_a_range_that_broke_the_prefix_is_decided_and_the_rest_comes_next(world: World) -> None:
+    world.pool.broken = {TopicPartition("orders", 0): 4}
+    report = load(world)
+    assert "the leader is gone" in report.problems["orders"][0]
+    assert len(world.rows("orders")) == 9
+    world.pool.broken = {}
+    assert not load(world).has_findings
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_hand_made_table_holds_its_topic_alone_until_it_is_gone(world: World) -> None:
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("clicks", [2] * 3)
+    key = ("headrace", "orders")
+    world.hive.tables[key] = TableState("headrace", "orders", "file:///elsewhere", (), ("dt",), {})
+    for _ in range(2):
+        report = load(world)
+        assert "headrace.orders is not its own" in report.problems["orders"][0]
+        assert world.rows("orders") == []
+        assert world.rows("clicks") == world.produced("clicks")
+    assert world.log().head() == 1
+    world.cluster.topics["orders"].logs[0] += [1]
+    load(world)
+    del world.hive.tables[key]
+    assert not load(world).has_findings
+    assert world.rows("orders") == world.produced("orders")
+    assert len(world.hive.parts[key]) == 1
+    assert world.log().storage.children("staging") == ()
+
+
+def test_a_metastore_that_is_down_delays_the_files_and_loses_none(world: World) -> None:
+    world.hive.failure = MetastoreUnavailable("thrift://x", "connection refused")
+    for _ in range(3):
+        world.cluster.topics["orders"].logs[0] += [1]
+        assert load(world).has_findings
+    assert world.rows("orders") == []
+    world.hive.failure = None
+    assert not load(world).has_findings
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_dropped_table_comes_back_with_all_its_partitions(world: World) -> None:
+    load(world)
+    key = ("headrace", "orders")
+    del world.hive.tables[key]
+    del world.hive.parts[key]
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("clicks", [2] * 3)
+    load(world)
+    assert key in world.hive.tables
+    assert len(world.hive.parts[key]) == 1
+
+
+def test_lost_cursors_only_mean_more_work(world: World) -> None:
+    load(world)
+    world.cluster.topics["orders"].logs[0] += [1]
+    load(world)
+    shutil.rmtree(world.warehouse / "_headrace" / "cursor")
+    assert not load(world).has_findings
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_registry_outage_stops_only_what_is_not_known(world: World) -> None:
+    load(world)
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("clicks", [2] * 3)
+    world.cluster.topics["orders"].logs[0] += [1]
+    world.registry.is_down = True
+    before = world.registry.requests
+    report = load(world)
+    assert world.registry.requests == before + 1
+    assert world.rows("orders") == world.produced("orders")
+    assert list(report.waiting) == ["clicks"]
+    assert report.registry_outage
+    world.registry.is_down = False
+    assert load(world).waiting == {}
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [StoreError("Error while listing"), ServiceError("HTTP 502"), CredentialsRefused("no user", status=401)],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_a_registry_that_fails_is_no_reason_for_the_quarantine(world: World, failure: Exception) -> None:
+    """Nor are wrong credentials: what the registry did not say of a schema is not known."""
+    load(world)
+    world.registry.texts[2] = ORDER_V1  # registered elsewhere, so that it is asked for by its id
+    world.cluster.topics["orders"].logs[0] += [1, 2]
+    world.registry.failure = failure
+    report = load(world)
+    assert str(failure) in report.registry_outage
+    assert world.quarantined("orders") == []
+    world.registry.failure = None
+    load(world)
+    load(world)
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_subject_that_the_registry_does_not_show_holds_back_its_topic(world: World) -> None:
+    load(world)
+    world.cluster.topics["orders"].logs[0] += [1]
+    world.registry.failure = AccessRefused("the registry does not allow this")
+    report = load(world)
+    assert "the registry does not allow this" in str(report.problems)
+    assert not report.registry_outage
+    world.registry.failure = None
+    assert not load(world).has_findings
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_topic_recreated_while_it_is_read_is_not_decided(world: World) -> None:
+    ports = world.ports()
+    pool = ports.run_units
+
+    def recreate(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        world.cluster.topics["orders"].topic_id = "id-2"
+        return results
+
+    report = run_load(dataclasses.replace(ports, run_units=recreate), world.settings)  # type: ignore[arg-type]
+    assert "re-created while it was read" in report.problems["orders"][0]
+    assert world.rows("orders") == []
+
+
+def test_a_recreated_topic_is_held_until_policy_lets_it_start_again(world: World) -> None:
+    load(world)
+    world.topic("orders", [1] * 2, topic_id="id-2")
+    assert "was re-created" in load(world).problems["orders"][0]
+    plan = dataclasses.replace(world.settings.plan, lost_ground="earliest")
+    world.settings = dataclasses.replace(world.settings, plan=plan)
+    report = load(world)
+    assert report.loaded[0].rows == 2
+    assert len(world.rows("orders")) == 17
+    assert any("its rows are in files from 0-2- on" in note for note in report.notes)
+    assert [path.name[:4] for path in (world.warehouse / "orders").rglob("0-2-*.avro")] == ["0-2-"]
+
+
+def test_lost_ground_is_declared_as_a_gap(world: World) -> None:
+    load(world)
+    topic = world.topic("orders", [1] * 2, [1] * 5)
+    topic.first = 14
+    assert "were removed before they were read" in load(world).problems["orders"][0]
+    plan = dataclasses.replace(world.settings.plan, lost_ground="earliest")
+    world.settings = dataclasses.replace(world.settings, plan=plan)
+    assert load(world).loaded[0].gaps == 4 + 9
+
+
+def test_the_same_ranges_by_two_drivers_are_decided_once(world: World) -> None:
+    slow = world.ports()
+    pool = slow.run_units
+
+    def overtaken(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        load(world)
+        return results
+
+    report = run_load(dataclasses.replace(slow, run_units=overtaken), world.settings)  # type: ignore[arg-type]
+    assert report.slot == 0
+    assert report.conflict == "a new topic was decided first: orders"
+    assert not report.has_findings
+    assert world.rows("orders") == world.produced("orders")
+    assert load(world).slot == 0
+
+
+def test_work_that_was_voided_while_it_was_done_is_never_decided(world: World) -> None:
+    slow = world.ports()
+    pool = slow.run_units
+
+    def voided(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        world.settings = dataclasses.replace(world.settings, topics_exclude=("orders",), staging_age_ms=-(10**15))
+        load(world)
+        return results
+
+    report = run_load(dataclasses.replace(slow, run_units=voided), world.settings)  # type: ignore[arg-type]
+    assert report.slot == 0
+    assert world.rows("orders") == []
+    world.settings = dataclasses.replace(world.settings, topics_exclude=(), staging_age_ms=10**15)
+    assert load(world).slot == 2
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_refused_work_stays_until_a_decision_voids_it(world: World) -> None:
+    slow = world.ports()
+    pool = slow.run_units
+
+    def overtaken(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        load(world)
+        return results
+
+    run_load(dataclasses.replace(slow, run_units=overtaken), world.settings)  # type: ignore[arg-type]
+    (left,) = world.log().storage.children("staging")
+    world.settings = dataclasses.replace(world.settings, staging_age_ms=-(10**15))
+    load(world)
+    assert world.log().storage.children("staging") == ()
+    assert world.log().read_state().voided == {left}
+
+
+def test_a_staged_file_that_is_not_whole_holds_its_topic(world: World) -> None:
+    ports = world.ports()
+    pool = ports.run_units
+
+    def cut(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        for work in (world.warehouse / "_headrace" / "staging").iterdir():
+            next(path for path in work.iterdir() if "orders-0" in path.name).write_bytes(b"")
+        return results
+
+    report = run_load(dataclasses.replace(ports, run_units=cut), world.settings)  # type: ignore[arg-type]
+    assert "has 0 bytes and should have" in report.problems["orders"][0]
+    assert world.rows("orders") == []
+
+
+def test_a_foreign_build_ends_the_run(world: World) -> None:
+    ports = world.ports()
+    pool = ports.run_units
+
+    def foreign(units: object) -> object:
+        return [dataclasses.replace(result, error="Python 3.9 here") for result in pool(units)]  # type: ignore[arg-type]
+
+    with pytest.raises(LoaderError, match=r"Python 3\.9 here"):
+        run_load(dataclasses.replace(ports, run_units=foreign), world.settings)  # type: ignore[arg-type]
+    assert world.log().head() == 0
+
+
+def test_the_plan_shows_what_a_run_would_do_and_changes_nothing(world: World) -> None:
+    plan = plan_load(world.ports(), world.settings)
+    assert [(one.start, one.end) for unit in plan.units for one in unit.ranges] == [(0, 10), (0, 5)]
+    assert world.log().head() == 0
+    assert world.log().storage.children("staging") == ()
+
+
+def test_colliding_topics_get_tables_of_their_own(world: World) -> None:
+    for number, name in enumerate(("a.b", "a-b"), start=20):
+        world.registry.register(f"{name}-value", number, ORDER_V1)
+        world.topic(name, [number])
+    load(world)
+    tables = {world.log().read_state().topics[name].table for name in ("a.b", "a-b")}
+    assert len(tables) == 2
+    assert all(("headrace", table) in world.hive.tables for table in tables)
+
+
+def test_a_late_driver_does_not_put_an_older_schema_back(world: World) -> None:
+    """A driver that stops before its followers and wakes up when the table has moved on."""
+    load(world)
+    log = world.log()
+    state = log.read_state().topics["orders"]
+    late = Step("orders", state, tuple(log.decisions(0, 1)), 0, lambda follower: None)
+    world.registry.register("orders-value", 3, ORDER_V2)
+    world.cluster.topics["orders"].logs[0] += [3]
+    load(world)
+    executed = len(world.hive.executed)
+    follower = SchemaFollower(lambda: world.hive, world.tables(), world.log().head)
+    follower.apply(late)
+    assert len(world.hive.executed) == executed
+
+
+def test_a_table_of_a_lost_log_is_taken_over(world: World) -> None:
+    """Its revision is of a slot that this log does not have, so it says nothing about who is late."""
+    for _ in range(3):
+        world.cluster.topics["orders"].logs[0] += [1]
+        load(world)
+    shutil.rmtree(world.warehouse)
+    world.registry.register("orders-value", 3, ORDER_V2)
+    assert not load(world).has_findings
+    assert "note" in world.hive.tables[("headrace", "orders")].properties["avro.schema.literal"]

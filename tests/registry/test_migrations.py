@@ -1,0 +1,158 @@
+"""The migrations lead to exactly the tables that the code expects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
+
+from checkout import ROOT
+from headrace.registry.domain import ConfigEntry, Metadata, SchemaContent, SchemaId, SchemaReference
+from headrace.registry.errors import DatabaseUnusable
+from headrace.registry.storage.database import Database
+from headrace.registry.storage.engines import DatabaseAddress
+from headrace.registry.storage.models import Base
+
+
+def _tables(engine: sa.Engine) -> dict[str, object]:
+    inspector = sa.inspect(engine)
+    return {
+        table: (
+            [(c["name"], str(c["type"]), c["nullable"], str(c["default"])) for c in inspector.get_columns(table)],
+            sorted(str(u["column_names"]) + str(u["name"]) for u in inspector.get_unique_constraints(table)),
+            sorted(str(i["column_names"]) + str(i["name"]) for i in inspector.get_indexes(table)),
+            sorted(f"{f['name']} {f['constrained_columns']} {f['options']}" for f in inspector.get_foreign_keys(table)),
+            sorted(str(item) for item in inspector.get_pk_constraint(table).items()),
+        )
+        for table in inspector.get_table_names()
+        if table not in ("alembic_version", "sqlite_sequence")
+    }
+
+
+def test_migrations_reach_the_models(new_database: Callable[[], str]) -> None:
+    url, created_url = new_database(), new_database()
+    Database(url).upgrade()
+    migrated = engine_of(url)
+    with migrated.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, Base.metadata) == []
+        if migrated.dialect.name == "sqlite":
+            (schemas,) = connection.execute(sa.text("SELECT sql FROM sqlite_master WHERE name = 'schemas'")).one()
+            assert "AUTOINCREMENT" in schemas  # ids are never used again
+    created = engine_of(created_url)
+    Base.metadata.create_all(created)
+    assert _tables(migrated) == _tables(created)
+    migrated.dispose()
+    created.dispose()
+
+
+def test_upgrading_again_changes_nothing_and_check_agrees(database_url: str) -> None:
+    database = Database(database_url)
+    with pytest.raises(DatabaseUnusable, match=r"is at migration none, expected 0002: run .*db upgrade"):
+        database.check()
+    database.upgrade()
+    database.upgrade()
+    database.check()
+    database.close()
+
+
+def test_several_upgrade_at_once(database_url: str) -> None:
+    databases = [Database(database_url) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(Database.upgrade, databases))
+    for database in databases:
+        database.check()
+        database.close()
+
+
+def test_a_failed_migration_leaves_nothing_behind(database_url: str) -> None:
+    engine = engine_of(database_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE versions (x INTEGER)"))
+    with pytest.raises(DatabaseUnusable, match=r"(table|relation) \"?versions\"? already exists"):
+        Database(database_url).upgrade()
+    assert sa.inspect(engine).get_table_names() == ["versions"]
+    engine.dispose()
+
+
+def engine_of(url: str) -> sa.Engine:
+    return sa.create_engine(DatabaseAddress.of(url).url)
+
+
+def upgrade_to(engine: sa.Engine, revision: str) -> None:
+    """Brings a database to an older version's tables, as that version did."""
+    script = ScriptDirectory(str(ROOT / "alembic"))
+    config = Config()
+    config.set_main_option("script_location", script.dir)
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        with EnvironmentContext(config, script, fn=lambda rev, _: script._upgrade_revs(revision, rev)):
+            script.run_env()
+
+
+OLD_CONTENTS = (
+    SchemaContent('"string"', (), Metadata.of({"owner": "x"})),
+    SchemaContent('"bytes"', (SchemaReference("n.N", "a", 1), SchemaReference("n.M", "a", 2))),
+)
+OLD_ROWS: dict[str, list[tuple[object, ...]]] = {
+    "schemas": [
+        (2, OLD_CONTENTS[0].fingerprint, b"k" * 16, '"string"', '{"properties": {"owner": "x"}}', 11),
+        (5, OLD_CONTENTS[1].fingerprint, b"l" * 16, '"bytes"', None, 12),
+    ],
+    "schema_references": [(5, 1, "n.M", "a", 2), (5, 0, "n.N", "a", 1)],
+    "subjects": [(3, "a", 7), (4, "b/c", 1)],
+    "versions": [(3, 1, 2, True, 21), (3, 2, 5, False, 22), (4, 1, 2, False, 23)],
+    "configs": [("__GLOBAL", "FULL", None), ("a", None, True)],
+}
+
+
+NEWEST_ID_GIVEN = {
+    "sqlite": "UPDATE sqlite_sequence SET seq = 9 WHERE name = 'schemas'",
+    "postgresql": "SELECT setval(pg_get_serial_sequence('schemas', 'id'), 9)",
+}
+
+
+def test_a_database_of_the_first_tables_keeps_what_it_holds(database_url: str) -> None:
+    engine = engine_of(database_url)
+    upgrade_to(engine, "0001")
+    tables = sa.MetaData()
+    tables.reflect(engine)
+    with engine.begin() as connection:
+        for name, rows in OLD_ROWS.items():
+            columns = tables.tables[name].columns.keys()
+            connection.execute(sa.insert(tables.tables[name]), [dict(zip(columns, row, strict=True)) for row in rows])
+        # The newest id was given to a schema that has gone since.
+        connection.execute(sa.text(NEWEST_ID_GIVEN[engine.dialect.name]))
+    engine.dispose()
+    database = Database(database_url)
+    database.upgrade()
+    database.check()
+
+    found = database.read(lambda repository: repository.versions(deleted=True))
+    assert [(item.subject, item.version, item.schema.schema_id, item.deleted, item.created_ms) for item in found] == [
+        ("a", 1, 2, True, 21),
+        ("a", 2, 5, False, 22),
+        ("b/c", 1, 2, False, 23),
+    ]
+    assert [item.schema.content for item in found] == [OLD_CONTENTS[0], OLD_CONTENTS[1], OLD_CONTENTS[0]]
+    assert {item.schema.context for item in found} == {"."}
+    assert [item.schema_id for item in database.read(lambda r: r.referencing("a", 1, deleted=False))] == [5]
+    configs = database.read(lambda repository: repository.configs([None, "a", "b/c"]))
+    assert configs == {None: ConfigEntry("FULL"), "a": ConfigEntry(normalize=True)}
+    state = database.read(lambda repository: repository.subject_state("a"))
+    assert state is not None
+    assert (state.subject_id, state.revision) == (3, 7)
+    assert database.read(lambda repository: (repository.contexts(), repository.revision())) == (["."], 1)
+    assert database.write(lambda repository: repository.take_schema_id(".")) == 10
+    # Rows that come now have keys of their own.
+    assert database.write(lambda repository: repository.claim_subject("new", None)) == 5
+    row_key = database.write(lambda r: r.add_schema(".", SchemaId(10), SchemaContent('"int"'), b"m" * 16, 24))
+    assert row_key == 6
+    database.close()

@@ -1,0 +1,552 @@
+"""Copying a registry: what an export says, what an import does, and that it may be killed at any point."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.registry import errors
+from headrace.registry.domain import SubjectVersion
+from headrace.registry.transfer.at_once import do_at_once
+from headrace.registry.transfer.carry_out import carry_out, missing_after, plan_without, read_target
+from headrace.registry.transfer.errors import ExportFileInvalid, ImportStopped, RegistryChanged
+from headrace.registry.transfer.export import read_registry
+from headrace.registry.transfer.lines import read_snapshot, write_snapshot
+from headrace.registry.transfer.plan import ImportPlan, SetMode, Target, plan_import
+from headrace.registry.transfer.remote import Remote
+from headrace.registry.transfer.snapshot import ExportedVersion, Selection, Snapshot, json_text
+from pages import page
+from reference_registry import ReferenceRegistry
+
+
+def quiet(step: str, done: int, total: int) -> None:
+    pass
+
+
+def exported(registry: ReferenceRegistry, **selection: tuple[str, ...]) -> bytes:
+    out = io.BytesIO()
+    write_snapshot(read_registry(Remote(registry), Selection(**selection), quiet), out)
+    return out.getvalue()
+
+
+def snapshot_of(content: bytes) -> Snapshot:
+    return read_snapshot(io.BytesIO(content), "e.jsonl")
+
+
+def planned(content: bytes, registry: ReferenceRegistry) -> ImportPlan:
+    snapshot = snapshot_of(content)
+    return plan_import(snapshot, read_target(Remote(registry), snapshot, quiet))
+
+
+def imported(content: bytes, registry: ReferenceRegistry, *, actions_max: int | None = None) -> int:
+    """Plans and does the first actions; how many there were."""
+    plan = planned(content, registry)
+    assert not plan.problems
+    outcome = carry_out(Remote(registry), plan.actions[:actions_max], quiet, skip_refused=False)
+    assert not outcome.refused
+    return len(plan.actions)
+
+
+def lines(content: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def fixed(number: int) -> str:
+    return f'{{"type":"fixed","name":"F{number}","size":{number}}}'
+
+
+@pytest.fixture
+def shop() -> ReferenceRegistry:
+    """Two contexts, references against the order of names, all kinds of deletions, configurations and modes."""
+    registry = ReferenceRegistry()
+    registry.register("z-money", fixed(1))
+    registry.register("orders", '"F1"', references=[{"name": "F1", "subject": "z-money", "version": 1}])
+    registry.register("orders", fixed(2), metadata={"properties": {"owner": "me"}, "tags": {"F2": ["b", "a"]}})
+    registry.register(
+        "orders", fixed(3), ruleSet={"domainRules": [{"name": "r", "kind": "CONDITION", "mode": "WRITE"}]}
+    )
+    registry.register(":.eu:orders", fixed(4))
+    registry.delete("orders", 2)
+    registry.call("PUT", "/config", body={"compatibility": "FULL", "normalize": True})
+    registry.call("PUT", "/config/orders", body={"compatibility": "NONE", "alias": "z-money"})
+    registry.call("PUT", "/config/:.eu:", body={"compatibility": "FORWARD"})
+    registry.call("PUT", "/mode/z-money", body={"mode": "READONLY"})
+    registry.call("PUT", "/mode/:.__GLOBAL:", body={"mode": "READWRITE"})
+    return registry
+
+
+def test_an_export_says_what_there_is_in_the_order_of_references(shop: ReferenceRegistry) -> None:
+    found = lines(exported(shop))
+    assert found[0] == {"kind": "header", "what": "schema registry export", "format": 1}
+    assert [line["context"] for line in found if line["kind"] == "context"] == [".", ".__GLOBAL", ".eu"]
+    versions = [line for line in found if line["kind"] == "version"]
+    assert [(line["subject"], line["version"], line["id"]) for line in versions] == [
+        ("z-money", 1, 1),
+        ("orders", 1, 2),
+        ("orders", 2, 3),
+        ("orders", 3, 4),
+        (":.eu:orders", 1, 1),
+    ]
+    assert versions[1]["references"] == [{"name": "F1", "subject": "z-money", "version": 1}]
+    assert versions[2] == {
+        "kind": "version",
+        "subject": "orders",
+        "version": 2,
+        "id": 3,
+        "schemaType": "AVRO",
+        "metadata": {"properties": {"owner": "me"}, "tags": {"F2": ["a", "b"]}},
+        "deleted": True,
+        "schema": fixed(2),
+    }
+    assert [line for line in found if line["kind"] in ("config", "mode")] == [
+        {"kind": "config", "scope": ":.:", "config": {"compatibilityLevel": "FULL", "normalize": True}},
+        {"kind": "config", "scope": "orders", "config": {"alias": "z-money", "compatibilityLevel": "NONE"}},
+        {"kind": "config", "scope": ":.eu:", "config": {"compatibilityLevel": "FORWARD"}},
+        {"kind": "mode", "scope": ":.:", "mode": "READWRITE"},
+        {"kind": "mode", "scope": "z-money", "mode": "READONLY"},
+        {"kind": "mode", "scope": ":.__GLOBAL:", "mode": "READWRITE"},
+    ]
+    assert found[-1]["lines"] == len(found) - 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"release": 7},
+        {"page_max": 2},
+        {"pages": False},
+        {"tells_contexts": False},
+        {"tells_contexts": False, "page_max": 1},
+    ],
+    ids=str,
+)
+def test_a_copy_exports_the_same_bytes(shop: ReferenceRegistry, options: dict[str, Any]) -> None:
+    content = exported(shop)
+    target = ReferenceRegistry(**options)
+    imported(content, target)
+    assert exported(target) == content
+    assert imported(content, target) == 0
+    assert missing_after(Remote(target), snapshot_of(content), quiet, ()) == []
+
+
+def test_an_import_killed_after_any_action_is_finished_by_another(shop: ReferenceRegistry) -> None:
+    content = exported(shop)
+    count = len(planned(content, ReferenceRegistry()).actions)
+    for done in range(count):
+        target = ReferenceRegistry()
+        imported(content, target, actions_max=done)
+        imported(content, target)
+        assert exported(target) == content, done
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_any_registry_is_copied_also_in_two_attempts(data: st.DataObject) -> None:
+    source = ReferenceRegistry()
+    subjects = st.sampled_from(["a", "b", "c/d", ":.x:a", ":.x:b"])
+    for _ in range(data.draw(st.integers(1, 14))):
+        subject = data.draw(subjects)
+        present = [key for key in source.stored if (key[0].startswith(":.x:") == subject.startswith(":.x:"))]
+        if present and data.draw(st.integers(0, 2)) == 0:
+            name, version = data.draw(st.sampled_from(present))
+            try:
+                source.delete(name.replace("/", "%2F"), version)
+            except errors.RegistryError:
+                continue
+        else:
+            picked = data.draw(st.lists(st.sampled_from(present), max_size=2, unique=True)) if present else []
+            references = [{"name": f"R{n}", "subject": name, "version": v} for n, (name, v) in enumerate(picked)]
+            source.register(subject.replace("/", "%2F"), fixed(data.draw(st.integers(1, 4))), references=references)
+    if data.draw(st.booleans()):
+        source.call("PUT", "/config/a", body={"compatibility": "NONE"})
+        source.call("PUT", "/mode/a", body={"mode": "READONLY"})
+    content = exported(source)
+    target = ReferenceRegistry()
+    imported(content, target, actions_max=data.draw(st.integers(0, 40)))
+    imported(content, target)
+    assert exported(target) == content
+
+
+def test_a_context_that_holds_nothing_any_more_is_left_out() -> None:
+    class Emptied(ReferenceRegistry):
+        def _get_contexts(self, rest: list[str], query: dict[str, Any], body: dict[str, Any]) -> list[str]:
+            return [".", ".empty", ".kept"]
+
+    registry = Emptied()
+    registry.call("PUT", "/config/:.kept:", body={"compatibility": "NONE"})
+    assert [line["context"] for line in lines(exported(registry)) if line["kind"] == "context"] == [
+        ".",
+        ".__GLOBAL",
+        ".kept",
+    ]
+
+
+def test_a_source_without_contexts_and_modes_is_exported() -> None:
+    class Plain(ReferenceRegistry):
+        def call(self, method: str, path: str, **more: Any) -> Any:
+            if path.startswith(("/contexts", "/mode")):
+                raise errors.ServiceError("HTTP 404 Not Found", status=404, error_code=404)
+            if "GLOBAL" in path:
+                raise errors.InvalidSubject(subject=":.__GLOBAL:")
+            return super().call(method, path, **more)
+
+    source, target = Plain(), ReferenceRegistry()
+    source.register("a", fixed(1))
+    assert [line["kind"] for line in lines(exported(source))] == [
+        *("header", "context", "context", "version", "config", "end")
+    ]
+    imported(exported(source), target)
+    assert (target.call("GET", "/mode"), target.stored["a", 1]["id"]) == ({"mode": "READWRITE"}, 1)
+
+
+def test_versions_of_a_subject_stay_in_order_where_references_allow() -> None:
+    registry = ReferenceRegistry()
+    registry.register("b", fixed(1))
+    registry.register("a", '"F1"', references=[{"name": "F1", "subject": "b", "version": 1}])
+    registry.register("a", fixed(2))
+    registry.register("b", fixed(3))
+    found = [(line["subject"], line["version"]) for line in lines(exported(registry)) if line["kind"] == "version"]
+    assert found == [("b", 1), ("a", 1), ("a", 2), ("b", 2)]
+
+
+def test_a_part_holds_what_it_refers_to_and_nothing_of_contexts(shop: ReferenceRegistry) -> None:
+    found = lines(exported(shop, subjects=("ord*",)))
+    assert [(line["subject"], line["version"]) for line in found if line["kind"] == "version"] == [
+        ("z-money", 1),
+        ("orders", 1),
+        ("orders", 2),
+        ("orders", 3),
+        (":.eu:orders", 1),
+    ]
+    assert [line.get("scope") for line in found if line["kind"] in ("context", "config", "mode")] == [
+        "orders",
+        "z-money",
+    ]
+    found = lines(exported(shop, contexts=(".eu",)))
+    assert [line["kind"] for line in found] == ["header", "context", "version", "config", "end"]
+    whole = snapshot_of(exported(shop))
+    assert Selection((".eu",)).part_of(whole) == snapshot_of(exported(shop, contexts=(".eu",)))
+    assert Selection((".",), ("z*",)).part_of(whole).subjects == ["z-money"]
+
+
+def test_subjects_of_a_context_in_use_are_imported_one_by_one(shop: ReferenceRegistry) -> None:
+    target = ReferenceRegistry()
+    target.register("other", fixed(9))
+    target.stored["other", 1]["id"] = 77
+    target.delete("other", 1)
+    plan = planned(exported(shop), target)
+    opened = [action for action in plan.actions if isinstance(action, SetMode) and action.mode == "IMPORT"]
+    assert opened == [
+        SetMode(":.eu:", "IMPORT"),
+        SetMode("z-money", "IMPORT", force=True),
+        SetMode("orders", "IMPORT", force=True),
+    ]
+    imported(exported(shop), target)
+    assert target.stored["other", 1]["deleted"]
+    assert target.modes == {"z-money": "READONLY", ":.__GLOBAL:": "READWRITE"}
+
+
+def test_only_what_is_missing_is_done(shop: ReferenceRegistry) -> None:
+    target = ReferenceRegistry()
+    imported(exported(shop), target)
+    shop.modes["z-money"] = "READWRITE"
+    shop.register(":.eu:orders", fixed(5))
+    shop.delete("orders", 3)
+    content = exported(shop)
+    assert [str(action) for action in planned(content, target).actions] == [
+        'subject orders: configuration {"alias":null}',
+        "subject :.eu:orders: mode IMPORT",
+        "subject :.eu:orders version 2: register with id 2",
+        "subject orders version 3: delete softly",
+        'subject orders: configuration {"alias":"z-money","compatibility":"NONE"}',
+        "subject z-money: mode READWRITE",
+        "subject :.eu:orders: remove the mode",
+    ]
+    imported(content, target)
+    assert exported(target) == content
+
+
+def test_what_was_deleted_in_the_target_comes_back(shop: ReferenceRegistry) -> None:
+    target = ReferenceRegistry()
+    content = exported(shop)
+    imported(content, target)
+    target.configs["orders"].pop("alias")
+    target.delete("orders", 3)
+    target.delete(":.eu:orders", 1)
+    imported(content, target)
+    assert exported(target) == content
+
+
+def problems(content: bytes, target: ReferenceRegistry) -> list[str]:
+    plan = planned(content, target)
+    assert not plan.actions
+    assert not [call for call in target.calls if call[0] != "GET" and call[1].startswith("/mode")]
+    return [problem.sentence for problem in plan.problems]
+
+
+def test_clashes_are_found_before_anything_is_written(shop: ReferenceRegistry) -> None:
+    content = exported(shop, contexts=(".",))
+    target = ReferenceRegistry()
+    target.register("a", fixed(8))
+    assert problems(content, target) == [
+        "id 1 in context . is subject z-money version 1 in the file and subject a version 1 in the target, and their "
+        "schemas differ"
+    ]
+    target = ReferenceRegistry()
+    target.register("orders", '"F1"')
+    target.stored["orders", 1]["id"] = 100
+    assert problems(content, target) == ["subject orders version 1 has id 2 in the file and 100 in the target"]
+    target = ReferenceRegistry()
+    target.register("a", fixed(3))
+    target.stored["a", 1]["id"] = 100
+    imported(content, target)
+    assert target.stored["orders", 3]["id"] == 4
+    assert imported(exported(target), ReferenceRegistry())
+
+
+def test_the_same_schema_written_otherwise_is_no_clash() -> None:
+    source, target = ReferenceRegistry(), ReferenceRegistry()
+    source.register("a", '{"type": "string"}')
+    target.register("a", '"string"')
+    assert planned(exported(source), target).problems == ()
+    # And a rule set that the target's edition dropped is none either.
+    source.stored["a", 1]["ruleSet"] = {"domainRules": [{"name": "r"}]}
+    assert planned(exported(source), target).problems == ()
+
+
+def test_what_the_target_cannot_take_is_told_or_left_out(shop: ReferenceRegistry) -> None:
+    shop.stored["z-money", 1]["schemaType"] = "PROTOBUF"
+    shop.stored["orders", 3]["references"] = [{"name": "x", "subject": "gone", "version": 4}]
+    content = exported(shop).replace(
+        b'"subject":"z-money","version":1,"id":1,"schemaType":"AVRO"',
+        b'"subject":"z-money","version":1,"id":1,"schemaType":"PROTOBUF"',
+    )
+    content = b"\n".join([*content.splitlines()[:-1], json.dumps({"kind": "end", "lines": 15}).encode()])
+    target = ReferenceRegistry()
+    assert problems(content, target) == [
+        "subject z-money version 1 is of type PROTOBUF; the target has AVRO",
+        "subject orders version 3 refers to subject gone version 4, which is neither in the file nor in the target",
+    ]
+    snapshot = snapshot_of(content)
+    part, plan, left_out = plan_without(snapshot, read_target(Remote(target), snapshot, quiet))
+    assert [str(problem.key) for problem in left_out] == [
+        str(SubjectVersion("z-money", 1)),
+        str(SubjectVersion("orders", 3)),
+        str(SubjectVersion("orders", 1)),
+    ]
+    assert [version.key for version in part.versions] == [
+        SubjectVersion("orders", 2),
+        SubjectVersion(":.eu:orders", 1),
+    ]
+    assert not plan.problems
+
+
+def test_a_read_only_target_is_left_alone(shop: ReferenceRegistry) -> None:
+    target = ReferenceRegistry()
+    target.modes[":.:"] = "READONLY"
+    assert problems(exported(shop), target) == [
+        "context . is READONLY in the target, and subject z-money version 1 is to be registered; "
+        "set its mode to READWRITE first"
+    ]
+
+
+def test_a_read_only_context_is_seen_also_when_the_file_says_nothing_of_it(shop: ReferenceRegistry) -> None:
+    target = ReferenceRegistry()
+    target.modes[":.eu:"] = "READONLY"
+    assert problems(exported(shop, contexts=(".eu",), subjects=("*",)), target) == [
+        "context .eu is READONLY in the target, and subject :.eu:orders version 1 is to be registered; "
+        "set its mode to READWRITE first"
+    ]
+
+
+def test_versions_that_refer_to_each_other_are_told(shop: ReferenceRegistry) -> None:
+    shop.stored["z-money", 1]["references"] = [{"name": "x", "subject": "orders", "version": 1}]
+    assert problems(exported(shop), ReferenceRegistry()) == [
+        "subject orders version 1 refers to itself through others, so no version of them can come first"
+    ]
+
+
+class Refusing(ReferenceRegistry):
+    """Refuses one schema, or gives ids of its own."""
+
+    def __init__(self, refused: str = "", ids_from: int = 0) -> None:
+        super().__init__()
+        self.refused = refused
+        self.ids_from = ids_from
+
+    def _post_subjects(self, rest: list[str], query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+        if self.refused and body["schema"] == self.refused:
+            raise errors.InvalidSchema(message="not today")
+        answer = super()._post_subjects(rest, query, body)
+        return {**answer, "id": answer["id"] + self.ids_from}
+
+
+def test_refused_versions_leave_the_target_closed_unless_they_are_skipped(shop: ReferenceRegistry) -> None:
+    content = exported(shop)
+    target = Refusing(refused=fixed(1))
+    outcome = carry_out(Remote(target), planned(content, target).actions, quiet, skip_refused=False)
+    assert not outcome.is_finished
+    assert [problem.sentence for problem in outcome.refused] == [
+        "subject z-money version 1: not today",
+        "subject orders version 1: refers to subject z-money version 1",
+    ]
+    assert target.modes[":.:"] == "IMPORT"
+    assert not target.configs
+    outcome = carry_out(Remote(target), planned(content, target).actions, quiet, skip_refused=True)
+    assert outcome.is_finished
+    assert target.modes[":.:"] == "READWRITE"
+    left_out = {problem.key for problem in outcome.refused if problem.key}
+    assert missing_after(Remote(target), snapshot_of(content), quiet, left_out) == []
+    assert missing_after(Remote(target), snapshot_of(content), quiet, ()) == [
+        "subject z-money version 1 is missing after the import",
+        "subject orders version 1 is missing after the import",
+    ]
+    target.refused = ""
+    target.modes["z-money"] = "READWRITE"
+    imported(content, target)
+    assert exported(target) == content
+
+
+def test_a_refused_version_is_told_once_and_not_deleted() -> None:
+    source = ReferenceRegistry()
+    source.register("a", fixed(1))
+    source.delete("a", 1)
+    target = Refusing(refused=fixed(1))
+    outcome = carry_out(Remote(target), planned(exported(source), target).actions, quiet, skip_refused=True)
+    assert [problem.sentence for problem in outcome.refused] == ["subject a version 1: not today"]
+    assert [str(action) for action in outcome.done] == ["context .: mode IMPORT", "context .: mode READWRITE"]
+    assert not [call for call in target.calls if call[0] == "DELETE"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.frozensets(st.integers(0, 4), max_size=3)), max_size=12))
+def test_what_is_done_at_once_ends_as_if_done_in_turn(shape: list[tuple[int, frozenset[int]]]) -> None:
+    @dataclass(frozen=True)
+    class Sum:
+        """Sets a thing to one more than those it reads and itself."""
+
+        number: int
+        written: str
+        read: frozenset[str]
+
+        def __call__(self, values: dict[str, int]) -> None:
+            values[self.written] = self.number + sum(values.get(name, 0) for name in {self.written, *self.read})
+
+    tasks = [Sum(n, str(one), frozenset(map(str, others))) for n, (one, others) in enumerate(shape)]
+    in_turn: dict[str, int] = {}
+    at_once: dict[str, int] = {}
+    told = [0]
+    for task in tasks:
+        task(in_turn)
+    do_at_once(tasks, lambda task: task(at_once), told.append)
+    assert at_once == in_turn
+    assert told[-1] == len(tasks)
+    assert told == sorted(told)
+
+
+def test_a_target_that_gives_other_ids_stops_the_import(shop: ReferenceRegistry) -> None:
+    target = Refusing(ids_from=5)
+    with pytest.raises(ImportStopped, match="z-money version 1 got version 1 and id 6 instead of id 1"):
+        imported(exported(shop), target)
+
+
+def test_a_source_that_changes_meanwhile_is_read_again(shop: ReferenceRegistry) -> None:
+    changes = iter(range(20, 40))
+
+    class Busy(Remote):
+        times = 1
+
+        def mode(self, scope: str) -> str | None:
+            if scope == "orders" and self.times:
+                self.times -= 1
+                shop.register("orders", fixed(next(changes)))
+            return super().mode(scope)
+
+    remote = Busy(shop)
+    assert read_registry(remote, Selection(), quiet).versions[-2].version == 4
+    remote.times = 9
+    with pytest.raises(RegistryChanged, match="READONLY"):
+        read_registry(remote, Selection(), quiet)
+
+
+HEADER = '{"kind":"header","what":"schema registry export","format":1}' + "\n"
+VERSION = '{"kind":"version","subject":"a","version":1,"id":1,"schema":"1"}' + "\n"
+MODE = '{"kind":"mode","scope":"a","mode":"IMPORT"}' + "\n"
+END = '{"kind":"end","lines":1}' + "\n"
+NUMBER = "e:2: expected 'id' to be a whole number from 1 to 2147483647, found "
+NO_EXPORT = "e: expected a schema registry export, found "
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", NO_EXPORT + "an empty file"),
+        ("PK\x03\x04", NO_EXPORT + "something else"),
+        ("[" * 100_000, NO_EXPORT + "something else"),
+        (VERSION, "e:1: expected the header of a file whose \"what\" is 'schema registry export'"),
+        (HEADER.replace("1}", "2}"), "e:1: expected format 1, found 2; a newer headrace can read it"),
+        (HEADER + VERSION, "e: the file is cut off after line 2: expected a last line of kind end"),
+        (HEADER + VERSION[:-9], "e:2: expected one JSON object a line (the file may be cut off)"),
+        (HEADER + VERSION + VERSION, "e:3: a version 1 is there twice"),
+        (HEADER + VERSION.replace('"id":1', '"id":"1"'), NUMBER + "'1'"),
+        (HEADER + VERSION.replace('"id":1', '"id":true'), NUMBER + "True"),
+        (HEADER + VERSION.replace('"id":1,', ""), NUMBER + "nothing"),
+        (HEADER + VERSION.replace('"id"', '"delted":true,"id"'), "e:2: unknown key 'delted'"),
+        (
+            HEADER + VERSION.replace('"id"', '"references":[3],"id"'),
+            "e:2: expected a reference to be an object, found 3",
+        ),
+        (
+            HEADER + MODE.replace('"mode"', '"more"', 1),
+            "e:2: expected \"kind\" to be one of context, version, config, mode, end, found 'more'",
+        ),
+        (
+            HEADER + MODE.replace("IMPORT", "OFF"),
+            "e:2: expected \"mode\" to be one of READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD, found 'OFF'",
+        ),
+        (
+            HEADER + MODE + END.replace("1", "2"),
+            "e: a configuration or mode of 'a', of which there is no version and no context line",
+        ),
+        (HEADER + END.replace("1", "2"), "e:2: expected 2 lines before this one, found 1: lines are missing"),
+        (
+            HEADER + END.replace("}", ',"sha256":"00"}'),
+            "e:2: the lines before this one are not those that were exported (sha256 differs); "
+            'remove "sha256" from this line to import them as they are',
+        ),
+        (HEADER + END + VERSION, "e:3: expected nothing after the line of kind end"),
+    ],
+)
+def test_files_that_are_none_are_told_apart(content: str, problem: str) -> None:
+    with pytest.raises(ExportFileInvalid) as found:
+        read_snapshot(io.BytesIO(content.encode()), "e")
+    assert str(found.value) == problem
+
+
+def test_the_example_in_the_documentation_is_a_file() -> None:
+    text = page("docs/registry.md")
+    example = text.partition("### The file")[2].partition("```json\n")[2].partition("```")[0]
+    snapshot = snapshot_of(example.replace(',"sha256":"…"', "").encode())
+    assert [str(action) for action in plan_import(snapshot, Target()).actions] == [
+        "context .: mode IMPORT",
+        "subject money version 1: register with id 1",
+        "subject orders-value version 1: register with id 2",
+        "subject orders-value version 1: delete softly",
+        'context .: configuration {"compatibility":"BACKWARD"}',
+        "context .: mode READWRITE",
+    ]
+
+
+@given(st.text(), st.text(min_size=1))
+def test_any_text_comes_back_from_a_file(text: str, name: str) -> None:
+    version = ExportedVersion(name, 1, 1, text, metadata=json_text({"properties": {name: text}}))
+    snapshot = Snapshot(versions=(version,))
+    out = io.BytesIO()
+    write_snapshot(snapshot, out)
+    assert snapshot_of(out.getvalue()) == snapshot

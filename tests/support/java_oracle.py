@@ -1,0 +1,82 @@
+"""Avro Java as a child process: a single-file program of `tests/support/java/` that answers one line per line."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline.java import ensure_java
+
+JAVA_SOURCES = Path(__file__).parent / "java"
+FETCH_TIMEOUT_S = 600
+
+
+class JavaOracle:
+    """A running program. `ask_line` sends a line and gives the answer's; `ask` sends a text in base64."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def ask_line(self, line: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the Java program ended with {self._process.wait()}"
+        return answer.rstrip("\n")
+
+    def ask(self, text: str) -> list[str]:
+        return self.ask_line(base64.b64encode(text.encode()).decode()).split("\t")
+
+
+def decoded(text: str) -> str:
+    return base64.b64decode(text).decode()
+
+
+def pyspark_jars() -> str:
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    return str(Path(spec.origin).parent / "jars" / "*")
+
+
+def confluent_classpath(output_dir: Path) -> str:
+    """The jars of Confluent's Java client, in Maven's own cache and fetched where they are missing."""
+    for program in ("mvn", "javac"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} on the PATH to fetch and compile with")
+    output = output_dir / "classpath"
+    command = ["mvn", "-q", "-B", "-f", str(JAVA_SOURCES / "pom.xml"), "dependency:build-classpath"]
+    done = subprocess.run(
+        [*command, f"-Dmdep.outputFile={output}"],
+        capture_output=True,
+        text=True,
+        timeout=FETCH_TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, f"Maven could not fetch the client:\n{done.stdout[-2000:]}"
+    return output.read_text(encoding="utf-8").strip()
+
+
+@contextmanager
+def java_oracle(program: str, cache_dir: Path, classpath: str | None = None) -> Iterator[JavaOracle]:
+    """Runs `tests/support/java/<program>.java`, by default with the jars of the pyspark wheel, Avro's among them."""
+    java = ensure_java(cache_dir, dict(os.environ)) / "bin" / "java"
+    jars = pyspark_jars() if classpath is None else classpath
+    command = [str(java), "-Xmx256m", "-cp", jars, str(JAVA_SOURCES / f"{program}.java")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+    try:
+        yield JavaOracle(process)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(timeout=30)

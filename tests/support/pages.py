@@ -1,0 +1,22 @@
+"""Pages of the documentation, for tests that hold them true."""
+
+from __future__ import annotations
+
+import re
+
+from checkout import ROOT
+
+
+def page(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The blocks of code in a language, without their fences."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def block(text: str, begins_with: str) -> str:
+    """The one block of code that begins so."""
+    (found,) = [code for code in blocks(text, r"\w*") if code.startswith(begins_with)]
+    return found

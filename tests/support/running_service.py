@@ -1,0 +1,77 @@
+"""A real server as a child process. In a module of its own, since there is more than one conftest to import from."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, Queue
+
+from checkout import ROOT
+
+READY_TIMEOUT_S = 120
+
+
+class Service:
+    """A running `headrace …` server. `addresses` are the words of its ready line, by name."""
+
+    def __init__(self, arguments: list[str], environment: dict[str, str] | None = None, folder: Path = ROOT) -> None:
+        self.arguments = arguments
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+        )
+        self.lines: Queue[str] = Queue()
+        self.errors: list[str] = []
+        threading.Thread(target=self._drain_stdout, daemon=True).start()
+        threading.Thread(target=self._drain_stderr, daemon=True).start()
+        self.addresses = self._wait_until_ready()
+
+    def _drain_stdout(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.put(line)
+        self.lines.put("")
+
+    def _drain_stderr(self) -> None:
+        assert self.process.stderr is not None
+        self.errors.extend(self.process.stderr)
+
+    def _wait_until_ready(self) -> dict[str, str]:
+        while True:
+            try:
+                line = self.lines.get(timeout=READY_TIMEOUT_S)
+            except Empty:
+                line = ""
+            if line.startswith("ready "):
+                return dict(re.findall(r"(\w+)=(\S+)", line))
+            if not line:
+                self.kill()
+                raise RuntimeError(f"{' '.join(self.arguments)} did not get ready:\n{''.join(self.errors)}")
+
+    def stop(self, timeout_s: float = 60) -> int:
+        """Ends it as an operator would, and returns its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self.process.wait()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+StartService = Callable[..., Service]
