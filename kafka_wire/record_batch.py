@@ -1,41 +1,50 @@
-"""Record batches, version 2: the unit that is checked, stored and sent; batches are kept verbatim.
+"""Record batches, version 2: what producers send, logs keep and fetches bring; the one parser and the one builder.
 
 Layout of the 61-byte header, big endian: baseOffset i64, batchLength i32 (bytes after this field),
 partitionLeaderEpoch i32, magic i8, crc u32 (CRC-32C of everything from attributes on), attributes i16 (bits 0-2
 codec, 3 timestamp type, 4 transactional, 5 control), lastOffsetDelta i32, baseTimestamp i64, maxTimestamp i64,
-producerId i64, producerEpoch i16, baseSequence i32, recordCount i32; then the records.
+producerId i64, producerEpoch i16, baseSequence i32, recordCount i32; then the records, compressed together.
 
-baseOffset and partitionLeaderEpoch lie before what the CRC covers, so the broker writes them and leaves the rest.
+Record: length, attributes i8, timestampDelta, offsetDelta, key length and key, value length and value, count of
+headers and headers (key length, key, value length, value). Numbers are zigzag varints; a length of -1 is null.
+
+baseOffset and partitionLeaderEpoch lie before what the CRC covers, so a broker writes them and leaves the rest.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from crc32c import crc32c
-from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from headrace.kafka_wire.codecs import DecompressionError, decompress
+from headrace.kafka_wire.errors import CorruptBatch
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
 PREFIX = struct.Struct(">qii")
 PREFIX_BYTES = PREFIX.size
-_ATTRIBUTES = struct.Struct(">h")
 LENGTH_OVERHEAD = 12
 """Bytes of a batch that its batchLength does not count: baseOffset and batchLength itself."""
 CRC_FROM = 21
 MAGIC = 2
 MAGIC_AT = 16
 
-RECORDS_OPENED_MAX = 200_000
-"""Of one batch: others wait while it is read, a microsecond per record."""
-BYTES_OPENED_MAX = 64 * 1024 * 1024
-"""Of one batch, uncompressed: a kilobyte can be made to swell to gigabytes."""
+CODEC_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 
-CODEC_MASK, TRANSACTIONAL, CONTROL = 0x07, 0x10, 0x20
+Record = tuple[int, int, bytes | None, bytes | None, bytes]
+"""(offset, timestamp in ms, key, value, headers as the log holds them: a varint count, then the headers)."""
+
+NO_HEADERS = b"\x00"
+
+SAFE_MS = 1 << 62
+"""Two numbers below this add up to one of 64 bits."""
+
+_BASE_AND_LENGTH = struct.Struct(">qi")
 
 
 class BatchHeader(NamedTuple):
@@ -62,13 +71,15 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta
 
 
-class Record(NamedTuple):
-    """One record of a batch, for the few places that look inside one."""
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch with all its records; `next_offset` is the offset after it, also when compaction took records."""
 
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
+    base_offset: int
+    next_offset: int
+    attributes: int
+    producer_id: int
+    records: list[Record]
 
 
 def read_batch_header(view: memoryview | bytes, pos: int = 0) -> BatchHeader:
@@ -79,23 +90,178 @@ def has_valid_crc(batch: memoryview, header: BatchHeader) -> bool:
     return bool(crc32c(batch[CRC_FROM : header.size]) == header.crc)
 
 
-def records(batch: bytes | memoryview) -> Iterator[Record]:
-    """The records of one whole batch.
+def batches(data: bytes, where: str, bytes_max: int) -> Iterator[Batch]:
+    """The whole batches of a fetch; a cut one at the end is left for the next fetch.
+
+    Args:
+        where: broker, topic and partition, for messages.
+        bytes_max: a batch that unfolds to more is refused.
 
     Raises:
-        Exception: there are more than are looked at, or whatever the decoders raise on bytes that are no records or
-            on a codec whose library is missing; callers have an answer for a batch that cannot be opened.
+        CorruptBatch: a wrong length, magic, checksum, codec or record.
     """
-    header = read_batch_header(batch)
-    if header.record_count > RECORDS_OPENED_MAX:
-        raise DecompressionError(f"{header.record_count} records; at most {RECORDS_OPENED_MAX} are looked at")
-    codec = header.attributes & CODEC_MASK
-    if codec:
-        plain = bytearray(batch[:HEADER_BYTES])
-        _ATTRIBUTES.pack_into(plain, CRC_FROM, header.attributes & ~CODEC_MASK)
-        batch = bytes(plain) + decompress(codec, memoryview(batch)[HEADER_BYTES:], BYTES_OPENED_MAX)
-    for record in DefaultRecordBatch(batch):
-        yield Record(record.offset, record.timestamp, record.key, record.value)
+    view = memoryview(data)
+    position = 0
+    while len(data) - position >= _BASE_AND_LENGTH.size:
+        base_offset, length = _BASE_AND_LENGTH.unpack_from(data, position)
+        size = LENGTH_OVERHEAD + length
+        at = f"{where} offset {base_offset}"
+        if len(data) - position > MAGIC_AT and data[position + MAGIC_AT] != MAGIC:
+            raise CorruptBatch(
+                f"{at}: message format {data[position + MAGIC_AT]} is older than Kafka 0.11's record batches and is "
+                "not read; set the topic's message format to 2 and let the old segments expire"
+            )
+        if size < HEADER_BYTES:
+            raise CorruptBatch(f"{at}: a batch of {length} bytes is shorter than its header")
+        if len(data) - position < size:
+            return
+        yield _checked(view[position : position + size], at, bytes_max)
+        position += size
+
+
+def _checked(view: memoryview, at: str, bytes_max: int) -> Batch:
+    header = read_batch_header(view)
+    if not has_valid_crc(view, header):
+        raise CorruptBatch(f"{at}: the checksum of the batch is wrong")
+    records = open_batch(view, header, at, bytes_max)
+    next_offset = header.last_offset + 1
+    if records and not header.base_offset <= records[0][0] <= records[-1][0] < next_offset:
+        raise CorruptBatch(f"{at}: records lie outside the offsets of their batch")
+    return Batch(header.base_offset, next_offset, header.attributes, header.producer_id, records)
+
+
+def open_batch(batch: memoryview, header: BatchHeader, at: str, bytes_max: int) -> list[Record]:
+    """The records of one whole batch whose checksum is right.
+
+    Args:
+        at: broker, topic, partition and offset, for messages.
+        bytes_max: what the records may take when they are decompressed.
+
+    Raises:
+        CorruptBatch: a codec that is none, too many bytes, or a malformed record.
+    """
+    try:
+        payload = decompress(header.attributes & CODEC_MASK, batch[HEADER_BYTES : header.size], bytes_max)
+    except DecompressionError as error:
+        raise CorruptBatch(f"{at}: the batch cannot be decompressed: {error}") from error
+    try:
+        fixed_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+        return records_of(payload, header.record_count, header.base_offset, header.base_timestamp, fixed_time)
+    except (IndexError, ValueError) as error:
+        raise CorruptBatch(f"{at}: a record of the batch is malformed: {error}") from error
+
+
+def records_of(payload: bytes, count: int, base_offset: int, base_time: int, fixed_time: int | None) -> list[Record]:
+    """Takes the records of a batch apart. One-byte varints, by far the most frequent, are read in place.
+
+    Args:
+        fixed_time: the time of all records when the broker stamped them (log append time).
+
+    Raises:
+        ValueError: lengths that do not fit, offsets that do not grow, or bytes left over.
+        IndexError: the payload is cut.
+    """
+    records: list[Record] = []
+    append = records.append
+    varint = _varint
+    b = payload
+    p = 0
+    last_delta = -1
+    may_overflow = not -SAFE_MS < base_time < SAFE_MS
+    for _ in range(count):
+        n = b[p]
+        p += 1
+        if n > 127:
+            n, p = varint(b, p - 1)
+        end = p + (n >> 1)
+        p += 1  # attributes: no bit of them is in use
+        delta = b[p]
+        p += 1
+        if delta > 127:
+            delta, p = varint(b, p - 1)
+            if delta >= SAFE_MS:
+                may_overflow = True
+        time_ms = base_time + ((delta >> 1) ^ -(delta & 1)) if fixed_time is None else fixed_time
+        n = b[p]
+        p += 1
+        if n > 127:
+            n, p = varint(b, p - 1)
+        delta = n >> 1
+        if n & 1 or delta <= last_delta:
+            raise ValueError("offsets do not grow")
+        last_delta = delta
+        n = b[p]
+        p += 1
+        if n > 127:
+            n, p = varint(b, p - 1)
+        if n & 1:
+            key = None
+        else:
+            n >>= 1
+            key = b[p : p + n]
+            p += n
+        n = b[p]
+        p += 1
+        if n > 127:
+            n, p = varint(b, p - 1)
+        if n & 1:
+            value = None
+        else:
+            n >>= 1
+            value = b[p : p + n]
+            p += n
+        if p >= end:
+            raise ValueError("a record is longer than its length says")
+        append((base_offset + delta, time_ms, key, value, NO_HEADERS if b[p] == 0 else b[p:end]))
+        if b[p] == 0 and p + 1 != end:
+            raise ValueError("a record is shorter than its length says")
+        p = end
+    if p != len(b):
+        raise ValueError(f"{len(b) - p} bytes differ from what the records take")
+    return [_wrapped(record) for record in records] if may_overflow else records
+
+
+def _wrapped(record: Record) -> Record:
+    """A record whose time went round where it left 64 bits, as it does in Kafka's own clients."""
+    offset, time_ms, key, value, headers = record
+    return offset, (time_ms + 2**63) % 2**64 - 2**63, key, value, headers
+
+
+def headers_of(raw: bytes) -> list[tuple[str, bytes | None]]:
+    """Decodes the headers of a record.
+
+    Raises:
+        ValueError: they are malformed.
+    """
+    try:
+        count, p = _varint(raw, 0)
+        found: list[tuple[str, bytes | None]] = []
+        for _ in range(count >> 1):
+            n, p = _varint(raw, p)
+            key = raw[p : p + (n >> 1)].decode("utf-8", "replace")
+            p += n >> 1
+            n, p = _varint(raw, p)
+            value = None if n & 1 else raw[p : p + (n >> 1)]
+            p += 0 if n & 1 else n >> 1
+            found.append((key, value))
+    except IndexError as error:
+        raise ValueError("the headers are cut") from error
+    if p != len(raw) or count & 1:
+        raise ValueError("the headers are malformed")
+    return found
+
+
+def _varint(b: bytes, p: int) -> tuple[int, int]:
+    """An unsigned varint (still zigzag) at `p` and the position after it; up to ten bytes."""
+    n = b[p] & 127
+    shift = 7
+    while b[p] > 127:
+        p += 1
+        if shift > 63:
+            raise ValueError("a varint is longer than ten bytes")
+        n |= (b[p] & 127) << shift
+        shift += 7
+    return n, p + 1
 
 
 def build_batch(entries: Sequence[tuple[bytes | None, bytes | None]], timestamp_ms: int) -> bytes:

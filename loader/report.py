@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from headrace.loader.check.settle import SettledTopic
+from headrace.loader.decide.decision import GENERATION, TopicDecision
+from headrace.loader.decide.decision_log import Offered
+from headrace.loader.follow.engine import Followed
+from headrace.loader.plan.load_plan import LoadPlan, TopicWork
+from headrace.loader.work_unit import FileKind, UnitResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +62,78 @@ class RunReport:
     @property
     def has_findings(self) -> bool:
         return bool(self.problems)
+
+
+def with_offer(
+    report: RunReport, plan: LoadPlan, settled: Mapping[str, SettledTopic], offered: Offered | None
+) -> RunReport:
+    """The report with what was decided, or with what refused it."""
+    if offered is None:
+        return report
+    if offered.decision is None:
+        return dataclasses.replace(report, conflict=str(offered.conflict))
+    decision = offered.decision
+    loaded = tuple(
+        _topic_loaded(topic, decided, plan.works[topic], settled.get(topic, SettledTopic()))
+        for topic, decided in sorted(decision.topics.items())
+    )
+    notes = [
+        f"{topic}: stopped before messages of schema id {', '.join(map(str, sorted(decided.asked_ids)))}, "
+        "which this load did not know yet; the next one reads them"
+        for topic, decided in sorted(decision.topics.items())
+        if decided.asked_ids
+    ]
+    notes += [
+        f"{topic}: the new topic's offsets begin again, so (partition, offset) may come twice in {decided.table}; "
+        f"its rows are in files from {GENERATION}-{decision.slot}- on"
+        for topic, decided in sorted(decision.topics.items())
+        if decided.topic_id_before not in (None, decided.topic_id)
+    ]
+    return dataclasses.replace(report, slot=decision.slot, loaded=loaded, notes=(*report.notes, *notes))
+
+
+def _topic_loaded(topic: str, decided: TopicDecision, work: TopicWork, one: SettledTopic) -> TopicLoaded:
+    data = [file for file in decided.files if file.kind is FileKind.DATA]
+    counts = one.counts
+    return TopicLoaded(
+        topic=topic,
+        table=decided.table,
+        rows=counts.records,
+        files=len(data),
+        partitions=len({file.bucket for file in data}),
+        quarantined=counts.quarantined,
+        tombstones=counts.tombstones,
+        gaps=sum(end - start for offsets in decided.ranges for start, end in offsets.gaps),
+        offsets=sum(offsets.end - offsets.start for offsets in decided.ranges),
+        bytes_read=sum(offsets.bytes_read for offsets in decided.ranges),
+        bytes_written=sum(file.length for file in decided.files),
+        new=work.known is None,
+        schema_changed=work.known is not None and decided.load_schema is not None,
+    )
+
+
+def with_followed(report: RunReport, *followed: Followed) -> RunReport:
+    """The newest word on each topic counts: what failed while catching up may have worked at the end."""
+    failures = {topic: (str(failure.message),) for topic, failure in followed[0].failures.items()}
+    warnings = {warning: None for one in followed for warning in one.warnings}
+    return dataclasses.replace(
+        report,
+        problems=merged_problems(report.problems, failures),
+        notes=(*report.notes, *warnings),
+        followed=tuple(sorted({topic for one in followed for topic in one.topics})),
+    )
+
+
+def merged_problems(
+    one: Mapping[str, tuple[str, ...]], other: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Sentences by topic, each once; topics without any are left out."""
+    topics = sorted({*one, *other})
+    merged = {topic: tuple(dict.fromkeys((*one.get(topic, ()), *other.get(topic, ())))) for topic in topics}
+    return {topic: sentences for topic, sentences in merged.items() if sentences}
+
+
+def imbalance(results: Sequence[UnitResult]) -> float:
+    """The slowest task's time divided by the mean."""
+    times = [result.duration_ms for result in results]
+    return max(times) * len(times) / sum(times) if times and sum(times) else 1.0

@@ -37,10 +37,11 @@ from headrace.broker.coordinator.records import (
 )
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.flusher import Flusher
+from headrace.broker.log.opened import opened
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.kafka_wire import record_batch
 from headrace.kafka_wire.errors import MalformedMessage
+from headrace.kafka_wire.record_batch import build_batch, read_batch_header
 
 logger = logging.getLogger(__name__)
 
@@ -311,9 +312,9 @@ class GroupCoordinator:
 
     def _append(self, entries: Sequence[Entry]) -> None:
         now_ms = self._now_ms()
-        batch = record_batch.build_batch(entries, now_ms)
+        batch = build_batch(entries, now_ms)
         try:
-            self._log.append(batch, record_batch.read_batch_header(batch), now_ms)
+            self._log.append(batch, read_batch_header(batch), now_ms)
         except RequestRefused as refused:
             raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused.message) from refused
         self._flusher.note(self._log)
@@ -349,14 +350,14 @@ class GroupCoordinator:
         metadata: dict[str, GroupMetadata] = {}
         for placed, batch in self._log.batches(self._log.log_start_offset):
             try:
-                for record in record_batch.records(batch):
-                    key = decode_key(record.key or b"")
+                for _, _, raw_key, value, _ in opened(batch):
+                    key = decode_key(raw_key or b"")
                     if isinstance(key, OffsetKey):
-                        self.offsets.apply(key, decode_offset(record.value) if record.value is not None else None)
-                    elif key is not None and record.value is None:
+                        self.offsets.apply(key, decode_offset(value) if value is not None else None)
+                    elif key is not None and value is None:
                         metadata.pop(key.group_id, None)
-                    elif key is not None and record.value is not None:
-                        metadata[key.group_id] = decode_group(record.value)
+                    elif key is not None and value is not None:
+                        metadata[key.group_id] = decode_group(value)
             except MalformedMessage as error:
                 logger.warning("offsets record skipped offset=%d reason=%s", placed.header.base_offset, error)
         now_ms = self._monotonic_ms()

@@ -24,6 +24,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.log import produced
 from headrace.broker.log.files import OpenFiles, sync_folder, write_fully
 from headrace.broker.log.index import TimeEntry, floor_offset_in_file, floor_position_in_file
+from headrace.broker.log.opened import opened
 from headrace.broker.log.producer_state import ProducerStates
 from headrace.broker.log.scan import PlacedBatch, SegmentFacts
 from headrace.broker.log.segment import (
@@ -40,8 +41,8 @@ from headrace.broker.log.segment import (
     walk_file,
 )
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.kafka_wire import record_batch
-from headrace.kafka_wire.record_batch import BatchHeader
+from headrace.kafka_wire.errors import CorruptBatch
+from headrace.kafka_wire.record_batch import PREFIX_BYTES, BatchHeader
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SNAPSHOTS_KEPT = 2
@@ -174,7 +175,7 @@ class PartitionLog:
         base_offset = active.next_offset
         if not active.size:
             self._active_since_ms = now_ms
-        self._write(produced.prefix(base_offset, header), memoryview(batch)[record_batch.PREFIX_BYTES :])
+        self._write(produced.prefix(base_offset, header), memoryview(batch)[PREFIX_BYTES:])
         self._is_saved = False
         placed = header._replace(base_offset=base_offset)
         active.add(placed, size)
@@ -353,12 +354,12 @@ class PartitionLog:
 
     def _first_record(self, batch: bytes, header: BatchHeader, timestamp_ms: int) -> FoundTimestamp | None:
         try:
-            for record in record_batch.records(batch):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start_offset:
-                    return FoundTimestamp(record.timestamp_ms, record.offset)
-        except Exception:
-            # The batch cannot be opened here (a codec without its library, records that are none): its first offset
-            # is early enough, so nothing is missed by whoever starts there.
+            for offset, record_timestamp_ms, *_ in opened(batch):
+                if record_timestamp_ms >= timestamp_ms and offset >= self.log_start_offset:
+                    return FoundTimestamp(record_timestamp_ms, offset)
+        except CorruptBatch:
+            # The batch cannot be opened here (records that are none, or too many): its first offset is early enough,
+            # so nothing is missed by whoever starts there.
             return FoundTimestamp(header.max_timestamp, max(header.base_offset, self.log_start_offset))
         return None
 

@@ -21,7 +21,7 @@ from headrace.cli.command import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.loader.project.quarantine import QuarantinedRow, QuarantineFile
+    from headrace.loader.inspect.quarantine import QuarantinedRow, QuarantineFile
 
 ROWS_SHOWN = 100  # by default: a screen or two; the count of all is always told
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from headrace.loader.errors import LoaderError
-    from headrace.loader.project.quarantine import decided_files
+    from headrace.loader.inspect.quarantine import decided_files
     from headrace.pipeline.load import decision_log
 
     if args.limit < 0:
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rows(files: Sequence[QuarantineFile]) -> Iterator[tuple[str, QuarantinedRow]]:
-    from headrace.loader.project.quarantine import read_rows
+    from headrace.loader.inspect.quarantine import read_rows
 
     for file in files:
         try:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from headrace.loader.decide.decision import CountSeries, DecidedFile, DecidedRange, WindowCount
-from headrace.loader.plan.packing import TRIED_AGAIN, PlannedRange, TopicRanges
+from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
 from headrace.loader.work_unit import (
     FileKind,
     OffsetRange,

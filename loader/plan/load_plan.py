@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.hive_ddl.names import folder_name, table_name
+from headrace.loader.decide.json_values import canonical
 from headrace.loader.decide.state import LoaderState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, Discovery
-from headrace.loader.plan.packing import TRIED_AGAIN, TopicRanges, offset_ranges, pack, topic_ranges
+from headrace.loader.plan.packing import pack
+from headrace.loader.plan.ranges import TRIED_AGAIN, TopicRanges, offset_ranges, topic_ranges
 from headrace.loader.plan.schemas import SchemaProblem, TopicSchemas, Waiting, WriterSchemas
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
 
@@ -181,3 +183,18 @@ def _topic_plan(work: TopicWork) -> TopicPlan:
         absent_ids=schemas.absent_ids,
         time_property=schemas.load_schema.time_property,
     )
+
+
+def plan_for_people(plan: LoadPlan) -> bytes:
+    """A summary of the plan; nothing reads it back."""
+    units = [
+        {
+            "task": unit.task,
+            "ranges": [
+                f"{one.topic_partition.topic}-{one.topic_partition.partition} [{one.start}, {one.end})"
+                for one in unit.ranges
+            ],
+        }
+        for unit in plan.units
+    ]
+    return canonical({"work_id": plan.work_id, "after_slot": plan.slot, "units": units}) + b"\n"

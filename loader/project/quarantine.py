@@ -7,19 +7,11 @@ be decoded has no other time. `code` groups reasons for counting, `reason` is a 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import Any
 
-import fastavro
-
-from headrace.loader.decide.state import LoaderState
-from headrace.loader.follow.layout import topic_dir
+from headrace.kafka_wire.record_batch import headers_of
 from headrace.loader.native.encode import encode_bytes, encode_long
-from headrace.loader.read.range_reader import headers_of
-from headrace.loader.work_unit import FileKind
 
 
 class QuarantineCode(StrEnum):
@@ -76,21 +68,6 @@ class BadMessage:
     schema_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantinedRow:
-    """A row of a quarantine file, as it is read back; the timestamp is in milliseconds."""
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    code: str
-    reason: str
-    schema_id: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-
-
 def encode_row(
     partition: int,
     offset: int,
@@ -131,53 +108,3 @@ def encode_headers(raw: bytes) -> bytes:
         return b"\x00"
     items = [encode_bytes(key.encode()) + encode_optional(value) for key, value in headers]
     return b"".join((encode_long(len(items)), *items, b"\x00"))
-
-
-def read_rows(path: Path) -> Iterator[QuarantinedRow]:
-    """The rows of one quarantine file, in the order of the file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is not an Avro file of quarantined messages.
-    """
-    with path.open("rb") as file:
-        for record in fastavro.reader(file, reader_schema=json.loads(SCHEMA)):
-            yield _row(record)
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantineFile:
-    """A decided file of quarantined messages; `path` is where it is published."""
-
-    topic: str
-    bucket: str
-    path: Path
-    records: int
-
-
-def decided_files(state: LoaderState, warehouse: Path, topic: str | None = None) -> list[QuarantineFile]:
-    """The quarantine files of all topics or of one, by topic and bucket. A file whose follower is behind may not be
-    at its path yet."""
-    return [
-        QuarantineFile(
-            name, bucket, topic_dir(warehouse, known.folder, FileKind.QUARANTINE) / bucket / file.name, file.records
-        )
-        for name, known in sorted(state.topics.items())
-        if topic in (None, name)
-        for bucket, files in sorted(known.quarantine_files.items())
-        for file in files
-    ]
-
-
-def _row(record: Mapping[str, Any]) -> QuarantinedRow:
-    return QuarantinedRow(
-        partition=record["partition"],
-        offset=record["offset"],
-        timestamp_ms=record["timestamp"],
-        code=record["code"],
-        reason=record["reason"],
-        schema_id=record["schema_id"],
-        key=record["key"],
-        value=record["value"],
-        headers=tuple((header["key"], header["value"]) for header in record["headers"]),
-    )

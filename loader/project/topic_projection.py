@@ -19,9 +19,9 @@ from headrace.avro_schema import (
     unframe,
 )
 from headrace.avro_schema.message_time import TimeUnit
+from headrace.kafka_wire.record_batch import NO_HEADERS, headers_of
 from headrace.loader.native import Seen, Unconvertible, compile_projection
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
-from headrace.loader.read.range_reader import NO_HEADERS, headers_of
 from headrace.loader.work_unit import TopicPlan
 
 RECORD_TIME = "record"

@@ -277,7 +277,7 @@ def test_a_batch_that_swells_is_not_opened(tmp_path: Path, monkeypatch: pytest.M
     for _ in range(2):
         append(log, compressed(codec, b"x" * 1000, b"y" * 1000))
     assert log.find_timestamp(NOW_MS + 1) == FoundTimestamp(NOW_MS + 1, 1)
-    monkeypatch.setattr("headrace.kafka_wire.record_batch.BYTES_OPENED_MAX", 1500)
+    monkeypatch.setattr("headrace.broker.log.opened.BYTES_OPENED_MAX", 1500)
     assert log.find_timestamp(NOW_MS + 1) == FoundTimestamp(NOW_MS + 1, 0)
 
 

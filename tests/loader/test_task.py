@@ -19,11 +19,12 @@ from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOf
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import task as task_module
 from headrace.loader.build import current_build
+from headrace.loader.inspect.quarantine import read_rows
 from headrace.loader.load_schema import EMPTY, fold
-from headrace.loader.project.quarantine import read_rows
-from headrace.loader.task import Buckets, run_work_unit
+from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import FileKind, OffsetRange, StagedFile, TaskSettings, TopicPlan, UnitResult, WorkUnit
 from headrace.loader.write import task_files as write
+from headrace.loader.write.buckets import Buckets
 from projection_oracle import encode
 from record_batches import make_batch
 

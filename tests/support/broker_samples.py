@@ -78,11 +78,11 @@ def append(log: PartitionLog, raw: bytes, now_ms: int = NOW_MS) -> int:
 
 def contents(log: PartitionLog) -> list[tuple[int, bytes | None]]:
     """Offset and value of every record that can be read."""
-    from headrace.kafka_wire.record_batch import records
+    from headrace.broker.log.opened import opened
 
     return [
-        (record.offset, record.value)
+        (offset, value)
         for _, raw in log.batches(log.log_start_offset)
-        for record in records(raw)
-        if record.offset >= log.log_start_offset
+        for offset, _, _, value, _ in opened(raw)
+        if offset >= log.log_start_offset
     ]

@@ -21,7 +21,7 @@ from kafka import KafkaProducer
 
 from checkout import ROOT
 from headrace.avro_schema import frame
-from headrace.loader.project.quarantine import read_rows
+from headrace.loader.inspect.quarantine import read_rows
 from headrace.registry.client import RegistryClient
 from processes import command_line, descendants
 from running_service import Service

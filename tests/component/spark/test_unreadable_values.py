@@ -24,13 +24,13 @@ from headrace.hive_ddl.names import quote_identifier
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.table import desired_table, local_location
 from headrace.kafka_wire.cluster import FetchSlice
+from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import task as task_module
 from headrace.loader.build import current_build
 from headrace.loader.load_schema import EMPTY, TIMESTAMP_MS_MAX, fold, load_schema_with_kafka
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
-from headrace.loader.read.range_reader import NO_HEADERS, Record
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import FileKind, OffsetRange, TaskSettings, TopicPlan, UnitResult, WorkUnit
 from headrace.loader.write.container import ContainerFormat
@@ -176,10 +176,10 @@ def load(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: TopicPlan, sent: S
         for offset, value in enumerate(bodies)
     ]
 
-    def read_records(fetch: object, offsets: OffsetRange, tally: Any, **named: object) -> Iterator[list[Record]]:
+    def read_records(fetch: object, offsets: OffsetRange, take: Any, tally: Any, **named: object) -> None:
         tally.mark(records)
         tally.pass_over(records)
-        yield records
+        take(records)
 
     monkeypatch.setattr(task_module, "KafkaCluster", MemoryLog)
     monkeypatch.setattr(task_module, "read_range", read_records)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.check.settle import READ_AGAIN, SettledTopic, settle
-from headrace.loader.plan.packing import TRIED_AGAIN, PlannedRange, TopicRanges
+from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
 from headrace.loader.work_unit import (
     AuditCount,
     FileKind,

@@ -12,17 +12,8 @@ from hypothesis import strategies as st
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.decide.state import PartitionState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets, is_wanted
-from headrace.loader.plan.packing import (
-    SPLITS_PER_TASK,
-    TASK_BYTES_MIN,
-    TRIED_AGAIN,
-    TopicRanges,
-    offset_ranges,
-    pack,
-    split,
-    topic_ranges,
-    weight,
-)
+from headrace.loader.plan.packing import SPLITS_PER_TASK, TASK_BYTES_MIN, pack, split, weight
+from headrace.loader.plan.ranges import TRIED_AGAIN, TopicRanges, offset_ranges, topic_ranges
 from headrace.loader.work_unit import OffsetRange
 from loader_samples import load_schema
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
+from headrace.kafka_wire.record_batch import NO_HEADERS
 from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.follow.layout import LOG_FOLDER
+from headrace.loader.inspect.quarantine import decided_files, read_rows
 from headrace.loader.native.encode import encode_bytes
-from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCode, decided_files, encode_row, read_rows
-from headrace.loader.read.range_reader import NO_HEADERS
+from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCode, encode_row
 from headrace.loader.work_unit import FileKind
 from headrace.loader.write.container import ContainerFormat
 from loader_samples import decided_file, decided_range, load, topic_decision

@@ -12,13 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.avro_schema import Schema, frame, parse_schema
+from headrace.kafka_wire.record_batch import NO_HEADERS
 from headrace.loader.native import BadBody, Seen, Unconvertible, compile_projection
 from headrace.loader.native.encode import encode_long
 from headrace.loader.native.rewrite import nearest_float
 from headrace.loader.native.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_varint
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.project.topic_projection import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
-from headrace.loader.read.range_reader import NO_HEADERS
 from headrace.loader.work_unit import TopicPlan
 from projection_oracle import decode, encode, expected_row, load_schema_of, project
 from strategies import data_for, histories, schemas

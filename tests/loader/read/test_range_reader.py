@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
 from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable, OffsetOutOfRange
+from headrace.kafka_wire.record_batch import NO_HEADERS, Record, batches, headers_of, records_of
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.native.encode import encode_long
-from headrace.loader.read.range_reader import NO_HEADERS, Record, Tally, batches, headers_of, read_range, records_of
+from headrace.loader.read.range_reader import StopBefore, Tally, read_range
 from headrace.loader.work_unit import OffsetRange
 from record_batches import make_batch, reseal
 
@@ -40,10 +41,13 @@ def read(
 ) -> tuple[list[Record], Tally]:
     tally = Tally(start)
     records: list[Record] = []
-    for piece in read_range(fetch, OffsetRange(TP, start, end), tally, batch_bytes_max=CAP, patience_s=patience_s):
-        records.extend(piece)
+    read_range(fetch, OffsetRange(TP, start, end), records.extend, tally, batch_bytes_max=CAP, patience_s=patience_s)
     assert len(records) + tally.control + tally.aborted + tally.gap_offsets == end - start
     return records, tally
+
+
+def ignored(records: list[Record]) -> None:
+    pass
 
 
 def offsets_of(records: Sequence[Record]) -> list[int]:
@@ -183,12 +187,10 @@ def test_a_batch_that_unfolds_beyond_the_cap_is_refused(codec: int) -> None:
 
 def test_a_log_that_ends_before_the_range_is_an_error_that_says_where() -> None:
     tally = Tally(0)
-    pieces = []
+    pieces: list[list[Record]] = []
     with pytest.raises(KafkaUnavailable, match=r"broker b:1, topic orders partition 3 offset 5: the range ends at 9"):
-        for piece in read_range(
-            serve([make_batch(range(5))]), OffsetRange(TP, 0, 9), tally, batch_bytes_max=CAP, patience_s=0
-        ):
-            pieces.append(piece)
+        log = serve([make_batch(range(5))])
+        read_range(log, OffsetRange(TP, 0, 9), pieces.append, tally, batch_bytes_max=CAP, patience_s=0)
     assert tally.position == 5 and len(pieces) == 1
 
 
@@ -202,19 +204,36 @@ def test_an_error_of_the_second_fetch_leaves_the_first_as_prefix() -> None:
         return serve(log[:1])(offset)
 
     with pytest.raises(OffsetOutOfRange):
-        list(read_range(fetch, OffsetRange(TP, 0, 10), tally, batch_bytes_max=CAP, patience_s=0))
+        read_range(fetch, OffsetRange(TP, 0, 10), ignored, tally, batch_bytes_max=CAP, patience_s=0)
     assert tally.position == 5
 
 
 def test_cutting_a_tally_takes_later_gaps_back() -> None:
     log = [make_batch([1], base=0, next_offset=3), make_batch([4, 6, 9], base=3, next_offset=12)]
     tally = Tally(0)
-    list(read_range(serve(log), OffsetRange(TP, 0, 12), tally, batch_bytes_max=CAP, patience_s=0))
+    read_range(serve(log), OffsetRange(TP, 0, 12), ignored, tally, batch_bytes_max=CAP, patience_s=0)
     assert (tally.position, tally.gap_offsets) == (12, 8)
     tally.cut_to(9)
     assert (tally.position, tally.gaps, tally.gap_offsets) == (9, [(0, 1), (2, 4), (5, 6), (7, 9)], 6)
     tally.cut_to(4)
     assert (tally.position, tally.gaps, tally.gap_offsets) == (4, [(0, 1), (2, 4)], 3)
+
+
+def test_nothing_counts_from_where_the_taker_stops() -> None:
+    log = [make_batch([0, 1, 2]), make_batch([4, 6, 9], base=3, next_offset=12)]
+    tally = Tally(0)
+    taken: list[int] = []
+
+    def take(records: list[Record]) -> None:
+        for record in records:
+            if record[0] == 9:
+                raise StopBefore(9)
+            taken.append(record[0])
+
+    with pytest.raises(StopBefore):
+        read_range(serve(log), OffsetRange(TP, 0, 12), take, tally, batch_bytes_max=CAP, patience_s=0)
+    assert taken == [0, 1, 2, 4, 6]
+    assert (tally.position, tally.gaps, tally.gap_offsets) == (9, [(3, 4), (5, 6), (7, 9)], 4)
 
 
 def test_gaps_are_all_counted_and_the_first_thousand_listed() -> None:

@@ -16,7 +16,8 @@ from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.work_unit import FileKind, FileRange, StagedFile
 from headrace.loader.write import task_files as write
 from headrace.loader.write.container import ContainerFormat
-from headrace.loader.write.task_files import RangeRows, TaskFiles
+from headrace.loader.write.range_rows import RangeRows
+from headrace.loader.write.task_files import TaskFiles
 
 SCHEMA = json.dumps(
     {"type": "record", "name": "R", "fields": [{"name": "offset", "type": "long"}, {"name": "pad", "type": "bytes"}]}

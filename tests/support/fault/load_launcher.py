@@ -12,6 +12,7 @@ sys.path.insert(0, str(HERE))
 
 from stop_points import wrap  # noqa: E402
 
+import headrace.loader.check.doubts  # noqa: E402
 import headrace.loader.decide.cleaning  # noqa: E402
 import headrace.loader.decide.decision_log  # noqa: E402
 import headrace.loader.decide.storage  # noqa: E402
@@ -44,7 +45,7 @@ def add_points() -> None:
     wrap(headrace.loader.run, "discover", "plan:discover")
     wrap(headrace.loader.run, "make_plan", "plan:schemas")
     wrap(headrace.pipeline.load.SparkEdge, "run_units", "read:job")
-    wrap(headrace.loader.run, "force_to_disk", "write:check")
+    wrap(headrace.loader.check.doubts, "force_to_disk", "write:check")
     wrap(headrace.loader.run, "settle", "decide:settle")
     wrap(os, "link", "decide:link", is_slot)
     wrap(headrace.loader.decide.decision_log.DecisionLog, "_leave_hint", "decide:hint")

@@ -1,0 +1,201 @@
+"""The loop over the messages of one range: whatever is done for every one of them is done here.
+
+Records come in lists from the reader; each message's body becomes a row by its writer's projection, and the row goes
+to `add` before the next message is looked at, so that a prefix that was taken is whole. Messages are counted twice
+for the audit: as tier `broker` as they come out of the log, and as tier `loader` where a row for them is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.audit.count import FINGERPRINT_MASK, message_hash
+from headrace.audit.window import WINDOW_MS, window_start
+from headrace.avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
+from headrace.kafka_wire.record_batch import NO_HEADERS, Record
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.native import BadBody, UnreadableValue
+from headrace.loader.project.kafka_column import TIME_MS_MAX, Suffix
+from headrace.loader.project.quarantine import BadMessage, QuarantineCode, encode_row
+from headrace.loader.project.topic_projection import (
+    ABSURD_TIME,
+    NULL_TIME,
+    RECORD_TIME,
+    TopicProjection,
+    UnknownSchema,
+    WriterProjection,
+    framed,
+)
+from headrace.loader.read.range_reader import StopBefore, Tally
+from headrace.loader.work_unit import AuditCount, FileKind
+
+ID_HEADER = VALUE_HEADER.encode()
+
+BROKER, WRITTEN, QUARANTINED = 0, 3, 6
+"""Where a window's nine numbers hold count, bytes and fingerprint of each kind."""
+AUDIT_KINDS = ((BROKER, "broker", ""), (WRITTEN, "loader", "written"), (QUARANTINED, "loader", "quarantined"))
+
+AddRow = Callable[[FileKind, str, int, bytes], None]
+"""Takes kind, bucket, offset and encoded row; offsets of one kind and bucket grow."""
+
+
+class StopBeforeUnknownSchema(StopBefore):
+    """The message at `offset` was written with a schema id that the plan does not know."""
+
+    def __init__(self, offset: int, schema_id: int) -> None:
+        super().__init__(offset)
+        self.schema_id = schema_id
+
+
+class RangeMessages:
+    """The messages of one range on their way from records to rows, and what they were.
+
+    Args:
+        add: takes each row.
+        bucket_of: the partition path of a time in milliseconds.
+        suffix: the encoder of the column that says where a row came from.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        projection: TopicProjection,
+        add: AddRow,
+        bucket_of: Callable[[int], str],
+        suffix: Suffix,
+    ) -> None:
+        self.written = self.tombstones = self.quarantined = 0
+        self.time_sources: dict[str, int] = {}
+        self._topic = topic_partition.topic
+        self._partition = topic_partition.partition
+        self._projection = projection
+        self._add = add
+        self._bucket_of = bucket_of
+        self._suffix = suffix
+        self._by_prefix: dict[bytes, WriterProjection] = {}
+        self._windows: dict[int, list[int]] = {}
+
+    def take(self, records: list[Record]) -> None:
+        """Makes a row of every message with a value; everything called for each of them is meant to be cheap.
+
+        Raises:
+            StopBeforeUnknownSchema: what comes before that message is done.
+        """
+        by_prefix, windows, sources = self._by_prefix, self._windows, self.time_sources
+        add, suffix, bucket_of = self._add, self._suffix, self._bucket_of
+        for offset, timestamp, key, value, headers in records:
+            if value is None:
+                self.tombstones += 1
+                continue
+            # A search for the header's name costs less than taking headers apart, which few messages need.
+            is_framed = headers is NO_HEADERS or ID_HEADER not in headers
+            writer = by_prefix.get(value[:PREFIX_BYTES]) if is_framed else None
+            body = value[PREFIX_BYTES:]
+            if writer is None:
+                writer, body = self._find_writer(offset, value, NO_HEADERS if is_framed else headers)
+            seen = writer.seen
+            seen.value = None
+            row = bad = None
+            if writer.project is None:
+                bad = writer.bad
+            else:
+                try:
+                    row = writer.project(body)
+                except BadBody as error:
+                    is_readable = not isinstance(error, UnreadableValue)
+                    code = QuarantineCode.MALFORMED if is_readable else QuarantineCode.UNREADABLE
+                    bad = BadMessage(code, str(error), writer.schema_id)
+            source = writer.time_source
+            if seen.value is None:
+                time_ms = timestamp
+                if source is not RECORD_TIME:
+                    source = NULL_TIME
+            else:
+                time_ms = seen.value if writer.to_ms is None else writer.to_ms(seen.value)
+            window = time_ms - time_ms % WINDOW_MS
+            counted = windows.get(window)
+            if counted is None:
+                counted = windows.setdefault(window_start(window), [0] * 9)
+            size = len(value) if key is None else len(key) + len(value)
+            fingerprint = message_hash(key, value)
+            counted[0] += 1
+            counted[1] += size
+            counted[2] += fingerprint
+            if row is not None:
+                if not 0 <= time_ms <= TIME_MS_MAX:
+                    time_ms = timestamp
+                    source = ABSURD_TIME if seen.value is not None else source
+                add(FileKind.DATA, bucket_of(time_ms), offset, row + suffix(offset, timestamp, key, headers))
+                self.written += 1
+                counted[3] += 1
+                counted[4] += size
+                counted[5] += fingerprint
+                sources[source] = sources.get(source, 0) + 1
+            else:
+                assert bad is not None
+                quarantined = encode_row(self._partition, offset, timestamp, key, value, headers, bad)
+                add(FileKind.QUARANTINE, bucket_of(timestamp), offset, quarantined)
+                self.quarantined += 1
+                counted[6] += 1
+                counted[7] += size
+                counted[8] += fingerprint
+
+    def _find_writer(self, offset: int, value: bytes, headers: bytes) -> tuple[WriterProjection, bytes]:
+        """The projection of a message whose prefix is met for the first time, or whose schema id is in a header."""
+        found = framed(value, headers)
+        if isinstance(found, BadMessage):
+            return WriterProjection.never(found), value
+        schema_id, body = found
+        try:
+            writer = self._projection.writer(schema_id)
+        except UnknownSchema as error:
+            raise StopBeforeUnknownSchema(offset, schema_id) from error
+        if headers is NO_HEADERS:
+            self._by_prefix[value[:PREFIX_BYTES]] = writer
+        return writer, body
+
+    def audit(self) -> tuple[AuditCount, ...]:
+        """By kind, then by window."""
+        topic, partition = self._topic, self._partition
+        return tuple(
+            AuditCount(tier, topic, partition, start, n[at], n[at + 1], n[at + 2] & FINGERPRINT_MASK, outcome)
+            for at, tier, outcome in AUDIT_KINDS
+            for start, n in sorted(self._windows.items())
+            if n[at]
+        )
+
+
+class Enough(Exception):
+    """Raised by `UnknownIds`: it has found as many as it may, or looked as far."""
+
+
+class UnknownIds:
+    """Collects, from the messages of a range, the schema ids that the plan does not know, in the order of the log.
+
+    Args:
+        first: the one that is known already.
+        tally: of the reading that it is given.
+        ids_max: enough to ask for together, few enough to travel.
+        bytes_max: how far ahead is looked; all of it is read again.
+    """
+
+    def __init__(self, first: int, projection: TopicProjection, tally: Tally, *, ids_max: int, bytes_max: int) -> None:
+        self._found = {first: None}
+        self._projection = projection
+        self._tally = tally
+        self._ids_max = ids_max
+        self._bytes_max = bytes_max
+
+    @property
+    def found(self) -> tuple[int, ...]:
+        return tuple(self._found)[: self._ids_max]
+
+    def take(self, records: list[Record]) -> None:
+        for _, _, _, value, headers in records:
+            if value is None:
+                continue
+            message = framed(value, headers)
+            if not isinstance(message, BadMessage) and not self._projection.knows(message[0]):
+                self._found[message[0]] = None
+        if len(self._found) >= self._ids_max or self._tally.bytes_read >= self._bytes_max:
+            raise Enough

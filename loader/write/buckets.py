@@ -1,0 +1,34 @@
+"""Which partition of its table a row is filed under."""
+
+from __future__ import annotations
+
+import time
+
+from headrace.loader.project.kafka_column import TIME_MS_MAX
+
+PERIOD_MS = {"hour": 3_600_000, "day": 86_400_000}
+"""By the setting `loader.partition_by`."""
+
+
+class Buckets:
+    """The partition path of a time in milliseconds, in UTC; a time that no day has is filed under 1970-01-01."""
+
+    def __init__(self, partition_by: str) -> None:
+        self._period_ms = PERIOD_MS[partition_by]
+        self._hourly = partition_by == "hour"
+        self._known: dict[int, str] = {}
+
+    def __call__(self, time_ms: int) -> str:
+        period = time_ms // self._period_ms
+        bucket = self._known.get(period)
+        if bucket is None:
+            bucket = self._known[period] = self._name(period)
+        return bucket
+
+    def _name(self, period: int) -> str:
+        start_ms = period * self._period_ms
+        if not 0 <= start_ms <= TIME_MS_MAX:
+            start_ms = 0
+        start = time.gmtime(start_ms // 1000)
+        day = f"dt={start.tm_year:04d}-{start.tm_mon:02d}-{start.tm_mday:02d}"
+        return f"{day}/hr={start.tm_hour:02d}" if self._hourly else day
