@@ -1,6 +1,7 @@
-"""The Kafka protocol as every room needs it; knows no topic's meaning and no room of ours.
+"""The Kafka protocol as every room needs it: connections, requests, record batches, codecs.
 
 `cluster` is a client of a whole cluster: it asks by `requests` over a `connection` to each broker. What brokers keep
 and clients send are record batches: `record_batch` takes them apart and builds them, `codecs` decompresses them.
-`primitives` reads and writes the protocol's own types, for the broker's hot requests. Any room may import it.
+`primitives` reads and writes the protocol's own types, for the broker's hot requests. Imported by `broker`, `loader`,
+`pipeline` and `headrace`.
 """

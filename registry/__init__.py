@@ -1,0 +1,6 @@
+"""The schema registry: the Confluent REST API for Avro, on SQL.
+
+A request comes in at `api.front`, is taken apart in `api`, decided in `service` and kept by `storage`; `client` is how
+the other rooms and applications reach a running one. Imported by `compat` (its checking), `loader`, `pipeline` and
+`headrace`.
+"""

@@ -1,29 +1,30 @@
 """What is configured, and where the running parts are: read once at the front door, passed down as values.
 
-`sections` has every setting with its default, and `load_settings`, which reads file, environment and flags;
-`addresses` finds registry, broker and metastore, also those of a running `headrace up`. Stands below every room that
-reads settings, so it imports none.
+`sections` has every setting with its default, `loading` reads file, environment and flags into them, and `addresses`
+finds registry, broker and metastore, also those of a running `headrace up`. Imported by `compat`, `registry`,
+`pipeline` and `headrace`.
 """
 
-from headrace.settings.sections import (
-    CHOICES,
+from headrace.settings.loading import (
     CONFIG_PATH_VARIABLE,
     ENVIRONMENT_PREFIX,
-    Address,
+    SettingsError,
+    known_keys,
+    load_settings,
+)
+from headrace.settings.sections import (
+    CHOICES,
     AuditSettings,
     BrokerSettings,
     CompatSettings,
-    Duration,
     HiveSettings,
     KafkaSettings,
     LoaderSettings,
     RegistrySettings,
     Settings,
-    SettingsError,
     SqlSettings,
-    known_keys,
-    load_settings,
 )
+from headrace.settings.values import Address, Duration
 
 __all__ = [
     "CHOICES",

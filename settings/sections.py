@@ -1,88 +1,19 @@
-"""The one place where configuration is read.
-
-`load_settings` folds defaults, a TOML file, the environment and flags into one frozen `Settings`, later ones
-winning. Rooms receive their section and never read the environment. Unknown keys are errors, so that a misspelt
-setting cannot be ignored in silence.
-
-Keys are written `<section>.<key>`; in the environment `HEADRACE__<SECTION>__<KEY>`. Two underscores, because
-Kubernetes fills the environment with single-underscore names of its own.
-"""
+"""Every setting, by section, with its default, unit and reason."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 import types
-import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ENVIRONMENT_PREFIX = "HEADRACE__"
-CONFIG_FILE_NAME = "headrace.toml"
-CONFIG_PATH_VARIABLE = "HEADRACE_CONFIG"
+from headrace.settings.values import Address, Duration
+
 SECRET_KEYS = frozenset({"database_url", "url", "client_token"})
 """Keys whose values may hold a password, besides those that say so in their name: never printed whole."""
-
-
-class SettingsError(Exception):
-    """A setting that cannot be used; the message names the key, where it was set and what was expected."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A host and a TCP port; port 0 asks the system for a free one."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Reads `host:port`, `:port` (loopback) or `[v6]:port`.
-
-        Raises:
-            ValueError: the text is none of these.
-        """
-        match = re.fullmatch(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]]*)):(?P<port>\d{1,5})", text.strip())
-        if match is None or int(match["port"]) > 65535:
-            raise ValueError("expected host:port with a port between 0 and 65535")
-        return cls(match["v6"] or match["host"] or "127.0.0.1", int(match["port"]))
-
-
-@dataclass(frozen=True, slots=True)
-class Duration:
-    """A span of time; written `10m`, `90s`, `500ms`, `2h` or `7d`."""
-
-    ms: int
-
-    _UNITS: typing.ClassVar[Mapping[str, int]] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-    def __str__(self) -> str:
-        for unit in ("d", "h", "m", "s"):
-            if self.ms and self.ms % self._UNITS[unit] == 0:
-                return f"{self.ms // self._UNITS[unit]}{unit}"
-        return f"{self.ms}ms"
-
-    @property
-    def seconds(self) -> float:
-        return self.ms / 1000
-
-    @classmethod
-    def parse(cls, text: str) -> Duration:
-        """Reads a number with one of the units ms, s, m, h, d.
-
-        Raises:
-            ValueError: the text is not such a duration.
-        """
-        match = re.fullmatch(r"(\d{1,12})\s*(ms|s|m|h|d)", text.strip())
-        if match is None:
-            raise ValueError("expected a whole number with a unit, such as 10m, 90s, 500ms, 2h or 7d")
-        return cls(int(match[1]) * cls._UNITS[match[2]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,50 +185,6 @@ AT_LEAST: Mapping[str, int] = {
 }
 
 
-def load_settings(
-    *,
-    flags: Mapping[str, str] | None = None,
-    config: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    working_dir: Path | None = None,
-    home: Path | None = None,
-) -> Settings:
-    """Returns the settings in force.
-
-    Args:
-        flags: dotted key to text, from the command line; they win over everything.
-        config: the file named by `--config`; it must exist. Without it the variable HEADRACE_CONFIG, then
-            `headrace.toml` in `working_dir`, then `~/.config/headrace/headrace.toml` are looked at.
-        environment: usually `os.environ`.
-        working_dir: usually the current folder.
-        home: usually the user's home folder.
-
-    Raises:
-        SettingsError: a file that cannot be read, an unknown key or a value that does not fit.
-    """
-    environment = environment or {}
-    layers: list[tuple[str, Mapping[str, Any]]] = []
-    path = _find_config(config, environment, working_dir or Path(), home)
-    if path is not None:
-        layers.append((str(path), _flatten(_read_toml(path))))
-    layers.append(
-        (
-            "the environment",
-            {
-                ".".join(name[len(ENVIRONMENT_PREFIX) :].lower().split("__")): value
-                for name, value in environment.items()
-                if name.startswith(ENVIRONMENT_PREFIX)
-            },
-        )
-    )
-    layers.append(("the command line", flags or {}))
-    merged: dict[str, tuple[str, Any]] = {}
-    for origin, values in layers:
-        for key, value in values.items():
-            merged[key] = (origin, value)
-    return _build(merged)
-
-
 def _masked(key: str, value: Any) -> str:
     if is_secret(key):
         return _without_passwords(str(value)) if "://" in str(value) else "***" if value else ""
@@ -315,150 +202,3 @@ def _without_passwords(urls: str) -> str:
     """URLs with what stands between user and host hidden, also where a password has an unescaped `@` or `/`."""
     parts = re.split(r",(?=\w+://)", urls)
     return ",".join(re.sub(r"//([^:/@]*):.*@", r"//\1:***@", part) for part in parts)
-
-
-def _find_config(
-    config: Path | None, environment: Mapping[str, str], working_dir: Path, home: Path | None
-) -> Path | None:
-    named = config or (Path(environment[CONFIG_PATH_VARIABLE]) if environment.get(CONFIG_PATH_VARIABLE) else None)
-    if named is not None:
-        return named
-    candidates = [working_dir / CONFIG_FILE_NAME]
-    if home is not None:
-        candidates.append(home / ".config" / "headrace" / CONFIG_FILE_NAME)
-    return next((path for path in candidates if path.is_file()), None)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}") from error
-
-
-def _flatten(document: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in document.items():
-        if isinstance(value, Mapping):
-            if key == "spark":
-                flat.update({f"spark.{name}": item for name, item in _flatten_names(value).items()})
-            else:
-                flat.update({f"{key}.{name}": item for name, item in value.items()})
-        else:
-            flat[key] = value
-    return flat
-
-
-def _flatten_names(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Spark's own property names have dots, which TOML reads as nested tables."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat.update(_flatten_names(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-_SECTIONS: Mapping[str, type] = {
-    "registry": RegistrySettings,
-    "broker": BrokerSettings,
-    "kafka": KafkaSettings,
-    "loader": LoaderSettings,
-    "hive": HiveSettings,
-    "sql": SqlSettings,
-    "audit": AuditSettings,
-    "compat": CompatSettings,
-}
-
-
-def _build(merged: Mapping[str, tuple[str, Any]]) -> Settings:
-    chosen: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
-    spark: dict[str, str] = {"master": "local[*]"}
-    data_dir = Settings().data_dir
-    for key, (origin, value) in merged.items():
-        section, _, name = key.partition(".")
-        if key == "data_dir":
-            data_dir = Path(_text(key, origin, value)).expanduser()
-        elif section == "spark" and name:
-            spark[name] = _spark_text(value)
-        elif section in _SECTIONS and name in _field_types(_SECTIONS[section]):
-            chosen[section][name] = _convert(key, origin, value, _field_types(_SECTIONS[section])[name])
-        else:
-            raise SettingsError(f"unknown setting {key!r} in {origin}; known settings: {', '.join(known_keys())}")
-    sections = {name: cls(**chosen[name]) for name, cls in _SECTIONS.items()}
-    return Settings(data_dir=data_dir, spark=types.MappingProxyType(spark), **sections)
-
-
-def known_keys() -> Sequence[str]:
-    """Every key that a file may set, except those of `spark`, which are Spark's own."""
-    return ["data_dir", *(f"{name}.{key}" for name, cls in _SECTIONS.items() for key in _field_types(cls)), "spark.*"]
-
-
-def _field_types(cls: type) -> Mapping[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _spark_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _text(key: str, origin: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise SettingsError(f"{key} in {origin}: expected text, found {value!r}")
-    return value
-
-
-def _convert(key: str, origin: str, value: Any, wanted: Any) -> Any:
-    try:
-        result = _converted(value, wanted)
-    except ValueError as error:
-        shown = "***" if is_secret(key) else repr(value)
-        raise SettingsError(f"{key} in {origin}: {error}, found {shown}") from error
-    if key in CHOICES and str(result) not in CHOICES[key]:
-        raise SettingsError(f"{key} in {origin}: expected one of {', '.join(CHOICES[key])}, found {value!r}")
-    if key in AT_LEAST and result < AT_LEAST[key]:
-        raise SettingsError(f"{key} in {origin}: expected at least {AT_LEAST[key]}, found {value!r}")
-    if key == "loader.quarantine_share_max" and not 0.0 <= result <= 1.0:
-        raise SettingsError(f"{key} in {origin}: expected a share between 0 and 1, found {value!r}")
-    return result
-
-
-def _converted(value: Any, wanted: Any) -> Any:
-    if wanted == Address | None:
-        return None if value in ("", "off") else _converted(value, Address)
-    if wanted in (Address, Duration):
-        if not isinstance(value, str):
-            raise ValueError("expected text")
-        return wanted.parse(value)
-    if wanted is int:
-        if isinstance(value, bool) or not re.fullmatch(r"-?\d{1,18}", str(value)):
-            raise ValueError("expected a whole number")
-        return int(value)
-    if wanted is float:
-        if isinstance(value, bool):
-            raise ValueError("expected a number")
-        return float(value)
-    if wanted == tuple[str, ...]:
-        items = value.split(",") if isinstance(value, str) else value
-        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise ValueError("expected a list of texts")
-        return tuple(item.strip() for item in items if item.strip())
-    if wanted is bool:
-        if str(value).lower() not in ("true", "false"):
-            raise ValueError("expected true or false")
-        return str(value).lower() == "true"
-    if wanted == Mapping[str, str]:
-        if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in value.values()):
-            raise ValueError("expected a table of texts")
-        return dict(value)
-    if wanted == tuple[Mapping[str, Any], ...]:
-        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-            raise ValueError("expected tables")
-        return tuple(value)
-    if not isinstance(value, str):
-        raise ValueError("expected text")
-    return value

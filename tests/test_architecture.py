@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -151,9 +152,9 @@ def allowed(table: dict[str, tuple[str, ...]], module: str) -> tuple[str, ...]:
 
 
 def floor_of(module: str) -> int:
-    """The floor of the smallest place that the module is in."""
-    places = [(len(place), floor) for floor, row in enumerate(FLOORS) for place in row if is_below(module, place)]
-    return max(places)[1]
+    """The number of the floor that the module's place is on."""
+    place = place_of(module)
+    return next(number for number, row in enumerate(FLOORS) if place in row)
 
 
 @pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
@@ -186,6 +187,45 @@ def test_no_row_allows_what_nobody_does() -> None:
             names = {name for module in found if is_below(module, place) for name in names_of(module)}
             idle = [prefix for prefix in row if not any(is_below(name, prefix) for name in names)]
             assert not idle, f"nothing in {place} imports {', '.join(idle)}"
+
+
+def place_of(module: str) -> str:
+    """The smallest place on the floors that the module is in."""
+    return max((place for row in FLOORS for place in row if is_below(module, place)), key=len)
+
+
+def arrows() -> dict[str, set[str]]:
+    """Which place imports which others."""
+    found: dict[str, set[str]] = {place: set() for row in FLOORS for place in row}
+    for module, path in modules():
+        found[place_of(module)] |= {place_of(name) for name in first_party(imported_names(path))}
+    return {place: places - {place} for place, places in found.items()}
+
+
+def drawn() -> str:
+    """The floors from the top down, with an arrow from each place to those that it imports."""
+    found = arrows()
+    lines = []
+    for row in reversed(FLOORS):
+        lines += [f"{place:16} → {' '.join(sorted(found[place])) or 'no room'}" for place in row]
+        lines.append("─" * 100)
+    return "\n".join(lines[:-1])
+
+
+def test_contributing_shows_the_rooms_as_they_are() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert drawn() in page, f"the map in CONTRIBUTING.md should be:\n{drawn()}"
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if room != "headrace"])
+def test_every_room_says_who_imports_it(room: str) -> None:
+    tree = ast.parse((ROOT / room / "__init__.py").read_text(encoding="utf-8"))
+    said = re.search(r"Imported by (.*)\.$", " ".join((ast.get_docstring(tree) or "").split()))
+    assert said is not None, f"{room}/__init__.py does not end with who imports it"
+    importers = {
+        place.partition(".")[0] for place, places in arrows().items() for name in places if is_below(name, room)
+    }
+    assert set(re.findall(r"`(\w+)`", said[1])) == importers - {room}
 
 
 def test_every_folder_with_modules_is_a_room() -> None:

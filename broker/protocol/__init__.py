@@ -1,0 +1,1 @@
+"""Which versions of which requests this broker serves, how frames begin, and the two hot requests read by hand."""

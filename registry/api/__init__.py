@@ -1,0 +1,1 @@
+"""HTTP: `front` answers what is kept and hands the rest to the Flask application that `app` makes."""

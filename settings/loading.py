@@ -1,0 +1,234 @@
+"""The one place where configuration is read.
+
+`load_settings` folds defaults, a TOML file, the environment and flags into one frozen `Settings`, later ones
+winning. Rooms receive their section and never read the environment. Unknown keys are errors, so that a misspelt
+setting cannot be ignored in silence.
+
+Keys are written `<section>.<key>`; in the environment `HEADRACE__<SECTION>__<KEY>`. Two underscores, because
+Kubernetes fills the environment with single-underscore names of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.settings.sections import (
+    AT_LEAST,
+    CHOICES,
+    AuditSettings,
+    BrokerSettings,
+    CompatSettings,
+    HiveSettings,
+    KafkaSettings,
+    LoaderSettings,
+    RegistrySettings,
+    Settings,
+    SqlSettings,
+    is_secret,
+)
+from headrace.settings.values import Address, Duration
+
+ENVIRONMENT_PREFIX = "HEADRACE__"
+CONFIG_FILE_NAME = "headrace.toml"
+CONFIG_PATH_VARIABLE = "HEADRACE_CONFIG"
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used; the message names the key, where it was set and what was expected."""
+
+
+def load_settings(
+    *,
+    flags: Mapping[str, str] | None = None,
+    config: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    working_dir: Path | None = None,
+    home: Path | None = None,
+) -> Settings:
+    """Returns the settings in force.
+
+    Args:
+        flags: dotted key to text, from the command line; they win over everything.
+        config: the file named by `--config`; it must exist. Without it the variable HEADRACE_CONFIG, then
+            `headrace.toml` in `working_dir`, then `~/.config/headrace/headrace.toml` are looked at.
+        environment: usually `os.environ`.
+        working_dir: usually the current folder.
+        home: usually the user's home folder.
+
+    Raises:
+        SettingsError: a file that cannot be read, an unknown key or a value that does not fit.
+    """
+    environment = environment or {}
+    layers: list[tuple[str, Mapping[str, Any]]] = []
+    path = _find_config(config, environment, working_dir or Path(), home)
+    if path is not None:
+        layers.append((str(path), _flatten(_read_toml(path))))
+    layers.append(
+        (
+            "the environment",
+            {
+                ".".join(name[len(ENVIRONMENT_PREFIX) :].lower().split("__")): value
+                for name, value in environment.items()
+                if name.startswith(ENVIRONMENT_PREFIX)
+            },
+        )
+    )
+    layers.append(("the command line", flags or {}))
+    merged: dict[str, tuple[str, Any]] = {}
+    for origin, values in layers:
+        for key, value in values.items():
+            merged[key] = (origin, value)
+    return _build(merged)
+
+
+def _find_config(
+    config: Path | None, environment: Mapping[str, str], working_dir: Path, home: Path | None
+) -> Path | None:
+    named = config or (Path(environment[CONFIG_PATH_VARIABLE]) if environment.get(CONFIG_PATH_VARIABLE) else None)
+    if named is not None:
+        return named
+    candidates = [working_dir / CONFIG_FILE_NAME]
+    if home is not None:
+        candidates.append(home / ".config" / "headrace" / CONFIG_FILE_NAME)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+
+
+def _flatten(document: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            if key == "spark":
+                flat.update({f"spark.{name}": item for name, item in _flatten_names(value).items()})
+            else:
+                flat.update({f"{key}.{name}": item for name, item in value.items()})
+        else:
+            flat[key] = value
+    return flat
+
+
+def _flatten_names(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Spark's own property names have dots, which TOML reads as nested tables."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten_names(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+_SECTIONS: Mapping[str, type] = {
+    "registry": RegistrySettings,
+    "broker": BrokerSettings,
+    "kafka": KafkaSettings,
+    "loader": LoaderSettings,
+    "hive": HiveSettings,
+    "sql": SqlSettings,
+    "audit": AuditSettings,
+    "compat": CompatSettings,
+}
+
+
+def _build(merged: Mapping[str, tuple[str, Any]]) -> Settings:
+    chosen: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
+    spark: dict[str, str] = {"master": "local[*]"}
+    data_dir = Settings().data_dir
+    for key, (origin, value) in merged.items():
+        section, _, name = key.partition(".")
+        if key == "data_dir":
+            data_dir = Path(_text(key, origin, value)).expanduser()
+        elif section == "spark" and name:
+            spark[name] = _spark_text(value)
+        elif section in _SECTIONS and name in _field_types(_SECTIONS[section]):
+            chosen[section][name] = _convert(key, origin, value, _field_types(_SECTIONS[section])[name])
+        else:
+            raise SettingsError(f"unknown setting {key!r} in {origin}; known settings: {', '.join(known_keys())}")
+    sections = {name: cls(**chosen[name]) for name, cls in _SECTIONS.items()}
+    return Settings(data_dir=data_dir, spark=types.MappingProxyType(spark), **sections)
+
+
+def known_keys() -> Sequence[str]:
+    """Every key that a file may set, except those of `spark`, which are Spark's own."""
+    return ["data_dir", *(f"{name}.{key}" for name, cls in _SECTIONS.items() for key in _field_types(cls)), "spark.*"]
+
+
+def _field_types(cls: type) -> Mapping[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _spark_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _text(key: str, origin: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise SettingsError(f"{key} in {origin}: expected text, found {value!r}")
+    return value
+
+
+def _convert(key: str, origin: str, value: Any, wanted: Any) -> Any:
+    try:
+        result = _converted(value, wanted)
+    except ValueError as error:
+        shown = "***" if is_secret(key) else repr(value)
+        raise SettingsError(f"{key} in {origin}: {error}, found {shown}") from error
+    if key in CHOICES and str(result) not in CHOICES[key]:
+        raise SettingsError(f"{key} in {origin}: expected one of {', '.join(CHOICES[key])}, found {value!r}")
+    if key in AT_LEAST and result < AT_LEAST[key]:
+        raise SettingsError(f"{key} in {origin}: expected at least {AT_LEAST[key]}, found {value!r}")
+    if key == "loader.quarantine_share_max" and not 0.0 <= result <= 1.0:
+        raise SettingsError(f"{key} in {origin}: expected a share between 0 and 1, found {value!r}")
+    return result
+
+
+def _converted(value: Any, wanted: Any) -> Any:
+    if wanted == Address | None:
+        return None if value in ("", "off") else _converted(value, Address)
+    if wanted in (Address, Duration):
+        if not isinstance(value, str):
+            raise ValueError("expected text")
+        return wanted.parse(value)
+    if wanted is int:
+        if isinstance(value, bool) or not re.fullmatch(r"-?\d{1,18}", str(value)):
+            raise ValueError("expected a whole number")
+        return int(value)
+    if wanted is float:
+        if isinstance(value, bool):
+            raise ValueError("expected a number")
+        return float(value)
+    if wanted == tuple[str, ...]:
+        items = value.split(",") if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise ValueError("expected a list of texts")
+        return tuple(item.strip() for item in items if item.strip())
+    if wanted is bool:
+        if str(value).lower() not in ("true", "false"):
+            raise ValueError("expected true or false")
+        return str(value).lower() == "true"
+    if wanted == Mapping[str, str]:
+        if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in value.values()):
+            raise ValueError("expected a table of texts")
+        return dict(value)
+    if wanted == tuple[Mapping[str, Any], ...]:
+        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+            raise ValueError("expected tables")
+        return tuple(value)
+    if not isinstance(value, str):
+        raise ValueError("expected text")
+    return value
