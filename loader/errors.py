@@ -6,6 +6,7 @@ LoaderError
 │   └── NoHardLinks             it cannot do put-if-absent
 ├── DecisionLogError            what has been decided cannot be read
 │   ├── BadDecision             a slot whose checksum or content is wrong
+│   ├── LogReplaced             another log stands where the one was that was read before
 │   └── UnsupportedFormat       written by a newer release
 ├── PublishedFileLost           a decided file is neither in staging nor where it belongs
 └── PoolFailed                  the tasks could not be run
@@ -55,14 +56,19 @@ class BadDecision(DecisionLogError):
         self.reason = reason
 
 
-class UnsupportedFormat(DecisionLogError):
-    def __init__(self, path: str, needed: int, supported: int) -> None:
-        super().__init__(
-            f"{path} asks for format {needed} or newer and this release knows {supported}; use a newer headrace"
-        )
+class LogReplaced(DecisionLogError):
+    """The log is not the one that was read before: somebody put another copy in its place."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"the decision {path} is not the one that was read before: the log was replaced; load again")
         self.path = path
-        self.needed = needed
-        self.supported = supported
+
+
+class UnsupportedFormat(DecisionLogError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} was written by a newer release: {reason}; use a newer headrace")
+        self.path = path
+        self.reason = reason
 
 
 class PublishedFileLost(LoaderError):

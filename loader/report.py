@@ -84,6 +84,10 @@ def with_offer(
         if decided.asked_ids
     ]
     notes += [
+        f"{topic}: another load was faster ({conflict}); what this one read of it is thrown away"
+        for topic, conflict in sorted(offered.refused.items())
+    ]
+    notes += [
         f"{topic}: the new topic's offsets begin again, so (partition, offset) may come twice in {decided.table}; "
         f"its rows are in files from {GENERATION}-{decision.slot}- on"
         for topic, decided in sorted(decision.topics.items())

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from headrace.loader.check.doubts import drop_doubtful
 from headrace.loader.check.offer import propose
 from headrace.loader.check.settle import settle
-from headrace.loader.decide.cleaning import clean
+from headrace.loader.decide.cleaning import clean, published_works
 from headrace.loader.decide.decision_log import DecisionLog, Offered, staging_path
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.plan.discover import Cluster, discover
@@ -123,9 +123,13 @@ def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunR
     logger.info("phase_started phase=check work_id=%s", plan.work_id)
     settled = settle({topic: work.ranges for topic, work in plan.works.items()}, reading.units, reading.results)
     settled = drop_doubtful(plan, settled, ports.cluster, ports.log.storage, settings.quarantine_share_max)
-    offer = propose(plan, settled, reading.registered_ids, ports.now_ms(), settings.plan.build)
+    offer = propose(
+        plan, settled, reading.registered_ids, published_works(ports.log), ports.now_ms(), settings.plan.build
+    )
     logger.info("phase_started phase=decide work_id=%s topics=%d", plan.work_id, len(offer.topics))
     offered = ports.log.offer(offer) if offer.topics else None
+    if offered is None:
+        ports.log.storage.remove_tree(staging_path(plan.work_id))  # no offer will ever name what is in it
     _log_offered(plan.work_id, offered)
     report = dataclasses.replace(
         report,

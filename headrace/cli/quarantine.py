@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if args.topic is not None and args.topic not in state.topics:
         known = ", ".join(sorted(state.topics)) or "none yet"
         raise CommandError(f"nothing of topic {args.topic} has been loaded; loaded topics: {known}")
-    files = decided_files(state, log.storage.root.parent, args.topic)
+    files = decided_files(log, log.storage.root.parent, args.topic)
     total = sum(file.records for file in files)
     rows = list(itertools.islice(_rows(files), args.limit))
     if args.format == "json":

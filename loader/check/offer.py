@@ -13,10 +13,16 @@ def propose(
     plan: LoadPlan,
     settled: Mapping[str, SettledTopic],
     registered_ids: Mapping[str, frozenset[int]],
+    published: frozenset[str],
     now_ms: int,
     build: str,
 ) -> Decision:
-    """The offer: only what changed."""
+    """The offer: only what changed.
+
+    Args:
+        registered_ids: by topic, ids that the plan did not know and the registry has.
+        published: decided work that has nothing left in staging.
+    """
     topics = {}
     for topic, work in plan.works.items():
         decided = _topic_decision(
@@ -24,7 +30,7 @@ def propose(
         )
         if decided is not None:
             topics[topic] = decided
-    return Decision(0, DecisionKind.LOAD, plan.work_id, now_ms, build, topics, frozenset())
+    return Decision(0, DecisionKind.LOAD, plan.work_id, now_ms, build, topics, frozenset(), published)
 
 
 def _topic_decision(work: TopicWork, one: SettledTopic, asked_ids: frozenset[int]) -> TopicDecision | None:

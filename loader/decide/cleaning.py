@@ -57,6 +57,15 @@ def clean(log: DecisionLog, *, work_id: str, build: str, now_ms: int, age_ms: in
     return Cleaned(removable)
 
 
+def published_works(log: DecisionLog) -> frozenset[str]:
+    """Decided work that has nothing left in staging, for the next decision to say so.
+
+    Staging is looked at after the state was read: what is decided has been staged before.
+    """
+    works = log.read_state().works
+    return works - frozenset(log.storage.children(STAGING_FOLDER))
+
+
 def _is_older(storage: LocalStorage, path: str, now_ms: int, age_ms: int) -> bool:
     modified = storage.modified_at_ms(path)
     return modified is not None and now_ms - modified > age_ms

@@ -35,20 +35,32 @@ class Conflict:
 
 
 def find_conflict(state: LoaderState, decision: Decision) -> Conflict | None:
-    """The first reason why this decision cannot follow this state, or None. Pure."""
+    """The first reason why this decision, as a whole, cannot follow this state, or None. Pure."""
+    return work_conflict(state, decision) or next(iter(topic_conflicts(state, decision).values()), None)
+
+
+def work_conflict(state: LoaderState, decision: Decision) -> Conflict | None:
+    """Why nothing of the work can be decided, or None."""
     if decision.work_id in state.voided:
         return Conflict(ConflictRule.WORK_VOIDED, decision.work_id)
     decided = sorted(decision.voided & state.works)
     if decided:
         return Conflict(ConflictRule.WORK_DECIDED, ", ".join(decided))
+    return None
+
+
+def topic_conflicts(state: LoaderState, decision: Decision) -> dict[str, Conflict]:
+    """The topics that cannot be decided, each with the first reason; the others can, without them."""
+    found = {}
     owner_of_table = {known.table: topic for topic, known in state.topics.items()}
     for topic, wanted in decision.topics.items():
         owner = owner_of_table.setdefault(wanted.table, topic)
+        conflict = next(_topic_conflicts(topic, state.topics.get(topic), wanted), None)
         if owner != topic:
-            return Conflict(ConflictRule.TABLE_TAKEN, f"{wanted.table} of {topic} belongs to {owner}")
-        for conflict in _topic_conflicts(topic, state.topics.get(topic), wanted):
-            return conflict
-    return None
+            conflict = Conflict(ConflictRule.TABLE_TAKEN, f"{wanted.table} of {topic} belongs to {owner}")
+        if conflict is not None:
+            found[topic] = conflict
+    return found
 
 
 def _topic_conflicts(topic: str, known: TopicState | None, wanted: TopicDecision) -> Iterator[Conflict]:

@@ -111,7 +111,9 @@ class TopicDecision:
     `topic_id_before` and `revision_before` are what the plan found in the log (None and 0 for a topic that was not
     there); the files were written under them. `load_schema` is set when it changes; a new topic always has it.
     `table`, `folder` and `partition_by` repeat what was chosen when the topic was first decided. `asked_ids` are
-    registered schema ids met for the first time that the plan did not know.
+    registered schema ids met for the first time that the plan did not know. `slot_before` is the newest earlier slot
+    that speaks of the topic and `quarantine_slot_before` the newest that has quarantine files of it, 0 for none, so
+    that a topic's decisions are found without reading the others'; None where format 1 does not tell.
     """
 
     topic_id: str
@@ -126,11 +128,18 @@ class TopicDecision:
     audit: tuple[CountSeries, ...]
     time_sources: Mapping[str, int]
     asked_ids: frozenset[int]
+    slot_before: int | None = None
+    quarantine_slot_before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`slot` is 0 while it is only an offer. `voided` names work that may never be decided (kind clean)."""
+    """`slot` is 0 while it is only an offer. `voided` names work that may never be decided (kind clean).
+
+    `published` names decided work that has nothing left in staging, so that nobody needs to remember it. `previous` is
+    the checksum of the decision in the slot before, "" in slot 1 and in format 1: decisions are a chain, and one that
+    stands after another than it was made for is noticed.
+    """
 
     slot: int
     kind: DecisionKind
@@ -139,8 +148,10 @@ class Decision:
     build: str
     topics: Mapping[str, TopicDecision]
     voided: frozenset[str]
+    published: frozenset[str] = frozenset()
+    previous: str = ""
 
-    def at(self, slot: int) -> Decision:
+    def at(self, slot: int, previous: str = "") -> Decision:
         """This offer as the decision of a slot, with the final names of its files."""
         topics = {
             topic: dataclasses.replace(
@@ -151,4 +162,4 @@ class Decision:
             )
             for topic, decided in self.topics.items()
         }
-        return dataclasses.replace(self, slot=slot, topics=topics)
+        return dataclasses.replace(self, slot=slot, topics=topics, previous=previous)

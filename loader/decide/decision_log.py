@@ -12,32 +12,36 @@
 
 Invariants: slots have no holes, since an offer goes only to the slot after one that was read; a slot that exists
 is whole; what a slot says never changes. So the newest slot is found by probing whether names exist, and no folder
-is ever listed to learn what was decided.
+is ever listed to learn what was decided. Decisions are a chain, each naming the checksum of the one before, and a
+checkpoint names its slot's: an older copy of the log that was put back, or files of two logs, are noticed.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from headrace.loader.decide.conflict import Conflict, find_conflict
-from headrace.loader.decide.decision import Decision
-from headrace.loader.decide.json_values import canonical, checksummed, from_checksummed, from_json, to_json
-from headrace.loader.decide.state import EMPTY, LoaderState, fold
+from headrace.loader.decide.conflict import Conflict, find_conflict, topic_conflicts, work_conflict
+from headrace.loader.decide.decision import Decision, TopicDecision
+from headrace.loader.decide.document import FORMAT, Document, FieldNotKnown, read_document, said_sha256, write_document
+from headrace.loader.decide.json_values import canonical, from_json, to_json
+from headrace.loader.decide.state import EMPTY, LoaderState, TopicState, fold, has_quarantine, place
 from headrace.loader.decide.storage import LocalStorage
-from headrace.loader.errors import BadDecision, StorageError, UnsupportedFormat
+from headrace.loader.errors import BadDecision, LogReplaced, StorageError, UnsupportedFormat
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
 CHECKPOINT_EVERY = 100  # slots; folding that many decisions at start takes well under a second
+CHECKPOINTS_KEPT = 2  # the newest may be damaged; older ones can be made again
 PUT_ATTEMPTS_MAX = 3  # on one slot, when the storage refuses the put and then shows no file there
 
 FORMAT_PATH = "format.json"
 HEAD_PATH = "head.json"
 STAGING_FOLDER = "staging"
+CHECKPOINT_FOLDER = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +55,15 @@ class LogFormat:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The answer to an offer: the decision as it stands in the log, or the conflict that refused it.
+    """The answer to an offer: the decision as it stands in the log, or the conflict that refused all of it.
 
-    `state` is the newest state read, with the decision in it.
+    `state` is the newest state read, with the decision in it. `refused` are the topics that were left out, with why.
     """
 
     state: LoaderState
     decision: Decision | None
     conflict: Conflict | None
+    refused: Mapping[str, Conflict] = field(default_factory=dict)
 
 
 def slot_path(slot: int) -> str:
@@ -66,7 +71,7 @@ def slot_path(slot: int) -> str:
 
 
 def checkpoint_path(slot: int) -> str:
-    return f"checkpoint/{slot:09d}.json"
+    return f"{CHECKPOINT_FOLDER}/{slot:09d}.json"
 
 
 def staging_path(work_id: str) -> str:
@@ -89,16 +94,19 @@ class DecisionLog:
         self.storage.prepare()
         if self.storage.read(FORMAT_PATH) is None:
             self.storage.put_if_absent(FORMAT_PATH, canonical(to_json(LogFormat())) + b"\n")
-        self.check_format(writing=True)
+        if self.check_format(writing=True).format < FORMAT:
+            # Before anything of this format is written, so that an older release says what it lacks.
+            self.storage.replace(FORMAT_PATH, canonical(to_json(LogFormat())) + b"\n")
 
-    def check_format(self, *, writing: bool) -> None:
-        """
+    def check_format(self, *, writing: bool) -> LogFormat:
+        """The format of the log, that of this release where there is no log yet.
+
         Raises:
             UnsupportedFormat: a newer release is needed. BadDecision: the file cannot be read.
         """
         content = self.storage.read(FORMAT_PATH)
         if content is None:
-            return
+            return LogFormat()
         path = str(self.storage.path(FORMAT_PATH))
         try:
             found = from_json(json.loads(content), LogFormat)
@@ -106,7 +114,8 @@ class DecisionLog:
             raise BadDecision(path, str(error)) from error
         needed = found.write_min if writing else found.read_min
         if needed > FORMAT:
-            raise UnsupportedFormat(path, needed, FORMAT)
+            raise UnsupportedFormat(path, f"it asks for format {needed} and this release knows {FORMAT}")
+        return found
 
     def head(self) -> int:
         """The newest slot, 0 when nothing has been decided."""
@@ -127,7 +136,16 @@ class DecisionLog:
     def decision(self, slot: int) -> Decision:
         """
         Raises:
-            BadDecision: the slot is missing, cut, changed or not what this release writes.
+            BadDecision, UnsupportedFormat: see `document`.
+        """
+        return self.document(slot).value
+
+    def document(self, slot: int) -> Document[Decision]:
+        """The decision of a slot with its checksum.
+
+        Raises:
+            BadDecision: the slot is missing, cut or changed.
+            UnsupportedFormat: only a newer release can read it.
         """
         path = slot_path(slot)
         content = self.storage.read(path)
@@ -135,26 +153,67 @@ class DecisionLog:
             raise BadDecision(str(self.storage.path(path)), "the file is missing")
         return self._parse(slot, content)
 
-    def decisions(self, after: int, upto: int) -> Iterator[Decision]:
-        """The decisions of the slots (after, upto], oldest first."""
-        for slot in range(after + 1, upto + 1):
-            yield self.decision(slot)
+    def decisions_of(self, topic: str, known: TopicState, since: int) -> list[Decision]:
+        """The decisions of the slots after `since` that speak of a topic, oldest first, without reading others.
+
+        Args:
+            known: the topic as of the newest slot.
+        """
+        return self._chain(known.slot, since, topic, lambda decided: decided.slot_before, lambda decided: True)
+
+    def quarantines_of(self, topic: str, known: TopicState) -> list[Decision]:
+        """Those that have quarantine files of a topic, oldest first."""
+        return self._chain(
+            known.quarantine_slot, 0, topic, lambda decided: decided.quarantine_slot_before, has_quarantine
+        )
+
+    def _chain(
+        self,
+        slot: int,
+        since: int,
+        topic: str,
+        before: Callable[[TopicDecision], int | None],
+        is_wanted: Callable[[TopicDecision], bool],
+    ) -> list[Decision]:
+        found = []
+        while slot > since:
+            decision = self.decision(slot)
+            decided = decision.topics.get(topic)
+            if decided is not None and is_wanted(decided):
+                found.append(decision)
+            link = before(decided) if decided is not None else None
+            slot = slot - 1 if link is None else link  # what format 1 does not tell is looked for one by one
+        return found[::-1]
 
     def read_state(self) -> LoaderState:
         """The state as of the newest slot. Leaves the checkpoints that are due behind.
 
         Raises:
-            BadDecision: see `decision`.
+            BadDecision, UnsupportedFormat: see `document`.
+            LogReplaced: another log stands there now.
         """
+        self._check_timeline()
         head = self.head()
         if self._state.slot == 0:
             self._state = self._newest_checkpoint(head)
         while self._state.slot < head:
-            self._advance(self.decision(self._state.slot + 1))
+            self._advance(self.document(self._state.slot + 1))
         return self._state
 
+    def _check_timeline(self) -> None:
+        """What was read before must still be there: a copy of the log that was put back may be shorter, or go on
+        differently."""
+        slot = self._state.slot
+        if slot and self.sha256(slot) != self._state.sha256:
+            raise LogReplaced(str(self.storage.path(slot_path(slot))))
+
+    def sha256(self, slot: int) -> str:
+        """The checksum that the decision of a slot says it has, "" for none: enough to tell two logs apart."""
+        content = self.storage.read(slot_path(slot)) if slot else None
+        return said_sha256(content) if content is not None else ""
+
     def offer(self, proposal: Decision) -> Offered:
-        """Puts a decision into the first free slot, unless it conflicts with what is decided before it.
+        """Puts a decision into the first free slot, without the topics that conflict with what is decided before it.
 
         Raises:
             BadDecision: what came between cannot be read.
@@ -162,25 +221,32 @@ class DecisionLog:
             OSError: the storage failed and it is not known whether the decision was taken; a later run will see.
         """
         state = self.read_state()
+        refused: dict[str, Conflict] = {}
         while True:
-            conflict = find_conflict(state, proposal)
+            conflict = work_conflict(state, proposal)
             if conflict is not None:
-                return Offered(state, None, conflict)
-            found = self._put(proposal.at(state.slot + 1))
+                return Offered(state, None, conflict, refused)
+            refused |= (conflicts := topic_conflicts(state, proposal))
+            if conflicts:
+                left = {topic: decided for topic, decided in proposal.topics.items() if topic not in conflicts}
+                proposal = dataclasses.replace(proposal, topics=left)
+                if not left:
+                    return Offered(state, None, next(iter(refused.values())), refused)
+            found = self._put(place(proposal, state))
             state = self._advance(found)
-            if found.work_id == proposal.work_id:
-                self._leave_hint(found.slot)
-                return Offered(state, found, None)
+            if found.value.work_id == proposal.work_id:
+                self._leave_hint(found.value.slot)
+                return Offered(state, found.value, None, refused)
 
-    def _put(self, decision: Decision) -> Decision:
+    def _put(self, decision: Decision) -> Document[Decision]:
         """The decision that the slot now holds: this one, or that of a faster writer."""
         path = slot_path(decision.slot)
-        content = checksummed(decision)
+        content = write_document(decision)
         failure: OSError | None = None
         for _ in range(PUT_ATTEMPTS_MAX):
             try:
                 if self.storage.put_if_absent(path, content):
-                    return decision
+                    return Document(decision, said_sha256(content), FORMAT)
                 failure = None
             except OSError as error:
                 # The link may have been made although the call failed: only the slot itself can tell.
@@ -192,38 +258,45 @@ class DecisionLog:
             raise failure
         raise StorageError(f"{self.storage.path(path)} is refused as taken but cannot be found")
 
-    def _advance(self, decision: Decision) -> LoaderState:
+    def _advance(self, found: Document[Decision]) -> LoaderState:
+        decision = found.value
+        path = str(self.storage.path(slot_path(decision.slot)))
+        if found.format > 1 and decision.previous != self._state.sha256:
+            raise BadDecision(path, "it was made after another decision than the one that is before it now")
         conflict = find_conflict(self._state, decision)
         if conflict is not None:
-            path = str(self.storage.path(slot_path(decision.slot)))
             raise BadDecision(path, f"it does not follow from the decisions before it: {conflict}")
-        self._state = fold(self._state, decision)
+        self._state = fold(self._state, decision, found.sha256)
         if self._state.slot % CHECKPOINT_EVERY == 0:
             self._leave_checkpoint(self._state)
         return self._state
 
-    def _parse(self, slot: int, content: bytes) -> Decision:
+    def _parse(self, slot: int, content: bytes) -> Document[Decision]:
+        path = str(self.storage.path(slot_path(slot)))
         try:
-            decision = from_checksummed(content, Decision)
+            found = read_document(content, Decision)
+        except FieldNotKnown as error:
+            raise UnsupportedFormat(path, str(error)) from error
         except ValueError as error:
-            raise BadDecision(str(self.storage.path(slot_path(slot))), str(error)) from error
-        if decision.slot != slot:
-            raise BadDecision(str(self.storage.path(slot_path(slot))), f"it says it is slot {decision.slot}")
-        return decision
+            raise BadDecision(path, str(error)) from error
+        if found.value.slot != slot:
+            raise BadDecision(path, f"it says it is slot {found.value.slot}")
+        return found
 
     def _newest_checkpoint(self, head: int) -> LoaderState:
-        """A checkpoint can be rebuilt, so a damaged one is passed over for an older one."""
+        """A checkpoint can be rebuilt, so one that is damaged, or of another log, is passed over for an older one."""
         for slot in range(head - head % CHECKPOINT_EVERY, 0, -CHECKPOINT_EVERY):
             content = self.storage.read(checkpoint_path(slot))
             if content is None:
                 continue
             try:
-                state = from_checksummed(content, LoaderState)
+                state = read_document(content, LoaderState).value
             except ValueError as error:
                 logger.warning("checkpoint_ignored path=%s reason=%s", checkpoint_path(slot), error)
                 continue
-            if state.slot == slot:
+            if state.slot == slot and state.sha256 == self.sha256(slot):
                 return state
+            logger.warning("checkpoint_ignored path=%s reason=of another log", checkpoint_path(slot))
         return EMPTY
 
     def _exists(self, slot: int) -> bool:
@@ -237,7 +310,12 @@ class DecisionLog:
 
     def _leave_checkpoint(self, state: LoaderState) -> None:
         try:
-            self.storage.put_if_absent(checkpoint_path(state.slot), checksummed(state))
+            # Not put if absent: one of this name that is of another log must give way.
+            self.storage.replace(checkpoint_path(state.slot), write_document(state))
+            for name in self.storage.children(CHECKPOINT_FOLDER):
+                number = name.removesuffix(".json")
+                if number.isdecimal() and int(number) <= state.slot - CHECKPOINTS_KEPT * CHECKPOINT_EVERY:
+                    self.storage.remove(f"{CHECKPOINT_FOLDER}/{name}")
         except (OSError, StorageError) as error:
             logger.warning("checkpoint_not_written slot=%d error=%s", state.slot, error)
 

@@ -1,8 +1,9 @@
 """Frozen dataclasses to canonical JSON and back, strictly.
 
-A value is read only if it says exactly what its type says: a missing key, an unknown key or a value of another type
-is a `ValueError`. Canonical means one spelling per value (sorted keys, no spaces, ASCII), so that equal values are
-equal bytes and a checksum over them means something.
+A value is read only if it says what its type says: a value of another type is a `ValueError`, and so is a missing key,
+but of a field with a default, which later releases add. Keys that the type does not know are read past (`document`
+says which must not be). Canonical means one spelling per value (sorted keys, no spaces, ASCII), so that equal values
+are equal bytes and a checksum over them means something.
 
 Supported: bool, int, str, StrEnum, dataclasses, NamedTuples (as lists), `X | None`, `tuple[X, ...]`, `tuple[X, Y]`,
 `frozenset[X]`, `Mapping[str, X]` and `Mapping[int, X]`. Floats are left out on purpose: they have several spellings.
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import types
 import typing
@@ -22,36 +22,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-CHECKSUM_KEY = "sha256"
-BODY_KEY = "body"
-
 
 def canonical(value: Any) -> bytes:
     """The one spelling of a JSON value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
-
-
-def checksummed(value: Any) -> bytes:
-    """A dataclass as a JSON document that carries the SHA-256 of its own body."""
-    body = to_json(value)
-    return canonical({BODY_KEY: body, CHECKSUM_KEY: hashlib.sha256(canonical(body)).hexdigest()}) + b"\n"
-
-
-def from_checksummed(content: bytes, wanted: type[T]) -> T:
-    """Reads what `checksummed` wrote.
-
-    Raises:
-        ValueError: it is not that, or its checksum is wrong; the message says which.
-    """
-    try:
-        document = json.loads(content)
-    except ValueError as error:
-        raise ValueError(f"not JSON ({len(content)} bytes)") from error
-    if not isinstance(document, dict) or set(document) != {BODY_KEY, CHECKSUM_KEY}:
-        raise ValueError("not a document with a body and a checksum")
-    if hashlib.sha256(canonical(document[BODY_KEY])).hexdigest() != document[CHECKSUM_KEY]:
-        raise ValueError("its checksum is wrong")
-    return from_json(document[BODY_KEY], wanted)
 
 
 def to_json(value: Any) -> Any:
@@ -167,12 +141,17 @@ def _mapping_reader(key_type: Any, item_type: Any) -> Reader:
 
 def _dataclass_reader(wanted: Any) -> Reader:
     reads = {name: _reader(kind) for name, kind in _field_types(wanted).items()}
+    required = {
+        field.name
+        for field in dataclasses.fields(wanted)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
 
     def record(value: Any) -> Any:
         document = _plain(value, dict)
-        if document.keys() != reads.keys():
-            raise _Misfit(f"missing or unknown {', '.join(sorted(document.keys() ^ reads.keys()))}")
-        return wanted(**{name: _at(name, read, document[name]) for name, read in reads.items()})
+        if not required <= document.keys():
+            raise _Misfit(f"missing {', '.join(sorted(required - document.keys()))}")
+        return wanted(**{name: _at(name, read, document[name]) for name, read in reads.items() if name in document})
 
     return record
 
@@ -201,3 +180,12 @@ def _plain(value: Any, wanted: type) -> Any:
 @functools.cache
 def _field_types(wanted: type) -> Mapping[str, Any]:
     return typing.get_type_hints(wanted)
+
+
+@functools.cache
+def dataclasses_in(wanted: Any) -> frozenset[type]:
+    """The dataclasses that values of a type are made of, itself included."""
+    is_dataclass: bool = dataclasses.is_dataclass(wanted)
+    inner = _field_types(wanted).values() if is_dataclass else typing.get_args(wanted)
+    found = {kind for argument in inner if argument is not ... for kind in dataclasses_in(argument)}
+    return frozenset({*found, wanted} if is_dataclass else found)

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from headrace.loader.decide.decision import DecidedFile, DecidedRange, Decision, LoadSchema, TopicDecision
+from headrace.loader.decide.decision import DecidedFile, DecidedRange, Decision, DecisionKind, LoadSchema, TopicDecision
 from headrace.loader.work_unit import FileKind
 
 BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # a message of a partition never read is taken for 1 KiB
@@ -26,20 +26,18 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveFile:
-    name: str
-    length: int
-    records: int
+class FileTotals:
+    """Over all decided files of one kind."""
 
-
-LiveFiles = Mapping[str, tuple[LiveFile, ...]]
-"""By bucket."""
+    files: int = 0
+    records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """`slot` is the newest one that says something of this topic. `asked_ids` are registered schema ids met in
-    its messages that need not be of its subject's versions: every plan asks the registry for them by name."""
+    """`slot` is the newest one that says something of this topic, `quarantine_slot` the newest with quarantine files
+    of it, 0 for none. `asked_ids` are registered schema ids met in its messages that need not be of its subject's
+    versions: every plan asks the registry for them by name."""
 
     topic_id: str
     table: str
@@ -48,27 +46,37 @@ class TopicState:
     load_schema: LoadSchema
     partitions: Mapping[int, PartitionState]
     asked_ids: frozenset[int]
-    data_files: LiveFiles
-    quarantine_files: LiveFiles
+    data: FileTotals
+    quarantine: FileTotals
     slot: int
+    quarantine_slot: int
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderState:
-    """`works` are the ids of all decided work, `voided` of work that may never be decided."""
+    """In size of the order of topics and partitions, whatever was decided over the years.
+
+    `works` are the ids of decided work that may still have files in staging, `voided` of work that may never be
+    decided. `sha256` is the checksum of the decision in `slot`: a state of another log is known by it.
+    """
 
     slot: int = 0
     decided_at_ms: int = 0
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     works: frozenset[str] = frozenset()
     voided: frozenset[str] = frozenset()
+    sha256: str = ""
 
 
 EMPTY = LoaderState()
 
 
-def fold(state: LoaderState, decision: Decision) -> LoaderState:
-    """The state after one more decision, which must be of the next slot and free of conflicts with the state."""
+def fold(state: LoaderState, decision: Decision, sha256: str = "") -> LoaderState:
+    """The state after one more decision, which must be of the next slot and free of conflicts with the state.
+
+    Args:
+        sha256: the decision's own checksum.
+    """
     assert decision.slot == state.slot + 1, (decision.slot, state.slot)
     topics = dict(state.topics)
     for topic, decided in decision.topics.items():
@@ -77,9 +85,26 @@ def fold(state: LoaderState, decision: Decision) -> LoaderState:
         slot=decision.slot,
         decided_at_ms=decision.decided_at_ms,
         topics=topics,
-        works=state.works | {decision.work_id},
+        works=(state.works | _staged_work(decision)) - decision.published,
         voided=state.voided | decision.voided,
+        sha256=sha256,
     )
+
+
+def place(offer: Decision, state: LoaderState) -> Decision:
+    """The offer as the decision after this state: its slot, what it follows, and where its topics spoke before."""
+    placed = offer.at(state.slot + 1, state.sha256)
+    topics = {}
+    for topic, decided in placed.topics.items():
+        known = state.topics.get(topic)
+        before, quarantine = (known.slot, known.quarantine_slot) if known else (0, 0)
+        topics[topic] = dataclasses.replace(decided, slot_before=before, quarantine_slot_before=quarantine)
+    return dataclasses.replace(placed, topics=topics)
+
+
+def _staged_work(decision: Decision) -> frozenset[str]:
+    """Cleaning stages nothing."""
+    return frozenset({decision.work_id}) if decision.kind is not DecisionKind.CLEAN else frozenset()
 
 
 def _fold_topic(known: TopicState | None, decided: TopicDecision, slot: int) -> TopicState:
@@ -94,9 +119,10 @@ def _fold_topic(known: TopicState | None, decided: TopicDecision, slot: int) -> 
             load_schema=load_schema,
             partitions={},
             asked_ids=frozenset(),
-            data_files={},
-            quarantine_files={},
+            data=FileTotals(),
+            quarantine=FileTotals(),
             slot=slot,
+            quarantine_slot=0,
         )
     partitions = {} if known.topic_id != decided.topic_id else dict(known.partitions)
     for offsets in decided.ranges:
@@ -107,9 +133,10 @@ def _fold_topic(known: TopicState | None, decided: TopicDecision, slot: int) -> 
         load_schema=load_schema,
         partitions=partitions,
         asked_ids=known.asked_ids | decided.asked_ids,
-        data_files=_add_files(known.data_files, FileKind.DATA, decided.files),
-        quarantine_files=_add_files(known.quarantine_files, FileKind.QUARANTINE, decided.files),
+        data=_with_files(known.data, FileKind.DATA, decided.files),
+        quarantine=_with_files(known.quarantine, FileKind.QUARANTINE, decided.files),
         slot=slot,
+        quarantine_slot=slot if has_quarantine(decided) else known.quarantine_slot,
     )
 
 
@@ -122,11 +149,11 @@ def _fold_partition(known: PartitionState | None, offsets: DecidedRange) -> Part
     return PartitionState(offsets.end, offsets.leader_epoch, BYTES_PER_KILO_OFFSET_UNSEEN if weight is None else weight)
 
 
-def _add_files(live: LiveFiles, kind: FileKind, files: Iterable[DecidedFile]) -> LiveFiles:
-    added = [file for file in files if file.kind is kind]
-    if not added:
-        return live
-    result = dict(live)
-    for file in added:
-        result[file.bucket] = (*result.get(file.bucket, ()), LiveFile(file.name, file.length, file.records))
-    return result
+def _with_files(totals: FileTotals, kind: FileKind, files: Iterable[DecidedFile]) -> FileTotals:
+    records = [file.records for file in files if file.kind is kind]
+    return FileTotals(totals.files + len(records), totals.records + sum(records))
+
+
+def has_quarantine(decided: TopicDecision) -> bool:
+    """Whether it adds files to the topic's quarantine."""
+    return any(file.kind is FileKind.QUARANTINE for file in decided.files)

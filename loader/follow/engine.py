@@ -12,13 +12,13 @@ import dataclasses
 import functools
 import json
 import logging
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.decision_log import DecisionLog, staging_path
-from headrace.loader.decide.json_values import canonical, from_json, to_json
+from headrace.loader.decide.document import read_document, write_document
+from headrace.loader.decide.json_values import from_json
 from headrace.loader.decide.state import LoaderState
 from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.follow.base import Follower, Step
@@ -33,13 +33,14 @@ FILES = "files"
 class Cursor:
     """All decisions up to the slot `upto` are applied, but for the topics in `behind`, which are at their own slot.
 
-    `work_id` is of the decision in that slot: a cursor beside a log that was put back from a backup, and has other
-    decisions there now, would pass over files that were never published.
+    `sha256` is the checksum of the decision in that slot (`work_id` its work in format 1): a cursor beside a log that
+    was put back from a backup, and has other decisions there now, would pass over files that were never published.
     """
 
     upto: int = 0
     work_id: str = ""
     behind: Mapping[str, int] = field(default_factory=dict)
+    sha256: str = ""
 
     def position(self, topic: str) -> int:
         return self.behind.get(topic, self.upto)
@@ -75,7 +76,10 @@ def read_cursor(storage: LocalStorage, follower: str) -> Cursor:
     if content is None:
         return Cursor()
     try:
-        return from_json(json.loads(content), Cursor)
+        bare = json.loads(content)
+        if isinstance(bare, dict) and "upto" in bare:  # format 1
+            return from_json(bare, Cursor)
+        return read_document(content, Cursor).value
     except ValueError as error:
         logger.warning("cursor_ignored follower=%s reason=%s", follower, error)
         return Cursor()
@@ -94,37 +98,40 @@ class FollowerEngine:
         """
         state = self._log.read_state()
         cursors = {follower.name: self._cursor(follower, state) for follower in self._followers}
-        oldest = min(cursor.oldest for cursor in cursors.values())
-        decisions = tuple(self._log.decisions(oldest, state.slot))
-        by_topic: dict[str, list[Decision]] = defaultdict(list)
-        for decision in decisions:
-            for topic in decision.topics:
-                by_topic[topic].append(decision)
+        by_topic: dict[str, list[Decision]] = {}
+        for topic, known in state.topics.items():
+            since = min(cursor.position(topic) for cursor in cursors.values())
+            if known.slot > since:
+                by_topic[topic] = self._log.decisions_of(topic, known, since)
         for topic in also:
             by_topic.setdefault(topic, [])
-        run = _Run(self._log.storage, state, self._work_id(state.slot), cursors, by_topic)
+        run = _Run(self._log, state, cursors, by_topic)
         for follower in self._followers:
             run.apply(follower, first=follower is self._followers[0], also=frozenset(also))
-        self._remove_staging(decisions, run)
+        self._remove_staging(run)
         run.save()
         pending = tuple(topic for topic, rows in sorted(by_topic.items()) if rows)
         return Followed(state.slot, pending, run.failures, tuple(run.warnings))
 
     def _cursor(self, follower: Follower, state: LoaderState) -> Cursor:
         cursor = read_cursor(self._log.storage, follower.name)
-        if cursor.upto > state.slot or self._work_id(cursor.upto) != cursor.work_id:
+        if cursor.upto > state.slot or not self._is_of_this_log(cursor):
             logger.warning("cursor_ignored follower=%s reason=of another log", follower.name)
             return Cursor()  # beginning again is always right
         return cursor
 
-    def _work_id(self, slot: int) -> str:
-        return self._log.decision(slot).work_id if slot else ""
+    def _is_of_this_log(self, cursor: Cursor) -> bool:
+        if not cursor.upto:
+            return True
+        if cursor.sha256:
+            return cursor.sha256 == self._log.sha256(cursor.upto)
+        return cursor.work_id == self._log.decision(cursor.upto).work_id
 
-    def _remove_staging(self, decisions: Sequence[Decision], run: _Run) -> None:
+    def _remove_staging(self, run: _Run) -> None:
         """Staging of work whose every file has been published; done before the cursor says so."""
         if FILES not in run.cursors:
             return
-        for decision in decisions:
+        for decision in {decision.slot: decision for rows in run.by_topic.values() for decision in rows}.values():
             if all(run.passed(FILES, topic) for topic in decision.topics):
                 self._log.storage.remove_tree(staging_path(decision.work_id))
 
@@ -145,15 +152,13 @@ class _Run:
 
     def __init__(
         self,
-        storage: LocalStorage,
+        log: DecisionLog,
         state: LoaderState,
-        work_id: str,
         cursors: dict[str, Cursor],
-        by_topic: Mapping[str, Sequence[Decision]],
+        by_topic: dict[str, list[Decision]],
     ) -> None:
-        self.storage = storage
+        self.log = log
         self.state = state
-        self.work_id = work_id
         self.cursors = cursors
         self.by_topic = by_topic
         self.failures: dict[str, TopicFailure] = {}
@@ -192,6 +197,7 @@ class _Run:
     def rewind(self, name: str, topic: str) -> None:
         cursor = self.cursors[name]
         self.cursors[name] = dataclasses.replace(cursor, behind={**cursor.behind, topic: 0})
+        self.by_topic[topic] = self.log.decisions_of(topic, self.state.topics[topic], 0)
         self._write(name, self.cursors[name])
 
     def passed(self, name: str, topic: str) -> bool:
@@ -199,13 +205,13 @@ class _Run:
 
     def save(self) -> None:
         for name, before in self.cursors.items():
-            after = Cursor(self.state.slot, self.work_id, self._behind[name])
+            after = Cursor(self.state.slot, "", self._behind[name], self.state.sha256)
             # A process that woke up late leaves a newer cursor alone.
-            if after != before and read_cursor(self.storage, name).upto <= after.upto:
+            if after != before and read_cursor(self.log.storage, name).upto <= after.upto:
                 self._write(name, after)
 
     def _write(self, name: str, cursor: Cursor) -> None:
         try:
-            self.storage.replace(cursor_path(name), canonical(to_json(cursor)) + b"\n")
+            self.log.storage.replace(cursor_path(name), write_document(cursor))
         except OSError as error:
             logger.warning("cursor_not_written follower=%s error=%s", name, error)

@@ -32,12 +32,9 @@ class PartitionsFollower:
                 self._add(table, kind, step.state, buckets)
 
     def _buckets(self, step: Step, kind: FileKind) -> set[str]:
-        """Those of the decisions to apply; all that hold files when the topic begins again."""
-        live = step.state.data_files if kind is FileKind.DATA else step.state.quarantine_files
-        if step.since == 0:
-            return set(live)
+        """Those of the decisions to apply, which are all of the topic's when it begins again."""
         files = (file for decision in step.decisions for file in decision.topics[step.topic].files)
-        return {file.bucket for file in files if file.kind is kind and file.bucket in live}
+        return {file.bucket for file in files if file.kind is kind}
 
     def _add(self, table: TableState, kind: FileKind, state: TopicState, buckets: set[str]) -> None:
         folder = topic_dir(self.settings.warehouse, state.folder, kind)

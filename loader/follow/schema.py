@@ -53,7 +53,7 @@ class SchemaFollower:
     def apply(self, step: Step) -> None:
         revision = f"{step.state.slot}-{step.decisions[-1].work_id if step.decisions else 'check'}"
         wanted = [data_table(step.topic, step.state, self._settings, revision)]
-        if step.state.quarantine_files:
+        if step.state.quarantine.files:
             wanted.append(quarantine_table(step.topic, step.state, self._settings, revision))
         self._publish_schema(step.state)
         for table in wanted:

@@ -10,7 +10,9 @@ from typing import Any
 
 import fastavro
 
-from headrace.loader.decide.state import LoaderState
+from headrace.loader.decide.decision import DecidedFile
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.state import TopicState
 from headrace.loader.follow.layout import topic_dir
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.work_unit import FileKind
@@ -53,18 +55,26 @@ class QuarantineFile:
     records: int
 
 
-def decided_files(state: LoaderState, warehouse: Path, topic: str | None = None) -> list[QuarantineFile]:
+def decided_files(log: DecisionLog, warehouse: Path, topic: str | None = None) -> list[QuarantineFile]:
     """The quarantine files of all topics or of one, by topic and bucket. A file whose follower is behind may not be
-    at its path yet."""
+    at its path yet.
+
+    Raises:
+        BadDecision: see `DecisionLog.read_state`.
+    """
     return [
         QuarantineFile(
-            name, bucket, topic_dir(warehouse, known.folder, FileKind.QUARANTINE) / bucket / file.name, file.records
+            name, file.bucket, topic_dir(warehouse, known.folder, file.kind) / file.bucket / file.name, file.records
         )
-        for name, known in sorted(state.topics.items())
+        for name, known in sorted(log.read_state().topics.items())
         if topic in (None, name)
-        for bucket, files in sorted(known.quarantine_files.items())
-        for file in files
+        for file in sorted(_files_of(log, name, known), key=lambda file: file.bucket)
     ]
+
+
+def _files_of(log: DecisionLog, topic: str, known: TopicState) -> Iterator[DecidedFile]:
+    for decision in log.quarantines_of(topic, known):
+        yield from (file for file in decision.topics[topic].files if file.kind is FileKind.QUARANTINE)
 
 
 def _row(record: Mapping[str, Any]) -> QuarantinedRow:

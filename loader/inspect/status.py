@@ -80,17 +80,15 @@ def _topic_status(topic: str, known: TopicState, discovery: Discovery | None, pe
     lag = None
     if found is not None:
         lag = sum(max(0, part.end - next_offsets.get(part.partition, part.start)) for part in found.partitions)
-    data = [file for files in known.data_files.values() for file in files]
-    quarantine = [file for files in known.quarantine_files.values() for file in files]
     return TopicStatus(
         topic=topic,
         table=known.table,
         next_offsets=next_offsets,
         lag=lag,
         slot=known.slot,
-        files=len(data),
-        rows=sum(file.records for file in data),
-        quarantined=sum(file.records for file in quarantine),
+        files=known.data.files,
+        rows=known.data.records,
+        quarantined=known.quarantine.records,
         schema_version=known.load_schema.version,
         pending=tuple(pending),
     )

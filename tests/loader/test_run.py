@@ -364,6 +364,50 @@ def test_the_same_ranges_by_two_drivers_are_decided_once(world: World) -> None:
     assert load(world).slot == 0
 
 
+def test_of_two_drivers_the_slower_one_loses_only_the_topics_that_the_other_decided(world: World) -> None:
+    world.topic("users", [1, 1, 1])
+    world.registry.register("users-value", 1, ORDER_V1)
+    slow = world.ports()
+    pool = slow.run_units
+
+    def overtaken(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        others = dataclasses.replace(world.settings, topics_include=("orders",))
+        run_load(world.ports(), others)
+        return results
+
+    report = run_load(dataclasses.replace(slow, run_units=overtaken), world.settings)  # type: ignore[arg-type]
+    assert [one.topic for one in report.loaded] == ["users"]
+    assert [note for note in report.notes if note.startswith("orders: another load was faster")]
+    for topic in ("orders", "users"):
+        assert world.rows(topic) == world.produced(topic)
+    assert world.log().storage.children("staging") == ()
+
+
+def test_what_is_known_of_work_goes_with_its_staging(world: World) -> None:
+    for _ in range(5):
+        world.cluster.topics["orders"].logs[0].append(1)
+        load(world)
+    assert len(world.log().read_state().works) == 1, "of the newest decision, which nobody has spoken after"
+
+
+def test_staging_that_no_offer_names_goes_at_once(world: World) -> None:
+    load(world)
+    world.cluster.topics["orders"].logs[0].append(1)
+    ports = world.ports()
+    pool = ports.run_units
+
+    def lost(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        for work in (world.warehouse / "_headrace" / "staging").iterdir():
+            next(path for path in work.iterdir() if "orders-0" in path.name).write_bytes(b"")
+        return results
+
+    report = run_load(dataclasses.replace(ports, run_units=lost), world.settings)  # type: ignore[arg-type]
+    assert report.slot == 0 and "orders" in report.problems
+    assert world.log().storage.children("staging") == ()
+
+
 def test_work_that_was_voided_while_it_was_done_is_never_decided(world: World) -> None:
     slow = world.ports()
     pool = slow.run_units
@@ -448,7 +492,7 @@ def test_a_late_driver_does_not_put_an_older_schema_back(world: World) -> None:
     load(world)
     log = world.log()
     state = log.read_state().topics["orders"]
-    late = Step("orders", state, tuple(log.decisions(0, 1)), 0, lambda follower: None)
+    late = Step("orders", state, (log.decision(1),), 0, lambda follower: None)
     world.registry.register("orders-value", 3, ORDER_V2)
     world.cluster.topics["orders"].logs[0] += [3]
     load(world)

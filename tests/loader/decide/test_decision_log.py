@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
 import pytest
 
+from checkout import GOLDEN
 from headrace.loader.decide.conflict import ConflictRule
 from headrace.loader.decide.decision_log import CHECKPOINT_EVERY, DecisionLog, checkpoint_path, slot_path
+from headrace.loader.decide.state import FileTotals
 from headrace.loader.decide.storage import LocalStorage
-from headrace.loader.errors import BadDecision, StorageError, UnsupportedFormat
+from headrace.loader.errors import BadDecision, LogReplaced, StorageError, UnsupportedFormat
+from headrace.loader.follow.engine import Cursor, read_cursor
 from loader_samples import clean, decided_range, load, topic_decision
+
+FORMAT_1 = GOLDEN / "decision_log" / "format-1"
 
 
 def open_log(root: Path) -> DecisionLog:
@@ -37,7 +43,7 @@ def test_an_offer_takes_the_next_slot_and_is_read_back(tmp_path: Path) -> None:
     state = fresh.read_state()
     assert state.slot == 3
     assert state.topics["orders"].partitions[0].next_offset == 3
-    assert [decision.work_id for decision in fresh.decisions(1, 3)] == ["w1", "w2"]
+    assert [one.work_id for one in fresh.decisions_of("orders", state.topics["orders"], 1)] == ["w1", "w2"]
 
 
 def test_a_taken_slot_without_conflict_leads_to_the_next(tmp_path: Path) -> None:
@@ -155,8 +161,8 @@ def test_checkpoints_are_left_behind_and_may_be_lost_or_damaged(tmp_path: Path) 
 
 def test_a_log_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     open_log(tmp_path)
-    (tmp_path / "format.json").write_text('{"format":2,"read_min":1,"write_min":2}')
-    with pytest.raises(UnsupportedFormat, match="format 2 or newer"):
+    (tmp_path / "format.json").write_text('{"format":3,"read_min":1,"write_min":3}')
+    with pytest.raises(UnsupportedFormat, match="it asks for format 3 and this release knows 2; use a newer headrace"):
         open_log(tmp_path)
     DecisionLog(LocalStorage(tmp_path)).check_format(writing=False)
 
@@ -184,3 +190,106 @@ def test_racing_threads_take_slots_without_holes_and_decide_each_offset_once(tmp
     state = open_log(tmp_path).read_state()
     assert sorted(won) == list(range(1, state.topics["orders"].partitions[0].next_offset))
     assert state.slot == len(won) + 1
+
+
+def test_a_log_of_the_first_release_goes_on(tmp_path: Path) -> None:
+    for path in FORMAT_1.iterdir():
+        folder, _, name = path.name.partition("-")
+        target = tmp_path / (path.name if folder == "format.json" else f"{folder}/{name}")
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    log = open_log(tmp_path)
+    state = log.read_state()
+    assert (state.slot, state.topics["orders"].partitions[0].next_offset) == (3, 15)
+    assert state.topics["orders"].quarantine == FileTotals(1, 2)
+    offered = log.offer(load("w4", {"orders": topic_decision(decided_range(0, 15, 15, 20), revision_before=2)}))
+    assert offered.decision is not None
+    assert offered.decision.topics["orders"].slot_before == 2
+    known = offered.state.topics["orders"]
+    assert [one.slot for one in log.decisions_of("orders", known, 0)] == [1, 2, 4]
+    assert [one.slot for one in log.quarantines_of("orders", known)] == [1]
+    assert open_log(tmp_path).read_state() == offered.state
+    assert read_cursor(log.storage, "files") == Cursor(3, "20260101T052000Z-00000000000000aa", {"orders": 1})
+    format_said = json.loads((tmp_path / "format.json").read_text())
+    assert format_said == {"format": 2, "read_min": 2, "write_min": 2}, "an older release must say what it lacks"
+
+
+def test_a_topic_is_found_without_reading_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(tmp_path, 1)
+    for number in range(30):
+        before = number or None
+        one = topic_decision(decided_range(0, before, number, number + 1), new=number == 0, table="users")
+        log.offer(load(f"u{number}", {"users": one}))
+    log.offer(load("w1", {"orders": topic_decision(decided_range(0, 1, 1, 2))}))
+    read: list[str] = []
+    plain_read = LocalStorage.read
+    monkeypatch.setattr(LocalStorage, "read", lambda storage, path: read.append(path) or plain_read(storage, path))
+    found = log.decisions_of("orders", log.read_state().topics["orders"], 0)
+    assert [one.slot for one in found] == [1, 32]
+    assert {path for path in read if path.startswith("log/")} == {slot_path(1), slot_path(32)}
+
+
+def test_a_topic_that_conflicts_is_left_out_and_the_others_are_decided(tmp_path: Path) -> None:
+    log = filled(tmp_path, 2)
+    offered = log.offer(
+        load(
+            "late",
+            {
+                "orders": topic_decision(decided_range(0, 1, 1, 9)),
+                "users": topic_decision(decided_range(0, None, 0, 4), new=True, table="users"),
+            },
+        )
+    )
+    assert offered.decision is not None and list(offered.decision.topics) == ["users"]
+    assert offered.refused["orders"].rule is ConflictRule.OFFSETS_DECIDED
+    state = open_log(tmp_path).read_state()
+    assert (state.topics["orders"].partitions[0].next_offset, state.topics["users"].partitions[0].next_offset) == (2, 4)
+
+
+def test_voided_work_is_refused_as_a_whole(tmp_path: Path) -> None:
+    log = filled(tmp_path, 1)
+    log.offer(clean("c1", "late"))
+    offered = log.offer(load("late", {"users": topic_decision(new=True, table="users")}))
+    assert (offered.decision, offered.conflict and offered.conflict.rule) == (None, ConflictRule.WORK_VOIDED)
+
+
+def test_a_decision_after_another_than_it_was_made_for_stops(tmp_path: Path) -> None:
+    filled(tmp_path / "one", 3)
+    other = filled(tmp_path / "two", 1)
+    other.offer(clean("c", "x"))
+    mixed = tmp_path / "one" / slot_path(2)
+    mixed.write_bytes((tmp_path / "two" / slot_path(2)).read_bytes())
+    with pytest.raises(BadDecision, match=r"000000003\.json is damaged: it was made after another decision"):
+        open_log(tmp_path / "one").read_state()
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_an_older_copy_of_the_log_that_was_put_back_is_noticed(tmp_path: Path, kept: int) -> None:
+    """By a driver that has read the longer one: `kept` slots are left, and perhaps others have followed."""
+    log = filled(tmp_path, 3)
+    for slot in range(kept + 1, 4):
+        (tmp_path / slot_path(slot)).unlink()
+    with pytest.raises(LogReplaced, match=r"000000003\.json is not the one that was read before"):
+        log.offer(load("w3", {"orders": topic_decision(decided_range(0, 3, 3, 5))}))
+    assert open_log(tmp_path).head() == kept
+    other = open_log(tmp_path)
+    for number in range(kept, 4):
+        other.offer(clean(f"c{number}", "x"))
+    with pytest.raises(LogReplaced):
+        log.read_state()
+
+
+def test_a_checkpoint_of_another_log_is_not_believed(tmp_path: Path) -> None:
+    expected = filled(tmp_path / "one", CHECKPOINT_EVERY + 1).read_state()
+    other = open_log(tmp_path / "two")
+    for number in range(CHECKPOINT_EVERY + 1):
+        other.offer(clean(f"c{number}", "x"))
+    path = checkpoint_path(CHECKPOINT_EVERY)
+    (tmp_path / "one" / path).write_bytes((tmp_path / "two" / path).read_bytes())
+    assert open_log(tmp_path / "one").read_state() == expected
+
+
+def test_old_checkpoints_go(tmp_path: Path) -> None:
+    filled(tmp_path, 4 * CHECKPOINT_EVERY)
+    names = sorted(path.name for path in (tmp_path / "checkpoint").iterdir())
+    assert names == [f"{slot:09d}.json" for slot in (3 * CHECKPOINT_EVERY, 4 * CHECKPOINT_EVERY)]

@@ -109,6 +109,27 @@ def test_an_advisory_follower_warns_and_is_tried_again(log: DecisionLog) -> None
     assert seen == [("group_offsets", "a", (1,))]
 
 
+def test_a_topic_that_is_behind_costs_its_own_decisions_only(log: DecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a follower that only advises: what it is refused for months must not make every run read everything."""
+    seen: list[tuple[str, str, tuple[int, ...]]] = []
+    advisory = Recorder("group_offsets", seen, {"a"}, is_advisory=True)
+    engine = FollowerEngine(log, (Recorder("files", seen), advisory))
+    decide(log, "w0", "a", "b")
+    for number in range(1, 20):
+        decide(log, f"w{number}", "b")
+    decide(log, "w20", "a")
+    engine.follow()
+    decide(log, "w21", "b")
+    read: list[int] = []
+    document = DecisionLog.document
+    monkeypatch.setattr(DecisionLog, "document", lambda log, slot: read.append(slot) or document(log, slot))
+    advisory.failing.clear()
+    seen.clear()
+    engine.follow()
+    assert seen == [("files", "b", (22,)), ("group_offsets", "a", (1, 21)), ("group_offsets", "b", (22,))]
+    assert set(read) == {1, 21, 22}
+
+
 @pytest.mark.parametrize(
     "content",
     [

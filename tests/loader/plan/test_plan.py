@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.decide.state import PartitionState, TopicState
+from headrace.loader.decide.state import FileTotals, PartitionState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets, is_wanted
 from headrace.loader.plan.packing import SPLITS_PER_TASK, TASK_BYTES_MIN, pack, split, weight
 from headrace.loader.plan.ranges import TRIED_AGAIN, TopicRanges, offset_ranges, topic_ranges
@@ -29,9 +29,10 @@ def known_topic(next_offset: int = 100, topic_id: str = "id-1", bytes_per_kilo_o
         load_schema=load_schema(),
         partitions={0: PartitionState(next_offset, 0, bytes_per_kilo_offset)},
         asked_ids=frozenset(),
-        data_files={},
-        quarantine_files={},
+        data=FileTotals(),
+        quarantine=FileTotals(),
         slot=1,
+        quarantine_slot=0,
     )
 
 

@@ -69,7 +69,7 @@ def quarantine_of(folder: Path, topic: str = "orders", *, publish: bool = True) 
     file = decided_file("q.avro", 0, 0, 2)
     file = replace(file, kind=FileKind.QUARANTINE, bucket="dt=2013-01-01/hr=05")
     assert log.offer(load("w", {topic: topic_decision(decided_range(0, None, 0, 2), files=[file], new=True)})).decision
-    (found,) = decided_files(log.read_state(), warehouse, topic)
+    (found,) = decided_files(log, warehouse, topic)
     if publish:
         bad = BadMessage(QuarantineCode.MALFORMED, "a boolean is the byte 2", 7)
         rows = [encode_row(0, n, 1_357_018_200_000, None, b"v", NO_HEADERS, bad) for n in (1, 0)]
