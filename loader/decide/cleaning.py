@@ -54,6 +54,7 @@ def clean(log: DecisionLog, *, work_id: str, build: str, now_ms: int, age_ms: in
         # Whoever still wants such a file finds it gone, and its put fails without having made anything.
         if _is_older(storage, f"{TEMPORARY_FOLDER}/{name}", now_ms, age_ms):
             storage.remove(f"{TEMPORARY_FOLDER}/{name}")
+    log.slots.pack(state.slot)
     return Cleaned(removable)
 
 

@@ -1,7 +1,8 @@
 """The log of decisions in `<warehouse>/_headrace/`, from which everything else can be rebuilt.
 
     format.json                format number, least format that may read and that may write
-    log/000000107.json         one decision: put if absent, never changed, never deleted
+    log/000000107.json         one decision: put if absent, never changed
+    archive/000000100.jsonl    older ones, a hundred in a file, byte for byte
     head.json                  hint of the newest slot
     checkpoint/000000100.json  the state folded up to there
     cursor/<follower>.json     how far each follower has got: a hint
@@ -19,16 +20,19 @@ checkpoint names its slot's: an older copy of the log that was put back, or file
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headrace.loader.decide.conflict import Conflict, find_conflict, topic_conflicts, work_conflict
 from headrace.loader.decide.decision import Decision, TopicDecision
 from headrace.loader.decide.document import FORMAT, Document, FieldNotKnown, read_document, said_sha256, write_document
 from headrace.loader.decide.json_values import canonical, from_json, to_json
-from headrace.loader.decide.state import EMPTY, LoaderState, TopicState, fold, has_quarantine, place
+from headrace.loader.decide.slots import Slots
+from headrace.loader.decide.state import EMPTY, LoaderState, fold, has_quarantine, place
 from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.errors import BadDecision, LogReplaced, StorageError, UnsupportedFormat
 
@@ -36,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY = 100  # slots; folding that many decisions at start takes well under a second
 CHECKPOINTS_KEPT = 2  # the newest may be damaged; older ones can be made again
-PUT_ATTEMPTS_MAX = 3  # on one slot, when the storage refuses the put and then shows no file there
 
 FORMAT_PATH = "format.json"
 HEAD_PATH = "head.json"
@@ -66,10 +69,6 @@ class Offered:
     refused: Mapping[str, Conflict] = field(default_factory=dict)
 
 
-def slot_path(slot: int) -> str:
-    return f"log/{slot:09d}.json"
-
-
 def checkpoint_path(slot: int) -> str:
     return f"{CHECKPOINT_FOLDER}/{slot:09d}.json"
 
@@ -83,6 +82,7 @@ class DecisionLog:
 
     def __init__(self, storage: LocalStorage) -> None:
         self.storage = storage
+        self.slots = Slots(storage)
         self._state = EMPTY
 
     def open(self) -> None:
@@ -147,43 +147,57 @@ class DecisionLog:
             BadDecision: the slot is missing, cut or changed.
             UnsupportedFormat: only a newer release can read it.
         """
-        path = slot_path(slot)
-        content = self.storage.read(path)
+        content = self.slots.read(slot)
         if content is None:
-            raise BadDecision(str(self.storage.path(path)), "the file is missing")
+            raise BadDecision(self.slots.path(slot), "the file is missing")
         return self._parse(slot, content)
 
-    def decisions_of(self, topic: str, known: TopicState, since: int) -> list[Decision]:
-        """The decisions of the slots after `since` that speak of a topic, oldest first, without reading others.
+    def decisions_of(self, since: Mapping[str, int], state: LoaderState) -> dict[str, list[Decision]]:
+        """By topic the decisions of later slots that speak of it, oldest first; each is read once, and no others are.
 
         Args:
-            known: the topic as of the newest slot.
+            since: the slot after which, for each topic.
+            state: as of the newest slot.
         """
-        return self._chain(known.slot, since, topic, lambda decided: decided.slot_before, lambda decided: True)
+        starts = {topic: state.topics[topic].slot for topic in since}
+        return self._chains(starts, since, lambda decided: decided.slot_before, lambda decided: True)
 
-    def quarantines_of(self, topic: str, known: TopicState) -> list[Decision]:
-        """Those that have quarantine files of a topic, oldest first."""
-        return self._chain(
-            known.quarantine_slot, 0, topic, lambda decided: decided.quarantine_slot_before, has_quarantine
+    def quarantines_of(self, topics: Iterable[str], state: LoaderState) -> dict[str, list[Decision]]:
+        """By topic the decisions that have quarantine files of it, oldest first."""
+        starts = {topic: state.topics[topic].quarantine_slot for topic in topics}
+        return self._chains(
+            starts, dict.fromkeys(starts, 0), lambda decided: decided.quarantine_slot_before, has_quarantine
         )
 
-    def _chain(
+    def _chains(
         self,
-        slot: int,
-        since: int,
-        topic: str,
+        starts: Mapping[str, int],
+        since: Mapping[str, int],
         before: Callable[[TopicDecision], int | None],
         is_wanted: Callable[[TopicDecision], bool],
-    ) -> list[Decision]:
-        found = []
-        while slot > since:
-            decision = self.decision(slot)
-            decided = decision.topics.get(topic)
-            if decided is not None and is_wanted(decided):
-                found.append(decision)
-            link = before(decided) if decided is not None else None
-            slot = slot - 1 if link is None else link  # what format 1 does not tell is looked for one by one
-        return found[::-1]
+    ) -> dict[str, list[Decision]]:
+        """Goes back from each topic's start by the links, from the newest slot to the oldest of all topics together."""
+        found: dict[str, list[Decision]] = {topic: [] for topic in starts}
+        waiting: dict[int, list[str]] = defaultdict(list)
+        for topic, slot in starts.items():
+            waiting[slot].append(topic)
+        slots = [-slot for slot in waiting]
+        heapq.heapify(slots)
+        while slots:
+            slot = -heapq.heappop(slots)
+            topics = [topic for topic in waiting.pop(slot, ()) if slot > since[topic]]
+            decision = self.decision(slot) if topics else None
+            for topic in topics:
+                assert decision is not None
+                decided = decision.topics.get(topic)
+                if decided is not None and is_wanted(decided):
+                    found[topic].append(decision)
+                link = before(decided) if decided is not None else None
+                older = slot - 1 if link is None else link  # what format 1 does not tell is looked for one by one
+                if older not in waiting:
+                    heapq.heappush(slots, -older)
+                waiting[older].append(topic)
+        return {topic: decisions[::-1] for topic, decisions in found.items()}
 
     def read_state(self) -> LoaderState:
         """The state as of the newest slot. Leaves the checkpoints that are due behind.
@@ -205,11 +219,11 @@ class DecisionLog:
         differently."""
         slot = self._state.slot
         if slot and self.sha256(slot) != self._state.sha256:
-            raise LogReplaced(str(self.storage.path(slot_path(slot))))
+            raise LogReplaced(self.slots.path(slot))
 
     def sha256(self, slot: int) -> str:
         """The checksum that the decision of a slot says it has, "" for none: enough to tell two logs apart."""
-        content = self.storage.read(slot_path(slot)) if slot else None
+        content = self.slots.read(slot) if slot else None
         return said_sha256(content) if content is not None else ""
 
     def offer(self, proposal: Decision) -> Offered:
@@ -232,35 +246,19 @@ class DecisionLog:
                 proposal = dataclasses.replace(proposal, topics=left)
                 if not left:
                     return Offered(state, None, next(iter(refused.values())), refused)
-            found = self._put(place(proposal, state))
+            placed = place(proposal, state)
+            content = write_document(placed)
+            held = self.slots.put(placed.slot, content)
+            ours = Document(placed, said_sha256(content), FORMAT)
+            found = ours if held is content else self._parse(placed.slot, held)
             state = self._advance(found)
             if found.value.work_id == proposal.work_id:
                 self._leave_hint(found.value.slot)
                 return Offered(state, found.value, None, refused)
 
-    def _put(self, decision: Decision) -> Document[Decision]:
-        """The decision that the slot now holds: this one, or that of a faster writer."""
-        path = slot_path(decision.slot)
-        content = write_document(decision)
-        failure: OSError | None = None
-        for _ in range(PUT_ATTEMPTS_MAX):
-            try:
-                if self.storage.put_if_absent(path, content):
-                    return Document(decision, said_sha256(content), FORMAT)
-                failure = None
-            except OSError as error:
-                # The link may have been made although the call failed: only the slot itself can tell.
-                failure = error
-            found = self.storage.read(path)
-            if found is not None:
-                return self._parse(decision.slot, found)
-        if failure is not None:
-            raise failure
-        raise StorageError(f"{self.storage.path(path)} is refused as taken but cannot be found")
-
     def _advance(self, found: Document[Decision]) -> LoaderState:
         decision = found.value
-        path = str(self.storage.path(slot_path(decision.slot)))
+        path = self.slots.path(decision.slot)
         if found.format > 1 and decision.previous != self._state.sha256:
             raise BadDecision(path, "it was made after another decision than the one that is before it now")
         conflict = find_conflict(self._state, decision)
@@ -272,7 +270,7 @@ class DecisionLog:
         return self._state
 
     def _parse(self, slot: int, content: bytes) -> Document[Decision]:
-        path = str(self.storage.path(slot_path(slot)))
+        path = self.slots.path(slot)
         try:
             found = read_document(content, Decision)
         except FieldNotKnown as error:
@@ -300,7 +298,7 @@ class DecisionLog:
         return EMPTY
 
     def _exists(self, slot: int) -> bool:
-        return slot == 0 or self.storage.exists(slot_path(slot))
+        return slot == 0 or self.slots.exists(slot)
 
     def _hint(self) -> int:
         try:

@@ -98,11 +98,9 @@ class FollowerEngine:
         """
         state = self._log.read_state()
         cursors = {follower.name: self._cursor(follower, state) for follower in self._followers}
-        by_topic: dict[str, list[Decision]] = {}
-        for topic, known in state.topics.items():
-            since = min(cursor.position(topic) for cursor in cursors.values())
-            if known.slot > since:
-                by_topic[topic] = self._log.decisions_of(topic, known, since)
+        positions = {topic: min(cursor.position(topic) for cursor in cursors.values()) for topic in state.topics}
+        behind = {topic: slot for topic, slot in positions.items() if slot < state.topics[topic].slot}
+        by_topic = self._log.decisions_of(behind, state)
         for topic in also:
             by_topic.setdefault(topic, [])
         run = _Run(self._log, state, cursors, by_topic)
@@ -197,7 +195,7 @@ class _Run:
     def rewind(self, name: str, topic: str) -> None:
         cursor = self.cursors[name]
         self.cursors[name] = dataclasses.replace(cursor, behind={**cursor.behind, topic: 0})
-        self.by_topic[topic] = self.log.decisions_of(topic, self.state.topics[topic], 0)
+        self.by_topic |= self.log.decisions_of({topic: 0}, self.state)
         self._write(name, self.cursors[name])
 
     def passed(self, name: str, topic: str) -> bool:

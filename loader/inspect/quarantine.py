@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import fastavro
 
-from headrace.loader.decide.decision import DecidedFile
+from headrace.loader.decide.decision import DecidedFile, Decision
 from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.state import TopicState
 from headrace.loader.follow.layout import topic_dir
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.work_unit import FileKind
@@ -62,18 +61,23 @@ def decided_files(log: DecisionLog, warehouse: Path, topic: str | None = None) -
     Raises:
         BadDecision: see `DecisionLog.read_state`.
     """
+    state = log.read_state()
+    wanted = sorted(state.topics) if topic is None else [topic] if topic in state.topics else []
+    found = log.quarantines_of(wanted, state)
     return [
         QuarantineFile(
-            name, file.bucket, topic_dir(warehouse, known.folder, file.kind) / file.bucket / file.name, file.records
+            name,
+            file.bucket,
+            topic_dir(warehouse, state.topics[name].folder, file.kind) / file.bucket / file.name,
+            file.records,
         )
-        for name, known in sorted(log.read_state().topics.items())
-        if topic in (None, name)
-        for file in sorted(_files_of(log, name, known), key=lambda file: file.bucket)
+        for name in wanted
+        for file in sorted(_files_of(name, found[name]), key=lambda file: file.bucket)
     ]
 
 
-def _files_of(log: DecisionLog, topic: str, known: TopicState) -> Iterator[DecidedFile]:
-    for decision in log.quarantines_of(topic, known):
+def _files_of(topic: str, decisions: Iterable[Decision]) -> Iterator[DecidedFile]:
+    for decision in decisions:
         yield from (file for file in decision.topics[topic].files if file.kind is FileKind.QUARANTINE)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import threading
 from pathlib import Path
@@ -10,12 +12,15 @@ import pytest
 
 from checkout import GOLDEN
 from headrace.loader.decide.conflict import ConflictRule
-from headrace.loader.decide.decision_log import CHECKPOINT_EVERY, DecisionLog, checkpoint_path, slot_path
+from headrace.loader.decide.decision_log import CHECKPOINT_EVERY, DecisionLog, checkpoint_path
+from headrace.loader.decide.json_values import canonical, to_json
+from headrace.loader.decide.slots import slot_path
 from headrace.loader.decide.state import FileTotals
 from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.errors import BadDecision, LogReplaced, StorageError, UnsupportedFormat
 from headrace.loader.follow.engine import Cursor, read_cursor
-from loader_samples import clean, decided_range, load, topic_decision
+from headrace.loader.work_unit import FileKind
+from loader_samples import clean, decided_file, decided_range, load, topic_decision
 
 FORMAT_1 = GOLDEN / "decision_log" / "format-1"
 
@@ -43,7 +48,7 @@ def test_an_offer_takes_the_next_slot_and_is_read_back(tmp_path: Path) -> None:
     state = fresh.read_state()
     assert state.slot == 3
     assert state.topics["orders"].partitions[0].next_offset == 3
-    assert [one.work_id for one in fresh.decisions_of("orders", state.topics["orders"], 1)] == ["w1", "w2"]
+    assert [one.work_id for one in fresh.decisions_of({"orders": 1}, state)["orders"]] == ["w1", "w2"]
 
 
 def test_a_taken_slot_without_conflict_leads_to_the_next(tmp_path: Path) -> None:
@@ -205,13 +210,45 @@ def test_a_log_of_the_first_release_goes_on(tmp_path: Path) -> None:
     offered = log.offer(load("w4", {"orders": topic_decision(decided_range(0, 15, 15, 20), revision_before=2)}))
     assert offered.decision is not None
     assert offered.decision.topics["orders"].slot_before == 2
-    known = offered.state.topics["orders"]
-    assert [one.slot for one in log.decisions_of("orders", known, 0)] == [1, 2, 4]
-    assert [one.slot for one in log.quarantines_of("orders", known)] == [1]
+    assert [one.slot for one in log.decisions_of({"orders": 0}, offered.state)["orders"]] == [1, 2, 4]
+    assert [one.slot for one in log.quarantines_of(["orders"], offered.state)["orders"]] == [1]
     assert open_log(tmp_path).read_state() == offered.state
     assert read_cursor(log.storage, "files") == Cursor(3, "20260101T052000Z-00000000000000aa", {"orders": 1})
     format_said = json.loads((tmp_path / "format.json").read_text())
     assert format_said == {"format": 2, "read_min": 2, "write_min": 2}, "an older release must say what it lacks"
+
+
+def test_where_no_links_are_told_every_slot_is_looked_at(tmp_path: Path) -> None:
+    """As in a log of format 1, here with quarantine files in its first and third decision only."""
+    log = open_log(tmp_path)
+    bad = dataclasses.replace(decided_file("0-0", 0, 0, 1), kind=FileKind.QUARANTINE)
+    for number, files in enumerate(([bad], [], [bad], [])):
+        ranges = decided_range(0, number or None, number, number + 1)
+        decision = load(f"w{number}", {"orders": topic_decision(ranges, files=files, new=not number)}, slot=number + 1)
+        body = to_json(decision)
+        document = {"body": body, "sha256": hashlib.sha256(canonical(body)).hexdigest()}
+        log.storage.put_if_absent(slot_path(number + 1), canonical(document) + b"\n")
+    state = log.read_state()
+    assert (state.topics["orders"].slot, state.topics["orders"].quarantine_slot) == (4, 3)
+    assert [one.slot for one in log.quarantines_of(["orders"], state)["orders"]] == [1, 3]
+    assert [one.slot for one in log.decisions_of({"orders": 1}, state)["orders"]] == [2, 3, 4]
+
+
+def test_a_decision_says_where_its_topics_spoke_before(tmp_path: Path) -> None:
+    log = filled(tmp_path, 2)
+    offered = log.offer(
+        load(
+            "w2",
+            {
+                "orders": topic_decision(decided_range(0, 2, 2, 3)),
+                "users": topic_decision(decided_range(0, None, 0, 4), new=True, table="users"),
+            },
+        )
+    )
+    assert offered.decision is not None
+    found = {topic: (one.slot_before, one.quarantine_slot_before) for topic, one in offered.decision.topics.items()}
+    assert found == {"orders": (2, 0), "users": (0, 0)}
+    assert offered.decision.previous == log.sha256(2)
 
 
 def test_a_topic_is_found_without_reading_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +261,9 @@ def test_a_topic_is_found_without_reading_the_others(tmp_path: Path, monkeypatch
     read: list[str] = []
     plain_read = LocalStorage.read
     monkeypatch.setattr(LocalStorage, "read", lambda storage, path: read.append(path) or plain_read(storage, path))
-    found = log.decisions_of("orders", log.read_state().topics["orders"], 0)
+    state = log.read_state()
+    read.clear()
+    found = log.decisions_of({"orders": 0}, state)["orders"]
     assert [one.slot for one in found] == [1, 32]
     assert {path for path in read if path.startswith("log/")} == {slot_path(1), slot_path(32)}
 

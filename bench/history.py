@@ -1,0 +1,167 @@
+"""What an idle run costs after years of runs: `python -m bench.history`; a hundred thousand runs are two years.
+
+Makes logs of 1,000 topics with 10 partitions each, in which every run decided two topics, and measures for each
+length, in a process of its own: the start (reading the newest checkpoint and what came after), a whole pass over
+followers that have nothing to do, cleaning, the peak of memory, and the bytes of the checkpoint. Flat is the goal:
+the last column is each figure beside that of the shortest log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.loader.decide.cleaning import clean
+from headrace.loader.decide.decision import (
+    CountSeries,
+    DecidedFile,
+    DecidedRange,
+    Decision,
+    DecisionKind,
+    LoadSchema,
+    TopicDecision,
+    WindowCount,
+)
+from headrace.loader.decide.decision_log import CHECKPOINT_EVERY, DecisionLog, checkpoint_path
+from headrace.loader.decide.document import said_sha256, write_document
+from headrace.loader.decide.slots import PACK_SLOTS, slot_path
+from headrace.loader.decide.state import EMPTY, LoaderState, fold, place
+from headrace.loader.decide.storage import LocalStorage
+from headrace.loader.follow.base import Step
+from headrace.loader.follow.engine import FollowerEngine
+from headrace.loader.inspect.status import FOLLOWERS, load_status
+from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
+
+TOPICS, PARTITIONS, TOPICS_PER_RUN = 1_000, 10, 2
+RUNS = (1, 10_000, 100_000)
+SCHEMA = LoadSchema(1, "", 1, "{}", json.dumps({"type": "record", "name": "R", "fields": []}), frozenset({1}), "")
+
+
+@dataclass
+class Idle:
+    """A follower that does nothing."""
+
+    name: str
+    is_advisory: bool = False
+
+    def apply(self, step: Step) -> None:
+        pass
+
+
+def decided(run: int, topic: str, state: LoaderState) -> TopicDecision:
+    known = state.topics.get(topic)
+    ranges, files = [], []
+    for partition in range(PARTITIONS):
+        before = known.partitions[partition].next_offset if known else None
+        start = before or 0
+        ranges.append(DecidedRange(partition, before, start, start + 100, 0, RangeCounts(100), (), 10_000))
+        files.append(FileRange(partition, start, start + 99, 100))
+    bucket = f"dt={2026 + run // 52_560:04d}-{run // 4380 % 12 + 1:02d}-01/hr={run // 6 % 24:02d}"
+    file = DecidedFile(FileKind.DATA, bucket, "0-0.avro", "task-0/000001.avro", 90_000, "00" * 32, 1_000, tuple(files))
+    counts = CountSeries("loader", "written", 0, (WindowCount(1_767_225_600_000 + run * 600_000, 1000, 90_000, run),))
+    return TopicDecision(
+        "id", "id" if known else None, 1 if known else 0, topic, topic, "hour", None if known else SCHEMA,
+        tuple(ranges), (file,), (counts,), {"record": 1_000}, frozenset(),
+    )  # fmt: skip
+
+
+def make_log(root: Path, runs: int) -> None:
+    """Writes the slots, archives and checkpoints of that many runs; in the first one all topics come to be."""
+    storage = LocalStorage(root)
+    log = DecisionLog(storage)
+    log.open()
+    state, pack = EMPTY, b""
+    for run in range(1, runs + 1):
+        first = (run * TOPICS_PER_RUN) % TOPICS
+        topics = range(TOPICS) if run == 1 else range(first, first + TOPICS_PER_RUN)
+        names = [f"topic-{number:04d}" for number in topics]
+        offer = Decision(
+            0, DecisionKind.LOAD, f"work-{run:09d}", run * 600_000, "bench",
+            {name: decided(run, name, state) for name in names}, frozenset(), state.works,
+        )  # fmt: skip
+        placed = place(offer, state)
+        content = write_document(placed)
+        state = fold(state, placed, said_sha256(content))
+        pack += content
+        if runs - run < 2 * PACK_SLOTS + runs % PACK_SLOTS:
+            (root / "log").mkdir(exist_ok=True)
+            (root / slot_path(run)).write_bytes(content)
+        elif run % PACK_SLOTS == 0:
+            (root / "archive").mkdir(exist_ok=True)
+            (root / f"archive/{run:09d}.jsonl").write_bytes(pack)
+        if run % PACK_SLOTS == 0:
+            pack = b""
+        if run % CHECKPOINT_EVERY == 0 and runs - run < 2 * CHECKPOINT_EVERY:
+            storage.replace(checkpoint_path(run), write_document(state))
+    storage.replace("head.json", json.dumps({"slot": runs}).encode())
+    engine(DecisionLog(storage)).follow()
+
+
+def engine(log: DecisionLog) -> FollowerEngine:
+    return FollowerEngine(log, [Idle(name) for name in FOLLOWERS])
+
+
+def measure(root: Path) -> dict[str, float]:
+    """An idle run in this process."""
+    log = DecisionLog(LocalStorage(root))
+    started = time.perf_counter()
+    log.check_format(writing=False)
+    log.read_state()
+    read = time.perf_counter()
+    engine(log).follow()
+    followed = time.perf_counter()
+    clean(log, work_id="clean", build="bench", now_ms=0, age_ms=1)
+    cleaned = time.perf_counter()
+    load_status(log, None)
+    asked = time.perf_counter()
+    checkpoints = sorted((root / "checkpoint").glob("*.json")) if (root / "checkpoint").exists() else []
+    return {
+        "start, s": read - started,
+        "followers with nothing to do, s": followed - read,
+        "cleaning, s": cleaned - followed,
+        "status, s": asked - cleaned,
+        "peak memory, MB": peak_memory_mb(),
+        "checkpoint, bytes": checkpoints[-1].stat().st_size if checkpoints else 0,
+        "files of the log": sum(1 for path in itertools.chain(root.glob("log/*"), root.glob("archive/*"))),
+    }
+
+
+def peak_memory_mb() -> float:
+    """Of this program; what getrusage says includes the process that started it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--runs", type=int, nargs="*", default=list(RUNS), help="lengths of the logs")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure is not None:
+        print(json.dumps(measure(args.measure)))
+        return
+    print(f"{TOPICS:,} topics x {PARTITIONS} partitions, {TOPICS_PER_RUN} topics a run, local files, one core")
+    base: dict[str, float] = {}
+    for runs in args.runs:
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.perf_counter()
+            make_log(Path(folder), runs)
+            made = time.perf_counter() - started
+            command = [sys.executable, "-m", "bench.history", "--measure", folder]
+            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        base = base or found
+        print(f"\nafter {runs:,} runs (made in {made:.0f} s)")
+        for name, value in found.items():
+            shown = f"{value:,.3f}" if value < 10 else f"{value:,.0f}"
+            print(f"  {name:34} {shown:>12}   x{value / base[name]:.2f}" if base[name] else f"  {name:34} {shown:>12}")
+
+
+if __name__ == "__main__":
+    main()
