@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from checkout import ROOT
 from postgres_server import PostgresServer
 from running_service import Service, StartService
+from server_starts import START_SECONDS, note_starts, start_lines
 
 # No test fails because the machine is busy with something else.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -30,7 +31,12 @@ LEFT_OUT = {
 """Markers of tests that `make test` leaves out, and the command that runs them; the others: make test-full."""
 
 
+LEFT_OUT_IN_ALL = "in all"
+"""Beside the markers, since a test may have two of them; pytest itself does not count over workers."""
+
+
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    _deselected[LEFT_OUT_IN_ALL] += len(items)
     for item in items:
         _deselected.update(mark.name for mark in item.iter_markers() if mark.name in LEFT_OUT)
 
@@ -38,18 +44,29 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):  # a worker process of pytest-xdist tells the one that prints
         session.config.workeroutput["deselected"] = dict(_deselected)
+        session.config.workeroutput["server_starts"] = START_SECONDS
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Every worker leaves out the same tests."""
-    _deselected.update(Counter(getattr(node, "workeroutput", {}).get("deselected", {})) - _deselected)
+    """Every worker leaves out the same tests, and starts servers of its own."""
+    told = getattr(node, "workeroutput", {})  # a worker that crashed tells nothing
+    _deselected.update(Counter(told.get("deselected", {})) - _deselected)
+    note_starts(told.get("server_starts", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what did not run and how to run it."""
-    for name, count in sorted(_deselected.items()):
-        terminalreporter.write_line(f"left out by -m: {count} tests marked {name}; run them with: {LEFT_OUT[name]}")
+    """Says what did not run and how to run it, and what was started for the tests that did. `tools/run_tiers.py` reads
+    these lines too."""
+    for name, command in sorted(LEFT_OUT.items()):
+        if _deselected[name]:
+            terminalreporter.write_line(
+                f"left out by -m: {_deselected[name]} tests marked {name}; run them with: {command}"
+            )
+    if _deselected[LEFT_OUT_IN_ALL]:
+        terminalreporter.write_line(f"left out in all: {_deselected[LEFT_OUT_IN_ALL]} tests")
+    for line in start_lines(START_SECONDS):
+        terminalreporter.write_line(line)
 
 
 _deselected: Counter[str] = Counter()

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from server_starts import timed_start
+
 POM = Path(__file__).resolve().parent / "servers" / "kafka.pom.xml"
 READY_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
@@ -36,18 +38,19 @@ class ApacheKafka:
         )
         java = ["java", "-Xmx512m", f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        subprocess.run(
-            [*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)],
-            check=True,
-            capture_output=True,
-            timeout=READY_TIMEOUT_S,
-        )
         self._log = folder / "kafka.log"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*java, "kafka.Kafka", str(settings)], stdout=log, stderr=subprocess.STDOUT, cwd=folder
+        with timed_start("Apache Kafka"):
+            subprocess.run(
+                [*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)],
+                check=True,
+                capture_output=True,
+                timeout=READY_TIMEOUT_S,
             )
-        self._wait_until_ready()
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [*java, "kafka.Kafka", str(settings)], stdout=log, stderr=subprocess.STDOUT, cwd=folder
+                )
+            self._wait_until_ready()
 
     def stop(self) -> None:
         self._process.terminate()

@@ -18,6 +18,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from server_starts import timed_start
+
 READY_TIMEOUT_S = 60.0
 USER = "headrace"
 DEBIAN_VERSIONS = Path("/usr/lib/postgresql")
@@ -63,8 +65,9 @@ class PostgresServer:
             *settings,
         ]
         try:
-            self._make_cluster()
-            self.start()
+            with timed_start("PostgreSQL"):
+                self._make_cluster()
+                self._start()
         except BaseException:
             self.remove()
             raise
@@ -90,19 +93,9 @@ class PostgresServer:
             return list(cursor.fetchall()) if cursor.description else []
 
     def start(self) -> None:
-        with (self.folder / "log").open("ab") as log:
-            self._process = self._run(
-                "postgres", "-D", str(self.folder / "data"), *(f"--{item}" for item in self._settings), output=log
-            )
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while True:
-            try:
-                self.execute("SELECT 1")
-                return
-            except psycopg.OperationalError as error:
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"PostgreSQL did not get ready: {error}\n{self.log}") from error
-                time.sleep(0.05)
+        """Starts it again, with the files that it left."""
+        with timed_start("PostgreSQL again"):
+            self._start()
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Ends it: by default at once but in order (PostgreSQL's fast shutdown)."""
@@ -151,6 +144,21 @@ class PostgresServer:
         output, _ = made.communicate(timeout=READY_TIMEOUT_S)
         if made.returncode:
             raise RuntimeError(f"initdb failed: {output.decode(errors='replace')}")
+
+    def _start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self._process = self._run(
+                "postgres", "-D", str(self.folder / "data"), *(f"--{item}" for item in self._settings), output=log
+            )
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while True:
+            try:
+                self.execute("SELECT 1")
+                return
+            except psycopg.OperationalError as error:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"PostgreSQL did not get ready: {error}\n{self.log}") from error
+                time.sleep(0.05)
 
     def _run(self, program: str, *arguments: str, output: object) -> subprocess.Popen[bytes]:
         account = self._account

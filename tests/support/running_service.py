@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import Empty, Queue
 
 from checkout import ROOT
+from server_starts import kind_of, timed_start
 
 READY_TIMEOUT_S = 120
 
@@ -22,20 +23,21 @@ class Service:
 
     def __init__(self, arguments: list[str], environment: dict[str, str] | None = None, folder: Path = ROOT) -> None:
         self.arguments = arguments
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=folder,
-            env={**os.environ, **(environment or {})},
-        )
         self.lines: Queue[str] = Queue()
         self.errors: list[str] = []
-        threading.Thread(target=self._drain_stdout, daemon=True).start()
-        threading.Thread(target=self._drain_stderr, daemon=True).start()
-        self.addresses = self._wait_until_ready()
+        with timed_start(kind_of(arguments)):
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=folder,
+                env={**os.environ, **(environment or {})},
+            )
+            threading.Thread(target=self._drain_stdout, daemon=True).start()
+            threading.Thread(target=self._drain_stderr, daemon=True).start()
+            self.addresses = self._wait_until_ready()
 
     def _drain_stdout(self) -> None:
         assert self.process.stdout is not None
