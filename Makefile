@@ -10,15 +10,17 @@ DATA_DIR ?= headrace-data/demo
 PYTEST_ARGUMENTS ?=
 FUZZ_EXAMPLES ?= 50
 PAIRS ?= 20000
+# Processes that the tests of a target are spread over, where they are.
+WORKERS ?= 2
 SEED ?= $(shell date +%s)
 
 # What `make test` leaves out: tests that need more than Python and Java, and the long ones that kill real processes
-# again and again. `make test-full` runs all.
+# again and again. `make ci` runs these too, tier by tier (tools/run_tiers.py); `make test-full` all in one run.
 SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or s3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fault test-kafka test-postgres test-node test-java test-compat test-full fuzz check format \
-	bench setup setup-dev clean
+.PHONY: help demo ci test test-fault test-kafka test-postgres test-node test-java test-compat test-full fuzz check \
+	format bench setup setup-dev clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,8 +29,12 @@ demo: setup ## a year of real flights from producer to Hive table, checked again
 	@$(BIN)/headrace demo --data-dir $(DATA_DIR)
 	@command -v headrace >/dev/null || echo '   after: export PATH="$$PWD/$(BIN):$$PATH"'
 
-test: setup-dev ## the tests that need Python and Java only
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
+ci: ## check and all test targets, side by side as far as the machine goes; logs in .make/tiers
+	@test -n "$(PYTHON)" || { echo "$(NO_PYTHON)" >&2; exit 2; }
+	@$(PYTHON) tools/run_tiers.py
+
+test: setup-dev ## the tests that need Python and Java only; WORKERS=n processes, here and for PostgreSQL
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
 
 test-fault: setup-dev ## kill -9 at every step of a load, twenty times and more
 	@$(BIN)/python -m pytest -m "fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
@@ -38,7 +44,7 @@ test-kafka: setup-dev ## the loader against an Apache Kafka broker, which Maven 
 
 test-postgres: setup-dev ## the registry on a PostgreSQL server of its own, which as root on Debian is installed when missing
 	@$(BIN)/python tools/setup_postgres.py
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m postgres $(PYTEST_ARGUMENTS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m postgres $(PYTEST_ARGUMENTS)
 
 test-node: setup-dev ## the registry under its clients of Node, which npm fetches once
 	@$(BIN)/python -m pytest -m node $(PYTEST_ARGUMENTS)
@@ -53,7 +59,7 @@ test-compat: setup-dev ## the compatibility check against Avro Java on 20,000 pa
 fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPLES=n of each kind
 	@HEADRACE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/component/registry/test_fuzz.py $(PYTEST_ARGUMENTS)
 
-test-full: setup-dev ## every test, with the servers that they fetch and start themselves
+test-full: setup-dev ## every test in one run: those of `make ci`, and any marked hdfs, hive, pig or s3, which it leaves out
 	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
 
