@@ -3,6 +3,9 @@
 It keeps one connection per broker and no thread. Fetches are sessionless and return the record batches as the log
 holds them. From Fetch 13 on a topic is named by its id, so that a re-created topic is refused by the broker
 itself; before that the caller compares topic ids. A client is made after a fork, never before.
+
+A broker that fails is tried a few times over all requests, not in each of them (`breaker`), and one that throttles us
+is left alone for as long as it says.
 """
 
 from __future__ import annotations
@@ -13,10 +16,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, TypeVar
 
+from headrace.kafka_wire.breaker import Breaker
 from headrace.kafka_wire.connection import NONE, Connection, close_all, error_name, parse_bootstrap_servers
-from headrace.kafka_wire.errors import KafkaError, KafkaUnavailable
+from headrace.kafka_wire.errors import BrokerPutOff, KafkaError, KafkaUnavailable
 from headrace.kafka_wire.requests import (
     EARLIEST,
     LATEST,
@@ -50,8 +55,11 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 4  # of a request whose broker moved or broke off: enough for one leader election
 RETRY_WAIT_S = 0.25  # before the second attempt, doubled each time
+THROTTLE_S_MAX = 600.0  # a broker that wants more than this is asked all the same; quotas count over seconds
 
 T = TypeVar("T")
+
+Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +76,30 @@ class KafkaCluster:
     Args:
         bootstrap_servers: `host:port,…`.
         timeout_s: of connecting and of each answer.
+        clock: monotonic, in seconds.
+        sleep: waits for so many seconds.
 
     Raises:
         ValueError: `bootstrap_servers` holds no server.
     """
 
-    def __init__(self, bootstrap_servers: str, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        timeout_s: float = 30.0,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
         if not self._bootstrap:
             raise ValueError("expected at least one host:port")
         self._timeout_s = timeout_s
-        self._connections: dict[tuple[str, int], Connection] = {}
+        self._clock = clock
+        self._sleep = sleep
+        self._connections: dict[Address, Connection] = {}
+        self._breakers: dict[Address, Breaker] = defaultdict(Breaker)
+        self._quiet_until: dict[Address, float] = {}
         self._known: ClusterMetadata = ClusterMetadata("", {}, {})
 
     def __enter__(self) -> KafkaCluster:
@@ -138,7 +159,7 @@ class KafkaCluster:
             if not waiting:
                 break
             if attempt:
-                time.sleep(RETRY_WAIT_S * 2 ** (attempt - 1))
+                self._sleep(RETRY_WAIT_S * 2 ** (attempt - 1))
             self._learn(waiting, refresh=attempt > 0)
             waiting = self._ask_offsets(waiting, timestamp, read_committed, offsets, errors)
         return OffsetAnswers(offsets, {tp: reason for tp, reason in errors.items() if tp not in offsets})
@@ -169,11 +190,20 @@ class KafkaCluster:
 
         def once(attempt: int) -> FetchSlice:
             self._learn([topic_partition], refresh=attempt > 0)
-            connection = self._leader(topic_partition)
+            leader = self._leader(topic_partition)
             by_id = topic_id or self._known.topics[topic_partition.topic].topic_id
-            return fetch_batches(connection, topic_partition, offset, max_bytes, by_id, leader_epoch, max_wait_ms)
+            piece = self._ask(
+                leader,
+                lambda connection: fetch_batches(
+                    connection, topic_partition, offset, max_bytes, by_id, leader_epoch, max_wait_ms
+                ),
+            )
+            if piece.throttle_ms:
+                # The broker reads nothing from this connection for so long (KIP-219), and we would call that a failure.
+                self._quiet_until[leader] = self._clock() + min(piece.throttle_ms / 1000, THROTTLE_S_MAX)
+            return piece
 
-        return _retried(once)
+        return self._retried(once)
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits offsets of a group without members, which lag tools then show.
@@ -186,10 +216,10 @@ class KafkaCluster:
             return
 
         def once(attempt: int) -> None:
-            host, port = self._with_any_broker(lambda connection: find_coordinator(connection, group))
-            commit_offsets(self._connection(host, port), group, offsets)
+            coordinator = self._with_any_broker(lambda connection: find_coordinator(connection, group))
+            self._ask(coordinator, lambda connection: commit_offsets(connection, group, offsets))
 
-        _retried(once)
+        self._retried(once)
 
     def _learn(self, topic_partitions: Iterable[TopicPartition], *, refresh: bool) -> None:
         topics = sorted({tp.topic for tp in topic_partitions})
@@ -197,7 +227,7 @@ class KafkaCluster:
         if missing:
             self.metadata(missing)
 
-    def _leader(self, topic_partition: TopicPartition) -> Connection:
+    def _leader(self, topic_partition: TopicPartition) -> Address:
         topic = self._known.topics.get(topic_partition.topic)
         where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
         if topic is None or topic.error:
@@ -205,23 +235,59 @@ class KafkaCluster:
         partition = topic.partitions.get(topic_partition.partition)
         if partition is None or partition.leader not in self._known.brokers:
             raise Moved(f"{where} has no leader now")
-        return self._connection(*self._known.brokers[partition.leader])
+        return self._known.brokers[partition.leader]
 
-    def _connection(self, host: str, port: int) -> Connection:
-        connection = self._connections.get((host, port))
+    def _ask(self, address: Address, ask: Callable[[Connection], T]) -> T:
+        """One request to one broker, and a note of whether it answered at all; an error code is an answer."""
+        breaker = self._breakers[address]
+        breaker.check(self._clock())
+        quiet_s = self._quiet_until.pop(address, 0.0) - self._clock()
+        if quiet_s > 0:
+            self._sleep(quiet_s)
+        try:
+            answer = ask(self._connection(address))
+        except KafkaError as error:
+            if isinstance(error, KafkaUnavailable) and not isinstance(error, Moved):
+                breaker.failed(str(error), self._clock())
+            else:
+                breaker.answered()
+            raise
+        breaker.answered()
+        return answer
+
+    def _connection(self, address: Address) -> Connection:
+        connection = self._connections.get(address)
         if connection is None or connection.is_closed:
-            connection = self._connections[host, port] = Connection(host, port, self._timeout_s)
+            connection = self._connections[address] = Connection(*address, self._timeout_s)
         return connection
 
     def _with_any_broker(self, ask: Callable[[Connection], T]) -> T:
-        """Asks the brokers in turn, those known by now first, until one answers."""
-        reasons = []
-        for host, port in dict.fromkeys(itertools.chain(self._known.brokers.values(), self._bootstrap)):
+        """Asks the brokers in turn until one answers: first those that did not fail last, then those known by now."""
+        errors: list[KafkaUnavailable] = []
+        addresses = dict.fromkeys(itertools.chain(self._known.brokers.values(), self._bootstrap))
+        for address in sorted(addresses, key=lambda address: self._breakers[address].failures):
             try:
-                return ask(self._connection(host, port))
+                return self._ask(address, ask)
             except KafkaUnavailable as error:
-                reasons.append(str(error))
-        raise KafkaUnavailable("; ".join(reasons))
+                errors.append(error)
+        reasons = "; ".join(map(str, errors))
+        if all(isinstance(error, BrokerPutOff) for error in errors):
+            raise BrokerPutOff(reasons)
+        raise KafkaUnavailable(reasons)
+
+    def _retried(self, once: Callable[[int], T]) -> T:
+        for attempt in range(ATTEMPTS):
+            try:
+                return once(attempt)
+            except BrokerPutOff:
+                # Nothing will have changed in a moment, but a newer metadata may name another broker.
+                if attempt:
+                    raise
+            except KafkaUnavailable:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                self._sleep(RETRY_WAIT_S * 2**attempt)
+        raise AssertionError("the last attempt returns or raises")
 
     def _ask_offsets(
         self,
@@ -232,7 +298,7 @@ class KafkaCluster:
         errors: dict[TopicPartition, str],
     ) -> list[TopicPartition]:
         """One round: fills `offsets` and `errors` and returns what is worth asking again."""
-        by_broker: dict[Connection, list[TopicPartition]] = defaultdict(list)
+        by_broker: dict[Address, list[TopicPartition]] = defaultdict(list)
         again: list[TopicPartition] = []
         for topic_partition in waiting:
             try:
@@ -240,9 +306,10 @@ class KafkaCluster:
             except KafkaUnavailable as error:
                 errors[topic_partition] = str(error)
                 again.append(topic_partition)
-        for connection, asked in by_broker.items():
+        for address, asked in by_broker.items():
             try:
-                answered = list_offsets(connection, asked, timestamp, read_committed)
+                ask = partial(list_offsets, asked=asked, timestamp=timestamp, read_committed=read_committed)
+                answered = self._ask(address, ask)
             except KafkaError as error:
                 errors.update(dict.fromkeys(asked, str(error)))
                 again.extend(asked)
@@ -251,17 +318,6 @@ class KafkaCluster:
                 if code == NONE:
                     offsets[topic_partition] = offset
                 else:
-                    errors[topic_partition] = f"broker {connection.name}: {error_name(code)} (error {code})"
+                    errors[topic_partition] = f"broker {address[0]}:{address[1]}: {error_name(code)} (error {code})"
                     again.extend([topic_partition] if code in MOVED else [])
         return again
-
-
-def _retried(once: Callable[[int], T]) -> T:
-    for attempt in range(ATTEMPTS):
-        try:
-            return once(attempt)
-        except KafkaUnavailable:
-            if attempt == ATTEMPTS - 1:
-                raise
-            time.sleep(RETRY_WAIT_S * 2**attempt)
-    raise AssertionError("the last attempt returns or raises")

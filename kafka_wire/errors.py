@@ -2,6 +2,7 @@
 
 KafkaError
 ├── KafkaUnavailable        none of them answers
+│   └── BrokerPutOff        one failed so often that it is not asked for a while
 ├── RequestRefused          a broker answered with an error code
 ├── OffsetOutOfRange        the log does not hold the offset
 ├── LogChanged              the topic was re-created, or its leader changed since it was last asked about
@@ -17,6 +18,10 @@ class KafkaError(Exception):
 
 
 class KafkaUnavailable(KafkaError):
+    pass
+
+
+class BrokerPutOff(KafkaUnavailable):
     pass
 
 

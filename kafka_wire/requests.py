@@ -83,7 +83,8 @@ class AbortedTransaction:
 class FetchSlice:
     """What one fetch brought: whole record batches, perhaps followed by a cut one.
 
-    `aborted` are the aborted transactions that overlap it. `broker` is who answered.
+    `aborted` are the aborted transactions that overlap it. `broker` is who answered. `throttle_ms` is how long it wants
+    to be left alone under a quota; an answer that carries one may be empty whatever the log holds.
     """
 
     records: bytes
@@ -92,6 +93,7 @@ class FetchSlice:
     log_start_offset: int
     aborted: tuple[AbortedTransaction, ...]
     broker: str = ""
+    throttle_ms: int = 0
 
 
 class Moved(KafkaUnavailable):
@@ -202,6 +204,7 @@ def fetch_batches(
             AbortedTransaction(entry.producer_id, entry.first_offset) for entry in answer.aborted_transactions or ()
         ),
         broker=connection.name,
+        throttle_ms=max(0, response.throttle_time_ms or 0),
     )
 
 

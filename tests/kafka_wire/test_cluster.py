@@ -7,7 +7,8 @@ import socket
 import struct
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -29,7 +30,8 @@ from kafka.protocol.metadata import (
 )
 
 from headrace.kafka_wire import cluster as kafka_client
-from headrace.kafka_wire.cluster import AbortedTransaction, KafkaCluster, PartitionMetadata
+from headrace.kafka_wire.breaker import COOL_DOWN_S
+from headrace.kafka_wire.cluster import THROTTLE_S_MAX, AbortedTransaction, KafkaCluster, PartitionMetadata
 from headrace.kafka_wire.connection import parse_bootstrap_servers
 from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
 from headrace.kafka_wire.topic_partition import TopicPartition
@@ -111,32 +113,51 @@ class ScriptedBroker:
         )
 
     def metadata(self, request: Any, version: int, error: int = 0) -> Any:
-        topic = MetadataResponse.MetadataResponseTopic
-        partition = topic.MetadataResponsePartition(
-            version=version, error_code=0, partition_index=2, leader_id=1, leader_epoch=5
-        )
-        named = {"topic_id": TOPIC_ID} if version >= 10 else {}
-        return MetadataResponse(
-            version=version,
-            brokers=[
-                MetadataResponse.MetadataResponseBroker(
-                    version=version, node_id=1, host="127.0.0.1", port=self.port, rack=None
-                )
-            ],
-            cluster_id="c",
-            topics=[topic(version=version, error_code=error, name="orders", partitions=[partition], **named)],
-        )
+        return leads(self)(request, version, error)
 
     def _coordinator(self, request: Any, version: int) -> Any:
         return FindCoordinatorResponse(version=version, error_code=0, node_id=1, host="127.0.0.1", port=self.port)
 
 
-def fetched(records: bytes = b"", error: int = 0, aborted: tuple[tuple[int, int], ...] = ()) -> Callable[..., Any]:
+def leads(leader: ScriptedBroker, *others: ScriptedBroker, partitions: Iterable[int] = (2,)) -> Callable[..., Any]:
+    """Metadata of a cluster in which the first of these brokers, which is number 1, leads all partitions."""
+
+    def answer(request: Any, version: int, error: int = 0) -> Any:
+        topic = MetadataResponse.MetadataResponseTopic
+        partition = topic.MetadataResponsePartition
+        named = {"topic_id": TOPIC_ID} if version >= 10 else {}
+        found = [
+            partition(version=version, error_code=0, partition_index=index, leader_id=1, leader_epoch=5)
+            for index in partitions
+        ]
+        return MetadataResponse(
+            version=version,
+            brokers=[
+                MetadataResponse.MetadataResponseBroker(
+                    version=version, node_id=number, host="127.0.0.1", port=broker.port, rack=None
+                )
+                for number, broker in enumerate((leader, *others), start=1)
+            ],
+            cluster_id="c",
+            topics=[topic(version=version, error_code=error, name="orders", partitions=found, **named)],
+        )
+
+    return answer
+
+
+def breaks_off(request: Any, version: int) -> None:
+    return None
+
+
+def fetched(
+    records: bytes = b"", error: int = 0, aborted: tuple[tuple[int, int], ...] = (), throttle_ms: int = 0
+) -> Callable[..., Any]:
     def answer(request: Any, version: int) -> Any:
         topic = FetchResponse.FetchableTopicResponse
         data = topic.PartitionData
         return FetchResponse(
             version=version,
+            throttle_time_ms=throttle_ms,
             responses=[
                 topic(
                     version=version,
@@ -180,17 +201,39 @@ def committed(error: int) -> Callable[..., Any]:
     return answer
 
 
+@dataclass
+class Clock:
+    """A clock that only the test moves; `slept` is what the client would have waited, in seconds."""
+
+    now_s: float = 1000.0
+    slept: list[float] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedBroker]:
-    monkeypatch.setattr(kafka_client, "RETRY_WAIT_S", 0.001)
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def broker() -> Iterator[ScriptedBroker]:
     found = ScriptedBroker()
     yield found
     found.socket.close()
 
 
 @pytest.fixture
-def cluster(broker: ScriptedBroker) -> Iterator[KafkaCluster]:
-    with KafkaCluster(f"127.0.0.1:{broker.port}", timeout_s=5) as found:
+def other() -> Iterator[ScriptedBroker]:
+    found = ScriptedBroker()
+    yield found
+    found.socket.close()
+
+
+@pytest.fixture
+def cluster(broker: ScriptedBroker, clock: Clock) -> Iterator[KafkaCluster]:
+    with KafkaCluster(f"127.0.0.1:{broker.port}", timeout_s=5, clock=clock, sleep=clock.slept.append) as found:
         yield found
 
 
@@ -304,6 +347,103 @@ def test_group_offsets_that_are_refused(broker: ScriptedBroker, cluster: KafkaCl
     broker.script(OffsetCommitRequest, committed(30))
     with pytest.raises(RequestRefused, match="offset orders-2 of group headrace"):
         cluster.commit_group_offsets("headrace", {TP: 44})
+
+
+def fails(cluster: KafkaCluster, words: str = "broke off during Fetch") -> None:
+    with pytest.raises(KafkaUnavailable, match=words):
+        cluster.fetch(TP, 0, 1000)
+
+
+def test_a_leader_that_is_dead_costs_the_attempts_of_one_request_however_many_follow(
+    broker: ScriptedBroker, other: ScriptedBroker, cluster: KafkaCluster, clock: Clock
+) -> None:
+    broker.script(MetadataRequest, leads(other, broker))
+    other.script(FetchRequest, breaks_off)
+    fails(cluster)
+    assert len(other.of(FetchRequest)) == kafka_client.ATTEMPTS
+    assert clock.slept == [0.25, 0.5, 1.0]
+    for _ in range(50):
+        fails(cluster, f"broker 127.0.0.1:{other.port} broke off during Fetch.*failed 4 times in a row")
+    assert len(other.of(FetchRequest)) == kafka_client.ATTEMPTS
+    assert clock.slept == [0.25, 0.5, 1.0]
+    assert not other.of(MetadataRequest), "who does not answer is not asked for metadata first"
+
+
+def test_a_broker_that_was_dead_is_tried_once_after_a_while(
+    broker: ScriptedBroker, other: ScriptedBroker, cluster: KafkaCluster, clock: Clock
+) -> None:
+    broker.script(MetadataRequest, leads(other, broker))
+    other.script(FetchRequest, breaks_off)
+    fails(cluster)
+    asked = len(other.of(FetchRequest))
+    clock.now_s += COOL_DOWN_S
+    fails(cluster)
+    fails(cluster)
+    assert len(other.of(FetchRequest)) == asked + 1
+    other.script(FetchRequest, fetched(b"x"))
+    fails(cluster)
+    clock.now_s += 2 * COOL_DOWN_S
+    assert cluster.fetch(TP, 0, 1000).records == b"x"
+    other.script(FetchRequest, breaks_off, fetched(b"y"))
+    assert cluster.fetch(TP, 0, 1000).records == b"y", "after an answer it has all its attempts again"
+
+
+def test_a_new_leader_is_asked_although_the_last_one_is_dead(
+    broker: ScriptedBroker, other: ScriptedBroker, cluster: KafkaCluster
+) -> None:
+    broker.script(MetadataRequest, leads(other, broker))
+    other.script(FetchRequest, breaks_off)
+    fails(cluster)
+    broker.script(MetadataRequest, leads(broker, other))
+    broker.script(FetchRequest, fetched(b"x"))
+    assert cluster.fetch(TP, 0, 1000).records == b"x"
+
+
+def test_a_cluster_of_which_nobody_answers_is_asked_four_times(
+    broker: ScriptedBroker, cluster: KafkaCluster, clock: Clock
+) -> None:
+    broker.script(ApiVersionsRequest, breaks_off)
+    for _ in range(10):
+        fails(cluster, "broke off during ApiVersions")
+    assert len(broker.of(ApiVersionsRequest)) == kafka_client.ATTEMPTS
+    assert clock.slept == [0.25, 0.5, 1.0]
+
+
+def test_a_broker_that_answers_with_errors_is_not_dead(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(FetchRequest, breaks_off, breaks_off, breaks_off, fetched(error=6))
+    fails(cluster, "NOT_LEADER")
+    fails(cluster, "NOT_LEADER")
+    assert len(broker.of(FetchRequest)) == 2 * kafka_client.ATTEMPTS
+    broker.script(FetchRequest, breaks_off, breaks_off, breaks_off, fetched(error=29))
+    with pytest.raises(RequestRefused):
+        cluster.fetch(TP, 0, 1000)
+    broker.script(FetchRequest, breaks_off, fetched(b"x"))
+    assert cluster.fetch(TP, 0, 1000).records == b"x"
+
+
+def test_the_partitions_of_a_dead_broker_are_asked_together(
+    broker: ScriptedBroker, other: ScriptedBroker, cluster: KafkaCluster
+) -> None:
+    broker.script(MetadataRequest, leads(other, broker, partitions=range(100)))
+    other.script(ApiVersionsRequest, breaks_off)
+    asked = [TopicPartition("orders", n) for n in range(100)]
+    answers = cluster.offset_answers(asked, "latest")
+    assert not answers.offsets and set(answers.errors) == set(asked)
+    assert len(other.of(ApiVersionsRequest)) == kafka_client.ATTEMPTS
+
+
+def test_a_broker_that_throttles_is_left_alone_for_as_long_as_it_says(
+    broker: ScriptedBroker, cluster: KafkaCluster, clock: Clock
+) -> None:
+    broker.script(FetchRequest, fetched(throttle_ms=700), fetched(b"x"))
+    assert cluster.fetch(TP, 0, 1000).throttle_ms == 700
+    clock.now_s += 0.5
+    assert (cluster.fetch(TP, 0, 1000).throttle_ms, cluster.fetch(TP, 0, 1000).records) == (0, b"x")
+    assert clock.slept == [pytest.approx(0.2)]
+    broker.script(FetchRequest, fetched(throttle_ms=2**31 - 1))
+    cluster.fetch(TP, 0, 1000)
+    cluster.fetch(TP, 0, 1000)
+    assert clock.slept[1:] == [THROTTLE_S_MAX]
 
 
 def test_bootstrap_servers() -> None:
