@@ -22,6 +22,7 @@ from headrace.loader.work_unit import OffsetRange
 ABORT_MARKER = 0
 
 GAPS_LISTED_MAX = 1_000  # of one range: enough to see where, and small enough for a decision
+THROTTLED_S_MAX = 600.0  # without a record in between: a quota is counted over seconds, so this is none
 
 
 class BatchKind(StrEnum):
@@ -123,21 +124,22 @@ def read_range(
     """Hands the data records of a range on, in order and in lists, and keeps `tally` up to date.
 
     When a list is handed on everything before `tally.position` is booked; an error leaves the position at the first
-    offset that was not.
+    offset that was not. A range whose tail the log no longer holds ends with a gap.
 
     Args:
-        fetch: brings raw batches from an offset on.
+        fetch: brings raw batches from an offset on; waits where a broker throttled the answer before.
         take: is given each list of records; may raise `StopBefore`, which then leaves here.
         batch_bytes_max: a batch that unfolds to more is refused.
-        patience_s: how long answers without news are borne before the log is called short.
+        patience_s: how long answers without news are borne before the log is called short; throttled ones say nothing.
 
     Raises:
         CorruptBatch: bytes that are not the batch they claim to be.
-        KafkaUnavailable: the log ends before the range does.
+        KafkaUnavailable: the log ends before the range does, or the broker throttles without end.
         KafkaError: whatever `fetch` raises.
     """
     topic_partition = offsets.topic_partition
     silent_since = time.monotonic()
+    throttled_s = 0.0
     while tally.position < offsets.end:
         before = tally.position
         piece = fetch(before)
@@ -158,12 +160,31 @@ def read_range(
             if tally.position >= offsets.end:
                 return
         if tally.position > before:
-            silent_since = time.monotonic()
-        elif time.monotonic() - silent_since >= patience_s:
+            silent_since, throttled_s = time.monotonic(), 0.0
+        elif _says_nothing_is_left(piece, offsets.end) and all(
+            # The answer of one moment loses no record. The last offset is asked for too, since it may lie elsewhere:
+            # a broker with tiered storage answers so while its remote store is slow.
+            _says_nothing_is_left(fetch(offset), offsets.end)
+            for offset in (before, offsets.end - 1)
+        ):
+            tally.skip_to(offsets.end)
+        elif piece.throttle_ms and throttled_s < THROTTLED_S_MAX:
+            throttled_s += piece.throttle_ms / 1000
+            silent_since = time.monotonic() + piece.throttle_ms / 1000
+        elif piece.throttle_ms or time.monotonic() - silent_since >= patience_s:
+            why = f"throttled for {throttled_s:.0f} s" if piece.throttle_ms else f"for {patience_s:.0f} s"
             raise KafkaUnavailable(
-                f"{where} offset {before}: the range ends at {offsets.end} but nothing came for {patience_s:.0f} s; "
+                f"{where} offset {before}: the range ends at {offsets.end} but nothing came, {why}; "
                 f"the broker's readable end is {piece.last_stable_offset}"
             )
+
+
+def _says_nothing_is_left(piece: FetchSlice, end: int) -> bool:
+    """Whether an answer says that the log is readable up to `end` and holds no batch there: compaction took them all.
+
+    A throttled answer is empty whatever the log holds, and a log that ends before `end` may have lost its records.
+    """
+    return not piece.records and not piece.throttle_ms and min(piece.last_stable_offset, piece.high_watermark) >= end
 
 
 def _marker_type(batch: Batch) -> int:

@@ -43,11 +43,15 @@ def message(n: int, time_ms: int = T0, schema_id: int = 1) -> bytes:
 
 
 class Cluster:
-    """Serves partitions from memory, batch by batch; `failures` maps an offset to the error of fetching it."""
+    """Serves partitions from memory, batch by batch; `failures` maps an offset to the error of fetching it.
+
+    A partition is readable to the end of its last batch, or up to `ends`.
+    """
 
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         self.failures: dict[tuple[TopicPartition, int], Exception] = {}
+        self.ends: dict[TopicPartition, int] = {}
         self.asked: list[dict[str, Any]] = []
 
     def put(self, partition: int, values: Mapping[int, bytes | None], topic: str = "orders", **more: Any) -> None:
@@ -58,8 +62,10 @@ class Cluster:
         self.asked.append(named)
         if (topic_partition, offset) in self.failures:
             raise self.failures[topic_partition, offset]
-        records = next((batch for end, batch in self.logs.get(topic_partition, ()) if end > offset), b"")
-        return FetchSlice(records, 1000, 1000, 0, (), "b:1")
+        log = self.logs.get(topic_partition, [])
+        records = next((batch for end, batch in log if end > offset), b"")
+        readable_end = self.ends.get(topic_partition, max((end for end, _ in log), default=0))
+        return FetchSlice(records, readable_end, readable_end, 0, (), "b:1")
 
     def close(self) -> None:
         pass
@@ -251,6 +257,14 @@ def test_a_log_that_ends_early_says_where(run: Run, cluster: Cluster) -> None:
     (found,) = run(offsets(0, 4)).ranges
     assert found.done.end == 1
     assert "broker b:1, topic orders partition 0 offset 1: the range ends at 4" in found.error
+
+
+def test_a_tail_without_records_is_a_gap_of_the_range(run: Run, cluster: Cluster) -> None:
+    cluster.put(0, {0: message(0)})
+    cluster.ends = {TopicPartition("orders", 0): 4}
+    (found,) = run(offsets(0, 4)).ranges
+    assert (found.done.end, found.error, found.gaps) == (4, "", ((1, 4),))
+    assert (found.counts.records, found.counts.gaps) == (1, 3)
 
 
 def test_a_changed_log_drops_the_whole_range(run: Run, cluster: Cluster) -> None:

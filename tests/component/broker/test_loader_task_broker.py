@@ -151,6 +151,26 @@ def test_a_range_beyond_the_end_gives_back_what_there_is(
     assert found.done.end == 50 and "OFFSET_OUT_OF_RANGE" in found.error
 
 
+def test_a_tail_without_records_is_read_as_a_gap(start_service: StartService, tmp_path: Path) -> None:
+    serve = ("headrace", "broker", "serve", "--data-dir", str(tmp_path / "b"), "--broker-listen", "127.0.0.1:0")
+    service = start_service(*serve)
+    producer = KafkaProducer(bootstrap_servers=service.addresses["broker"])
+    for n in range(5):
+        producer.send("orders", message(n), partition=0)
+    producer.flush(30)
+    producer.close()
+    assert service.stop() == 0
+    # What compaction leaves of a segment none of whose records is the newest of its key: the next one begins at 9.
+    (segment,) = (tmp_path / "b").rglob("orders-0/00000000000000000000.log")
+    segment.with_name("00000000000000000009.log").touch()
+    address = start_service(*serve).addresses["broker"]
+    with KafkaCluster(address, timeout_s=10) as cluster:
+        ranges = whole(cluster, "orders")
+    assert (ranges[0].start, ranges[0].end) == (0, 9)
+    (found, *_) = load(address, tmp_path / "s", *ranges).ranges
+    assert (found.error, found.done.end, found.counts.records, found.gaps) == ("", 9, 5, ((5, 9),))
+
+
 def test_another_incarnation_of_the_topic_is_refused(
     broker_address: str, cluster: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:

@@ -22,15 +22,22 @@ CAP = 1 << 24
 
 
 def serve(
-    log: Sequence[bytes], aborted: tuple[AbortedTransaction, ...] = (), slice_bytes: int = 1 << 30
+    log: Sequence[bytes],
+    aborted: tuple[AbortedTransaction, ...] = (),
+    slice_bytes: int = 1 << 30,
+    readable_end: int | None = None,
 ) -> Callable[[int], FetchSlice]:
-    """Fetches like a broker: from the batch that holds the offset on, cut at `slice_bytes` but for the first."""
+    """Fetches like a broker: from the batch that holds the offset on, cut at `slice_bytes` but for the first.
+
+    The log is readable to the end of its last batch, or up to `readable_end` when compaction took the last ones.
+    """
+    spans = [(struct.unpack_from(">q", b)[0] + struct.unpack_from(">i", b, 23)[0] + 1, b) for b in log]
+    end = spans[-1][0] if readable_end is None else readable_end
 
     def fetch(offset: int) -> FetchSlice:
-        spans = [(struct.unpack_from(">q", b)[0] + struct.unpack_from(">i", b, 23)[0] + 1, b) for b in log]
         rest = [batch for end, batch in spans if end > offset]
         data = b"".join(rest)
-        return FetchSlice(data[: max(slice_bytes, len(rest[0]) if rest else 0)], 100, 100, 0, aborted, "b:1")
+        return FetchSlice(data[: max(slice_bytes, len(rest[0]) if rest else 0)], end, end, 0, aborted, "b:1")
 
     return fetch
 
@@ -153,6 +160,76 @@ def test_a_log_that_ends_before_the_range_is_an_error_that_says_where() -> None:
         log = serve([make_batch(range(5))])
         read_range(log, OffsetRange(TP, 0, 9), pieces.append, tally, batch_bytes_max=CAP, patience_s=0)
     assert tally.position == 5 and len(pieces) == 1
+
+
+class Script:
+    """Answers fetches from a list, each entry once and the last for ever; `asked` are the offsets."""
+
+    def __init__(self, *answers: FetchSlice) -> None:
+        self.answers = list(answers)
+        self.asked: list[int] = []
+
+    def __call__(self, offset: int) -> FetchSlice:
+        self.asked.append(offset)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def answer(
+    records: bytes = b"", high_watermark: int = 9, last_stable_offset: int = 9, throttle_ms: int = 0
+) -> FetchSlice:
+    return FetchSlice(records, high_watermark, last_stable_offset, 0, (), "b:1", throttle_ms)
+
+
+def test_a_tail_that_compaction_emptied_is_a_gap() -> None:
+    records, tally = read(serve([make_batch(range(5))], readable_end=9), 0, 9)
+    assert (offsets_of(records), tally.gaps, tally.position) == (list(range(5)), [(5, 9)], 9)
+
+
+def test_a_log_is_believed_to_be_empty_when_it_says_so_again_and_at_its_end() -> None:
+    script = Script(answer())
+    _, tally = read(script, 2, 9)
+    assert (script.asked, tally.gaps) == ([2, 2, 8], [(2, 9)])
+
+
+@pytest.mark.parametrize("silent", [1, 2])
+def test_an_empty_answer_of_one_moment_loses_nothing(silent: int) -> None:
+    script = Script(*[answer()] * silent, answer(make_batch(range(9))))
+    records, tally = read(script, 0, 9, patience_s=60)
+    assert offsets_of(records) == list(range(9)) and tally.gap_offsets == 0
+
+
+@pytest.mark.parametrize(("high_watermark", "last_stable_offset"), [(8, 8), (9, 8), (8, 9)])
+def test_a_log_that_is_not_readable_to_the_end_of_the_range_is_not_empty(
+    high_watermark: int, last_stable_offset: int
+) -> None:
+    with pytest.raises(KafkaUnavailable, match=f"nothing came, for 0 s; .* readable end is {last_stable_offset}"):
+        read(Script(answer(b"", high_watermark, last_stable_offset)), 2, 9)
+
+
+def test_throttled_answers_are_waited_out_and_say_nothing_of_the_log() -> None:
+    throttled = answer(throttle_ms=20_000)
+    script = Script(*[throttled] * 20, answer(make_batch([0])), *[throttled] * 20, answer(make_batch(range(1, 9))))
+    records, tally = read(script, 0, 9)
+    assert offsets_of(records) == list(range(9)) and tally.gap_offsets == 0
+
+
+def test_a_throttled_answer_confirms_no_empty_one() -> None:
+    script = Script(answer(), answer(throttle_ms=1), answer(make_batch(range(9))))
+    records, _ = read(script, 0, 9, patience_s=60)
+    assert offsets_of(records) == list(range(9))
+
+
+def test_a_broker_that_throttles_without_end_is_an_error() -> None:
+    script = Script(answer(throttle_ms=200_000))
+    with pytest.raises(KafkaUnavailable, match="offset 2: the range ends at 9 but nothing came, throttled for 600 s"):
+        read(script, 2, 9)
+    assert script.asked == [2] * 4
+
+
+def test_a_broker_that_throttled_has_all_patience_again() -> None:
+    script = Script(answer(throttle_ms=60_000), answer(last_stable_offset=8), answer(make_batch(range(9))))
+    records, _ = read(script, 0, 9)
+    assert offsets_of(records) == list(range(9))
 
 
 def test_an_error_of_the_second_fetch_leaves_the_first_as_prefix() -> None:
