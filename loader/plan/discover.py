@@ -22,12 +22,22 @@ NEVER_LOADED = re.compile(r"__.*|_schemas")
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """The log holds offsets `[start, end)`; `end` is the last stable offset, so no open transaction is inside."""
+    """The log holds offsets `[start, end)`; `end` is the last stable offset, so no open transaction is inside.
+
+    `high_watermark` is the end without that condition, read a moment before: what lies beyond `end` is held back by a
+    transaction and has not merely come in between.
+    """
 
     partition: int
     leader_epoch: int
     start: int
     end: int
+    high_watermark: int
+
+    @property
+    def held_back(self) -> int:
+        """How many offsets lie behind the first open transaction, or are its own."""
+        return max(0, self.high_watermark - self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +95,22 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str]) -
     }
     usable = {name: topic for name, topic in wanted.items() if not topic.error}
     asked = [TopicPartition(name, number) for name, topic in usable.items() for number in sorted(topic.partitions)]
-    ends = cluster.offset_answers(asked, "latest")
-    starts = cluster.offset_answers(asked, "earliest")
-    errors = {**starts.errors, **ends.errors}
+    # What did not answer one question is not asked the next.
+    high_watermarks = cluster.offset_answers(asked, "latest", read_committed=False)
+    ends = cluster.offset_answers(high_watermarks.offsets, "latest")
+    starts = cluster.offset_answers(ends.offsets, "earliest")
+    errors = {**high_watermarks.errors, **ends.errors, **starts.errors}
     topics = {}
     for name, topic in usable.items():
         partitions = []
         for number, partition in sorted(topic.partitions.items()):
             key = TopicPartition(name, number)
-            if key in starts.offsets and key in ends.offsets:
+            if key in starts.offsets:
                 # Retention may have moved the start past the end that was read a moment before.
                 start = starts.offsets[key]
+                end = max(start, ends.offsets[key])
                 partitions.append(
-                    PartitionOffsets(number, partition.leader_epoch, start, max(start, ends.offsets[key]))
+                    PartitionOffsets(number, partition.leader_epoch, start, end, high_watermarks.offsets[key])
                 )
         topics[name] = DiscoveredTopic(
             name,

@@ -14,6 +14,11 @@ from headrace.loader.work_unit import OffsetRange
 
 TRIED_AGAIN = "see that its brokers are up; the next load reads on"
 
+HELD_BACK_MAX = 1_000_000
+"""Offsets behind an open transaction before a run that has others to read says so: some minutes of a busy partition,
+while transactions of usual length end within one. Where nothing is left to read the first one is worth a note, since
+the transaction has then outlived the time between two runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
@@ -68,6 +73,8 @@ def topic_ranges(
     for offsets in found.partitions:
         partition = None if known is None or starts_again else known.partitions.get(offsets.partition)
         planned, lost = _planned(offsets, partition, range_bytes_max)
+        if offsets.held_back > (0 if planned.start == offsets.end else HELD_BACK_MAX):
+            notes.append(_held_back_note(found.topic, offsets))
         if lost and lost_ground == "fail":
             problems.append(f"partition {offsets.partition}: {lost}; loader.lost_ground=earliest declares the gap")
             continue
@@ -100,6 +107,14 @@ def _planned(offsets: PartitionOffsets, known: PartitionState | None, range_byte
         bytes_estimate=(end - start) * weight // 1000,
     )
     return planned, lost
+
+
+def _held_back_note(topic: str, offsets: PartitionOffsets) -> str:
+    return (
+        f"partition {offsets.partition}: an open transaction holds {offsets.held_back} offsets back (last stable "
+        f"offset {offsets.end}, high watermark {offsets.high_watermark}); if it stays so, look for it with "
+        f"kafka-transactions.sh find-hanging --topic {topic} --partition {offsets.partition}"
+    )
 
 
 def offset_ranges(topic: str, ranges: TopicRanges) -> list[OffsetRange]:

@@ -347,6 +347,20 @@ def test_lost_ground_is_declared_as_a_gap(world: World) -> None:
     assert load(world).loaded[0].gaps == 4 + 9
 
 
+def test_a_transaction_that_does_not_end_is_told_and_the_rest_is_loaded(world: World) -> None:
+    world.cluster.topics["orders"].open_from = {1: 2}
+    first = load(world)
+    assert world.rows("orders") == [(0, n) for n in range(10)] + [(1, 0), (1, 1)]
+    assert first.notes == ()
+    second = load(world)
+    (note,) = second.notes
+    assert note.startswith("orders: partition 1: an open transaction holds 3 offsets back")
+    assert not second.has_findings and second.slot == 0
+    world.cluster.topics["orders"].open_from = {}
+    assert load(world).notes == ()
+    assert world.rows("orders") == world.produced("orders")
+
+
 def test_the_same_ranges_by_two_drivers_are_decided_once(world: World) -> None:
     slow = world.ports()
     pool = slow.run_units

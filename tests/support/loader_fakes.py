@@ -52,12 +52,16 @@ ORDER_V2 = (
 
 @dataclass
 class FakeTopic:
-    """`logs` holds per partition the schema id of every message; `first` is the offset of the first one."""
+    """`logs` holds per partition the schema id of every message; `first` is the offset of the first one.
+
+    `epochs` are the leader epochs that are not 0, by partition. `open_from` are the first offsets of open transactions.
+    """
 
     topic_id: str
     logs: list[list[int]]
     first: int = 0
-    epoch: int = 0
+    epochs: dict[int, int] = field(default_factory=dict)
+    open_from: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -68,7 +72,7 @@ class FakeCluster:
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata:
         found = {
             name: TopicMetadata(
-                topic.topic_id, False, {n: PartitionMetadata(0, topic.epoch) for n in range(len(topic.logs))}
+                topic.topic_id, False, {n: PartitionMetadata(0, topic.epochs.get(n, 0)) for n in range(len(topic.logs))}
             )
             for name, topic in self.topics.items()
             if topics is None or name in topics
@@ -81,7 +85,9 @@ class FakeCluster:
         answers = {}
         for tp in topic_partitions:
             topic = self.topics[tp.topic]
-            answers[tp] = topic.first + (0 if which == "earliest" else len(topic.logs[tp.partition]))
+            end = topic.first + len(topic.logs[tp.partition])
+            stable_end = topic.open_from.get(tp.partition, end) if read_committed else end
+            answers[tp] = topic.first if which == "earliest" else stable_end
         return OffsetAnswers(answers)
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:

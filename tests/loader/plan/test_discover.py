@@ -11,7 +11,7 @@ from headrace.loader.plan.discover import discover
 
 class Cluster:
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.asked: list[tuple[str, bool, list[int]]] = []
 
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata:
         partitions = {0: PartitionMetadata(1, 4), 1: PartitionMetadata(-1, 4)}
@@ -29,8 +29,8 @@ class Cluster:
     def offset_answers(
         self, topic_partitions: Iterable[TopicPartition], which: str, read_committed: bool = True
     ) -> OffsetAnswers:
-        self.asked.append(which)
-        offset = 30 if which == "earliest" else 20
+        self.asked.append((which, read_committed, sorted(tp.partition for tp in topic_partitions)))
+        offset = 30 if which == "earliest" else 20 if read_committed else 50
         return OffsetAnswers(
             {TopicPartition("orders", 0): offset}, {TopicPartition("orders", 1): "leader not available"}
         )
@@ -48,4 +48,5 @@ def test_odd_topics_and_partitions_are_told_apart() -> None:
     assert orders.errors == {1: "leader not available"}
     (partition,) = orders.partitions
     assert (partition.start, partition.end, partition.leader_epoch) == (30, 30, 4)  # retention passed the end
-    assert cluster.asked == ["latest", "earliest"]
+    assert partition.high_watermark == 50
+    assert cluster.asked == [("latest", False, [0, 1]), ("latest", True, [0]), ("earliest", True, [0])]

@@ -13,7 +13,7 @@ from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.decide.state import FileTotals, PartitionState, TopicState
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets, is_wanted
 from headrace.loader.plan.packing import SPLITS_PER_TASK, TASK_BYTES_MIN, pack, split, weight
-from headrace.loader.plan.ranges import TRIED_AGAIN, TopicRanges, offset_ranges, topic_ranges
+from headrace.loader.plan.ranges import HELD_BACK_MAX, TRIED_AGAIN, TopicRanges, offset_ranges, topic_ranges
 from headrace.loader.work_unit import OffsetRange
 from loader_samples import load_schema
 
@@ -36,8 +36,8 @@ def known_topic(next_offset: int = 100, topic_id: str = "id-1", bytes_per_kilo_o
     )
 
 
-def found_topic(start: int, end: int, topic_id: str = "id-1") -> DiscoveredTopic:
-    return DiscoveredTopic("orders", topic_id, (PartitionOffsets(0, 3, start, end),), {})
+def found_topic(start: int, end: int, topic_id: str = "id-1", held_back: int = 0) -> DiscoveredTopic:
+    return DiscoveredTopic("orders", topic_id, (PartitionOffsets(0, 3, start, end, end + held_back),), {})
 
 
 def ranges_of(found: DiscoveredTopic, known: TopicState | None, lost_ground: str = "fail") -> TopicRanges:
@@ -78,6 +78,34 @@ def test_lost_ground_holds_the_partition_until_policy_declares_the_gap(start: in
     assert declared.ranges[0].previous == 100
     assert declared.ranges[0].start == min(start, end) or declared.ranges[0].start == end
     assert declared.ranges[0].has_news
+
+
+@pytest.mark.parametrize(
+    ("end", "held_back", "is_told"),
+    [
+        (100, 0, False),
+        (100, 1, True),  # nothing is there to read since the last run but what the transaction holds
+        (120, HELD_BACK_MAX, False),
+        (120, HELD_BACK_MAX + 1, True),
+    ],
+)
+def test_a_transaction_that_holds_offsets_back_is_told_with_what_to_look_at(
+    end: int, held_back: int, is_told: bool
+) -> None:
+    ranges = ranges_of(found_topic(0, end, held_back=held_back), known_topic(100))
+    assert ranges.problems == ()
+    assert (ranges.ranges[0].start, ranges.ranges[0].end) == (100, end)
+    held = (
+        f"partition 0: an open transaction holds {held_back} offsets back (last stable offset {end}, high watermark "
+        f"{end + held_back}); if it stays so, look for it with kafka-transactions.sh find-hanging --topic orders "
+        "--partition 0"
+    )
+    assert ranges.notes == ((held,) if is_told else ())
+
+
+def test_a_transaction_from_the_first_offset_on_is_told_too() -> None:
+    (note,) = ranges_of(found_topic(0, 0, held_back=5), None).notes
+    assert "an open transaction holds 5 offsets back" in note
 
 
 def test_a_recreated_topic_is_held_or_started_again() -> None:
