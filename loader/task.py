@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import logging
 import secrets
+import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -55,26 +56,31 @@ def run_work_unit(unit: WorkUnit) -> UnitResult:
     started = time.monotonic()
     build = current_build()
 
-    def result(ranges: Sequence[RangeResult], error: str = "") -> UnitResult:
+    def result(ranges: Sequence[RangeResult], *, error: str = "", disk_error: str = "") -> UnitResult:
         duration_ms = round((time.monotonic() - started) * 1000)
-        return UnitResult(unit.task, tuple(ranges), (), build, duration_ms, error)
+        return UnitResult(unit.task, tuple(ranges), (), build, duration_ms, error, disk_error)
+
+    def nothing(reason: str) -> list[RangeResult]:
+        return [_nothing(offsets, reason) for offsets in unit.ranges]
 
     if unit.build and unit.build != build:
-        nothing = [_nothing(offsets, "not read") for offsets in unit.ranges]
-        return result(nothing, f"task {unit.task} runs {build}, and the driver {unit.build}")
+        return result(nothing("not read"), error=f"task {unit.task} runs {build}, and the driver {unit.build}")
+    staging = f"{unit.settings.staging_dir} on {socket.gethostname()}"
     try:
-        staging_dir = Path(unit.settings.staging_dir)
-        task = _Task(unit, staging_dir)
-    except (OSError, ValueError) as error:
-        reason = f"cannot start in {unit.settings.staging_dir} with {unit.settings.bootstrap_servers}: {error}"
-        return result([_nothing(offsets, reason) for offsets in unit.ranges], reason)
+        task = _Task(unit, Path(unit.settings.staging_dir))
+    except ValueError as error:
+        reason = f"task {unit.task} cannot start with {unit.settings.bootstrap_servers}: {error}"
+        return result(nothing(reason), error=reason)
+    except OSError as error:
+        reason = f"cannot write to {staging}: {error}"
+        return result(nothing(reason), disk_error=reason)
     try:
         ranges = [task.run(offsets) for offsets in unit.ranges]
         return dataclasses.replace(result(ranges), files=task.files.finish())
     except OSError as error:
         # A file that several ranges share may be cut, so none of them counts as read.
-        reason = f"cannot write to {staging_dir}: {error}"
-        return result([_nothing(offsets, reason) for offsets in unit.ranges], reason)
+        reason = f"cannot write to {staging}: {error}"
+        return result(nothing(reason), disk_error=reason)
     finally:
         task.close()
 

@@ -170,7 +170,12 @@ class RangeResult:
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """All that a task returns; `error` is set when the task as a whole could not run (a foreign build)."""
+    """All that a task returns.
+
+    `error` is set when the task could not run for a reason that holds for the whole load (a foreign build); it ends the
+    load. `disk_error` is set when its files could not be written: then none of its ranges counts as read, and the work
+    of other tasks is decided.
+    """
 
     task: int
     ranges: tuple[RangeResult, ...]
@@ -178,3 +183,4 @@ class UnitResult:
     build: str
     duration_ms: int
     error: str = ""
+    disk_error: str = ""

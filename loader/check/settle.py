@@ -7,8 +7,9 @@ nothing changes: what is left is whole.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from headrace.loader.decide.decision import CountSeries, DecidedFile, DecidedRange, WindowCount
@@ -27,6 +28,7 @@ NO_COUNTS = RangeCounts()
 READ_AGAIN = (
     "nothing of it was decided and the next load reads it again; if this comes back, it is a defect of the loader"
 )
+ROOM_NEEDED = "what it read is not loaded; make room there or mend the disk, and the next load reads it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +87,35 @@ def settle(
     by_task = {result.task: result for result in results}
     pieces: dict[str, list[_Piece]] = defaultdict(list)
     files: dict[str, list[_TaskFile]] = defaultdict(list)
-    failures: dict[str, list[str]] = defaultdict(list)
+    failures: dict[str, dict[str, None]] = defaultdict(dict)
     for unit in units:
         result = by_task.get(unit.task)
         for file in result.files if result else ():
             files[file.topic].append(_TaskFile(unit.task, file))
-        returned = {(one.done.topic_partition, one.done.start): one for one in result.ranges} if result else {}
-        for offsets in unit.ranges:
-            topic = offsets.topic_partition.topic
-            found = returned.get((offsets.topic_partition, offsets.start))
-            if found is None:
-                failures[topic].append(f"task {unit.task} returned nothing for {_name(offsets)}; {READ_AGAIN}")
-                nothing = OffsetRange(offsets.topic_partition, offsets.start, offsets.start)
-                found = RangeResult(nothing, NO_COUNTS)
-            pieces[topic].append(_Piece(unit.task, offsets, found))
+        for piece, failure in _pieces(unit, result):
+            topic = piece.planned.topic_partition.topic
+            pieces[topic].append(piece)
+            failures[topic].update({failure: None} if failure else {})
     return {
-        topic: _settle_topic(ranges, pieces[topic], files[topic], failures[topic]) for topic, ranges in planned.items()
+        topic: _settle_topic(ranges, pieces[topic], files[topic], tuple(failures[topic]))
+        for topic, ranges in planned.items()
     }
+
+
+def _pieces(unit: WorkUnit, result: UnitResult | None) -> Iterator[tuple[_Piece, str]]:
+    """The ranges of a unit with what became of each, and a sentence where nothing did, "" elsewhere."""
+    disk_error = result.disk_error if result else ""
+    returned = {(one.done.topic_partition, one.done.start): one for one in result.ranges} if result else {}
+    for offsets in unit.ranges:
+        found = returned.get((offsets.topic_partition, offsets.start))
+        failure = ""
+        if disk_error:
+            failure = f"task {unit.task} {disk_error}; {ROOM_NEEDED}"
+        elif found is None:
+            failure = f"task {unit.task} returned nothing for {_name(offsets)}; {READ_AGAIN}"
+        if found is None or failure:
+            found = RangeResult(dataclasses.replace(offsets, end=offsets.start), NO_COUNTS)
+        yield _Piece(unit.task, offsets, found), failure
 
 
 def _settle_topic(

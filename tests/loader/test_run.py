@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ import pytest
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.table import TableState
 from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.check.settle import ROOM_NEEDED
 from headrace.loader.errors import LoaderError
 from headrace.loader.follow.base import Step
 from headrace.loader.follow.schema import SchemaFollower
+from headrace.loader.plan import packing
 from headrace.loader.read import units as reading
 from headrace.loader.report import RunReport
 from headrace.loader.run import plan_load, run_load
+from headrace.loader.work_unit import UnitResult, WorkUnit
 from headrace.registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError
 from loader_fakes import ORDER_V1, ORDER_V2, World
 
@@ -482,6 +486,30 @@ def test_a_foreign_build_ends_the_run(world: World) -> None:
     with pytest.raises(LoaderError, match=r"Python 3\.9 here"):
         run_load(dataclasses.replace(ports, run_units=foreign), world.settings)  # type: ignore[arg-type]
     assert world.log().head() == 0
+
+
+def test_a_full_disk_of_one_task_costs_only_what_it_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "TASK_BYTES_MIN", 1)
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("clicks", [2] * 3)
+    ports = world.ports()
+    lost: set[TopicPartition] = set()
+
+    def full(units: Sequence[WorkUnit]) -> list[UnitResult]:
+        first, *others = world.pool(units)
+        lost.update(offsets.topic_partition for offsets in units[0].ranges)
+        return [dataclasses.replace(first, files=(), disk_error="cannot write to /staging: no space"), *others]
+
+    report = run_load(dataclasses.replace(ports, run_units=full), world.settings)
+    assert report.tasks == 2 and report.problems.keys() == {tp.topic for tp in lost}
+    sentence = f"task 0 cannot write to /staging: no space; {ROOM_NEEDED}"
+    assert set(report.problems.values()) == {(sentence,)}
+    for topic in ("orders", "clicks"):
+        kept = [row for row in world.produced(topic) if TopicPartition(topic, row[0]) not in lost]
+        assert world.rows(topic) == kept
+    assert 0 < len(lost) < 3
+    assert not load(world).has_findings
+    assert all(world.rows(topic) == world.produced(topic) for topic in ("orders", "clicks"))
 
 
 def test_the_plan_shows_what_a_run_would_do_and_changes_nothing(world: World) -> None:

@@ -14,7 +14,7 @@ import pytest
 from headrace.audit.count import message_hash
 from headrace.audit.window import FIRST_WINDOW_MS
 from headrace.avro_schema import frame, parse_schema
-from headrace.kafka_wire.cluster import FetchSlice
+from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
 from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import task as task_module
@@ -306,8 +306,15 @@ def test_staging_that_cannot_be_written_fails_the_unit(run: Run, cluster: Cluste
     (tmp_path / "file").touch()
     cluster.put(0, {0: message(0)})
     result = run(offsets(0, 1), staging_dir=str(tmp_path / "file"))
-    assert f"cannot start in {tmp_path / 'file'} with b:1: " in result.error
+    assert f"cannot write to {tmp_path / 'file'} on " in result.disk_error and result.error == ""
     assert result.ranges[0].done.end == 0 and result.files == ()
+
+
+def test_settings_that_no_task_can_start_with_fail_the_load(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_module, "KafkaCluster", KafkaCluster)
+    result = run(offsets(0, 1), bootstrap_servers="b:port")
+    assert result.error == "task 3 cannot start with b:port: expected host:port, found 'b:port'"
+    assert result.disk_error == ""
 
 
 def test_a_load_schema_that_is_none_fails_the_topic(run: Run, cluster: Cluster) -> None:
@@ -344,7 +351,7 @@ def test_a_disk_that_fails_at_the_end_counts_nothing(
     monkeypatch.setattr(write, "_sync", fail)
     cluster.put(0, {0: message(0)})
     result = run(offsets(0, 1))
-    assert "No space left on device" in result.error and result.files == ()
+    assert "No space left on device" in result.disk_error and result.error == "" and result.files == ()
     assert result.ranges[0].done.end == 0 and result.ranges[0].counts.total == 0
 
 

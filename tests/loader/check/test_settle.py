@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.check.settle import READ_AGAIN, SettledTopic, settle
+from headrace.loader.check.settle import READ_AGAIN, ROOM_NEEDED, SettledTopic, settle
 from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
 from headrace.loader.work_unit import (
     AuditCount,
@@ -104,6 +104,19 @@ def test_a_task_that_returned_nothing_is_named() -> None:
     settled = settle(planned({0: 10}), [unit(3, offsets(0, 0, 10))], [])["t"]
     assert settled.ranges == ()
     assert settled.problems == (f"task 3 returned nothing for partition 0 [0, 10); {READ_AGAIN}",)
+
+
+def test_a_task_whose_disk_failed_costs_its_ranges_and_one_sentence() -> None:
+    units = [unit(0, offsets(0, 0, 10)), unit(1, offsets(0, 10, 20), offsets(1, 0, 5)), unit(2, offsets(2, 0, 3))]
+    failed = result(1, [done(0, 10, 10, "disk full"), done(1, 0, 5, "disk full")], [])
+    results = [
+        result(0, [done(0, 0, 10)], [staged("a", (0, 0, 10))]),
+        dataclasses.replace(failed, disk_error="cannot write to /s on node-7: disk full"),
+        result(2, [done(2, 0, 3)], [staged("c", (2, 0, 3))]),
+    ]
+    settled = settle(planned({0: 20, 1: 5, 2: 3}), units, results)["t"]
+    assert ends(settled) == {0: 10, 2: 3}
+    assert settled.problems == (f"task 1 cannot write to /s on node-7: disk full; {ROOM_NEEDED}",)
 
 
 def test_offsets_that_are_not_accounted_for_are_not_decided() -> None:
