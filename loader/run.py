@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.loader.check.doubts import drop_doubtful
+from headrace.loader.check.doubts import changes_of, drop_doubtful
 from headrace.loader.check.offer import propose
 from headrace.loader.check.settle import settle
 from headrace.loader.decide.cleaning import clean, published_works
@@ -121,8 +121,10 @@ def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunR
     logger.info("phase_started phase=read work_id=%s tasks=%d", plan.work_id, len(plan.units))
     reading = read_units(plan.units, ports.run_units, ports.schemas)
     logger.info("phase_started phase=check work_id=%s", plan.work_id)
-    settled = settle({topic: work.ranges for topic, work in plan.works.items()}, reading.units, reading.results)
-    settled = drop_doubtful(plan, settled, ports.cluster, ports.log.storage, settings.quarantine_share_max)
+    changes = changes_of(plan, ports.cluster)
+    planned = {topic: work.ranges for topic, work in plan.works.items()}
+    settled = settle(planned, reading.units, reading.results, changes.moved)
+    settled = drop_doubtful(plan, settled, changes, ports.log.storage, settings.quarantine_share_max)
     offer = propose(
         plan, settled, reading.registered_ids, published_works(ports.log), ports.now_ms(), settings.plan.build
     )

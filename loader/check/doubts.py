@@ -1,60 +1,85 @@
-"""Reasons not to decide what a topic's tasks brought back, found between reading and deciding."""
+"""Reasons not to decide what the tasks brought back, found between reading and deciding.
+
+`changes_of` asks what became of the topics meanwhile, before the work is settled, since a partition that changed its
+leader takes only its own ranges out; `drop_doubtful` then drops whole topics.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace.loader.check.settle import SettledTopic
 from headrace.loader.decide.decision_log import staging_path
 from headrace.loader.decide.storage import LocalStorage, force_to_disk
 from headrace.loader.errors import StorageError
 from headrace.loader.plan.discover import Cluster
-from headrace.loader.plan.load_plan import LoadPlan, TopicWork
+from headrace.loader.plan.load_plan import LoadPlan
+from headrace.loader.plan.ranges import TopicRanges
+
+if TYPE_CHECKING:
+    from headrace.kafka_wire.cluster import TopicMetadata
 
 QUARANTINED_MIN = 100  # messages; below it a share says nothing about a topic
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What changed while it was read: topics that were re-created, and, by topic, partitions with a new leader."""
+
+    recreated: frozenset[str]
+    moved: Mapping[str, frozenset[int]]
+
+
+def changes_of(plan: LoadPlan, cluster: Cluster) -> Changes:
+    """Asks the cluster once more what the topics are of which the plan has news.
+
+    Raises:
+        KafkaUnavailable: no broker answers.
+    """
+    read = [topic for topic, work in plan.works.items() if any(planned.has_news for planned in work.ranges.ranges)]
+    now = cluster.metadata(read).topics if read else {}
+    recreated = frozenset(
+        topic for topic, found in now.items() if found.topic_id and found.topic_id != plan.works[topic].ranges.topic_id
+    )
+    return Changes(recreated, {topic: _moved(plan.works[topic].ranges, found) for topic, found in now.items()})
+
+
+def _moved(ranges: TopicRanges, found: TopicMetadata) -> frozenset[int]:
+    moved = set()
+    for planned in ranges.ranges:
+        partition = found.partitions.get(planned.partition)
+        epoch = partition.leader_epoch if partition else planned.leader_epoch
+        if planned.end > planned.start and -1 not in (epoch, planned.leader_epoch) and epoch != planned.leader_epoch:
+            moved.add(planned.partition)
+    return frozenset(moved)
 
 
 def drop_doubtful(
     plan: LoadPlan,
     settled: Mapping[str, SettledTopic],
-    cluster: Cluster,
+    changes: Changes,
     storage: LocalStorage,
     quarantine_share_max: float,
 ) -> dict[str, SettledTopic]:
     """Drops the topics whose work must not be decided, and says why.
 
     Args:
-        cluster: is asked once more what the topics are now.
         storage: holds the staged files, which are forced to disk.
         quarantine_share_max: of a topic's messages, the most that may be quarantined.
     """
-    touched = [topic for topic, one in settled.items() if one.ranges or one.files]
-    now = cluster.metadata(touched).topics if touched else {}
     checked = {}
     for topic, one in settled.items():
         reason = ""
-        if topic in touched:
-            found = now.get(topic)
-            epochs = {number: part.leader_epoch for number, part in found.partitions.items()} if found else {}
-            reason = (
-                _changed(plan.works[topic], found.topic_id if found else "", epochs)
-                or _over_quarantine(one, quarantine_share_max)
-                or _not_staged(storage, plan.work_id, one)
-            )
+        if topic in changes.recreated:
+            reason = "the topic was re-created while it was read; the next load looks again"
+        elif one.ranges or one.files:
+            reason = _over_quarantine(one, quarantine_share_max) or _not_staged(storage, plan.work_id, one)
         if reason:
             one = SettledTopic(problems=(*one.problems, reason))
         checked[topic] = one
     return checked
-
-
-def _changed(work: TopicWork, topic_id: str, epochs: Mapping[int, int]) -> str:
-    if topic_id and topic_id != work.ranges.topic_id:
-        return "the topic was re-created while it was read; the next load looks again"
-    for planned in work.ranges.ranges:
-        epoch = epochs.get(planned.partition, planned.leader_epoch)
-        if planned.end > planned.start and -1 not in (epoch, planned.leader_epoch) and epoch != planned.leader_epoch:
-            return f"partition {planned.partition} changed its leader while it was read; the next load reads again"
-    return ""
 
 
 def _over_quarantine(one: SettledTopic, share_max: float) -> str:

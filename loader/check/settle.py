@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from headrace.loader.decide.decision import CountSeries, DecidedFile, DecidedRange, WindowCount
@@ -81,9 +81,16 @@ def sum_counts(counts: Iterable[RangeCounts]) -> RangeCounts:
 
 
 def settle(
-    planned: Mapping[str, TopicRanges], units: Sequence[WorkUnit], results: Sequence[UnitResult]
+    planned: Mapping[str, TopicRanges],
+    units: Sequence[WorkUnit],
+    results: Sequence[UnitResult],
+    moved: Mapping[str, Collection[int]],
 ) -> dict[str, SettledTopic]:
-    """What can be decided of each planned topic."""
+    """What can be decided of each planned topic.
+
+    Args:
+        moved: by topic, partitions that changed their leader meanwhile: what was read of them does not count.
+    """
     by_task = {result.task: result for result in results}
     pieces: dict[str, list[_Piece]] = defaultdict(list)
     files: dict[str, list[_TaskFile]] = defaultdict(list)
@@ -97,7 +104,7 @@ def settle(
             pieces[topic].append(piece)
             failures[topic].update({failure: None} if failure else {})
     return {
-        topic: _settle_topic(ranges, pieces[topic], files[topic], tuple(failures[topic]))
+        topic: _settle_topic(ranges, pieces[topic], files[topic], tuple(failures[topic]), moved.get(topic, ()))
         for topic, ranges in planned.items()
     }
 
@@ -119,9 +126,17 @@ def _pieces(unit: WorkUnit, result: UnitResult | None) -> Iterator[tuple[_Piece,
 
 
 def _settle_topic(
-    ranges: TopicRanges, pieces: Sequence[_Piece], files: Sequence[_TaskFile], failures: Sequence[str]
+    ranges: TopicRanges,
+    pieces: Sequence[_Piece],
+    files: Sequence[_TaskFile],
+    failures: Sequence[str],
+    moved: Collection[int],
 ) -> SettledTopic:
-    problems = list(failures)
+    problems = [
+        f"partition {number} changed its leader while it was read; the next load reads again"
+        for number in sorted(moved)
+    ]
+    problems += failures
     problems += [
         f"{_name(piece.planned)}: {piece.result.error}; {TRIED_AGAIN}" for piece in pieces if piece.result.error
     ]
@@ -131,6 +146,7 @@ def _settle_topic(
         f"{READ_AGAIN}"
         for piece in wrong
     ]
+    wrong += [piece for piece in pieces if piece.planned.topic_partition.partition in moved]
     kept, kept_files = _whole(pieces, files, wrong)
     mismatch = _accounting(kept, kept_files)
     if mismatch:
@@ -138,7 +154,11 @@ def _settle_topic(
     by_partition: dict[int, list[_Piece]] = defaultdict(list)
     for piece in kept:
         by_partition[piece.planned.topic_partition.partition].append(piece)
-    decided = tuple(_decided_range(offsets, by_partition[offsets.partition]) for offsets in ranges.ranges)
+    decided = tuple(
+        _decided_range(offsets, by_partition[offsets.partition])
+        for offsets in ranges.ranges
+        if offsets.partition not in moved
+    )
     return SettledTopic(
         ranges=tuple(
             found for found in decided if found.end > found.start or found.previous not in (None, found.start)

@@ -328,6 +328,49 @@ def test_a_topic_recreated_while_it_is_read_is_not_decided(world: World) -> None
     assert world.rows("orders") == []
 
 
+def test_of_a_partition_that_changed_its_leader_while_it_was_read_nothing_is_decided(world: World) -> None:
+    ports = world.ports()
+
+    def elect(units: Sequence[WorkUnit]) -> list[UnitResult]:
+        results = world.pool(units)
+        world.cluster.topics["orders"].epochs = {0: 1}
+        return results
+
+    report = run_load(dataclasses.replace(ports, run_units=elect), world.settings)
+    assert report.problems["orders"] == ("partition 0 changed its leader while it was read; the next load reads again",)
+    assert world.rows("orders") == [(1, n) for n in range(5)]
+    assert not load(world).has_findings
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_leader_that_changed_where_nothing_was_read_changes_nothing(world: World) -> None:
+    load(world)
+    world.cluster.topics["orders"].logs[0] += [1]
+    ports = world.ports()
+
+    def elect(units: Sequence[WorkUnit]) -> list[UnitResult]:
+        results = world.pool(units)
+        world.cluster.topics["orders"].epochs = {1: 1}
+        return results
+
+    assert run_load(dataclasses.replace(ports, run_units=elect), world.settings).problems == {}
+    assert world.rows("orders") == world.produced("orders")
+
+
+@pytest.mark.parametrize(("before", "after"), [(-1, 3), (3, -1)])
+def test_an_epoch_that_the_broker_does_not_tell_is_no_change(world: World, before: int, after: int) -> None:
+    world.cluster.topics["orders"].epochs = {0: before}
+    ports = world.ports()
+
+    def elect(units: Sequence[WorkUnit]) -> list[UnitResult]:
+        results = world.pool(units)
+        world.cluster.topics["orders"].epochs = {0: after}
+        return results
+
+    assert run_load(dataclasses.replace(ports, run_units=elect), world.settings).problems == {}
+    assert world.rows("orders") == world.produced("orders")
+
+
 def test_a_recreated_topic_is_held_until_policy_lets_it_start_again(world: World) -> None:
     load(world)
     world.topic("orders", [1] * 2, topic_id="id-2")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.check.settle import READ_AGAIN, ROOM_NEEDED, SettledTopic, settle
+from headrace.loader.check import settle as settling
+from headrace.loader.check.settle import READ_AGAIN, ROOM_NEEDED, SettledTopic
 from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
 from headrace.loader.work_unit import (
     AuditCount,
@@ -52,6 +53,15 @@ def result(task: int, ranges: Iterable[RangeResult], files: Iterable[StagedFile]
 def planned(ends: Mapping[int, int]) -> dict[str, TopicRanges]:
     ranges = tuple(PlannedRange(partition, 0, 0, end, 4, 100) for partition, end in ends.items())
     return {"t": TopicRanges("id", False, ranges, ())}
+
+
+def settle(
+    ranges: Mapping[str, TopicRanges],
+    units: Sequence[WorkUnit],
+    results: Sequence[UnitResult],
+    moved: Collection[int] = (),
+) -> dict[str, SettledTopic]:
+    return settling.settle(ranges, units, results, {"t": moved, "another": {0, 1, 2}})
 
 
 def ends(settled: SettledTopic) -> dict[int, int]:
@@ -117,6 +127,31 @@ def test_a_task_whose_disk_failed_costs_its_ranges_and_one_sentence() -> None:
     settled = settle(planned({0: 20, 1: 5, 2: 3}), units, results)["t"]
     assert ends(settled) == {0: 10, 2: 3}
     assert settled.problems == (f"task 1 cannot write to /s on node-7: disk full; {ROOM_NEEDED}",)
+
+
+def test_a_partition_that_changed_its_leader_is_left_for_the_next_run_with_what_shares_its_files() -> None:
+    units = [
+        unit(0, offsets(0, 0, 10), offsets(1, 0, 5)),
+        unit(1, offsets(1, 5, 9), offsets(2, 0, 3)),
+        unit(2, offsets(3, 0, 4)),
+    ]
+    results = [
+        result(0, [done(0, 0, 10), done(1, 0, 5)], [staged("a", (0, 0, 10)), staged("b", (1, 0, 5))]),
+        result(1, [done(1, 5, 9), done(2, 0, 3)], [staged("c", (1, 5, 9), (2, 0, 3))]),
+        result(2, [done(3, 0, 4)], [staged("d", (3, 0, 4))]),
+    ]
+    settled = settle(planned({0: 10, 1: 9, 2: 3, 3: 4}), units, results, moved={1})["t"]
+    assert ends(settled) == {0: 10, 3: 4}
+    assert [file.staged for file in settled.files] == ["a", "d"]
+    assert settled.problems == ("partition 1 changed its leader while it was read; the next load reads again",)
+
+
+def test_of_a_partition_that_changed_its_leader_no_lost_ground_is_declared() -> None:
+    ranges = (PlannedRange(0, 5, 20, 30, 0, 0), PlannedRange(1, 5, 20, 20, 0, 0))
+    task = [unit(0, offsets(0, 20, 30))]
+    read = [result(0, [done(0, 20, 30)], [staged("a", (0, 20, 30))])]
+    settled = settle({"t": TopicRanges("id", False, ranges, ())}, task, read, moved={0})["t"]
+    assert [(one.partition, one.gaps) for one in settled.ranges] == [(1, ((5, 20),))]
 
 
 def test_offsets_that_are_not_accounted_for_are_not_decided() -> None:
