@@ -37,6 +37,7 @@ from headrace.loader.work_unit import (
     OffsetRange,
     RangeCounts,
     RangeResult,
+    StagedFile,
     UnitResult,
     WorkUnit,
 )
@@ -76,7 +77,7 @@ def run_work_unit(unit: WorkUnit) -> UnitResult:
         return result(nothing(reason), disk_error=reason)
     try:
         ranges = [task.run(offsets) for offsets in unit.ranges]
-        return dataclasses.replace(result(ranges), files=task.files.finish())
+        return dataclasses.replace(result(ranges), files=task.finish())
     except OSError as error:
         # A file that several ranges share may be cut, so none of them counts as read.
         reason = f"cannot write to {staging}: {error}"
@@ -101,18 +102,30 @@ class _Task:
         self._projections: dict[str, TopicProjection] = {}
         self._bucket_of = Buckets(self._settings.partition_by)
         self._cluster = KafkaCluster(self._settings.bootstrap_servers, self._settings.fetch_timeout_ms / 1000)
-        self.files = TaskFiles(
-            staging_dir,
-            unit.task,
-            self._format,
-            {"headrace.work_id": unit.work_id, "headrace.task": str(unit.task)},
-            block_bytes=self._settings.block_bytes,
-            file_bytes_target=self._settings.file_bytes_target,
-        )
+        self._files = self._new_files()
+        self._finished: list[StagedFile] = []
+
+    def finish(self) -> tuple[StagedFile, ...]:
+        """The files of all ranges, forced to disk.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        return (*self._finished, *self._files.finish())
 
     def close(self) -> None:
         self._cluster.close()
-        self.files.abandon()
+        self._files.abandon()
+
+    def _new_files(self) -> TaskFiles:
+        return TaskFiles(
+            self._staging_dir,
+            self._unit.task,
+            self._format,
+            {"headrace.work_id": self._unit.work_id, "headrace.task": str(self._unit.task)},
+            block_bytes=self._settings.block_bytes,
+            file_bytes_target=self._settings.file_bytes_target,
+        )
 
     def run(self, offsets: OffsetRange) -> RangeResult:
         """Works through one range.
@@ -148,8 +161,21 @@ class _Task:
             logger.exception("range failed %s offset=%d", where, tally.position)
             rows.drop()
             return _nothing(offsets, f"{where} offset {tally.position}: {type(defect).__name__}: {defect}")
-        rows.finish_into(self.files)
+        self._keep(offsets, rows)
         return _range_result(offsets, tally, messages, reason, unknown_ids)
+
+    def _keep(self, offsets: OffsetRange, rows: RangeRows) -> None:
+        """Hands the rows of a range over to files: to its own if what comes before it may yet fail elsewhere, since an
+        undecided range takes every file it is in, and with them ranges of healthy partitions."""
+        if not offsets.follows_another:
+            rows.finish_into(self._files)
+            return
+        own = self._new_files()
+        try:
+            rows.finish_into(own)
+            self._finished += own.finish()
+        finally:
+            own.abandon()
 
     def _read_through(
         self, offsets: OffsetRange, projection: TopicProjection, messages: RangeMessages, tally: Tally

@@ -19,6 +19,8 @@ class OffsetRange:
 
     `topic_id` is the broker's id of the topic's present incarnation ("" when the broker gives none) and
     `leader_epoch` the epoch at planning (-1 when unknown). `bytes_estimate` is the planner's weight, in bytes.
+    `follows_another` says that the same run reads what comes before `start` as a range of its own: this one is decided
+    only if that one is whole, so it shares no file with any other.
     """
 
     topic_partition: TopicPartition
@@ -27,6 +29,7 @@ class OffsetRange:
     topic_id: str = ""
     leader_epoch: int = -1
     bytes_estimate: int = 0
+    follows_another: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.end:

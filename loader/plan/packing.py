@@ -71,6 +71,7 @@ def split(offsets: OffsetRange, bytes_max: int) -> list[OffsetRange]:
             start=start,
             end=end,
             bytes_estimate=offsets.bytes_estimate * (end - start) // length if length else 0,
+            follows_another=offsets.follows_another or start > offsets.start,
         )
         for start, end in itertools.pairwise(cuts)
     ]

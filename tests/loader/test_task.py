@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOf
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import task as task_module
 from headrace.loader.build import current_build
+from headrace.loader.check.settle import SettledTopic, settle
 from headrace.loader.inspect.quarantine import read_rows
 from headrace.loader.load_schema import EMPTY, fold
+from headrace.loader.plan.packing import split
+from headrace.loader.plan.ranges import PlannedRange, TopicRanges
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import FileKind, OffsetRange, StagedFile, TaskSettings, TopicPlan, UnitResult, WorkUnit
 from headrace.loader.write import task_files as write
@@ -82,8 +86,10 @@ Run = Callable[..., UnitResult]
 
 
 @pytest.fixture
-def run(cluster: Cluster, tmp_path: Path) -> Run:
-    def run(*ranges: OffsetRange, plan: TopicPlan = PLAN, build: str | None = None, **settings: Any) -> UnitResult:
+def unit(tmp_path: Path) -> Callable[..., WorkUnit]:
+    def unit(
+        *ranges: OffsetRange, plan: TopicPlan = PLAN, build: str | None = None, task: int = 3, **settings: Any
+    ) -> WorkUnit:
         base = TaskSettings(
             bootstrap_servers="b:1",
             staging_dir=str(tmp_path / "staging" / "w"),
@@ -94,12 +100,16 @@ def run(cluster: Cluster, tmp_path: Path) -> Run:
             file_bytes_target=1 << 30,
             fetch_timeout_ms=0,
         )
-        unit = WorkUnit(
-            "w", 3, ranges, {"orders": plan}, replace(base, **settings), current_build() if build is None else build
+        return WorkUnit(
+            "w", task, ranges, {"orders": plan}, replace(base, **settings), current_build() if build is None else build
         )
-        return run_work_unit(unit)
 
-    return run
+    return unit
+
+
+@pytest.fixture
+def run(cluster: Cluster, unit: Callable[..., WorkUnit]) -> Run:
+    return lambda *ranges, **more: run_work_unit(unit(*ranges, **more))
 
 
 def offsets(start: int, end: int, partition: int = 0) -> OffsetRange:
@@ -274,6 +284,46 @@ def test_a_changed_log_drops_the_whole_range(run: Run, cluster: Cluster) -> None
     (found,) = result.ranges
     assert (found.done.start, found.done.end, found.counts.total, found.audit) == (0, 0, 0, ())
     assert found.error == "the topic was re-created" and result.files == ()
+
+
+def settled(units: Sequence[WorkUnit]) -> SettledTopic:
+    """What of these units is decided, of partitions that begin at 0 and were never read."""
+    ends: dict[int, int] = defaultdict(int)
+    for one in (one for unit in units for one in unit.ranges):
+        ends[one.topic_partition.partition] = max(ends[one.topic_partition.partition], one.end)
+    ranges = tuple(PlannedRange(partition, None, 0, end, 5, 100) for partition, end in ends.items())
+    planned = {"orders": TopicRanges("0e1f", False, ranges, ())}
+    return settle(planned, units, [run_work_unit(unit) for unit in units], {})["orders"]
+
+
+@pytest.mark.parametrize("is_spread", [True, False], ids=["two tasks", "one task"])
+def test_a_corrupt_batch_stops_its_partition_there_and_nothing_else(
+    cluster: Cluster, unit: Callable[..., WorkUnit], is_spread: bool
+) -> None:
+    for n in range(0, 30, 2):
+        cluster.put(0, {n: message(n), n + 1: message(n + 1)})
+        cluster.put(1, {n: message(n), n + 1: message(n + 1)})
+    end, batch = cluster.logs[TopicPartition("orders", 0)][2]
+    cluster.logs[TopicPartition("orders", 0)][2] = (end, batch[:-1] + bytes([batch[-1] ^ 1]))
+    whole = [replace(offsets(0, 30), bytes_estimate=300), replace(offsets(0, 30, partition=1), bytes_estimate=300)]
+    first, second, third, *healthy = [piece for one in whole for piece in split(one, 100)]
+    tasks = [[first, second], [third, *healthy]] if is_spread else [[first, second, third, *healthy]]
+    found = settled([unit(*ranges, task=number) for number, ranges in enumerate(tasks)])
+    assert {one.partition: one.end for one in found.ranges} == {0: 4, 1: 30}
+    (problem,) = found.problems
+    assert "topic orders partition 0 offset 4: the checksum of the batch is wrong" in problem
+    assert sum(file.records for file in found.files) == 34
+
+
+def test_a_range_that_follows_another_shares_no_file(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+    for partition in range(3):
+        cluster.put(partition, {n: message(n) for n in range(4)})
+    first, follows, other = offsets(0, 2), replace(offsets(2, 4), follows_another=True), offsets(0, 4, partition=1)
+    result = run(first, follows, other, replace(offsets(1, 4, partition=2), follows_another=True))
+    held = [[(one.partition, one.first, one.last) for one in file.ranges] for file in result.files]
+    assert sorted(held) == [[(0, 0, 1), (1, 0, 3)], [(0, 2, 3)], [(2, 1, 3)]]
+    assert [len(rows(tmp_path, file)) for file in result.files] == [file.records for file in result.files]
+    assert len({file.path for file in result.files}) == 3
 
 
 def test_a_broker_that_is_down_is_a_value(run: Run, cluster: Cluster) -> None:

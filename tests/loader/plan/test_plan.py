@@ -250,3 +250,10 @@ def test_a_split_keeps_the_estimate_and_the_ends() -> None:
         (85, 110, 250),
     ]
     assert all(piece.topic_id == "id" and piece.leader_epoch == 5 for piece in pieces)
+
+
+def test_a_piece_says_that_another_comes_before_it() -> None:
+    offsets = OffsetRange(TopicPartition("t", 0), 0, 30, bytes_estimate=300)
+    assert [piece.follows_another for piece in split(offsets, 100)] == [False, True, True]
+    assert [piece.follows_another for piece in split(offsets, 300)] == [False]
+    assert all(piece.follows_another for piece in split(split(offsets, 150)[1], 50))
