@@ -237,8 +237,13 @@ class KafkaCluster:
             raise Moved(f"{where} has no leader now")
         return self._known.brokers[partition.leader]
 
-    def _ask(self, address: Address, ask: Callable[[Connection], T]) -> T:
-        """One request to one broker, and a note of whether it answered at all; an error code is an answer."""
+    def _ask(self, address: Address, ask: Callable[[Connection], T], *, proves_health: bool = True) -> T:
+        """One request to one broker, and a note of whether it answered at all; an error code is an answer.
+
+        Args:
+            proves_health: whether an answer makes up for failures; what a broker answers from memory does not, since
+                it may do so while its disk hangs.
+        """
         breaker = self._breakers[address]
         breaker.check(self._clock())
         quiet_s = self._quiet_until.pop(address, 0.0) - self._clock()
@@ -249,10 +254,11 @@ class KafkaCluster:
         except KafkaError as error:
             if isinstance(error, KafkaUnavailable) and not isinstance(error, Moved):
                 breaker.failed(str(error), self._clock())
-            else:
+            elif proves_health:
                 breaker.answered()
             raise
-        breaker.answered()
+        if proves_health:
+            breaker.answered()
         return answer
 
     def _connection(self, address: Address) -> Connection:
@@ -267,7 +273,7 @@ class KafkaCluster:
         addresses = dict.fromkeys(itertools.chain(self._known.brokers.values(), self._bootstrap))
         for address in sorted(addresses, key=lambda address: self._breakers[address].failures):
             try:
-                return self._ask(address, ask)
+                return self._ask(address, ask, proves_health=False)
             except KafkaUnavailable as error:
                 errors.append(error)
         reasons = "; ".join(map(str, errors))

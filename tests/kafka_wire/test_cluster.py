@@ -331,7 +331,8 @@ def test_a_partition_without_leader_is_left_out_with_a_reason(broker: ScriptedBr
 
 def test_offsets_refused_for_good_are_not_asked_again(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
     broker.script(ListOffsetsRequest, listed(-1, error=29))
-    assert "TOPIC_AUTHORIZATION_FAILED" in cluster.offset_answers([TP], "latest").errors[TP]
+    reason = cluster.offset_answers([TP], "latest").errors[TP]
+    assert reason.startswith(f"broker 127.0.0.1:{broker.port}: ") and "TOPIC_AUTHORIZATION_FAILED" in reason
     assert len(broker.of(ListOffsetsRequest)) == 1
 
 
@@ -409,6 +410,16 @@ def test_a_cluster_of_which_nobody_answers_is_asked_four_times(
     assert clock.slept == [0.25, 0.5, 1.0]
 
 
+def test_a_broker_that_answers_for_its_metadata_alone_is_as_good_as_dead(
+    broker: ScriptedBroker, cluster: KafkaCluster, clock: Clock
+) -> None:
+    broker.script(FetchRequest, breaks_off)
+    for _ in range(10):
+        fails(cluster)
+    assert len(broker.of(FetchRequest)) == kafka_client.ATTEMPTS
+    assert clock.slept == [0.25, 0.5, 1.0]
+
+
 def test_a_broker_that_answers_with_errors_is_not_dead(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
     broker.script(FetchRequest, breaks_off, breaks_off, breaks_off, fetched(error=6))
     fails(cluster, "NOT_LEADER")
@@ -422,7 +433,7 @@ def test_a_broker_that_answers_with_errors_is_not_dead(broker: ScriptedBroker, c
 
 
 def test_the_partitions_of_a_dead_broker_are_asked_together(
-    broker: ScriptedBroker, other: ScriptedBroker, cluster: KafkaCluster
+    broker: ScriptedBroker, other: ScriptedBroker, cluster: KafkaCluster, clock: Clock
 ) -> None:
     broker.script(MetadataRequest, leads(other, broker, partitions=range(100)))
     other.script(ApiVersionsRequest, breaks_off)
@@ -430,6 +441,7 @@ def test_the_partitions_of_a_dead_broker_are_asked_together(
     answers = cluster.offset_answers(asked, "latest")
     assert not answers.offsets and set(answers.errors) == set(asked)
     assert len(other.of(ApiVersionsRequest)) == kafka_client.ATTEMPTS
+    assert clock.slept == [0.25, 0.5, 1.0]
 
 
 def test_a_broker_that_throttles_is_left_alone_for_as_long_as_it_says(
