@@ -190,11 +190,10 @@ class _Compiler:
         writer = self.writer.resolve(writer)
         inner, is_nullable = split(load)
         if not isinstance(writer, Union):
-            return (
-                self._nullable(self.branch(writer, inner, where, within), load)
-                if is_nullable
-                else (self.branch(writer, inner, where, within))
-            )
+            if is_nullable and _is_null(writer):
+                return self._nullable(Plan.copy(self._walk(writer, where)), load, is_null=True)
+            plan = self.branch(writer, inner, where, within)
+            return self._nullable(plan, load) if is_nullable else plan
         branches = [self.writer.resolve(branch) for branch in writer.branches]
         values = [branch for branch in branches if not _is_null(branch)]
         if kind_of(inner) == JSON and len(values) > 1:
@@ -274,8 +273,8 @@ class _Compiler:
             return skip_noting(self.walks, writer, self._time_path[len(steps) :], self._seen)
         return self.walks.skip(writer)
 
-    def _nullable(self, plan: Plan, load: Type) -> Plan:
-        return Plan(plan.skip, prefixed(_index(load, is_null=False), plan.convert), False)
+    def _nullable(self, plan: Plan, load: Type, *, is_null: bool = False) -> Plan:
+        return Plan(plan.skip, prefixed(_index(load, is_null=is_null), plan.convert), False)
 
     def _union_branch(self, branch: Type, load: Type, where: str, within: frozenset[Name]) -> Plan:
         """One branch by itself; one without a place is an error of the messages that carry it, not of all."""

@@ -110,6 +110,12 @@ def test_a_union_of_several_branches_keeps_the_branch_of_each_message() -> None:
     assert row_of(writer, {"u": None}) == {"u": None}
 
 
+def test_a_column_of_nulls_that_gets_a_type_still_takes_nulls() -> None:
+    versions = record(field("a", "null")), record(field("a", ["null", "int"]))
+    for writer in versions:
+        assert row_of(writer, {"a": None}, *versions) == {"a": None}
+
+
 def test_a_recursive_field_is_text() -> None:
     node = {"type": "record", "name": "Node", "fields": [field("v", "float"), field("next", ["null", "Node"])]}
     value = {"list": {"v": 0.1, "next": ("Node", {"v": 1.0, "next": None})}}
