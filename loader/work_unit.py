@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.load_schema import KeptRoute
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class TopicPlan:
     `load_schema` is the text of the Avro schema that the files are written in, without the `kafka` column, which
     the writer appends as `kafka_column` says. `writer_schemas` maps schema id to self-contained schema text;
     `absent_ids` are ids that the registry was asked for by name and does not have: their messages are quarantined.
-    `time_property` is the subject's metadata property `headrace.time`, or "".
+    `time_property` is the subject's metadata property `headrace.time`, or "". `routes` maps the ids of the subject's
+    versions to the routes they were folded in by.
     """
 
     topic: str
@@ -51,6 +53,7 @@ class TopicPlan:
     writer_schemas: Mapping[int, str]
     absent_ids: frozenset[int] = frozenset()
     time_property: str = ""
+    routes: Mapping[int, KeptRoute] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

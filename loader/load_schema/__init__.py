@@ -2,12 +2,14 @@
 
 It is a fold over the versions of the topic's subject, `fold(state, version, schema) -> state`, so that a column never
 changes its meaning, and every file written before stays readable (by Avro resolution and by Hive's deserializer,
-which also looks fields up in the file's own schema). The text of the load schema says all that a projection must
-know; nothing else of the state is needed to write a row.
+which also looks fields up in the file's own schema). A row is written by the text of the load schema and the route by
+which the message's version was folded in (`kept_route`). Versions may call two things by one name and one thing by two,
+so the text alone cannot say where a version's fields went; and where they went once they go for ever.
 
-**What is fed by what.** A writer's record is laid over a load record field by field, in the load record's order,
-top level and nested alike. A column takes the first of its sources that the writer's record has, that no earlier
-column of this record took, and whose type the column holds (`holds`). `route_fields` computes exactly this.
+**What is fed by what.** When a version is folded in, its record is laid over a load record field by field, in the load
+record's order, top level and nested alike. A column takes the first of its sources that the writer's record has, that
+no earlier column of this record took, and whose type the column holds. For a writer schema that is not one of the
+versions `route_fields` computes the same from the text as it is now.
 
     field property        meaning
     headrace.source       list of writer field names that feed the column, newest name first; when absent, the
@@ -43,7 +45,8 @@ from __future__ import annotations
 
 from headrace.loader.load_schema.fold import EMPTY, RULES, AppliedRule, ExplainedRule, LoadState, explain, fold
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka
-from headrace.loader.load_schema.route import Route, Routed, route_branch, route_fields
+from headrace.loader.load_schema.kept_route import KeptRoute, Place, keep, member_of, places
+from headrace.loader.load_schema.route import Route, Routed, route_branch, route_by_kept, route_fields
 from headrace.loader.load_schema.text import root_record
 from headrace.loader.load_schema.types import (
     ABSENT,
@@ -80,15 +83,21 @@ __all__ = [
     "WIDENED",
     "AppliedRule",
     "ExplainedRule",
+    "KeptRoute",
     "LoadState",
+    "Place",
     "Route",
     "Routed",
     "explain",
     "fold",
+    "keep",
     "kind_of",
     "load_schema_with_kafka",
+    "member_of",
+    "places",
     "root_record",
     "route_branch",
+    "route_by_kept",
     "route_fields",
     "sources",
     "split",

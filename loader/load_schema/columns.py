@@ -1,13 +1,14 @@
 """Laying a writer's record over load columns: which column takes which field, and how the columns grow.
 
-The same code decides where a writer's fields go when a projection is made (`growing=False`), so that the fold and
-the projection never differ.
+The same code decides where the fields of a writer schema go that is not one of the versions (`growing=False`). The
+versions themselves keep the route that is found here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from headrace.avro_schema import (
     NO_DEFAULT,
@@ -22,6 +23,7 @@ from headrace.avro_schema import (
     Record,
     Type,
 )
+from headrace.loader.load_schema.kept_route import STRAIGHT, KeptRoute, Laid, Place, keep
 from headrace.loader.load_schema.merge import NotAColumn, TypeFolding
 from headrace.loader.load_schema.types import (
     ABSENT,
@@ -49,6 +51,13 @@ WHOLE_MESSAGE_COLUMN = "value"
 """The column of messages that are not records."""
 
 
+class Feeding(NamedTuple):
+    """The writer field that feeds a column, and the route inside."""
+
+    field: Field
+    route: KeptRoute
+
+
 class Folding(TypeFolding):
     """One writer schema being laid over a load schema."""
 
@@ -61,26 +70,28 @@ class Folding(TypeFolding):
         *,
         is_new: bool = False,
         reserved: Container[str] = (),
-    ) -> Record:
+    ) -> tuple[Record, KeptRoute]:
         """Lays a writer's record over a load record: its columns fed, grown, left or added."""
         within = within | {node.name}
         columns = load.fields
         if self.growing and not is_new:
             columns = tuple(self.renamed(columns, node, path, within, reserved))
         fed, folded = self.feed(columns, node, path, within)
-        used = {field.name for field in fed if field is not None}
+        places = {feeding.field.name: Place(i, feeding.route) for i, feeding in enumerate(fed) if feeding is not None}
         for field in node.fields:
-            if field.name not in used:
+            if field.name not in places:
                 folded = self.retired(folded, fed, field.name, path)
-                folded.append(self.new_column(field, folded, path, within, is_new=is_new, reserved=reserved))
-        return replace(load, fields=tuple(folded))
+                column, route = self.new_column(field, folded, path, within, is_new=is_new, reserved=reserved)
+                places[field.name] = Place(len(folded), route)
+                folded.append(column)
+        return replace(load, fields=tuple(folded)), keep(places[field.name] for field in node.fields)
 
     def feed(
         self, columns: Sequence[Field], node: Record, path: str, within: frozenset[Name]
-    ) -> tuple[list[Field | None], list[Field]]:
+    ) -> tuple[list[Feeding | None], list[Field]]:
         """Which writer field feeds each column, if any, and the columns as they are then."""
         present = {field.name: field for field in node.fields}
-        fed: list[Field | None] = [None] * len(columns)
+        fed: list[Feeding | None] = [None] * len(columns)
         folded = list(columns)
         # Former names come last: they mean this column only in versions from before their name was used again.
         for names_of in (sources, former_sources):
@@ -88,18 +99,18 @@ class Folding(TypeFolding):
                 name = next((source for source in names_of(column) if source in present), None)
                 if fed[i] is not None or name is None:
                     continue
-                merged = self.try_merge(column, present[name], path, within)
+                laid = self.try_merge(column, present[name], path, within)
                 # A column that would have to grow takes nothing when it may not: another one may have been the name's.
-                if merged is not None and (self.growing or merged == column.type):
-                    fed[i] = present.pop(name)
-                    folded[i] = column if merged == column.type else self.retyped(column, merged, path)
+                if laid is not None and (self.growing or laid.type == column.type):
+                    fed[i] = Feeding(present.pop(name), laid.route)
+                    folded[i] = column if laid.type == column.type else self.retyped(column, laid.type, path)
         names = {field.name for field in node.fields}
         for i, column in enumerate(columns):
             if fed[i] is None:
                 folded[i] = self.unfed(column, path, is_lacking=names.isdisjoint(sources(column)))
         return fed, folded
 
-    def try_merge(self, column: Field, field: Field, path: str, within: frozenset[Name]) -> Type | None:
+    def try_merge(self, column: Field, field: Field, path: str, within: frozenset[Name]) -> Laid | None:
         if not path:
             self.nodes = 0
         mark = len(self.notes)
@@ -173,13 +184,13 @@ class Folding(TypeFolding):
             columns[i] = with_sources(column, feeding)
         return columns
 
-    def retired(self, columns: list[Field], fed: Sequence[Field | None], name: str, path: str) -> list[Field]:
+    def retired(self, columns: list[Field], fed: Sequence[Feeding | None], name: str, path: str) -> list[Field]:
         """The columns with `name` only as a former source of one that this version feeds from its newer name."""
         if not self.growing:
             return columns
-        for i, field in enumerate(fed):
+        for i, feeding in enumerate(fed):
             column = columns[i]
-            if field is not None and field.name != name and name in sources(column):
+            if feeding is not None and feeding.field.name != name and name in sources(column):
                 former = [*former_sources(column), name]
                 column = with_sources(column, [source for source in sources(column) if source != name])
                 columns[i] = replace(column, props=with_prop(column.props, FORMER, former))
@@ -195,13 +206,13 @@ class Folding(TypeFolding):
         *,
         is_new: bool,
         reserved: Container[str],
-    ) -> Field:
-        """A column for a writer field that no column holds."""
+    ) -> tuple[Field, KeptRoute]:
+        """A column for a writer field that no column holds, and the route into it."""
         if not path:
             self.nodes = 0
         base = field.name or WHOLE_MESSAGE_COLUMN
         beside = [column for column in columns if field.name in sources(column)]
-        node = self.shape_or_text(field.type, joined(path, base), within)
+        node, route = self.shape_or_text(field.type, joined(path, base), within)
         wanted = f"{base}__{type_word(node)}" if beside else base
         name = free_name(wanted, columns, reserved)
         where = joined(path, name)
@@ -219,7 +230,7 @@ class Folding(TypeFolding):
             if field.has_default and not beside:
                 self.note(where, "default-dropped")
             default, is_nullable = None, True
-        return with_sources(Field(name, rejoin(inner, is_nullable, default), default), (field.name,))
+        return with_sources(Field(name, rejoin(inner, is_nullable, default), default), (field.name,)), route
 
     @staticmethod
     def column_default(field: Field, inner: Type, is_nullable: bool) -> JsonValue:
@@ -231,7 +242,7 @@ class Folding(TypeFolding):
             return NO_DEFAULT
         return spelled_default(inner, field.default)
 
-    def shape_or_text(self, node: Type, path: str, within: frozenset[Name]) -> Type:
+    def shape_or_text(self, node: Type, path: str, within: frozenset[Name]) -> Laid:
         """A load type, or text where no column can hold the writer's type."""
         try:
             return self.shape(node, path, within)
@@ -240,7 +251,7 @@ class Folding(TypeFolding):
                 raise
             self.note(path, refused.rule)
             text = Primitive(PrimitiveType.STRING, props=((KIND, JSON),))
-            return rejoin(text, self.branches(node)[1])
+            return Laid(rejoin(text, self.branches(node)[1]), STRAIGHT)
 
     def why_beside(self, column: Field, field: Field) -> str:
         """The rule by which a writer's type takes a column of its own."""

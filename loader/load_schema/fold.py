@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.avro_schema import Record, Schema
 from headrace.loader.load_schema.columns import Folding
 from headrace.loader.load_schema.kafka_record import kafka_name
+from headrace.loader.load_schema.kept_route import KeptRoute
 from headrace.loader.load_schema.merge import Note
 from headrace.loader.load_schema.text import load_record, load_text, root_record
 from headrace.loader.load_schema.types import RESERVED_COLUMNS, type_names
@@ -56,30 +57,39 @@ class AppliedRule:
 class LoadState:
     """The load schema of a topic: its text, the versions folded into it, and why it looks as it does.
 
-    `text` is a self-contained Avro record without the `kafka` column; "" before the first version.
+    `text` is a self-contained Avro record without the `kafka` column; "" before the first version. `routes` says by
+    schema id how the version of that id was folded in, and so where its messages go for ever.
     """
 
     text: str = ""
     versions: tuple[int, ...] = ()
     applied: tuple[AppliedRule, ...] = ()
+    routes: Mapping[int, KeptRoute] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         applied = [[rule.version, rule.column, rule.rule, rule.detail] for rule in self.applied]
-        return {"text": self.text, "versions": list(self.versions), "applied": applied}
+        routes = {str(schema_id): route for schema_id, route in self.routes.items()}
+        return {"text": self.text, "versions": list(self.versions), "applied": applied, "routes": routes}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LoadState:
         applied = tuple(AppliedRule(*row) for row in value["applied"])
-        return cls(value["text"], tuple(value["versions"]), applied)
+        # States of before routes were kept have none.
+        routes = {int(schema_id): route for schema_id, route in value.get("routes", {}).items()}
+        return cls(value["text"], tuple(value["versions"]), applied, routes)
 
 
 EMPTY: Final = LoadState()
 
 
-def fold(state: LoadState, version: int, schema: Schema) -> LoadState:
+def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None = None) -> LoadState:
     """The load schema after a further version; the same state when the version is in it already.
 
     Versions are folded in ascending order; deterministic, so two drivers that fold the same agree.
+
+    Args:
+        schema_id: what messages of this version carry; without it no route is kept. An id that comes again, with a
+            version that was deleted and registered once more, keeps its route, since older messages carry it too.
     """
     if version in state.versions:
         return state
@@ -89,12 +99,13 @@ def fold(state: LoadState, version: int, schema: Schema) -> LoadState:
     folding = Folding(schema, type_names(load))
     # From the second version on, files hold the `kafka` column under the name that the first version left free.
     reserved = set(RESERVED_COLUMNS) if is_new else {*RESERVED_COLUMNS, kafka_name(load)}
-    grown = folding.fold_record(load, writer, "", frozenset(), is_new=is_new, reserved=reserved)
+    grown, route = folding.fold_record(load, writer, "", frozenset(), is_new=is_new, reserved=reserved)
+    routes = state.routes if schema_id is None else {schema_id: route, **state.routes}
     notes = list(dict.fromkeys(folding.notes))
     if writer is not schema.root:
         notes.append(Note("value", "not-a-record", ""))
     applied = tuple(AppliedRule(version, note.column, note.rule, note.detail) for note in notes)
-    return LoadState(load_text(grown), (*state.versions, version), state.applied + applied)
+    return LoadState(load_text(grown), (*state.versions, version), state.applied + applied, routes)
 
 
 @dataclass(frozen=True, slots=True)

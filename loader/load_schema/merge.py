@@ -1,6 +1,7 @@
 """How a writer's type becomes a load type, and how a load type grows to hold a further writer's.
 
-`shape` makes a load type; `merge` grows one, or answers None where the new type cannot be said in the old column.
+`shape` makes a load type; `merge` grows one, or answers None where the new type cannot be said in the old column. Both
+also answer the route by which values of the writer's type go into it.
 What happens to the columns of a record is `loader.load_schema.columns`.
 """
 
@@ -28,6 +29,7 @@ from headrace.avro_schema import (
     Type,
     Union,
 )
+from headrace.loader.load_schema.kept_route import STRAIGHT, KeptRoute, Laid, Place, keep
 from headrace.loader.load_schema.types import (
     BRANCH,
     COLUMN_DEPTH_MAX,
@@ -104,7 +106,7 @@ class TypeFolding(ABC):
         rest = [b for b in every if not (isinstance(b, Primitive) and b.type is PrimitiveType.NULL)]
         return rest, len(rest) < len(every)
 
-    def shape(self, node: Type, path: str, within: frozenset[Name]) -> Type:
+    def shape(self, node: Type, path: str, within: frozenset[Name]) -> Laid:
         """The load type of a writer's type.
 
         Raises:
@@ -112,36 +114,39 @@ class TypeFolding(ABC):
         """
         branches, is_nullable = self.branches(node)
         if not branches:
-            return NULL
+            return Laid(NULL, STRAIGHT)
         if len(branches) == 1:
-            inner = self.shape_branch(branches[0], path, within)
+            inner, route = self.shape_branch(branches[0], path, within)
         else:
-            inner = self.shape_members(branches, path, within)
-        return rejoin(inner, is_nullable)
+            inner, route = self.shape_members(branches, path, within)
+        return Laid(rejoin(inner, is_nullable), route)
 
-    def shape_branch(self, node: Type, path: str, within: frozenset[Name]) -> Type:
+    def shape_branch(self, node: Type, path: str, within: frozenset[Name]) -> Laid:
         self.nodes += 1
         if self.nodes > COLUMN_NODES_MAX:
             raise NotAColumn("too-large")
         if sum(map(path.count, ".[{")) > COLUMN_DEPTH_MAX:
             raise NotAColumn("too-deep")
         if isinstance(node, Primitive):
-            return self.shape_primitive(node, path)
+            return Laid(self.shape_primitive(node, path), STRAIGHT)
         if isinstance(node, Enum):
             name, props = self.named(node)
-            return Enum(name, node.symbols, props=props)
+            return Laid(Enum(name, node.symbols, props=props), STRAIGHT)
         if isinstance(node, Fixed):
             logical = hive_logical(node.logical)
-            return Fixed(self.free_type_name(node.name), node.size, logical, props=logical_props(logical))
+            fixed = Fixed(self.free_type_name(node.name), node.size, logical, props=logical_props(logical))
+            return Laid(fixed, STRAIGHT)
         if isinstance(node, Array):
-            return Array(self.shape(node.items, f"{path}[]", within))
+            items, route = self.shape(node.items, f"{path}[]", within)
+            return Laid(Array(items), route)
         if isinstance(node, Map):
-            return Map(self.shape(node.values, f"{path}{{}}", within))
+            values, route = self.shape(node.values, f"{path}{{}}", within)
+            return Laid(Map(values), route)
         assert isinstance(node, Record)
         if node.name in within:
             raise NotAColumn("recursive")
         name, props = self.named(node)
-        return self.fold_record(Record(name, (), props=props), node, path, within, is_new=True)
+        return Laid(*self.fold_record(Record(name, (), props=props), node, path, within, is_new=True))
 
     def shape_primitive(self, node: Primitive, path: str) -> Primitive:
         logical = node.logical
@@ -154,12 +159,12 @@ class TypeFolding(ABC):
                 return Primitive(node.type, props=unscaled_props(logical))
         return Primitive(node.type, logical, logical_props(logical))
 
-    def shape_members(self, branches: Sequence[Type], path: str, within: frozenset[Name]) -> Record:
+    def shape_members(self, branches: Sequence[Type], path: str, within: frozenset[Name]) -> Laid:
         name = self.free_type_name(Name(f"{path.rpartition('.')[2].rstrip('[]{}')}_union", "headrace.load"))
         empty = Record(name, (), props=((KIND, MEMBERS),))
-        merged = self.merge_members(empty, branches, path, within)
+        merged, route = self.merge_members(empty, branches, path, within)
         self.note(path, "union", ", ".join(field.name for field in merged.fields))
-        return merged
+        return Laid(merged, route)
 
     def named(self, node: Record | Enum | Fixed) -> tuple[Name, Props]:
         """A name for a load type, and what remembers the writer's name where another type already has it."""
@@ -176,35 +181,35 @@ class TypeFolding(ABC):
 
     def merge(
         self, load: Type, node: Type, path: str, within: frozenset[Name], default: JsonValue = NO_DEFAULT
-    ) -> Type | None:
+    ) -> Laid | None:
         """The load type that also holds the writer's type, or None where it takes a column of its own."""
         mark = len(self.notes)
         inner, was_nullable = split(load)
         branches, is_nullable = self.branches(node)
-        merged: Type | None
+        laid: Laid | None
         if kind_of(inner) == JSON:
-            merged = inner if self.is_text(node, path, within) else None
+            laid = Laid(inner, STRAIGHT) if self.is_text(node, path, within) else None
         elif not branches:
-            merged = inner
+            laid = Laid(inner, STRAIGHT)
             is_nullable = True
         elif kind_of(inner) == MEMBERS:
             assert isinstance(inner, Record)
-            merged = self.merge_members(inner, branches, path, within)
+            laid = Laid(*self.merge_members(inner, branches, path, within))
         elif len(branches) > 1:
-            merged = None
+            laid = None
         elif inner == NULL:
-            merged = self.shape_branch(branches[0], path, within)
+            laid = self.shape_branch(branches[0], path, within)
             is_nullable = True
         else:
-            merged = self.merge_branch(inner, branches[0], path, within)
-        if merged is None:
+            laid = self.merge_branch(inner, branches[0], path, within)
+        if laid is None:
             del self.notes[mark:]
             return None
         if is_nullable and not was_nullable:
             self.note(path, "nullable")
-        if was_nullable and merged == inner:
-            return load
-        return rejoin(merged, was_nullable or is_nullable, default)
+        if was_nullable and laid.type == inner:
+            return Laid(load, laid.route)
+        return Laid(rejoin(laid.type, was_nullable or is_nullable, default), laid.route)
 
     def is_text(self, node: Type, path: str, within: frozenset[Name]) -> bool:
         """Whether a writer's type can only be a column as its Avro-JSON text."""
@@ -215,30 +220,39 @@ class TypeFolding(ABC):
             return True
         return False
 
-    def merge_branch(self, inner: Type, node: Type, path: str, within: frozenset[Name]) -> Type | None:
-        if isinstance(node, Primitive):
-            return self.merge_primitive(inner, node, path) if isinstance(inner, Primitive) else None
-        if isinstance(node, Fixed):
-            return self.merge_fixed(inner, node, path) if isinstance(inner, Fixed) else None
+    def merge_branch(self, inner: Type, node: Type, path: str, within: frozenset[Name]) -> Laid | None:
+        if isinstance(node, Primitive | Fixed | Enum):
+            merged = self.merge_partless(inner, node, path)
+            return None if merged is None else Laid(merged, STRAIGHT)
         if isinstance(node, Array):
             if not isinstance(inner, Array):
                 return None
             items = self.merge(inner.items, node.items, f"{path}[]", within)
-            return None if items is None else Array(items)
+            return None if items is None else Laid(Array(items.type), items.route)
         if isinstance(node, Map):
             if not isinstance(inner, Map):
                 return None
             values = self.merge(inner.values, node.values, f"{path}{{}}", within)
-            return None if values is None else Map(values)
-        if isinstance(node, Enum):
-            return self.merge_enum(inner, node, path) if isinstance(inner, Enum) else None
+            return None if values is None else Laid(Map(values.type), values.route)
         assert isinstance(node, Record)
         if node.name in within:
             raise NotAColumn("recursive")
         if not isinstance(inner, Record) or kind_of(inner) is not None:
             return None
         props = known_as(inner, node)
-        return None if props is None else self.fold_record(replace(inner, props=props), node, path, within)
+        if props is None:
+            return None
+        return Laid(*self.fold_record(replace(inner, props=props), node, path, within))
+
+    def merge_partless(self, inner: Type, node: Primitive | Fixed | Enum, path: str) -> Type | None:
+        match inner, node:
+            case Primitive(), Primitive():
+                return self.merge_primitive(inner, node, path)
+            case Fixed(), Fixed():
+                return self.merge_fixed(inner, node)
+            case Enum(), Enum():
+                return self.merge_enum(inner, node, path)
+        return None
 
     def merge_primitive(self, inner: Primitive, node: Primitive, path: str) -> Primitive | None:
         mine, its = inner.logical, node.logical
@@ -283,7 +297,7 @@ class TypeFolding(ABC):
         self.note(path, "widened", f"precision {mine.precision} to {its.precision}")
         return Primitive(inner.type, wider, logical_props(wider))
 
-    def merge_fixed(self, inner: Fixed, node: Fixed, path: str) -> Fixed | None:
+    def merge_fixed(self, inner: Fixed, node: Fixed) -> Fixed | None:
         same = inner.size == node.size and inner.logical == hive_logical(node.logical)
         return inner if same else None
 
@@ -296,28 +310,30 @@ class TypeFolding(ABC):
             self.note(path, "enum-grown", ", ".join(new))
         return replace(inner, symbols=(*inner.symbols, *new), props=props)
 
-    def merge_members(self, load: Record, branches: Sequence[Type], path: str, within: frozenset[Name]) -> Record:
+    def merge_members(
+        self, load: Record, branches: Sequence[Type], path: str, within: frozenset[Name]
+    ) -> tuple[Record, KeptRoute]:
         """A record of members with every branch in the first member of its name that holds it, else in a new one."""
         fields = list(load.fields)
-        used: set[int] = set()
+        used: dict[int, KeptRoute] = {}  # in the order of the branches
         for branch in branches:
             word = branch_word(branch)
             for i, field in enumerate(fields):
                 if i in used or prop(field.props, BRANCH) not in branch_names(branch):
                     continue
-                merged = self.merge_branch(split(field.type)[0], branch, f"{path}.{field.name}", within)
-                if merged is not None:
-                    fields[i] = replace(field, type=nullable(merged))
-                    used.add(i)
+                laid = self.merge_branch(split(field.type)[0], branch, f"{path}.{field.name}", within)
+                if laid is not None:
+                    fields[i] = replace(field, type=nullable(laid.type))
+                    used[i] = laid.route
                     break
             else:
                 name = free_name(word, fields, reserved=())
-                inner = self.shape_branch(branch, f"{path}.{name}", within)
+                inner, route = self.shape_branch(branch, f"{path}.{name}", within)
                 if load.fields:
                     self.note(f"{path}.{name}", "member-added", word)
-                used.add(len(fields))
+                used[len(fields)] = route
                 fields.append(Field(name, nullable(inner), None, props=((BRANCH, word),)))
-        return replace(load, fields=tuple(fields))
+        return replace(load, fields=tuple(fields)), keep(Place(*item) for item in used.items())
 
     @abstractmethod
     def fold_record(
@@ -329,5 +345,5 @@ class TypeFolding(ABC):
         *,
         is_new: bool = False,
         reserved: Container[str] = (),
-    ) -> Record:
+    ) -> tuple[Record, KeptRoute]:
         """Lays a writer's record over a load record: its columns fed, grown, left or added."""

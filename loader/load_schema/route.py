@@ -1,4 +1,8 @@
-"""Which column of a load schema takes which part of a writer's message."""
+"""Which column of a load schema takes which part of a writer's message.
+
+A version of the topic's subject goes by the route that it was folded in by. A writer schema that is none of them, or
+one that was folded before routes were kept, goes by the names and types of the columns as they are now.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,20 @@ from typing import Any
 
 from headrace.avro_schema import Field, Name, Primitive, PrimitiveType, Record, Schema, Type
 from headrace.loader.load_schema.columns import Folding
+from headrace.loader.load_schema.kept_route import KeptRoute, places
 from headrace.loader.load_schema.types import ABSENT, BRANCH, branch_names, prop, split
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """A column and the writer field that feeds it; without one the row has null or the column's default (`absent`)."""
+    """A column and the writer field that feeds it; without one the row has null or the column's default (`absent`).
+
+    `inside` is the kept route inside the field, None where none was kept.
+    """
 
     column: Field
     source: Field | None
+    inside: KeptRoute | None = None
 
     @property
     def absent(self) -> Any:
@@ -37,8 +46,18 @@ class Route:
     unplaced: tuple[str, ...]
 
 
+def route_by_kept(load: Record, record: Record, kept: KeptRoute) -> Route:
+    """Which field of a writer's record feeds which column, as it was when the writer's version was folded in."""
+    taken = {
+        place.column: (field, place.inside)
+        for field, place in zip(record.fields, places(kept, len(record.fields)), strict=True)
+    }
+    routed = [Routed(column, *taken.get(i, (None, None))) for i, column in enumerate(load.fields)]
+    return Route(tuple(routed), ())
+
+
 def route_fields(load: Record, writer: Schema, record: Record, *, within: frozenset[Name] = frozenset()) -> Route:
-    """Which writer field feeds which column.
+    """Which writer field feeds which column, by the names and types of the columns.
 
     Args:
         load: a record of the load schema (not one of members).
@@ -51,9 +70,8 @@ def route_fields(load: Record, writer: Schema, record: Record, *, within: frozen
     columns: list[Routed] = []
     used: set[str] = set()
     unplaced: list[str] = []
-    for column, field, grown in zip(load.fields, fed, folded, strict=True):
-        holds = grown == column
-        source = field if holds else None
+    for column, feeding, grown in zip(load.fields, fed, folded, strict=True):
+        source = feeding.field if feeding is not None and grown == column else None
         if source is not None:
             used.add(source.name)
         elif not _may_lack(column):
@@ -73,7 +91,8 @@ def route_branch(
             continue
         inner, _ = split(member.type)
         folding = Folding(writer, set(), growing=False)
-        if folding.merge_branch(inner, branch, "", within) == inner:
+        laid = folding.merge_branch(inner, branch, "", within)
+        if laid is not None and laid.type == inner:
             return member
     return None
 

@@ -6,7 +6,7 @@ schema agree the body is copied after a strict walk (`walk.py`), which is the me
 schema". fastavro and Avro Java, which know nothing of plans, say in the tests whether it is right.
 
 Which column takes which field, and which member which branch, is decided by `loader.load_schema`; here is only how
-the bytes get there.
+the bytes get there. A kept route goes along with the nodes it is for; without one (None) the columns are asked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,21 @@ from headrace.avro_schema import (
     Type,
     Union,
 )
-from headrace.loader.load_schema import JSON, MEMBERS, Routed, kind_of, root_record, route_branch, route_fields, split
+from headrace.loader.load_schema import (
+    JSON,
+    MEMBERS,
+    KeptRoute,
+    Routed,
+    keep,
+    kind_of,
+    member_of,
+    places,
+    root_record,
+    route_branch,
+    route_by_kept,
+    route_fields,
+    split,
+)
 from headrace.loader.native.encode import encode_default, encode_long
 from headrace.loader.native.json_text import compile_json_text
 from headrace.loader.native.readable import UnreadableValue, skip_readable
@@ -88,7 +102,7 @@ class Plan:
 
 
 def compile_projection(
-    writer: Schema, load: Schema, time_path: Sequence[str] | None, seen: Seen
+    writer: Schema, load: Schema, time_path: Sequence[str] | None, seen: Seen, route: KeptRoute | None = None
 ) -> Callable[[bytes], bytes]:
     """Returns the function from bodies to rows.
 
@@ -99,12 +113,13 @@ def compile_projection(
         time_path: fields of nested records to an int or long of the writer, or None.
         seen: where the function leaves the number it met at `time_path`, also when it raises further on; the caller
             empties it before each body.
+        route: how the writer schema was folded into the load schema; None for one that was not.
 
     Raises:
         Unconvertible: no value of the writer schema could be loaded.
     """
     compiler = _Compiler(writer, load, tuple(time_path or ()), seen)
-    plan, whole = compiler.message(), compiler.whole()
+    plan, whole = compiler.message(route), compiler.whole()
     limits, skip, convert = compiler.limits, plan.skip, plan.convert
 
     def copied(body: bytes) -> bytes:
@@ -172,16 +187,16 @@ class _Compiler:
         self._time_path = time_path
         self._seen = seen
 
-    def message(self) -> Plan:
+    def message(self, route: KeptRoute | None) -> Plan:
         """The plan of whole messages; one that is no record is the only field of one, which has the same bytes."""
         assert isinstance(self.load.root, Record)
-        return self.record(root_record(self.writer), self.load.root, "", frozenset())
+        return self.record(root_record(self.writer), self.load.root, "", frozenset(), route)
 
     def whole(self) -> Skip:
         """The walk over whole messages that asks only whether they are well-formed, and notes the time."""
         return self._walk(self.writer.resolve(self.writer.root), "")
 
-    def plan(self, writer: Type, load: Type, where: str, within: frozenset[Name]) -> Plan:
+    def plan(self, writer: Type, load: Type, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
         """The plan from one node to a column, an item or a value, any of which may be nullable.
 
         Raises:
@@ -192,13 +207,17 @@ class _Compiler:
         if not isinstance(writer, Union):
             if is_nullable and _is_null(writer):
                 return self._nullable(Plan.copy(self._walk(writer, where)), load, is_null=True)
-            plan = self.branch(writer, inner, where, within)
+            plan = self.branch(writer, inner, where, within, kept)
             return self._nullable(plan, load) if is_nullable else plan
         branches = [self.writer.resolve(branch) for branch in writer.branches]
         values = [branch for branch in branches if not _is_null(branch)]
         if kind_of(inner) == JSON and len(values) > 1:
             return self._union_text(writer, load, where)
-        plans = [self._union_branch(branch, load, where, within) for branch in branches]
+        routes = iter(_of_branches(inner, kept, len(values)))
+        plans = [
+            self._union_branch(branch, load, where, within, None if _is_null(branch) else next(routes))
+            for branch in branches
+        ]
         skip = skip_union([plan.skip for plan in plans])
         same = isinstance(load, Union) and all(
             plan.copies and index < len(load.branches) and is_null == _is_null(load.branches[index])
@@ -212,7 +231,7 @@ class _Compiler:
         ]
         return Plan(skip, by_branch(converts), False)
 
-    def branch(self, writer: Type, load: Type, where: str, within: frozenset[Name]) -> Plan:
+    def branch(self, writer: Type, load: Type, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
         """The plan from a type that is no union to one that is none."""
         skip = self._walk(writer, where)
         if _is_null(writer) and _is_null(load):
@@ -222,9 +241,9 @@ class _Compiler:
             return Plan(skip, after_walk(skip, compile_json_text(self.writer, writer, self.limits)), False)
         match writer, load:
             case _, Record() if kind_of(load) == MEMBERS:
-                return self._members(writer, load, where, within)
+                return self._members(writer, load, where, within, kept)
             case Record(), Record():
-                return self.record(writer, load, where, within)
+                return self.record(writer, load, where, within, kept)
             case Primitive(), Primitive():
                 return self._primitive(writer, load, skip, where)
             case Fixed(), Fixed() if writer.size == load.size:
@@ -232,23 +251,26 @@ class _Compiler:
             case Enum(), Enum():
                 return _enum_plan(writer, load, skip)
             case Array(), Array():
-                return self._array(writer, load, where, within)
+                return self._array(writer, load, where, within, kept)
             case Map(), Map():
-                value = self.plan(writer.values, load.values, f"{where}{{}}", within)
+                value = self.plan(writer.values, load.values, f"{where}{{}}", within, kept)
                 skip = skip_map(value.skip)
                 return Plan.copy(skip) if value.copies else Plan(skip, map_of(value.convert), False)
         raise Unconvertible(f"{where or 'the message'} is {_kind(writer)}, and its column is {_kind(load)}")
 
-    def _array(self, writer: Array, load: Array, where: str, within: frozenset[Name]) -> Plan:
-        item = self.plan(writer.items, load.items, f"{where}[]", within)
+    def _array(self, writer: Array, load: Array, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
+        item = self.plan(writer.items, load.items, f"{where}[]", within, kept)
         if is_zero_width(self.writer, writer.items):
             skip, zero_width = skip_zero_width_array(self.limits), self.limits
         else:
             skip, zero_width = skip_array(item.skip), None
         return Plan.copy(skip) if item.copies else Plan(skip, array_of(item.convert, zero_width), False)
 
-    def record(self, writer: Record, load: Record, where: str, within: frozenset[Name]) -> Plan:
-        route = route_fields(load, self.writer, writer, within=within)
+    def record(self, writer: Record, load: Record, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
+        if kept is not None:
+            route = route_by_kept(load, writer, kept)
+        else:
+            route = route_fields(load, self.writer, writer, within=within)
         if route.unplaced:
             fields = ", ".join(f"{where}.{name}" if where else name for name in route.unplaced)
             raise Unconvertible(f"the load schema has no place for {fields}, or needs it and the writer has none")
@@ -258,7 +280,7 @@ class _Compiler:
             if routed.source is not None:
                 name = routed.source.name
                 path = f"{where}.{name}" if where else name
-                plan = self.plan(routed.source.type, routed.column.type, path, within | {writer.name})
+                plan = self.plan(routed.source.type, routed.column.type, path, within | {writer.name}, routed.inside)
                 taken[indexes[name]] = column, plan
         skip = skip_record([taken[index][1].skip for index in range(len(writer.fields))])
         in_order = [taken[index][0] for index in range(len(writer.fields))] == list(range(len(load.fields)))
@@ -276,13 +298,15 @@ class _Compiler:
     def _nullable(self, plan: Plan, load: Type, *, is_null: bool = False) -> Plan:
         return Plan(plan.skip, prefixed(_index(load, is_null=is_null), plan.convert), False)
 
-    def _union_branch(self, branch: Type, load: Type, where: str, within: frozenset[Name]) -> Plan:
+    def _union_branch(
+        self, branch: Type, load: Type, where: str, within: frozenset[Name], kept: KeptRoute | None
+    ) -> Plan:
         """One branch by itself; one without a place is an error of the messages that carry it, not of all."""
         inner, is_nullable = split(load)
         if _is_null(branch) and is_nullable:
             return Plan.copy(skip_nothing)
         try:
-            return self.branch(branch, inner, where, within)
+            return self.branch(branch, inner, where, within, kept)
         except Unconvertible as error:
             return Plan(self._walk(branch, where), refusing(str(error)), False)
 
@@ -301,12 +325,17 @@ class _Compiler:
 
         return Plan(skip, convert, False)
 
-    def _members(self, writer: Type, load: Record, where: str, within: frozenset[Name]) -> Plan:
+    def _members(self, writer: Type, load: Record, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
         """A value that is one branch of the union that a record of nullable members stands for."""
-        member = route_branch(load, self.writer, writer, within=within)
-        if member is None:
-            raise Unconvertible(f"{where} is {_kind(writer)}, which no member of its column holds")
-        plan = self.plan(writer, member.type, where, within)
+        inside: KeptRoute | None = None
+        if kept is not None:
+            member, inside = member_of(load, kept)
+        else:
+            found = route_branch(load, self.writer, writer, within=within)
+            if found is None:
+                raise Unconvertible(f"{where} is {_kind(writer)}, which no member of its column holds")
+            member = found
+        plan = self.plan(writer, member.type, where, within, inside)
         at = load.fields.index(member)
         before, after = (
             b"".join(encode_default(self.load, field.type, None) for field in fields)
@@ -348,6 +377,13 @@ class _Compiler:
         if run:
             steps.append((run_start, copied_run(run)))
         return joined(template, steps)
+
+
+def _of_branches(load: Type, kept: KeptRoute | None, count: int) -> list[KeptRoute | None]:
+    """The route of each branch that is not null, as of a type that is no union, from that of their union."""
+    if kept is None or kind_of(load) != MEMBERS:
+        return [kept] * count
+    return [keep([place]) for place in places(kept, count)]
 
 
 def _enum_plan(writer: Enum, load: Enum, skip: Skip) -> Plan:

@@ -182,6 +182,7 @@ def _topic_plan(work: TopicWork) -> TopicPlan:
         writer_schemas=schemas.writer_schemas,
         absent_ids=schemas.absent_ids,
         time_property=schemas.load_schema.time_property,
+        routes=schemas.routes,
     )
 
 

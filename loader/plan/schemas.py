@@ -19,7 +19,7 @@ from headrace.loader.decide.decision import LoadSchema
 from headrace.loader.decide.json_values import canonical
 from headrace.loader.decide.state import TopicState
 from headrace.loader.decide.storage import LocalStorage
-from headrace.loader.load_schema import EMPTY, LoadState, fold
+from headrace.loader.load_schema import EMPTY, KeptRoute, LoadState, fold
 from headrace.registry.errors import (
     UNANSWERED,
     AccessRefused,
@@ -56,13 +56,15 @@ class Registry(Protocol):
 class TopicSchemas:
     """`load_schema` is the topic's after folding in what is new; `is_changed` says that something was.
 
-    `writer_schemas` are self-contained texts by id; `absent_ids` were asked for and do not exist.
+    `writer_schemas` are self-contained texts by id; `absent_ids` were asked for and do not exist. `routes` are those
+    by which the subject's versions were folded in, by id.
     """
 
     load_schema: LoadSchema
     is_changed: bool
     writer_schemas: Mapping[int, str]
     absent_ids: frozenset[int]
+    routes: Mapping[int, KeptRoute]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class WriterSchemas:
             if text is not None:
                 texts[schema_id] = text
         changed = known is None or load_schema != known.load_schema
-        return TopicSchemas(load_schema, changed, texts, frozenset(absent))
+        return TopicSchemas(load_schema, changed, texts, frozenset(absent), _folded(load_schema).routes)
 
     def ask(self, schema_ids: Iterable[int]) -> AskedIds:
         """Asks for schemas by id; those that exist are kept."""
@@ -159,7 +161,7 @@ class WriterSchemas:
             if known is None:
                 raise
             return known
-        state = LoadState.from_json(json.loads(known.fold)) if known else EMPTY
+        state = _folded(known) if known else EMPTY
         news = [version for version in versions if version not in state.versions]
         if not news:
             return known
@@ -173,7 +175,7 @@ class WriterSchemas:
             except UNANSWERED as error:
                 self._note_outage(error)
                 break
-            state = fold(state, version, schema)
+            state = fold(state, version, schema, registered.schema_id)
             self._keep(registered.schema_id, self_contained_text(schema))
             folded = LoadSchema(
                 revision=(known.revision if known else 0) + 1,
@@ -229,6 +231,10 @@ class WriterSchemas:
     def _note_outage(self, error: RegistryError) -> None:
         self._outage = error
         logger.warning("registry_unavailable error=%s", error)
+
+
+def _folded(load_schema: LoadSchema) -> LoadState:
+    return LoadState.from_json(json.loads(load_schema.fold))
 
 
 def _path(schema_id: int) -> str:

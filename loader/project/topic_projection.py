@@ -20,6 +20,7 @@ from headrace.avro_schema import (
 )
 from headrace.avro_schema.message_time import TimeUnit
 from headrace.kafka_wire.record_batch import NO_HEADERS, headers_of
+from headrace.loader.load_schema import KeptRoute
 from headrace.loader.native import Seen, Unconvertible, compile_projection
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.work_unit import TopicPlan
@@ -99,15 +100,16 @@ class TopicProjection:
             writer = parse_schema(text, source=f"schema id {schema_id}", strict=False)
         except AvroSchemaError as error:
             return _never(QuarantineCode.UNREADABLE_SCHEMA, str(error), schema_id)
-        return _compile_writer(
-            writer, self._load, find_time_field(writer, self._plan.time_property, self._time_fields), schema_id
-        )
+        field = find_time_field(writer, self._plan.time_property, self._time_fields)
+        return _compile_writer(writer, self._load, field, schema_id, self._plan.routes.get(schema_id))
 
 
-def _compile_writer(writer: Schema, load: Schema, field: TimeField | None, schema_id: int) -> WriterProjection:
+def _compile_writer(
+    writer: Schema, load: Schema, field: TimeField | None, schema_id: int, route: KeptRoute | None
+) -> WriterProjection:
     seen = Seen()
     try:
-        project = compile_projection(writer, load, field.path if field is not None else None, seen)
+        project = compile_projection(writer, load, field.path if field is not None else None, seen, route)
     except Unconvertible as error:
         return _never(QuarantineCode.UNCONVERTIBLE, str(error), schema_id)
     if field is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.avro_schema import parse_schema
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.table import TableState
 from headrace.kafka_wire.topic_partition import TopicPartition
@@ -17,6 +18,7 @@ from headrace.loader.errors import LoaderError
 from headrace.loader.follow.base import Step
 from headrace.loader.follow.schema import SchemaFollower
 from headrace.loader.plan import packing
+from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.read import units as reading
 from headrace.loader.report import RunReport
 from headrace.loader.run import plan_load, run_load
@@ -83,6 +85,31 @@ def test_a_new_topic_and_a_new_field_need_no_configuration(world: World) -> None
     }
     assert "note" in world.hive.tables[("headrace", "orders")].properties["avro.schema.literal"]
     assert world.rows("clicks") == world.produced("clicks")
+
+
+def test_tasks_are_told_the_routes_of_the_subjects_versions_and_of_no_other_schema(world: World) -> None:
+    """Folded in one load after the other, so that the decision log carries them."""
+    order = '{"type":"record","name":"Order","fields":[%s]}'
+    name, moved = '{"name":"name","type":"string"}', '{"name":"title","type":"string","aliases":["name"]}'
+    world.registry.register("songs-value", 11, order % name)
+    world.topic("songs", [11])
+    load(world)
+    world.registry.register("songs-value", 12, order % moved)
+    load(world)
+    world.registry.register("songs-value", 13, order % f"{name},{moved}")
+    world.registry.register("", 99, order % name)
+    world.cluster.topics["songs"].logs[0] += [99]
+    load(world)
+    world.cluster.topics["songs"].logs[0] += [13]
+    (unit,) = plan_load(world.ports(), world.settings).units
+    plan = unit.topics["songs"]
+    assert plan.routes == {11: {}, 12: {}, 13: {"0": 1, "1": 0}}
+    assert plan.writer_schemas.keys() == {11, 12, 13, 99}
+    columns = [column.name for column in parse_schema(plan.load_schema).root.fields]  # type: ignore[union-attr]
+    assert columns == ["title", "name_2"]
+    writer = TopicProjection(plan, ()).writer(11)
+    assert writer.project is not None
+    assert writer.project(b"\x02x") == b"\x02x\x00", "the first column, and null in the second"
 
 
 def test_a_registered_topic_without_messages_gets_its_table(world: World) -> None:

@@ -1,10 +1,15 @@
-"""What a row must say, computed on values, and Avro binary by fastavro: oracles that share no code with the plans."""
+"""What a row must say, computed on values, and Avro binary by fastavro: oracles that share no code with the plans.
+
+Where a version's fields go is read off the load schema as it was right after that version was folded in, by what the
+package `loader.load_schema` says of its properties; a column is then found in later load schemas by its position.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import fastavro
@@ -13,6 +18,7 @@ from hypothesis import assume
 from headrace.avro_schema import (
     Array,
     Enum,
+    Field,
     Fixed,
     Map,
     Name,
@@ -24,30 +30,25 @@ from headrace.avro_schema import (
     parse_schema,
     self_contained_text,
 )
-from headrace.loader.load_schema import (
-    EMPTY,
-    JSON,
-    MEMBERS,
-    fold,
-    kind_of,
-    root_record,
-    route_branch,
-    route_fields,
-    split,
-)
+from headrace.loader.load_schema import EMPTY, KeptRoute, LoadState, fold
 from headrace.loader.native import Seen, compile_projection
 from strategies import branch_name
 
 
-def load_schema_of(*versions: Schema) -> Schema:
-    state = EMPTY
+def states_of(*versions: Schema) -> list[LoadState]:
+    """The state after each version; versions and schema ids count from 1."""
+    states = [EMPTY]
     for number, version in enumerate(versions, 1):
-        state = fold(state, number, version)
-    return parse_schema(state.text)
+        states.append(fold(states[-1], number, version, number))
+    return states[1:]
 
 
-def project(writer: Schema, load: Schema, body: bytes) -> bytes:
-    return compile_projection(writer, load, None, Seen())(body)
+def load_schema_of(*versions: Schema) -> Schema:
+    return parse_schema(states_of(*versions)[-1].text)
+
+
+def project(writer: Schema, load: Schema, body: bytes, route: KeptRoute | None = None) -> bytes:
+    return compile_projection(writer, load, None, Seen(), route)(body)
 
 
 def encode(schema: Schema, value: Any) -> bytes:
@@ -56,9 +57,11 @@ def encode(schema: Schema, value: Any) -> bytes:
     return out.getvalue()
 
 
-def decode(schema: Schema, row: bytes) -> Any:
+def decode(schema: Schema, row: bytes, *, reader: Schema | None = None) -> Any:
+    """A row as it is, or as Avro's resolution gives it to a later load schema."""
     source = io.BytesIO(row)
-    value = fastavro.schemaless_reader(source, _plain(schema), None)
+    wanted = None if reader is None else fastavro.parse_schema(_stripped(json.loads(reader.text), "logicalType"))
+    value = fastavro.schemaless_reader(source, _plain(schema), wanted)
     assert source.read() == b"", "bytes follow the row"
     return value
 
@@ -68,74 +71,232 @@ def _plain(schema: Schema) -> Any:
     defaults, which play no part in reading by the writer's schema and of which fastavro refuses some that Avro takes.
     """
     try:
-        return fastavro.parse_schema(_stripped(json.loads(self_contained_text(schema))))
+        return fastavro.parse_schema(_stripped(json.loads(self_contained_text(schema)), "logicalType", "default"))
     except fastavro.schema.UnknownType:
         # fastavro does not look for a name without dots in the null namespace, as Avro Java does.
         assume(False)
         raise
 
 
-def _stripped(node: Any) -> Any:
+def _stripped(node: Any, *keys: str) -> Any:
     if isinstance(node, dict):
-        return {key: _stripped(value) for key, value in node.items() if key not in ("logicalType", "default")}
-    return [_stripped(item) for item in node] if isinstance(node, list) else node
+        return {key: _stripped(value, *keys) for key, value in node.items() if key not in keys}
+    return [_stripped(item, *keys) for item in node] if isinstance(node, list) else node
 
 
-def expected_row(writer: Schema, load: Schema, value: Any) -> Any:
-    root = root_record(writer)
-    record = value if root is writer.resolve(writer.root) else {"": value}
-    assert isinstance(load.root, Record)
-    return _record(writer, root, load.root, record, frozenset())
+class _Anything:
+    """Equal to all."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return "anything"
 
 
-def _record(writer: Schema, node: Record, load: Record, value: Any, within: frozenset[Name]) -> Any:
-    row = {}
-    for routed in route_fields(load, writer, node, within=within).columns:
-        column = routed.column
-        if routed.source is None:
-            row[column.name] = _default(column.type, routed.absent)
-        else:
-            inner = value[routed.source.name]
-            row[column.name] = _value(writer, routed.source.type, column.type, inner, within | {node.name})
-    return row
+ANYTHING = _Anything()
 
 
-def _default(node: Type, value: Any) -> Any:
-    inner, _ = split(node)
+def expected_row(writer: Schema, then: Schema, now: Schema, value: Any, *, absent: Any = None) -> Any:
+    """The row of a message in the load schema `now`.
+
+    Args:
+        then: the load schema right after the writer's version was folded in.
+        absent: what stands in columns that nothing feeds, instead of their defaults.
+    """
+    root = writer.resolve(writer.root)
+    if not isinstance(root, Record):
+        root, value = Record(Name("Message"), (Field("", writer.root),)), {"": value}
+    assert isinstance(then.root, Record)
+    assert isinstance(now.root, Record)
+    return _Row(writer, absent).record(root, then.root, now.root, value, frozenset())
+
+
+class _Row:
+    """`then` and `now` are the same place of two load schemas; `within` the names of the writer's records around it."""
+
+    def __init__(self, writer: Schema, absent: Any) -> None:
+        self.writer = writer
+        self.absent = absent
+
+    def record(self, node: Record, then: Record, now: Record, value: Any, within: frozenset[Name]) -> Any:
+        within = within | {node.name}
+        fed = _fed(self.writer, node, then, within)
+        assert fed is not None, f"{node} has fields without a column in {then}"
+        row = {}
+        for i, column in enumerate(now.fields):
+            if i in fed:
+                name, kind = fed[i].name, fed[i].type
+                row[column.name] = self.value(kind, then.fields[i].type, column.type, value[name], within)
+            else:
+                row[column.name] = _default(column) if self.absent is None else self.absent
+        return row
+
+    def value(self, node: Type, then: Type, now: Type, value: Any, within: frozenset[Name]) -> Any:
+        node, then, now = self.writer.resolve(node), _without_null(then), _without_null(now)
+        values = _values(self.writer, node)
+        if value is None:
+            return None
+        if _prop(now, "kind") == "json" and len(values) > 1:
+            return _Text(_json(self.writer, node, value))
+        if isinstance(node, Union):
+            node, value = next((branch, value[1]) for branch in values if branch_name(branch) == value[0])
+        if _prop(now, "kind") == "json":
+            return _Text(_json(self.writer, node, value))
+        if _prop(now, "kind") == "members":
+            assert isinstance(then, Record)
+            assert isinstance(now, Record)
+            at = _members(self.writer, values, then, within)[values.index(node)]
+            row: dict[str, Any] = {field.name: None for field in now.fields}
+            row[now.fields[at].name] = self.value(node, then.fields[at].type, now.fields[at].type, value, within)
+            return row
+        match node, then, now:
+            case Record(), Record(), Record():
+                return self.record(node, then, now, value, within)
+            case Array(items=items), Array(), Array():
+                return [self.value(items, then.items, now.items, item, within) for item in value]
+            case Map(values=kind), Map(), Map():
+                return {key: self.value(kind, then.values, now.values, item, within) for key, item in value.items()}
+            case Primitive(), _, Primitive():
+                return _promoted(node.type.value, now.type.value, value)
+        return value
+
+
+def _prop(node: Type | Field, key: str) -> Any:
+    props = node.props if isinstance(node, Primitive | Record | Enum | Field) else ()
+    return dict(props).get(f"headrace.{key}")
+
+
+def _is_null(node: Type) -> bool:
+    return isinstance(node, Primitive) and node.type.value == "null"
+
+
+def _values(writer: Schema, node: Type) -> list[Type]:
+    """The branches of a type that are not null; a type that is no union is its only one."""
+    branches = node.branches if isinstance(node, Union) else (node,)
+    return [branch for branch in map(writer.resolve, branches) if not _is_null(branch)]
+
+
+def _without_null(load: Type) -> Type:
+    return next(branch for branch in load.branches if not _is_null(branch)) if isinstance(load, Union) else load
+
+
+def _default(column: Field) -> Any:
+    value = column.default if column.has_default and _prop(column, "absent") != "null" else None
+    inner = _without_null(column.type)
     is_binary = isinstance(inner, Fixed) or (isinstance(inner, Primitive) and inner.type.value == "bytes")
     return value.encode("latin-1") if is_binary and isinstance(value, str) else value
 
 
-def _value(writer: Schema, node: Type, load: Type, value: Any, within: frozenset[Name]) -> Any:
-    node = writer.resolve(node)
-    inner, _ = split(load)
-    if isinstance(node, Union):
-        if value is None:
-            return None
-        branches = [writer.resolve(branch) for branch in node.branches]
-        branch = next(branch for branch in branches if branch_name(branch) == value[0])
-        values = [b for b in branches if not (isinstance(b, Primitive) and b.type.value == "null")]
-        if kind_of(inner) == JSON and len(values) > 1:
-            return _Text({value[0]: _json(writer, branch, value[1])})
-        return _value(writer, branch, load, value[1], within)
-    if kind_of(inner) == JSON:
-        return _Text(_json(writer, node, value))
-    match node, inner:
-        case _, Record() if kind_of(inner) == MEMBERS:
-            member = route_branch(inner, writer, node, within=within)
-            assert member is not None
-            row: dict[str, Any] = dict.fromkeys((field.name for field in inner.fields), None)
-            row[member.name] = _value(writer, node, member.type, value, within)
-            return row
-        case Record(), Record():
-            return _record(writer, node, inner, value, within)
-        case Array(), Array():
-            return [_value(writer, node.items, inner.items, item, within) for item in value]
-        case Map(), Map():
-            return {key: _value(writer, node.values, inner.values, item, within) for key, item in value.items()}
+def _fed(writer: Schema, record: Record, load: Record, within: frozenset[Name]) -> dict[int, Field] | None:
+    """Which writer field feeds the column at each position; None when a field has no column, or a column no value."""
+    fed: dict[int, Field] = {}
+    free = {field.name: field for field in record.fields}
+    for listed in ("source", "former"):
+        for i, column in enumerate(load.fields):
+            names = _prop(column, listed) or ([column.name] if listed == "source" else [])
+            name = next((name for name in names if name in free), None)
+            if i not in fed and name is not None and _holds(writer, free[name].type, column.type, within):
+                fed[i] = free.pop(name)
+    needy = [i for i, column in enumerate(load.fields) if not column.has_default and not _may_be_null(column.type)]
+    return None if free or any(i not in fed for i in needy) else fed
+
+
+def _may_be_null(load: Type) -> bool:
+    return _is_null(load) or isinstance(load, Union)
+
+
+def _members(writer: Schema, values: Sequence[Type], load: Record, within: frozenset[Name]) -> list[int]:
+    """The position of the member that takes each branch, -1 for none; a member takes one."""
+    found: list[int] = []
+    for branch in values:
+        fits = (
+            i
+            for i, member in enumerate(load.fields)
+            if i not in found
+            and _prop(member, "branch") in _names(branch)
+            and _holds(writer, branch, member.type, within)
+        )
+        found.append(next(fits, -1))
+    return found
+
+
+def _names(branch: Type) -> set[str]:
+    aliases = branch.aliases if isinstance(branch, Record | Enum | Fixed) else ()
+    return {branch_name(branch).rpartition(".")[2], *(alias.name for alias in aliases)}
+
+
+def _holds(writer: Schema, node: Type, load: Type, within: frozenset[Name]) -> bool:
+    """Whether a column, right after a version was folded in, can have taken that version's type."""
+    node, inner = writer.resolve(node), _without_null(load)
+    values = _values(writer, node)
+    if _prop(inner, "kind") == "json":
+        return _is_endless(writer, node, within)
+    if len(values) < 2 and (not values or _is_null(node)):
+        return _may_be_null(load)
+    if len(values) < len(node.branches if isinstance(node, Union) else (node,)) and not _may_be_null(load):
+        return False
+    if _prop(inner, "kind") == "members":
+        assert isinstance(inner, Record)
+        return -1 not in _members(writer, values, inner, within)
+    return len(values) == 1 and _is_same(writer, values[0], inner, within)
+
+
+def _is_endless(writer: Schema, node: Type, within: frozenset[Name]) -> bool:
+    match writer.resolve(node):
+        case Record(name=name):
+            return name in within
+        case Array(items=inner) | Map(values=inner):
+            return _is_endless(writer, inner, within)
+        case Union(branches=branches):
+            return any(_is_endless(writer, branch, within) for branch in branches)
+    return False
+
+
+def _is_same(writer: Schema, node: Type, load: Type, within: frozenset[Name]) -> bool:
+    match node, load:
         case Primitive(), Primitive():
-            return _promoted(node.type.value, inner.type.value, value)
-    return value
+            return _is_exact(node, load)
+        case Fixed(), Fixed():
+            return node.size == load.size and _logical(node) == _logical(load)
+        case Enum(), Enum():
+            return _is_called(node, load) and set(node.symbols) <= set(load.symbols)
+        case (Array(items=item), Array(items=column)) | (Map(values=item), Map(values=column)):
+            return _holds(writer, item, column, within)
+        case Record(), Record():
+            inner = within | {node.name}
+            return node.name not in within and _is_called(node, load) and _fed(writer, node, load, inner) is not None
+    return False
+
+
+def _is_called(node: Record | Enum, load: Record | Enum) -> bool:
+    return node.name.name in {load.name.name, *(_prop(load, "names") or ())}
+
+
+def _logical(node: Primitive | Fixed) -> tuple[Any, ...] | None:
+    """What a logical type means. A uuid is plain text, and a fixed decimal beyond Hive's digits is plain bytes."""
+    logical = node.logical
+    too_wide = isinstance(node, Fixed) and logical is not None and (logical.precision or 0) > 38
+    if logical is None or too_wide or (isinstance(node, Primitive) and logical.name == "uuid"):
+        return None
+    return logical.name, logical.scale if logical.name == "decimal" else None
+
+
+_EXACT = {"int": ("int", "long", "double"), "float": ("float", "double"), "string": ("string", "bytes")}
+
+
+def _is_exact(node: Primitive, load: Primitive) -> bool:
+    kind, column = node.type.value, load.type.value
+    if _prop(load, "kind") == "unscaled":
+        scale = int(_prop(load, "decimal").split(",")[1])
+        return kind == column and _logical(node) == ("decimal", scale)
+    if _logical(node) != _logical(load):
+        return False
+    if (_logical(node) or ("",))[0] == "decimal":
+        assert node.logical is not None
+        assert load.logical is not None
+        return kind == column and (node.logical.precision or 0) <= (load.logical.precision or 0)
+    return column in _EXACT.get(kind, (kind,)) or kind in (_prop(load, "widened") or ())
 
 
 def _promoted(writer: str, load: str, value: Any) -> Any:

@@ -302,12 +302,15 @@ _PRIMITIVE_DATA: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def histories(draw: st.DrawFn, *, max_versions: int = 5) -> list[Schema]:
-    """The versions of one subject: records whose fields come, go, widen, narrow, are renamed or change altogether."""
-    fields = [_field_of(draw, name, ()) for name in draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))]
-    versions = [_history_schema(fields)]
-    for _ in range(draw(st.integers(0, max_versions - 1))):
-        fields = _changed(draw, fields)
-        versions.append(_history_schema(fields))
+    """The versions of one subject: records whose fields come, go, widen, narrow or change altogether, are renamed,
+    named back, exchange their names, or leave their name to another field; at the top and in nested records alike."""
+    history = _History(draw)
+    for name in draw(st.lists(NAMES, min_size=1, max_size=4, unique=True)):
+        history.fields.append(history.new_field(name))
+    versions = [_history_schema(history.fields)]
+    for _ in range(draw(st.integers(1, max_versions - 1))):
+        history.change()
+        versions.append(_history_schema(history.fields))
     return versions
 
 
@@ -346,6 +349,7 @@ _FIELD_TYPES: list[Any] = [
     ["null", "string"],
     ["int", "string"],
     ["null", "long", "string", {"type": "array", "items": "int"}],
+    "null",
     {"type": "array", "items": "int"},
     {"type": "array", "items": "long"},
     {"type": "map", "values": ["null", "string"]},
@@ -357,52 +361,141 @@ _FIELD_TYPES: list[Any] = [
 ]
 
 
-def _field_of(
-    draw: st.DrawFn, name: str, aliases: tuple[str, ...], others: list[dict[str, Any]] | None = None
-) -> dict[str, Any]:
-    kind = draw(st.sampled_from(["plain"] * 6 + ["enum", "record", "records"]))
-    node = draw(st.sampled_from(_FIELD_TYPES))
-    # A renamed field keeps its type's name, which another field may then not take.
-    text, suffix = json.dumps(others or []), name
-    while f'_{suffix}"' in text:
-        suffix += "x"
-    if kind == "enum":
-        symbols = draw(st.lists(st.sampled_from(["A", "B", "C"]), min_size=1, unique=True))
-        node = {"type": "enum", "name": f"E_{suffix}", "symbols": symbols}
-    elif kind != "plain":
-        inner = draw(st.lists(st.sampled_from(["x", "y", "z"]), min_size=0, max_size=3, unique=True))
-        members = [{"name": n, "type": draw(st.sampled_from(_FIELD_TYPES))} for n in inner]
-        node = {"type": "record", "name": f"R_{suffix}", "fields": members}
+_CHANGES = ["add", "remove", "retype", "rename", "rename", "reuse", "exchange", "rename type", "reorder"]
+
+
+class _History:
+    """The fields of the newest version, as JSON, and the fields that left their names, with the record they are of."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+        self.fields: list[dict[str, Any]] = []
+        self._left: list[tuple[list[dict[str, Any]], dict[str, Any]]] = []
+        self._types: set[str] = set()  # names of types made for a field that is not among the fields yet
+
+    def change(self) -> None:
+        """One change in one record, the whole message or one inside it."""
+        nested = [node["fields"] for node in _named_types(self.fields) if node.get("fields")]
+        fields = self.draw(st.sampled_from([self.fields, *nested]))
+        left = self._left_of(fields)
+        what = self.draw(st.sampled_from(["take again"] * len(_CHANGES) * bool(left) + _CHANGES))
+        if what == "take again":
+            self._insert(fields, self._twin(self.draw(st.sampled_from(left))))
+        elif what == "rename type":
+            self._rename_type()
+        elif what == "add" or not fields:
+            self._insert(fields, self.new_field(self._new_name(fields)))
+        elif what == "exchange" and len(fields) > 1:
+            self._exchange(*self.draw(st.permutations(fields))[:2])
+        elif what == "reorder":
+            fields.reverse()
+        else:
+            self._change_field(fields, self.draw(st.integers(0, len(fields) - 1)), what)
+
+    def _change_field(self, fields: list[dict[str, Any]], i: int, what: str) -> None:
+        field = fields[i]
+        if what == "retype":
+            del fields[i]
+            fields.insert(i, self.new_field(field["name"]) | {"aliases": field.get("aliases", [])})
+            return
+        self._left.append((fields, dict(field)))
+        if what == "remove":
+            del fields[i]
+            return
+        left = self._left_of(fields)
+        back = left and self.draw(st.booleans())
+        old = field["name"]
+        field["name"] = self.draw(st.sampled_from(left))["name"] if back else self._new_name(fields)
+        field["aliases"] = [old, *self.draw(st.sampled_from([[], field.get("aliases", [])]))]
+        if what == "reuse" and field["name"] != old:
+            self._insert(fields, self._twin(self._left[-1][1]))
+
+    def _left_of(self, fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The fields of a record whose names are free again."""
+        names = {item["name"] for item in fields}
+        return [field for of, field in self._left if of is fields and field["name"] not in names]
+
+    def _exchange(self, one: dict[str, Any], other: dict[str, Any]) -> None:
+        one["name"], other["name"] = other["name"], one["name"]
+        one["aliases"], other["aliases"] = [other["name"]], [one["name"]]
+
+    def _twin(self, field: dict[str, Any]) -> dict[str, Any]:
+        """A field that nothing tells from one that left its name, where one can be: named types are defined once."""
+        if _named_types(field["type"]) or self.draw(st.integers(0, 3)) == 0:
+            return self.new_field(field["name"])
+        return self._with_default({"name": field["name"], "type": field["type"]})
+
+    def _rename_type(self) -> None:
+        nodes = [node for node in _named_types(self.fields) if node["type"] != "fixed"]
+        if not nodes:
+            return
+        one, *others = self.draw(st.permutations(nodes))
+        alike = [node for node in others if node["type"] == one["type"]]
+        if alike and self.draw(st.booleans()):
+            self._exchange(one, alike[0])
+        else:
+            old = one["name"]
+            one["name"] = self._free_type_name(old)
+            one["aliases"] = [old]
+
+    def _insert(self, fields: list[dict[str, Any]], field: dict[str, Any]) -> None:
+        fields.insert(self.draw(st.integers(0, len(fields))), field)
+
+    def _new_name(self, fields: list[dict[str, Any]]) -> str:
+        names = {item["name"] for item in fields}
+        return self.draw(NAMES.filter(lambda name: name not in names))
+
+    def _free_type_name(self, wanted: str) -> str:
+        taken = {node["name"] for node in _named_types(self.fields)} | self._types
+        while wanted in taken:
+            wanted += "x"
+        self._types.add(wanted)
+        return wanted
+
+    def new_field(self, name: str) -> dict[str, Any]:
+        self._types.clear()
+        return self._field(name, 2)
+
+    def _field(self, name: str, depth: int) -> dict[str, Any]:
+        return self._with_default({"name": name, "type": self._new_type(name, depth)})
+
+    def _with_default(self, field: dict[str, Any]) -> dict[str, Any]:
+        default = _default(self.draw, field["type"])
+        return field | {"default": default} if default is not _NOTHING and self.draw(st.booleans()) else field
+
+    def _new_type(self, name: str, depth: int) -> Any:
+        containers = ["record", "record", "records", "map of records", "nullable record", "union of records"]
+        kind = self.draw(st.sampled_from(["plain"] * 8 + ["enum"] + (containers if depth else [])))
+        if kind == "plain":
+            return self.draw(st.sampled_from(_FIELD_TYPES))
+        if kind == "enum":
+            symbols = self.draw(st.lists(st.sampled_from(["A", "B", "C"]), min_size=1, unique=True))
+            return {"type": "enum", "name": self._free_type_name(f"E_{name}"), "symbols": symbols}
+        record = self._new_record(self._free_type_name(f"R_{name}"), depth)
         if kind == "records":
-            node = {"type": "array", "items": node}
-    out: dict[str, Any] = {"name": name, "type": node}
-    if aliases:
-        out["aliases"] = list(aliases)
-    default = _default(draw, node)
-    if default is not _NOTHING and draw(st.booleans()):
-        out["default"] = default
-    return out
+            return {"type": "array", "items": record}
+        if kind == "map of records":
+            return {"type": "map", "values": record}
+        if kind == "nullable record":
+            return ["null", record]
+        if kind == "union of records":
+            return ["null", record, self._new_record(self._free_type_name(f"S_{name}"), 1), "string"]
+        return record
+
+    def _new_record(self, type_name: str, depth: int) -> dict[str, Any]:
+        names = self.draw(st.lists(st.sampled_from(["x", "y", "z"]), max_size=3, unique=True))
+        fields = [self._field(name, depth - 1) for name in names]
+        return {"type": "record", "name": type_name, "fields": fields}
 
 
-def _changed(draw: st.DrawFn, fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    fields = [dict(item) for item in fields]
-    what = draw(st.sampled_from(["add", "remove", "retype", "retype", "rename", "reorder"]))
-    names = {item["name"] for item in fields}
-    new = draw(NAMES.filter(lambda name: name not in names))
-    if what == "add" or not fields:
-        return [*fields, _field_of(draw, new, (), fields)]
-    i = draw(st.integers(0, len(fields) - 1))
-    if what == "remove":
-        del fields[i]
-    elif what == "retype":
-        others = fields[:i] + fields[i + 1 :]
-        fields[i] = _field_of(draw, fields[i]["name"], tuple(fields[i].get("aliases", ())), others)
-    elif what == "rename":
-        fields[i]["aliases"] = [fields[i]["name"]]
-        fields[i]["name"] = new
-    else:
-        fields.reverse()
-    return fields
+def _named_types(value: Any) -> list[dict[str, Any]]:
+    """The types with names in a JSON value of fields or types; each is defined where it stands."""
+    if isinstance(value, list):
+        return [node for item in value for node in _named_types(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [value] if value.get("type") in ("record", "enum", "fixed") else []
+    return own + [node for key in ("type", "fields", "items", "values") for node in _named_types(value.get(key))]
 
 
 def _history_schema(fields: list[dict[str, Any]]) -> Schema:

@@ -20,6 +20,7 @@ from headrace.loader.load_schema import (
     load_schema_with_kafka,
     root_record,
     route_branch,
+    route_by_kept,
     route_fields,
     split,
 )
@@ -454,12 +455,15 @@ def test_the_fold_is_deterministic_and_survives_json(versions):
 
 
 @given(histories())
-def test_every_version_finds_a_place_for_every_field_ever_after(versions):
+def test_names_and_types_lead_a_version_that_was_just_folded_by_its_route(versions):
+    """As they lead writer schemas that are no versions, and those of before routes were kept."""
     state = EMPTY
     for number, schema in enumerate(versions):
-        state = fold(state, number, schema)
-        for earlier in versions[: number + 1]:
-            assert not route_fields(load_root(state), earlier, root_record(earlier)).unplaced
+        state = fold(state, number, schema, number)
+        load, root = load_root(state), root_record(schema)
+        by_names, by_kept = route_fields(load, schema, root), route_by_kept(load, root, state.routes[number])
+        assert not by_names.unplaced
+        assert [one.source for one in by_names.columns] == [one.source for one in by_kept.columns]
 
 
 def test_a_name_used_again_for_a_narrower_type_leaves_the_older_one_its_column():

@@ -20,7 +20,7 @@ from headrace.loader.native.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_va
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.project.topic_projection import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
 from headrace.loader.work_unit import TopicPlan
-from projection_oracle import decode, encode, expected_row, load_schema_of, project
+from projection_oracle import ANYTHING, decode, encode, expected_row, load_schema_of, project, states_of
 from strategies import data_for, histories, schemas
 
 
@@ -37,21 +37,40 @@ def row_of(writer: Schema, value: Any, *versions: Schema) -> Any:
     return decode(load, project(writer, load, encode(writer, value)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=200)
 @given(histories(), st.data())
-def test_every_version_of_a_history_is_loaded_with_its_values(versions: list[Schema], data: st.DataObject) -> None:
-    load = load_schema_of(*versions)
-    writer = data.draw(st.sampled_from(versions))
-    value = data.draw(data_for(writer))
-    assert expected_row(writer, load, value) == decode(load, project(writer, load, encode(writer, value)))
+def test_messages_of_every_version_keep_their_columns_for_ever(versions: list[Schema], data: st.DataObject) -> None:
+    states = states_of(*versions)
+    loads = [parse_schema(state.text) for state in states]
+    for number, (writer, then) in enumerate(zip(versions, loads, strict=True)):
+        value = data.draw(data_for(writer))
+        body = encode(writer, value)
+        for state, now in zip(states[number:], loads[number:], strict=True):
+            row = decode(now, project(writer, now, body, state.routes[number + 1]))
+            assert expected_row(writer, then, now, value) == row
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=200)
+@given(histories(), st.data())
+def test_rows_that_were_written_are_read_as_they_would_be_written_now(versions: list[Schema], data: Any) -> None:
+    states = states_of(*versions)
+    loads = [parse_schema(state.text) for state in states]
+    for number, (writer, then) in enumerate(zip(versions, loads, strict=True)):
+        value = data.draw(data_for(writer))
+        row = project(writer, then, encode(writer, value), states[number].routes[number + 1])
+        for now in loads[number:]:
+            assert expected_row(writer, then, now, value, absent=ANYTHING) == decode(then, row, reader=now)
+
+
+@settings(max_examples=60)
 @given(schemas(), st.data())
 def test_every_schema_alone_is_loaded_with_its_values(writer: Schema, data: st.DataObject) -> None:
-    load = load_schema_of(writer)
+    (state,) = states_of(writer)
+    load = parse_schema(state.text)
     value = data.draw(data_for(writer))
-    assert expected_row(writer, load, value) == decode(load, project(writer, load, encode(writer, value)))
+    body = encode(writer, value)
+    for route in (state.routes[1], None):
+        assert expected_row(writer, load, load, value) == decode(load, project(writer, load, body, route))
 
 
 @settings(deadline=None, max_examples=60)
