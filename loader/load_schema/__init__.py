@@ -14,8 +14,8 @@ versions `route_fields` computes the same from the text as it is now.
     field property        meaning
     headrace.source       list of writer field names that feed the column, newest name first; when absent, the
                           column's own name alone. [""] is a message that is not a record, as a whole (column `value`).
-    headrace.former       list of further such names, which feed the column only where no other column of the record
-                          takes the field (the name was given to another field later).
+    headrace.former       list of further such names, which feed the column only in schemas that are no versions, and
+                          where no other column of the record takes the field (the name was given to another field).
     headrace.absent       "null": a row that nothing feeds is null; when absent, it is the column's default
                           (which is null for most columns that can be without a value).
     headrace.branch       in a record of members: the writer's union branch that the member holds (`int`, `array`,

@@ -93,8 +93,8 @@ class Folding(TypeFolding):
         present = {field.name: field for field in node.fields}
         fed: list[Feeding | None] = [None] * len(columns)
         folded = list(columns)
-        # Former names come last: they mean this column only in versions from before their name was used again.
-        for names_of in (sources, former_sources):
+        # A former name means this column only in versions from before it was used again, so never in one being folded.
+        for names_of in (sources,) if self.growing else (sources, former_sources):
             for i, column in enumerate(columns):
                 name = next((source for source in names_of(column) if source in present), None)
                 if fed[i] is not None or name is None:

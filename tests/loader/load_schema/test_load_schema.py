@@ -281,6 +281,17 @@ def test_the_old_name_of_a_renamed_field_may_come_back_as_another_field():
     assert fed(state, fourth) == {"b": None, "a_2": "a"}
 
 
+def test_a_name_that_two_fields_had_means_neither_when_a_third_one_gets_it():
+    first = record(field("a", "int"))
+    second = record(field("b", "int", aliases=["a"]))
+    third = record(field("b", "int"), field("a", "int"))
+    fourth = record(field("b", "int"), field("c", "int", aliases=["a"]))
+    fifth = record(field("c", "int"), field("a", "int"))
+    state = folded(first, second, third, fourth, fifth)
+    assert list(columns(state)) == ["b", "c", "a_3"]
+    assert fed(state, fifth) == {"b": None, "c": "c", "a_3": "a"}
+
+
 def test_a_nested_record_grows_and_what_is_added_in_it_is_readable():
     def nested(*fields: Any) -> Any:
         return record(field("h", {"type": "record", "name": "H", "fields": list(fields)}))
