@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final
 
-from headrace.audit.window import window_start
+from headrace.audit.window import counted_window
 
 FINGERPRINT_MASK: Final = (1 << 64) - 1
 _KEY_LENGTH: Final = struct.Struct(">i")
@@ -66,23 +66,22 @@ class WindowCounter:
     __slots__ = ("_tallies",)
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[str, int], Tally] = {}
+        self._tallies: dict[str, dict[int, Tally]] = {}
 
     def add(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> None:
         """Counts one message in the window of its message time."""
-        place = (topic, window_start(time_ms))
-        tally = self._tallies.get(place)
-        if tally is None:
-            tally = self._tallies[place] = Tally()
+        windows = self._tallies.setdefault(topic, {})
+        tally = windows.setdefault(counted_window(time_ms, windows), Tally())
         tally.add(1, len(value) + (len(key) if key is not None else 0), message_hash(key, value))
 
     def __iter__(self) -> Iterator[tuple[str, int, Tally]]:
         """(topic, window start, tally) in no particular order."""
-        for (topic, start_ms), tally in self._tallies.items():
-            yield topic, start_ms, tally
+        for topic, windows in self._tallies.items():
+            for start_ms, tally in windows.items():
+                yield topic, start_ms, tally
 
     def __len__(self) -> int:
-        return len(self._tallies)
+        return sum(map(len, self._tallies.values()))
 
     def clear(self) -> None:
         self._tallies.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from headrace.audit.count import FINGERPRINT_MASK
 from headrace.audit.row import Outcome
-from headrace.audit.window import WINDOW_MS
+from headrace.audit.window import NAMES, WINDOW_MS
 
 
 class CountedRow(NamedTuple):
@@ -53,7 +53,8 @@ class WindowFacts:
     """One topic and window; None is a tier that has no row of it.
 
     `sent` is how many messages producers handed to their Kafka clients, `crashed` whether one of them ended without
-    closing. `loads` are (when, how many) of the loader's rows in the order of time.
+    closing. `loads` are (when, how many) of the loader's rows in the order of time, `sends` likewise what producers
+    had acknowledged, of windows that never end alone.
     """
 
     topic: str
@@ -66,6 +67,12 @@ class WindowFacts:
     quarantined: Count | None = None
     consumed: tuple[tuple[str, Count], ...] = ()
     loads: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    sends: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+
+    @property
+    def has_end(self) -> bool:
+        """Whether it is ten minutes of time, and not the place of times that are out of range or too scattered."""
+        return self.window_start_ms not in NAMES
 
     @property
     def window_end_ms(self) -> int:
@@ -106,6 +113,7 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[CountedRow]) 
     sums: dict[str, _Sum] = {}
     consumed: dict[str, _Sum] = {}
     loads: list[tuple[int, int]] = []
+    sends: list[tuple[int, int]] = []
     sent = 0
     crashed = False
     for row in rows:
@@ -117,6 +125,8 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[CountedRow]) 
         crashed = crashed or bool(row.crashed)
         if row.outcome in (Outcome.WRITTEN, Outcome.QUARANTINED):
             loads.append((row.emitted_at_ms, row.messages))
+        if row.outcome == Outcome.ACKNOWLEDGED and window_start_ms in NAMES:
+            sends.append((row.emitted_at_ms, row.messages))
     counts = {outcome: found.frozen() for outcome, found in sums.items()}
     return WindowFacts(
         topic=topic,
@@ -129,4 +139,34 @@ def _window_facts(topic: str, window_start_ms: int, rows: Iterable[CountedRow]) 
         quarantined=counts.get(Outcome.QUARANTINED),
         consumed=tuple((name, found.frozen()) for name, found in sorted(consumed.items())),
         loads=tuple(sorted(loads)),
+        sends=tuple(sorted(sends)),
     )
+
+
+def merge(facts: Sequence[WindowFacts], window_start_ms: int) -> WindowFacts:
+    """Several windows of one topic as one."""
+    consumed: dict[str, Count] = {}
+    for window in facts:
+        for application, count in window.consumed:
+            consumed[application] = count.plus(consumed.get(application))
+    return WindowFacts(
+        topic=facts[0].topic,
+        window_start_ms=window_start_ms,
+        acknowledged=_sum(window.acknowledged for window in facts),
+        sent=sum(window.sent for window in facts),
+        crashed=any(window.crashed for window in facts),
+        stored=_sum(window.stored for window in facts),
+        written=_sum(window.written for window in facts),
+        quarantined=_sum(window.quarantined for window in facts),
+        consumed=tuple(sorted(consumed.items())),
+        loads=tuple(sorted(load for window in facts for load in window.loads)),
+        sends=tuple(sorted(send for window in facts for send in window.sends)),
+    )
+
+
+def _sum(counts: Iterable[Count | None]) -> Count | None:
+    total: Count | None = None
+    for count in counts:
+        if count is not None:
+            total = count.plus(total)
+    return total

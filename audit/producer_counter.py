@@ -26,7 +26,7 @@ from typing import Any, Final
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
 from headrace.audit.row import AuditRow, Outcome, Tier, counted_row_id
 from headrace.audit.spool import SLOTS, Spool
-from headrace.audit.window import WINDOW_MS, window_start
+from headrace.audit.window import WINDOW_MS, counted_window
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,10 @@ Ticket = tuple[str, int, int, int]
 
 OPEN_ROWS_MAX: Final = SLOTS // 2
 """From here on `take` gives rows of any window, so that slots do not run out while others are being published."""
+
+WINDOWS_KEPT_MS: Final = 3_600_000
+"""How long a window that was counted apart takes part in `WINDOWS_MAX` after its rows were published: an hour of random
+times then gives as many rows as a year of events, and not one row for every message."""
 
 
 class _Row:
@@ -72,6 +76,8 @@ class ProducerCounter:
         self.instance = instance or secrets.token_hex(8)
         self._lock = threading.Lock()
         self._rows: dict[tuple[str, int], _Row] = {}
+        self._windows: dict[str, set[int]] = {}
+        self._windows_since_ms: int | None = None
         self._publishing: dict[str, int] = {}
         self._sequence = 0
         self._spool = self._open_spool(spool_dir) if spool_dir is not None else None
@@ -83,21 +89,16 @@ class ProducerCounter:
 
     def sent(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> Ticket:
         """Counts a message that is about to be handed to the Kafka client; call it before."""
-        ticket = (
-            topic,
-            window_start(time_ms),
-            len(value) if key is None else len(key) + len(value),
-            message_hash(key, value),
-        )
-        place = ticket[:2]
+        size, fingerprint = len(value) if key is None else len(key) + len(value), message_hash(key, value)
         with self._lock:
+            place = self._place(topic, time_ms)
             row = self._rows.get(place)
             if row is None:
                 row = self._open_row(place)
             row.sent += 1
             if row.slot >= 0 and self._spool is not None:
                 self._spool.set_sent(row.slot, row.sent)
-        return ticket
+        return *place, size, fingerprint
 
     def withdraw(self, ticket: Ticket) -> None:
         """Takes back a message that the Kafka client did not accept. One whose row was taken meanwhile stays
@@ -129,7 +130,9 @@ class ProducerCounter:
     def acknowledged(self, topic: str, time_ms: int, key: bytes | None, value: bytes) -> None:
         """Counts one message that the brokers acknowledged, for callers that keep no ticket."""
         size = len(value) if key is None else len(key) + len(value)
-        self.acknowledge([(topic, window_start(time_ms), size, message_hash(key, value))])
+        with self._lock:
+            place = self._place(topic, time_ms)
+        self.acknowledge([(*place, size, message_hash(key, value))])
 
     def on_delivery(self, time_ms: int) -> Callable[[Any, Any], None]:
         """The delivery callback `(error, message)` of confluent-kafka for a message of this time."""
@@ -154,6 +157,7 @@ class ProducerCounter:
                 audit_row = self._audit_row(place, row, now_ms)
                 self._publishing[audit_row.id] = row.slot
                 rows.append(audit_row)
+            self._forget_windows(now_ms)
             return rows
 
     def published(self, row_id: str) -> None:
@@ -180,6 +184,25 @@ class ProducerCounter:
             # Counting goes on: an application is not stopped because its audit could not see it die.
             logger.warning("audit spool unavailable folder=%s error=%s", folder, error)
             return None
+
+    def _place(self, topic: str, time_ms: int) -> tuple[str, int]:
+        """Where a message is counted."""
+        windows = self._windows.setdefault(topic, set())
+        start_ms = counted_window(time_ms, windows)
+        if start_ms >= 0:
+            windows.add(start_ms)
+        return topic, start_ms
+
+    def _forget_windows(self, now_ms: int) -> None:
+        """Now and then, forgets windows whose rows were taken."""
+        since_ms = self._windows_since_ms
+        if since_ms is not None and 0 <= now_ms - since_ms < WINDOWS_KEPT_MS:
+            return
+        self._windows_since_ms = now_ms
+        self._windows = {}
+        for topic, start_ms in self._rows:
+            if start_ms >= 0:
+                self._windows.setdefault(topic, set()).add(start_ms)
 
     def _open_row(self, place: tuple[str, int]) -> _Row:
         self._sequence += 1

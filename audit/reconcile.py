@@ -7,6 +7,13 @@ so a loss and a duplicate that cancel are still seen. Everything here is pure; t
 A producer that crashed, or got no answer, leaves messages of which nobody knows whether they arrived: the log may
 hold any number of them, and that alone is no finding.
 
+Times that are out of range are counted in one window by every tier, which is compared like any other, but has no end
+after which its counts stand still: what is missing there is a finding at once when it is more than what producers
+counted within the grace. A tier that met times in too many windows counted the rest in one, and which those are
+differs from tier to tier (`window.SCATTERED_MS`). So that window is compared in total with all those of the topic that
+producers and log counted differently: only sums and fingerprints over all of them can tell whether something is
+missing. Where they are not equal and some of these windows were counted by no producer at all, nothing can be told.
+
 Consumers are shown and not judged: an application that started late or stopped early has lost nothing.
 """
 
@@ -14,14 +21,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby
 from typing import Final
 
-from headrace.audit.facts import Count, WindowFacts
+from headrace.audit.facts import Count, WindowFacts, merge
 from headrace.audit.offsets import CONTIGUOUS, OffsetCheck, ranges_text
-from headrace.audit.window import duration_text, many
+from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOWS_MAX, duration_text, many
 
 COMPLETE_SHARE: Final = (999, 1000)
 """A window counts as complete for the measure of latency from this share of its messages on."""
@@ -89,6 +96,7 @@ class _Step:
 
 
 _EQUAL = _Step(State.COMPLETE)
+UNDER_WAY: Final = "counts may still be under way"
 
 
 def reconcile_topics(
@@ -111,7 +119,10 @@ def reconcile_topic(
         is_loaded=any(window.loaded is not None for window in facts),
         offsets=offsets,
     )
-    windows = tuple(reconcile_window(window, context, now_ms=now_ms, grace_ms=grace_ms) for window in facts)
+    pooled, alone = _split_scattered(facts, now_ms - grace_ms)
+    windows = tuple(reconcile_window(window, context, now_ms=now_ms, grace_ms=grace_ms) for window in alone)
+    if pooled:
+        windows = (_reconcile_pooled(pooled, alone, context, now_ms=now_ms, grace_ms=grace_ms), *windows)
     state = max((window.state for window in windows), key=SEVERITY.index, default=State.COMPLETE)
     states = Counter(window.state for window in windows)
     silent = all(window.acknowledged is None for window in facts)
@@ -130,6 +141,84 @@ def reconcile_topic(
     )
 
 
+def _split_scattered(
+    facts: Sequence[WindowFacts], before_ms: int
+) -> tuple[tuple[WindowFacts, ...], tuple[WindowFacts, ...]]:
+    """The windows that can only be compared in total, none of them unless times were too scattered, and the others.
+
+    A window that was counted after `before_ms` is compared alone: it would keep the others pending.
+    """
+    scattered = [window for window in facts if window.window_start_ms == SCATTERED_MS]
+    if not scattered or all(window.acknowledged is None for window in facts):
+        return (), tuple(facts)
+    moved = [
+        window
+        for window in facts
+        if window.has_end and not _names_same_messages(window) and _last_counted_ms(window) <= before_ms
+    ]
+    left = {id(window) for window in (*scattered, *moved)}
+    return (*scattered, *moved), tuple(window for window in facts if id(window) not in left)
+
+
+def _names_same_messages(facts: WindowFacts) -> bool:
+    """Whether producers and log counted exactly the same, and nothing is unanswered."""
+    acknowledged, stored = facts.acknowledged, facts.stored
+    if acknowledged is None or stored is None:
+        return False
+    return facts.sent <= acknowledged.count == stored.count and acknowledged.fingerprint == stored.fingerprint
+
+
+def _last_counted_ms(facts: WindowFacts) -> int:
+    counts = (facts.acknowledged, facts.stored, facts.loaded)
+    return max((count.last_ms for count in counts if count is not None), default=0)
+
+
+def _reconcile_pooled(
+    facts: Sequence[WindowFacts],
+    alone: Sequence[WindowFacts],
+    context: TopicContext,
+    *,
+    now_ms: int,
+    grace_ms: int,
+) -> WindowVerdict:
+    """The verdict of windows that can only be compared in total, under the name of the one of scattered times.
+
+    Args:
+        alone: the topic's other windows; where they are not equal yet, they may hold what is missing here.
+    """
+    total = merge(facts, SCATTERED_MS)
+    verdict = reconcile_window(total, context, now_ms=now_ms, grace_ms=grace_ms)
+    if verdict.state in FINDINGS and _log_to_tables(total, context) is _EQUAL:
+        uncounted = sum(window.acknowledged is None for window in facts if window.has_end)
+        if _is_under_way(total, verdict, alone, now_ms - grace_ms):
+            verdict = _told_otherwise(verdict, State.PENDING, UNDER_WAY)
+        elif uncounted and verdict.state is not State.SHORT:
+            why = f"in {many(uncounted, 'window')} no producer counted, so whether any is missing cannot be told"
+            verdict = _told_otherwise(verdict, State.UNKNOWN, why)
+    note = f"in total over {many(len(facts), 'window')}, since a tier met times in more than {WINDOWS_MAX:,}"
+    return replace(verdict, sentence=f"{verdict.sentence} ({note})")
+
+
+def _is_under_way(total: WindowFacts, verdict: WindowVerdict, alone: Sequence[WindowFacts], before_ms: int) -> bool:
+    """Whether counts of other windows that are not equal yet may explain a difference."""
+    more = [_stored_more(window) for window in alone if window.has_end]
+    if verdict.state is State.SHORT:
+        return -verdict.difference <= _recent(total, before_ms) + sum(count for count in more if count > 0)
+    if verdict.state is State.SURPLUS:
+        return verdict.difference <= -sum(count for count in more if count < 0)
+    return any(not _names_same_messages(window) for window in alone if window.has_end)
+
+
+def _stored_more(facts: WindowFacts) -> int:
+    """How many messages more the log holds than producers counted."""
+    stored, acknowledged = facts.stored, facts.acknowledged
+    return (stored.count if stored else 0) - (acknowledged.count if acknowledged else 0)
+
+
+def _told_otherwise(verdict: WindowVerdict, state: State, why: str) -> WindowVerdict:
+    return replace(verdict, state=state, difference=0, sentence=f"{verdict.sentence}; {why}")
+
+
 def reconcile_window(
     facts: WindowFacts, context: TopicContext = TopicContext(), *, now_ms: int, grace_ms: int
 ) -> WindowVerdict:
@@ -142,8 +231,9 @@ def reconcile_window(
     """
     to_log = _producer_to_log(facts, context)
     to_tables = _log_to_tables(facts, context)
-    if to_log.state is not State.COMPLETE and now_ms < _settled_ms(facts, to_log) + grace_ms:
-        to_log = _Step(State.PENDING, f"{to_log.sentence}; counts may still be under way")
+    is_early = now_ms < _settled_ms(facts, to_log) + grace_ms and not _is_overdue(facts, to_log, now_ms - grace_ms)
+    if to_log.state is not State.COMPLETE and is_early:
+        to_log = _Step(State.PENDING, f"{to_log.sentence}; {UNDER_WAY}")
     steps = [step for step in (to_log, to_tables) if step.state is not State.COMPLETE]
     return WindowVerdict(
         facts=facts,
@@ -238,6 +328,16 @@ def _settled_ms(facts: WindowFacts, step: _Step) -> int:
     return max(times)
 
 
+def _is_overdue(facts: WindowFacts, step: _Step, before_ms: int) -> bool:
+    """Whether a window without an end lacks messages that were acknowledged until `before_ms`."""
+    return not facts.has_end and step.state is State.SHORT and -step.difference > _recent(facts, before_ms)
+
+
+def _recent(facts: WindowFacts, before_ms: int) -> int:
+    """Messages that producers counted after `before_ms` in a window without an end."""
+    return sum(count for emitted_at_ms, count in facts.sends if emitted_at_ms > before_ms)
+
+
 def _worse(first: State, second: State) -> State:
     if {first, second} == {State.SHORT, State.SURPLUS}:
         return State.MIXED
@@ -258,7 +358,7 @@ def _complete_sentence(facts: WindowFacts) -> str:
 
 def _latency_ms(facts: WindowFacts) -> int | None:
     expected = facts.acknowledged or facts.stored
-    if expected is None or expected.count == 0:
+    if expected is None or expected.count == 0 or not facts.has_end:
         return None
     begin_ms = max(facts.window_end_ms, facts.acknowledged.last_ms if facts.acknowledged else 0)
     loaded = 0
@@ -278,6 +378,10 @@ def _percentile(ordered: Sequence[int], percent: int) -> int | None:
 def _complete_until(windows: Sequence[WindowVerdict], now_ms: int) -> int | None:
     until = None
     for window in windows:
+        if window.facts.window_start_ms == OUT_OF_RANGE_MS:
+            continue  # what is missing there is missing at no known time
+        if window.facts.window_start_ms == SCATTERED_MS and window.state is State.COMPLETE:
+            continue
         if window.state is not State.COMPLETE or window.facts.window_end_ms > now_ms:
             break
         until = window.facts.window_end_ms

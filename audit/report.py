@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.audit.reconcile import FINDINGS, SEVERITY, State, TopicVerdict, WindowVerdict
-from headrace.audit.window import duration_text, many, time_text
+from headrace.audit.window import duration_text, many, time_text, window_text
 
 WINDOWS_SHOWN: Final = 20
 """Windows listed per topic in the text: more than that are one event seen many times."""
@@ -66,7 +66,7 @@ def topic_lines(verdict: TopicVerdict) -> list[str]:
     lines += [f"  {name}: {count:,}" for name, count in verdict.totals.items() if name.startswith("consumed by ")]
     listed = [window for window in not_complete(verdict) if window.state is not State.PENDING]
     lines += [
-        f"  {window.state.value:8} {time_text(window.facts.window_start_ms)}  {window.sentence}"
+        f"  {window.state.value:8} {window_text(window.facts.window_start_ms)}  {window.sentence}"
         for window in listed[:WINDOWS_SHOWN]
     ]
     if len(listed) > WINDOWS_SHOWN:
@@ -80,8 +80,8 @@ def _pending_lines(windows: Sequence[WindowVerdict]) -> list[str]:
         return []
     first, last = windows[0], windows[-1]
     if first is last:
-        return [f"  pending  {time_text(first.facts.window_start_ms)}  {first.sentence}"]
-    span = f"{time_text(first.facts.window_start_ms)} … {time_text(last.facts.window_start_ms)}"
+        return [f"  pending  {window_text(first.facts.window_start_ms)}  {first.sentence}"]
+    span = f"{window_text(first.facts.window_start_ms)} … {window_text(last.facts.window_start_ms)}"
     return [f"  pending  {span}  {many(len(windows), 'window')}, the first because {first.sentence}"]
 
 
@@ -125,6 +125,7 @@ def _window_json(window: WindowVerdict) -> dict[str, Any]:
         "quarantined": facts.quarantined,
     }
     return {
+        "window": window_text(facts.window_start_ms),
         "window_start_ms": facts.window_start_ms,
         "window_end_ms": facts.window_end_ms,
         "verdict": window.state.value,

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.audit.count import FINGERPRINT_MASK
-from headrace.audit.window import WINDOW_MS, window_start
+from headrace.audit.window import NAMES, WINDOW_MS, window_start
 
 ANY_PARTITION: Final = -1
 """The partition of a row that is not about one, and the start and end that go with it."""
@@ -78,7 +78,11 @@ class AuditRow:
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES[self.tier]:
             raise ValueError(f"a row of tier {self.tier} cannot have the outcome {self.outcome}")
-        if self.window_ms == WINDOW_MS and window_start(self.window_start_ms) != self.window_start_ms:
+        if (
+            self.window_ms == WINDOW_MS
+            and self.window_start_ms not in NAMES
+            and window_start(self.window_start_ms) != self.window_start_ms
+        ):
             raise ValueError(f"{self.window_start_ms} is not the start of a window of {WINDOW_MS} ms")
         if not 0 <= self.fingerprint <= FINGERPRINT_MASK:
             raise ValueError(f"the fingerprint {self.fingerprint} is not a 64-bit number")

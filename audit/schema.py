@@ -8,7 +8,7 @@ from typing import Any, Final
 from headrace.audit.count import FINGERPRINT_MASK
 from headrace.audit.errors import BadAuditMessage
 from headrace.audit.row import AuditRow, Outcome, Tier
-from headrace.audit.window import WINDOW_MS
+from headrace.audit.window import WINDOW_MS, known_window
 
 AUDIT_SCHEMA: Final = """{
   "type": "record",
@@ -26,7 +26,8 @@ seen twice has the same id and counts once.",
     {"name": "topic", "type": "string",
      "doc": "The topic whose messages were counted."},
     {"name": "window_start", "type": {"type": "long", "logicalType": "timestamp-millis"},
-     "doc": "Start of the window of message time, UTC, inclusive."},
+     "doc": "Start of the window of message time, UTC, inclusive. 1969-12-31 23:50 is times out of range (before 1970, \
+after 9999), 23:40 is times in too many windows to count apart."},
     {"name": "window_ms", "type": "long", "default": 600000,
      "doc": "Length of the window in milliseconds."},
     {"name": "count", "type": "long",
@@ -93,7 +94,7 @@ def from_message(message: Mapping[str, Any]) -> AuditRow:
             tier=Tier(message["tier"]),
             outcome=Outcome(message["outcome"]),
             topic=message["topic"],
-            window_start_ms=message["window_start"],
+            window_start_ms=known_window(message["window_start"]),
             window_ms=message.get("window_ms", WINDOW_MS),
             count=message["count"],
             bytes=message["bytes"],

@@ -30,6 +30,7 @@ from types import TracebackType
 from typing import Final
 
 from headrace.audit.row import AuditRow, Outcome, Tier, counted_row_id
+from headrace.audit.window import known_window
 
 logger = logging.getLogger(__name__)
 
@@ -229,7 +230,7 @@ def _read(descriptor: int) -> Iterator[AuditRow]:
             tier=Tier.PRODUCER,
             outcome=Outcome.ACKNOWLEDGED,
             topic=name[:length].decode("utf-8", "surrogatepass"),
-            window_start_ms=window_start_ms,
+            window_start_ms=known_window(window_start_ms),
             count=count,
             bytes=size_bytes,
             fingerprint=fingerprint,

@@ -21,6 +21,7 @@ from headrace.audit.facts import CountedRow, WindowFacts, gather
 from headrace.audit.offsets import OffsetCheck, check_offsets
 from headrace.audit.row import AuditRow, Outcome, Tier
 from headrace.audit.schema import signed64
+from headrace.audit.window import known_window
 
 DATABASE_NAME: Final = "audit.db"
 FORMAT: Final = 1
@@ -231,5 +232,6 @@ def _row(values: tuple[object, ...]) -> AuditRow:
     named["tier"] = Tier(str(named["tier"]))
     named["outcome"] = Outcome(str(named["outcome"]))
     named["crashed"] = bool(named["crashed"])
+    named["window_start_ms"] = known_window(int(str(named["window_start_ms"])))
     named["fingerprint"] = int(str(named["fingerprint"])) & FINGERPRINT_MASK
     return AuditRow(**named)  # type: ignore[arg-type]  # columns come back as the types they were stored with

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.loader.check.doubts import changes_of, drop_doubtful
+from headrace.loader.check.findings import with_findings
 from headrace.loader.check.offer import propose
 from headrace.loader.check.settle import settle
 from headrace.loader.decide.cleaning import clean, published_works
@@ -125,6 +126,7 @@ def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunR
     planned = {topic: work.ranges for topic, work in plan.works.items()}
     settled = settle(planned, reading.units, reading.results, changes.moved)
     settled = drop_doubtful(plan, settled, changes, ports.log.storage, settings.quarantine_share_max)
+    settled = with_findings(settled, settings.quarantine_share_max)
     offer = propose(
         plan, settled, reading.registered_ids, published_works(ports.log), ports.now_ms(), settings.plan.build
     )
@@ -138,7 +140,7 @@ def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunR
         problems=merged_problems(
             merged_problems(plan.problems, reading.problems), {topic: one.problems for topic, one in settled.items()}
         ),
-        notes=(*report.notes, *reading.notes),
+        notes=(*report.notes, *reading.notes, *(note for one in settled.values() for note in one.notes)),
         registry_outage=ports.schemas.outage,
         imbalance_measured=imbalance(reading.results[: len(plan.units)]),
         read_ms=reading.read_ms,

@@ -100,6 +100,7 @@ class _Task:
         self._sync = secrets.token_bytes(SYNC_BYTES)
         self._formats: dict[tuple[FileKind, str], ContainerFormat] = {}
         self._projections: dict[str, TopicProjection] = {}
+        self._windows: dict[str, set[int]] = {}
         self._bucket_of = Buckets(self._settings.partition_by)
         self._cluster = KafkaCluster(self._settings.bootstrap_servers, self._settings.fetch_timeout_ms / 1000)
         self._files = self._new_files()
@@ -148,7 +149,8 @@ class _Task:
         )
         tally = Tally(offsets.start)
         suffix = compile_suffix(self._settings.kafka_column, topic_partition.partition)
-        messages = RangeMessages(topic_partition, projection, rows.add, self._bucket_of, suffix)
+        opened = self._windows.setdefault(topic_partition.topic, set())
+        messages = RangeMessages(topic_partition, projection, rows.add, self._bucket_of, suffix, opened)
         try:
             reason, unknown_ids = self._read_through(offsets, projection, messages, tally)
         except LogChanged as changed:
@@ -264,4 +266,5 @@ def _range_result(
         bytes_read=tally.bytes_read,
         error=error,
         unknown_ids=unknown_ids,
+        odd_times=messages.odd_times(),
     )

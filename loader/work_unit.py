@@ -152,6 +152,29 @@ class AuditCount:
     outcome: str = ""
 
 
+class TimeOddity(StrEnum):
+    """What cannot be meant by the times of a field."""
+
+    OUT_OF_RANGE = "out of range"  # before 1970 or after 9999
+    SCATTERED = "scattered"  # in more windows than the audit counts apart
+    WRONG_UNIT = "wrong unit"  # within range, and a time of our days only in another unit
+
+
+@dataclass(frozen=True, slots=True)
+class OddTimes:
+    """Messages of one topic with times that cannot be meant.
+
+    `source` is the field, or `record`, and `unit` the one it is taken for. `value` is the number in one of the
+    messages; of scattered times, which have no unit, the time in milliseconds.
+    """
+
+    oddity: TimeOddity
+    source: str
+    unit: str
+    messages: int
+    value: int
+
+
 @dataclass(frozen=True, slots=True)
 class RangeResult:
     """What became of one range.
@@ -159,7 +182,8 @@ class RangeResult:
     `done` is the contiguous prefix that was read whole; it is empty (start == end) when nothing can be decided.
     `error` says why the rest was not read, "" when all was. `unknown_ids` is not empty when the range stopped before
     a message whose writer schema the plan does not know: its id, then others like it from further on in the range.
-    `time_sources` counts which source gave each message its time (`header.time`, `timestamp`, `record`, …).
+    `time_sources` counts which source gave each message its time (`header.time`, `timestamp`, `record`, …), and
+    `odd_times` how many of them cannot be meant.
     `bytes_read` is what came off the wire. `gaps` says where offsets are missing, the first thousand places;
     `counts.gaps` counts all of them.
     """
@@ -172,6 +196,7 @@ class RangeResult:
     bytes_read: int = 0
     error: str = ""
     unknown_ids: tuple[int, ...] = ()
+    odd_times: tuple[OddTimes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

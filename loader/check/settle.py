@@ -12,14 +12,18 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+from headrace.audit.window import SCATTERED_MS, WINDOWS_MAX
 from headrace.loader.decide.decision import CountSeries, DecidedFile, DecidedRange, WindowCount
 from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
+from headrace.loader.project.topic_projection import ABSURD_TIME, NULL_TIME, RECORD_TIME
 from headrace.loader.work_unit import (
     FileKind,
+    OddTimes,
     OffsetRange,
     RangeCounts,
     RangeResult,
     StagedFile,
+    TimeOddity,
     UnitResult,
     WorkUnit,
 )
@@ -33,13 +37,15 @@ ROOM_NEEDED = "what it read is not loaded; make room there or mend the disk, and
 
 @dataclass(frozen=True, slots=True)
 class SettledTopic:
-    """What of a topic's work can be decided, and sentences about what cannot."""
+    """What of a topic's work can be decided, `problems` that somebody must act on, and `notes` that need no action."""
 
     ranges: tuple[DecidedRange, ...] = ()
     files: tuple[DecidedFile, ...] = ()
     audit: tuple[CountSeries, ...] = ()
     time_sources: Mapping[str, int] = field(default_factory=dict)
+    odd_times: tuple[OddTimes, ...] = ()
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def counts(self) -> RangeCounts:
@@ -159,13 +165,16 @@ def _settle_topic(
         for offsets in ranges.ranges
         if offsets.partition not in moved
     )
+    time_sources = _time_sources(kept)
+    audit, scattered = _series(kept)
     return SettledTopic(
         ranges=tuple(
             found for found in decided if found.end > found.start or found.previous not in (None, found.start)
         ),
         files=_decided_files(kept_files),
-        audit=_series(kept),
-        time_sources=_time_sources(kept),
+        audit=audit,
+        time_sources=time_sources,
+        odd_times=_odd_times(kept, scattered, time_sources),
         problems=tuple(problems),
     )
 
@@ -250,18 +259,46 @@ def _decided_files(files: Sequence[_TaskFile]) -> tuple[DecidedFile, ...]:
     return tuple(decided)
 
 
-def _series(pieces: Sequence[_Piece]) -> tuple[CountSeries, ...]:
+def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[int, int]]:
+    """The counts by tier, partition and window; of windows that are too many, those of the fewest messages are one.
+
+    Also says how many messages these had. What the tasks did for themselves is done here for all of them, since a
+    decision holds what a thousand ranges may have opened.
+    """
+    read: dict[int, int] = defaultdict(int)
+    for piece in pieces:
+        for row in piece.result.audit:
+            if row.window_start_ms >= 0:
+                read[row.window_start_ms] += row.count if row.tier == "broker" else 0
+    scattered = set(sorted(read, key=lambda start_ms: (-read[start_ms], start_ms))[WINDOWS_MAX:])
     sums: dict[tuple[str, str, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0, 0]))
     for piece in pieces:
         for row in piece.result.audit:
-            total = sums[row.tier, row.outcome, row.partition][row.window_start_ms]
+            start_ms = SCATTERED_MS if row.window_start_ms in scattered else row.window_start_ms
+            total = sums[row.tier, row.outcome, row.partition][start_ms]
             total[0] += row.count
             total[1] += row.bytes
             total[2] = (total[2] + row.fingerprint) % 2**64
-    return tuple(
+    series = tuple(
         CountSeries(*key, tuple(WindowCount(start_ms, *total) for start_ms, total in sorted(windows.items())))
         for key, windows in sorted(sums.items())
     )
+    return series, {start_ms: read[start_ms] for start_ms in sorted(scattered)}
+
+
+def _odd_times(
+    pieces: Sequence[_Piece], scattered: Mapping[int, int], time_sources: Mapping[str, int]
+) -> tuple[OddTimes, ...]:
+    """What the ranges noted, added up; windows that all of them together had too many of go by the commonest source."""
+    notes = [one for piece in pieces for one in piece.result.odd_times]
+    if scattered:
+        fields = [name for name in time_sources if name not in (RECORD_TIME, NULL_TIME, ABSURD_TIME)]
+        source = max(fields, key=lambda name: time_sources[name], default=RECORD_TIME)
+        notes.append(OddTimes(TimeOddity.SCATTERED, source, "", sum(scattered.values()), next(iter(scattered))))
+    sums: dict[tuple[TimeOddity, str, str], list[int]] = {}
+    for one in notes:
+        sums.setdefault((one.oddity, one.source, one.unit), [0, one.value])[0] += one.messages
+    return tuple(OddTimes(*key, messages, value) for key, (messages, value) in sorted(sums.items()))
 
 
 def _time_sources(pieces: Sequence[_Piece]) -> dict[str, int]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
+from headrace.audit.window import known_window
 from headrace.loader.decide.decision import CountSeries, Decision, TopicDecision, WindowCount
 from headrace.loader.follow.base import Step
 
@@ -68,7 +69,7 @@ def _row(
         tier=tier,
         outcome=outcome,
         topic=topic,
-        window_start_ms=window.window_start_ms,
+        window_start_ms=known_window(window.window_start_ms),
         count=window.messages,
         bytes=window.bytes,
         fingerprint=window.fingerprint,

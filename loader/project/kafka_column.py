@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from headrace.audit.window import TIME_MS_MAX
 from headrace.loader.native.encode import encode_long
 from headrace.loader.project.quarantine import encode_headers, encode_optional
-
-TIME_MS_MAX = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
 
 Suffix = Callable[[int, int, bytes | None, bytes], bytes]
 """The column's binary for (offset, timestamp in ms, key, headers as the log holds them)."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
-from headrace.audit.window import WINDOW_MS, window_start
+from headrace.audit.window import TIME_MS_MAX, WINDOW_MS, counted_window
+from headrace.avro_schema.message_time import TimeUnit
 from headrace.avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.native import BadBody, UnreadableValue
-from headrace.loader.project.kafka_column import TIME_MS_MAX, Suffix
+from headrace.loader.project.kafka_column import Suffix
+from headrace.loader.project.odd_times import NO_TIMESTAMP, OddTimeNotes
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode, encode_row
 from headrace.loader.project.topic_projection import (
     ABSURD_TIME,
@@ -27,7 +29,7 @@ from headrace.loader.project.topic_projection import (
     framed,
 )
 from headrace.loader.read.range_reader import StopBefore, Tally
-from headrace.loader.work_unit import AuditCount, FileKind
+from headrace.loader.work_unit import AuditCount, FileKind, OddTimes
 
 ID_HEADER = VALUE_HEADER.encode()
 
@@ -54,6 +56,8 @@ class RangeMessages:
         add: takes each row.
         bucket_of: the partition path of a time in milliseconds.
         suffix: the encoder of the column that says where a row came from.
+        opened: the windows that messages of this topic were counted in, shared by the ranges of a task so that
+            together they open no more than `WINDOWS_MAX`.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class RangeMessages:
         add: AddRow,
         bucket_of: Callable[[int], str],
         suffix: Suffix,
+        opened: set[int],
     ) -> None:
         self.written = self.tombstones = self.quarantined = 0
         self.time_sources: dict[str, int] = {}
@@ -74,6 +79,9 @@ class RangeMessages:
         self._suffix = suffix
         self._by_prefix: dict[bytes, WriterProjection] = {}
         self._windows: dict[int, list[int]] = {}
+        self._special_windows: dict[int, list[int]] = {}
+        self._opened = opened
+        self._odd_times = OddTimeNotes()
 
     def take(self, records: list[Record]) -> None:
         """Makes a row of every message with a value; everything called for each of them is meant to be cheap.
@@ -112,10 +120,9 @@ class RangeMessages:
                     source = NULL_TIME
             else:
                 time_ms = seen.value if writer.to_ms is None else writer.to_ms(seen.value)
-            window = time_ms - time_ms % WINDOW_MS
-            counted = windows.get(window)
+            counted = windows.get(time_ms - time_ms % WINDOW_MS)
             if counted is None:
-                counted = windows.setdefault(window_start(window), [0] * 9)
+                counted = self._open_window(time_ms, writer, source, timestamp if seen.value is None else seen.value)
             size = len(value) if key is None else len(key) + len(value)
             fingerprint = message_hash(key, value)
             counted[0] += 1
@@ -140,6 +147,22 @@ class RangeMessages:
                 counted[7] += size
                 counted[8] += fingerprint
 
+    def _open_window(self, time_ms: int, writer: WriterProjection, source: str, value: int) -> list[int]:
+        """The numbers of a window that is not open yet, or that no time falls in by itself.
+
+        Args:
+            value: what the source says.
+        """
+        start_ms = counted_window(time_ms, self._opened)
+        if source is not RECORD_TIME and source is not NULL_TIME:
+            self._odd_times.note(start_ms, source, writer.time_unit, value, time_ms)
+        elif value != NO_TIMESTAMP:
+            self._odd_times.note(start_ms, RECORD_TIME, TimeUnit.MILLIS, value, time_ms)
+        if start_ms < 0:
+            return self._special_windows.setdefault(start_ms, [0] * 9)
+        self._opened.add(start_ms)
+        return self._windows.setdefault(start_ms, [0] * 9)
+
     def _find_writer(self, offset: int, value: bytes, headers: bytes) -> tuple[WriterProjection, bytes]:
         """The projection of a message whose prefix is met for the first time, or whose schema id is in a header."""
         found = framed(value, headers)
@@ -160,9 +183,13 @@ class RangeMessages:
         return tuple(
             AuditCount(tier, topic, partition, start, n[at], n[at + 1], n[at + 2] & FINGERPRINT_MASK, outcome)
             for at, tier, outcome in AUDIT_KINDS
-            for start, n in sorted(self._windows.items())
+            for start, n in (*sorted(self._special_windows.items()), *sorted(self._windows.items()))
             if n[at]
         )
+
+    def odd_times(self) -> tuple[OddTimes, ...]:
+        """Which times cannot be meant."""
+        return self._odd_times.found(self._windows)
 
 
 class Enough(Exception):

@@ -54,6 +54,7 @@ class WriterProjection:
     seen: Seen
     to_ms: Callable[[int], int] | None = None
     time_source: str = RECORD_TIME
+    time_unit: TimeUnit = TimeUnit.MILLIS
 
     @classmethod
     def never(cls, bad: BadMessage) -> WriterProjection:
@@ -115,7 +116,7 @@ def _compile_writer(
     if field is None:
         return WriterProjection(schema_id, project, None, seen)
     to_ms = None if field.unit is TimeUnit.MILLIS else _to_ms(field)
-    return WriterProjection(schema_id, project, None, seen, to_ms, field.source)
+    return WriterProjection(schema_id, project, None, seen, to_ms, field.source, field.unit)
 
 
 def _to_ms(field: TimeField) -> Callable[[int], int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from headrace.loader.project.kafka_column import TIME_MS_MAX
+from headrace.audit.window import TIME_MS_MAX
 
 PERIOD_MS = {"hour": 3_600_000, "day": 86_400_000}
 """By the setting `loader.partition_by`."""

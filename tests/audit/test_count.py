@@ -9,27 +9,79 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.audit import window
 from headrace.audit.count import FINGERPRINT_MASK, Tally, WindowCounter, message_hash
-from headrace.audit.window import FIRST_WINDOW_MS, WINDOW_MS, duration_text, time_text, window_start
+from headrace.audit.window import (
+    NAMES,
+    OUT_OF_RANGE_MS,
+    SCATTERED_MS,
+    TIME_MS_MAX,
+    WINDOW_MS,
+    WINDOWS_MAX,
+    counted_window,
+    duration_text,
+    known_window,
+    time_text,
+    window_start,
+    window_text,
+)
 
 messages = st.lists(st.tuples(st.none() | st.binary(max_size=8), st.binary(max_size=16)), max_size=20)
 
 
 @pytest.mark.parametrize(
-    ("time_ms", "start_ms"), [(0, 0), (599_999, 0), (600_000, 600_000), (-1, -600_000), (-600_000, -600_000)]
+    ("time_ms", "start_ms"), [(0, 0), (599_999, 0), (600_000, 600_000), (TIME_MS_MAX, TIME_MS_MAX + 1 - WINDOW_MS)]
 )
 def test_windows_are_aligned_and_half_open(time_ms: int, start_ms: int) -> None:
     assert window_start(time_ms) == start_ms
 
 
-@pytest.mark.parametrize("time_ms", [-(2**63), FIRST_WINDOW_MS - 1, FIRST_WINDOW_MS, FIRST_WINDOW_MS + WINDOW_MS - 1])
-def test_every_long_has_a_window_whose_start_is_a_long(time_ms: int) -> None:
-    start_ms = window_start(time_ms)
-    assert start_ms == FIRST_WINDOW_MS == window_start(start_ms)
-    assert start_ms >= -(2**63) and start_ms % WINDOW_MS == 0
+@pytest.mark.parametrize("time_ms", [-(2**63), -1, SCATTERED_MS, TIME_MS_MAX + 1, 1_356_998_400_000_000_000, 2**63 - 1])
+def test_absurd_times_have_one_window(time_ms: int) -> None:
+    assert window_start(time_ms) == OUT_OF_RANGE_MS
     counter = WindowCounter()
     counter.add("t", time_ms, None, b"v")
-    assert [(topic, start) for topic, start, _ in counter] == [("t", start_ms)]
+    assert [(topic, start) for topic, start, _ in counter] == [("t", OUT_OF_RANGE_MS)]
+
+
+def test_the_windows_of_no_time_are_aligned_and_of_the_calendar() -> None:
+    assert list(NAMES) == [OUT_OF_RANGE_MS, SCATTERED_MS] == [-WINDOW_MS, -2 * WINDOW_MS]
+    assert [window_text(start_ms) for start_ms in NAMES] == ["times out of range", "times too scattered"]
+    assert time_text(SCATTERED_MS) == "1969-12-31 23:40Z"
+    assert window_text(0) == "1970-01-01 00:00Z"
+
+
+@pytest.mark.parametrize("start_ms", [0, WINDOW_MS, TIME_MS_MAX + 1 - WINDOW_MS, OUT_OF_RANGE_MS, SCATTERED_MS])
+def test_starts_of_windows_are_known(start_ms: int) -> None:
+    assert known_window(start_ms) == start_ms
+
+
+@pytest.mark.parametrize("start_ms", [-(2**63 // WINDOW_MS) * WINDOW_MS, -3 * WINDOW_MS, TIME_MS_MAX + 1])
+def test_windows_that_earlier_versions_opened_for_absurd_times_are_out_of_range(start_ms: int) -> None:
+    assert known_window(start_ms) == OUT_OF_RANGE_MS
+
+
+def test_beyond_so_many_windows_those_that_are_counted_already_go_on() -> None:
+    counted = range(0, WINDOWS_MAX * WINDOW_MS, WINDOW_MS)
+    assert counted_window(WINDOWS_MAX * WINDOW_MS, counted[:-1]) == WINDOWS_MAX * WINDOW_MS
+    assert counted_window(WINDOWS_MAX * WINDOW_MS, counted) == SCATTERED_MS
+    assert counted_window(WINDOW_MS + 1, counted) == WINDOW_MS
+    assert counted_window(-1, counted) == OUT_OF_RANGE_MS
+
+
+def test_a_counter_counts_the_windows_of_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WINDOWS_MAX", 2)
+    counter = WindowCounter()
+    for n in range(4):
+        counter.add("t", n * WINDOW_MS, None, b"v")
+    counter.add("u", 9 * WINDOW_MS, None, b"v")
+    assert {(topic, start): tally.count for topic, start, tally in counter} == {
+        ("t", 0): 1,
+        ("t", WINDOW_MS): 1,
+        ("t", SCATTERED_MS): 2,
+        ("u", 9 * WINDOW_MS): 1,
+    }
+    assert len(counter) == 4
 
 
 def test_times_read_well() -> None:

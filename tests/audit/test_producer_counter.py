@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from checkout import ROOT
+from headrace.audit import window
 from headrace.audit.count import message_hash
-from headrace.audit.producer_counter import ProducerCounter, Taking
+from headrace.audit.producer_counter import WINDOWS_KEPT_MS, ProducerCounter, Taking
 from headrace.audit.row import AuditRow
 from headrace.audit.spool import SLOTS, Spool, left_spools
-from headrace.audit.window import WINDOW_MS
+from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 
 NOW = 10 * WINDOW_MS
 
@@ -136,10 +137,47 @@ def test_counting_goes_on_when_the_spool_is_full_or_unusable(tmp_path: Path, cap
     assert "audit spool unavailable" in caplog.text
     full = ProducerCounter("shop", spool_dir=tmp_path)
     for n in range(SLOTS + 2):
-        full.sent("t", n * WINDOW_MS, None, b"v")
+        full.sent(f"t{n % 2}", n * WINDOW_MS, None, b"v")  # of one topic there would be too many windows
     assert len(full.take(0, Taking.SETTLED)) == SLOTS + 2  # more than half of the slots are used: rows of any window go
     assert "audit spool full" in caplog.text
     full.close()
+
+
+def test_random_times_open_so_many_windows_an_hour_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WINDOWS_MAX", 2)
+    counter = ProducerCounter("shop", spool_dir=None)
+
+    def windows(first: int, now_ms: int) -> list[tuple[str, int, int, int]]:
+        for n in range(first, first + 4):
+            counter.acknowledge([counter.sent("t", n * WINDOW_MS, None, b"v")])
+        counter.sent("t", -1, None, b"v")
+        return counts(counter.take(now_ms, Taking.EVERY))
+
+    absurd = ("t", OUT_OF_RANGE_MS, 1, 0)
+    hour = WINDOWS_KEPT_MS
+    assert windows(0, NOW) == [("t", SCATTERED_MS, 2, 2), absurd, ("t", 0, 1, 1), ("t", WINDOW_MS, 1, 1)]
+    assert [start for _, start, _, _ in windows(4, NOW + 1)] == [
+        SCATTERED_MS,
+        OUT_OF_RANGE_MS,
+        4 * WINDOW_MS,
+        5 * WINDOW_MS,
+    ]
+    assert windows(6, NOW + hour - 1) == [("t", SCATTERED_MS, 4, 4), absurd]
+    assert windows(4, NOW + hour) == [("t", SCATTERED_MS, 2, 2), absurd, *(("t", n * WINDOW_MS, 1, 1) for n in (4, 5))]
+    assert windows(8, NOW + hour) == [("t", SCATTERED_MS, 2, 2), absurd, *(("t", n * WINDOW_MS, 1, 1) for n in (8, 9))]
+
+
+def test_an_acknowledgement_without_a_ticket_is_counted_where_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WINDOWS_MAX", 1)
+    counter = ProducerCounter("shop", spool_dir=None)
+    for time_ms in (0, WINDOW_MS, -1):
+        counter.sent("t", time_ms, None, b"v")
+        counter.acknowledged("t", time_ms, None, b"v")
+    assert counts(counter.take(NOW, Taking.EVERY)) == [
+        ("t", SCATTERED_MS, 1, 1),
+        ("t", OUT_OF_RANGE_MS, 1, 1),
+        ("t", 0, 1, 1),
+    ]
 
 
 def test_a_broken_spool_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from headrace.audit.facts import Count, CountedRow, WindowFacts, gather
+from headrace.audit.facts import Count, CountedRow, WindowFacts, gather, merge
 from headrace.audit.offsets import OffsetCheck, check_offsets
-from headrace.audit.reconcile import State, TopicContext, reconcile_topic, reconcile_topics, reconcile_window
-from headrace.audit.window import WINDOW_MS
+from headrace.audit.reconcile import (
+    State,
+    TopicContext,
+    TopicVerdict,
+    reconcile_topic,
+    reconcile_topics,
+    reconcile_window,
+)
+from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 
 GRACE_MS = 1_800_000
 LATE_MS = WINDOW_MS + GRACE_MS
@@ -140,6 +149,123 @@ def test_topics_come_worst_first() -> None:
         ("c", State.COMPLETE, True),
     ]
     assert "producer silent" in verdicts[2].sentence
+
+
+def at(window_start_ms: int, acknowledged: Count | None, stored: Count | None, **more: object) -> WindowFacts:
+    found = facts(acknowledged, stored, stored, **more)
+    return dataclasses.replace(found, window_start_ms=window_start_ms)
+
+
+def verdict_of(*windows: WindowFacts, now_ms: int = 10 * LATE_MS) -> TopicVerdict:
+    return reconcile_topic("t", windows, OffsetCheck(), now_ms=now_ms, grace_ms=GRACE_MS)
+
+
+def test_times_out_of_range_are_compared_like_any_window() -> None:
+    good = at(0, ALL, ALL)
+    fine = verdict_of(at(OUT_OF_RANGE_MS, ALL, ALL, loads=((10**9, 5),)), good)
+    assert (fine.state, fine.complete_until_ms, fine.latency_p95_ms) == (State.COMPLETE, WINDOW_MS, None)
+    lost = verdict_of(at(OUT_OF_RANGE_MS, ALL, counted(4)), good)
+    assert [window.state for window in lost.windows] == [State.SHORT, State.COMPLETE]
+    assert lost.complete_until_ms == WINDOW_MS
+
+
+def test_what_was_lost_of_a_stream_without_an_end_is_seen_while_it_goes_on() -> None:
+    now_ms = 10 * LATE_MS
+    sends = ((now_ms - GRACE_MS, 7), (now_ms - GRACE_MS + 1, 2), (now_ms, 1))
+
+    def state_of(stored: int) -> State:
+        counts = counted(10, last_ms=now_ms), counted(stored)
+        return verdict_of(at(OUT_OF_RANGE_MS, *counts, sends=sends), now_ms=now_ms).state
+
+    assert [state_of(stored) for stored in (6, 7, 9)] == [State.SHORT, State.PENDING, State.PENDING]
+
+
+def test_times_too_scattered_are_compared_in_total() -> None:
+    """The producer counted 2 messages apart that the loader did not, and the loader 3 that the producer did not."""
+    same = at(9 * WINDOW_MS, ALL, ALL)
+    moved = [at(0, counted(5, 50), counted(3, 30)), at(WINDOW_MS, counted(1, 1), counted(4, 4))]
+    fine = verdict_of(at(SCATTERED_MS, counted(4, 4), counted(3, 21)), *moved, same)
+    assert (fine.state, len(fine.windows), fine.complete_until_ms) == (State.COMPLETE, 2, 10 * WINDOW_MS)
+    assert fine.windows[0].facts.window_start_ms == SCATTERED_MS
+    assert "in total over 3 windows" in fine.windows[0].sentence
+    assert fine.totals["acknowledged"] == fine.totals["stored"] == 15
+    for stored, expected, difference in ((counted(2, 21), State.SHORT, -1), (counted(4, 21), State.SURPLUS, 1)):
+        found = verdict_of(at(SCATTERED_MS, counted(4, 4), stored), *moved, same)
+        assert (found.state, found.windows[0].difference) == (expected, difference)
+        assert found.complete_until_ms is None
+    assert verdict_of(at(SCATTERED_MS, counted(4, 4), counted(3, 22)), *moved).state is State.MIXED
+
+
+def test_windows_that_no_producer_counted_take_part_in_the_total_and_leave_doubt() -> None:
+    uncounted = at(0, None, counted(4, 30))
+    assert verdict_of(at(SCATTERED_MS, counted(4, 30), None), uncounted).state is State.COMPLETE
+    more = verdict_of(at(SCATTERED_MS, counted(3, 30), None), uncounted)
+    assert (more.state, more.windows[0].difference) == (State.UNKNOWN, 0)
+    assert "in 1 window no producer counted" in more.windows[0].sentence
+    assert verdict_of(at(SCATTERED_MS, counted(5, 30), None), uncounted).state is State.SHORT
+    silent = verdict_of(at(SCATTERED_MS, None, counted(4, 30)), uncounted)
+    assert (silent.state, len(silent.windows)) == (State.COMPLETE, 2)
+
+
+def test_a_loss_inside_the_loader_is_no_doubt() -> None:
+    lost = dataclasses.replace(at(SCATTERED_MS, counted(3, 30), counted(4, 40)), written=counted(3, 30))
+    assert verdict_of(lost, at(0, None, counted(4, 30))).state is State.MIXED
+
+
+def test_unanswered_messages_may_be_in_any_of_the_scattered_windows() -> None:
+    answered = at(0, counted(4), counted(6), sent=9)
+    assert verdict_of(at(SCATTERED_MS, counted(2), None), answered).state is State.COMPLETE
+
+
+def test_windows_still_under_way_do_not_keep_the_total_pending_but_may_explain_it() -> None:
+    now_ms = 10 * LATE_MS
+
+    def states(missing: int, live: tuple[Count | None, Count | None]) -> list[State]:
+        scattered = at(SCATTERED_MS, counted(10), counted(10 - missing))
+        return [window.state for window in verdict_of(scattered, at(now_ms, *live), now_ms=now_ms).windows]
+
+    live = counted(9, last_ms=now_ms)
+    assert states(0, (live, counted(4))) == [State.COMPLETE, State.PENDING]
+    assert states(3, (live, None)) == [State.SHORT, State.PENDING]
+    assert states(3, (None, live)) == [State.PENDING, State.COMPLETE]
+    assert states(10, (None, live)) == [State.SHORT, State.COMPLETE]
+    assert states(-9, (live, None)) == [State.PENDING, State.PENDING]
+    assert states(-10, (live, None)) == [State.SURPLUS, State.PENDING]
+    exchanged = at(SCATTERED_MS, counted(10), counted(10, B)), at(now_ms, live, counted(4))
+    assert verdict_of(*exchanged, now_ms=now_ms).windows[0].state is State.PENDING
+    assert verdict_of(exchanged[0], at(now_ms, live, live), now_ms=now_ms).windows[0].state is State.MIXED
+
+
+def test_gathering_keeps_when_messages_of_no_time_were_counted() -> None:
+    def row(start_ms: int, outcome: str, at_ms: int) -> CountedRow:
+        return CountedRow("t", start_ms, outcome, "app", 2, 1, 0, 2, 0, at_ms)
+
+    rows = [row(start_ms, "acknowledged", at_ms) for start_ms in (SCATTERED_MS, OUT_OF_RANGE_MS, 0) for at_ms in (9, 4)]
+    scattered, absurd, real = gather([*rows, row(0, "stored", 1)])
+    assert scattered.sends == absurd.sends == ((4, 2), (9, 2))
+    assert real.sends == ()
+
+
+def test_merged_windows_are_one() -> None:
+    first = at(
+        0, counted(1, 2**63, 5), None, sent=2, consumed=(("a", ALL), ("b", ALL)), loads=((9, 1),), sends=((4, 1),)
+    )
+    second = at(
+        WINDOW_MS, counted(2, 2**63 + 3, 3), counted(4, 4), consumed=(("a", ALL),), loads=((8, 2),), crashed=True
+    )
+    found = merge([first, dataclasses.replace(second, quarantined=counted(1, 7))], SCATTERED_MS)
+    assert found == WindowFacts(
+        "t",
+        SCATTERED_MS,
+        Count(3, 30, 3, 5),
+        4,
+        True,
+        counted(4, 4),
+        counted(4, 4),
+        counted(1, 7),
+        (("a", counted(10, 2 * A)), ("b", ALL)),
+    )
+    assert (found.loads, found.sends) == (((8, 2), (9, 1)), ((4, 1),))
 
 
 def test_gathering_adds_up_by_window_and_outcome() -> None:

@@ -16,6 +16,7 @@ from headrace.audit.errors import BadAuditMessage
 from headrace.audit.ingest import RowDecoder
 from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
 from headrace.audit.schema import AUDIT_SCHEMA, from_message, signed64, to_message
+from headrace.audit.window import NAMES, OUT_OF_RANGE_MS
 from headrace.avro_schema import parse_schema
 
 ROW = AuditRow(
@@ -48,6 +49,17 @@ ROW = AuditRow(
 def test_a_row_checks_itself(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         dataclasses.replace(ROW, **wrong)
+
+
+@pytest.mark.parametrize("start_ms", sorted(NAMES))
+def test_a_row_may_be_of_a_window_of_no_time(start_ms: int) -> None:
+    row = dataclasses.replace(ROW, window_start_ms=start_ms)
+    assert RowDecoder(lambda schema_id: AUDIT_SCHEMA).decode(RowEncoder(7).encode(row)) == row
+
+
+def test_absurd_windows_of_earlier_versions_are_out_of_range() -> None:
+    message = {**to_message(ROW), "window_start": 1_356_998_400_000_000_000 // 600_000 * 600_000}
+    assert from_message(message).window_start_ms == OUT_OF_RANGE_MS
 
 
 def test_ids_tell_everything_apart_that_was_counted() -> None:

@@ -12,7 +12,7 @@ import pytest
 from headrace.audit.errors import StoreUnavailable
 from headrace.audit.row import AuditRow, Outcome, Tier
 from headrace.audit.store import AuditStore
-from headrace.audit.window import window_start
+from headrace.audit.window import NAMES
 
 
 def row(identity: str, topic: str = "t", **values: object) -> AuditRow:
@@ -47,7 +47,7 @@ def test_each_id_counts_once(tmp_path: Path) -> None:
 
 
 def test_windows_of_absurd_times_are_kept(tmp_path: Path) -> None:
-    rows = [row(str(time_ms), window_start_ms=window_start(time_ms)) for time_ms in (-(2**63), 2**63 - 1)]
+    rows = [row(str(start_ms), window_start_ms=start_ms) for start_ms in sorted(NAMES)]
     with AuditStore(tmp_path / "audit.db") as store:
         assert store.add_rows(rows) == 2
         assert sorted(store.rows("t"), key=lambda one: one.window_start_ms) == rows

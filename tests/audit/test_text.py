@@ -6,7 +6,7 @@ from headrace.audit.facts import Count, WindowFacts
 from headrace.audit.offsets import OffsetCheck
 from headrace.audit.reconcile import State, TopicVerdict, reconcile_topic
 from headrace.audit.report import WINDOWS_SHOWN, as_json, has_findings, topic_lines, topics_listing, worst_state
-from headrace.audit.window import WINDOW_MS, many
+from headrace.audit.window import NAMES, WINDOW_MS, many
 
 
 def topic(lost_windows: int, pending_windows: int = 0, name: str = "t") -> TopicVerdict:
@@ -48,6 +48,24 @@ def test_programs_get_every_open_window() -> None:
     assert (found["verdict"], found["unreadable_audit_messages"]) == ("short", 2)
     assert len(found["topics"][0]["not_complete"]) == WINDOWS_SHOWN + 3
     assert found["topics"][0]["windows"] == {"complete": 1, "short": WINDOWS_SHOWN + 3}
+
+
+def test_windows_of_no_time_are_named_in_words() -> None:
+    good, less = Count(1000, 1, 1), Count(999, 1, 1)
+    windows = [
+        WindowFacts("t", start_ms, good, 1000, stored=less, written=less, sends=((1, 1000),))
+        for start_ms in sorted(NAMES)
+    ]
+    verdict = reconcile_topic("t", windows, OffsetCheck(), now_ms=900 * WINDOW_MS, grace_ms=0)
+    lines = topic_lines(verdict)
+    assert lines[1].startswith("  short    times too scattered  1 of 1,000 messages")
+    assert lines[2].startswith("  short    times out of range  1 of 1,000 messages")
+    names = [window["window"] for window in as_json([verdict], 0)["topics"][0]["not_complete"]]
+    assert names == ["times too scattered", "times out of range"]
+    early = reconcile_topic("t", windows, OffsetCheck(), now_ms=0, grace_ms=WINDOW_MS)
+    assert "pending  times too scattered … times out of range  2 windows" in topic_lines(early)[1]
+    alone = reconcile_topic("t", windows[:1], OffsetCheck(), now_ms=0, grace_ms=2 * WINDOW_MS)
+    assert topic_lines(alone)[1].startswith("  pending  times too scattered  1 of")
 
 
 def test_nouns_follow_their_counts() -> None:

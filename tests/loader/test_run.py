@@ -22,7 +22,7 @@ from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.read import units as reading
 from headrace.loader.report import RunReport
 from headrace.loader.run import plan_load, run_load
-from headrace.loader.work_unit import UnitResult, WorkUnit
+from headrace.loader.work_unit import OddTimes, TimeOddity, UnitResult, WorkUnit
 from headrace.registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError
 from loader_fakes import ORDER_V1, ORDER_V2, World
 
@@ -229,6 +229,24 @@ def test_too_much_quarantine_fails_the_topic_and_nothing_else(world: World) -> N
     assert world.rows("bad") == []
     world.settings = dataclasses.replace(world.settings, quarantine_share_max=1.0)
     assert load(world).loaded[0].quarantined == 500
+
+
+def test_times_that_cannot_be_meant_are_told_and_loaded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = OddTimes(TimeOddity.SCATTERED, "at", "", 1, 0)
+    many = OddTimes(TimeOddity.OUT_OF_RANGE, "at", "millis", 10, 1_356_998_400_000_000_000)
+    read = world.pool
+
+    def noting(units: Sequence[WorkUnit]) -> list[UnitResult]:
+        first, *rest = read(units)
+        ranges = (dataclasses.replace(first.ranges[0], odd_times=(few, many)), *first.ranges[1:])
+        return [dataclasses.replace(first, ranges=ranges), *rest]
+
+    monkeypatch.setattr(world, "pool", noting)
+    report = load(world)
+    assert world.rows("orders") == world.produced("orders")
+    (problem,) = report.problems["orders"]
+    assert problem.startswith("10 of 15 messages have a time before 1970 or after 9999 in the field at (such as 13569")
+    assert any(note.startswith("orders: 1 of 15 messages have times in the field at beyond") for note in report.notes)
 
 
 def test_of_a_range_that_broke_the_prefix_is_decided_and_the_rest_comes_next(world: World) -> None:

@@ -13,7 +13,7 @@ import fastavro
 import pytest
 
 from headrace.audit.count import message_hash
-from headrace.audit.window import FIRST_WINDOW_MS
+from headrace.audit.window import OUT_OF_RANGE_MS
 from headrace.avro_schema import frame, parse_schema
 from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
 from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange
@@ -26,7 +26,17 @@ from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.plan.packing import split
 from headrace.loader.plan.ranges import PlannedRange, TopicRanges
 from headrace.loader.task import run_work_unit
-from headrace.loader.work_unit import FileKind, OffsetRange, StagedFile, TaskSettings, TopicPlan, UnitResult, WorkUnit
+from headrace.loader.work_unit import (
+    FileKind,
+    OddTimes,
+    OffsetRange,
+    StagedFile,
+    TaskSettings,
+    TimeOddity,
+    TopicPlan,
+    UnitResult,
+    WorkUnit,
+)
 from headrace.loader.write import task_files as write
 from headrace.loader.write.buckets import Buckets
 from projection_oracle import encode
@@ -183,18 +193,13 @@ def test_audit_counts_by_window_of_message_time(run: Run, cluster: Cluster) -> N
 
 
 @pytest.mark.parametrize("absurd", [-1, 253_402_300_800_000, 2**62])
-def test_an_absurd_time_is_filed_by_record_time_and_audited_as_it_is(run: Run, cluster: Cluster, absurd: int) -> None:
+def test_an_absurd_time_is_filed_by_record_time_and_audited_as_such(run: Run, cluster: Cluster, absurd: int) -> None:
     cluster.put(0, {0: message(0, absurd)})
     result = run(offsets(0, 1))
     assert result.files[0].bucket == "dt=1970-01-01/hr=00"
     assert result.ranges[0].time_sources == {"record (absurd field)": 1}
-    assert {row.window_start_ms for row in result.ranges[0].audit} == {absurd - absurd % 600_000}
-
-
-def test_a_time_before_all_windows_is_counted_in_the_first(run: Run, cluster: Cluster) -> None:
-    cluster.put(0, {0: message(0, -(2**63)), 1: message(1, FIRST_WINDOW_MS), 2: message(2, -(2**63) + 1)})
-    (found,) = run(offsets(0, 3)).ranges
-    assert {(row.window_start_ms, row.count) for row in found.audit} == {(FIRST_WINDOW_MS, 3)}
+    assert {row.window_start_ms for row in result.ranges[0].audit} == {OUT_OF_RANGE_MS}
+    assert result.ranges[0].odd_times == (OddTimes(TimeOddity.OUT_OF_RANGE, "timestamp", "millis", 1, absurd),)
 
 
 def test_a_value_on_which_queries_fail_is_quarantined_and_audited_at_its_time(

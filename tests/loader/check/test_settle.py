@@ -5,6 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.check import settle as settling
 from headrace.loader.check.settle import READ_AGAIN, ROOM_NEEDED, SettledTopic
@@ -13,11 +18,13 @@ from headrace.loader.work_unit import (
     AuditCount,
     FileKind,
     FileRange,
+    OddTimes,
     OffsetRange,
     RangeCounts,
     RangeResult,
     StagedFile,
     TaskSettings,
+    TimeOddity,
     UnitResult,
     WorkUnit,
 )
@@ -84,6 +91,69 @@ def test_whole_work_is_decided_whole() -> None:
     ] == [(0, 20, 0), (1, 5, 2**63)]
     assert settled.time_sources == {"record": 25}
     assert settled.ranges[0].leader_epoch == 4
+
+
+def counted_in(partition: int, end: int, starts: Mapping[int, int], *odd: OddTimes) -> RangeResult:
+    rows = tuple(
+        AuditCount(tier, "t", partition, start_ms, count, count, count, outcome)
+        for tier, outcome in (("broker", ""), ("loader", "written"))
+        for start_ms, count in starts.items()
+    )
+    return dataclasses.replace(
+        done(partition, 0, end), audit=rows, odd_times=odd, time_sources={"at": end, "record": 99}
+    )
+
+
+def test_of_windows_that_all_ranges_together_have_too_many_of_the_fullest_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settling, "WINDOWS_MAX", 2)
+    units = [unit(0, offsets(0, 0, 10), offsets(1, 0, 5))]
+    first = counted_in(0, 10, {OUT_OF_RANGE_MS: 1, 0: 2, WINDOW_MS: 1, 2 * WINDOW_MS: 6})
+    second = counted_in(1, 5, {SCATTERED_MS: 1, WINDOW_MS: 3, 3 * WINDOW_MS: 1})
+    files = [staged("a", (0, 0, 10), (1, 0, 5))]
+    settled = settle(planned({0: 10, 1: 5}), units, [result(0, [first, second], files)])["t"]
+    found = {
+        (series.tier, series.partition): [(one.window_start_ms, one.messages) for one in series.windows]
+        for series in settled.audit
+    }
+    expected = {
+        0: [(SCATTERED_MS, 2), (OUT_OF_RANGE_MS, 1), (WINDOW_MS, 1), (2 * WINDOW_MS, 6)],
+        1: [(SCATTERED_MS, 2), (WINDOW_MS, 3)],
+    }
+    assert found == {(tier, n): windows for tier in ("broker", "loader") for n, windows in expected.items()}
+    assert settled.odd_times == (OddTimes(TimeOddity.SCATTERED, "at", "", 3, 0),)
+
+
+@given(
+    st.lists(st.dictionaries(st.integers(-2, 9).map(lambda n: n * WINDOW_MS), st.integers(1, 9)), max_size=4),
+    st.integers(0, 5),
+)
+def test_a_decision_has_so_many_windows_and_all_messages(ranges: list[dict[int, int]], windows_max: int) -> None:
+    ends = {n: sum(starts.values()) for n, starts in enumerate(ranges)}
+    results = [counted_in(n, ends[n], starts) for n, starts in enumerate(ranges)]
+    units = [unit(0, *(offsets(n, 0, end) for n, end in ends.items()))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settling, "WINDOWS_MAX", windows_max)
+        files = [staged("a", *((n, 0, end) for n, end in ends.items() if end))]
+        settled = settle(planned(ends), units, [result(0, results, files)])["t"]
+    for tier in ("broker", "loader"):
+        windows = [one for series in settled.audit if series.tier == tier for one in series.windows]
+        assert sum(one.messages for one in windows) == sum(one.fingerprint for one in windows) == sum(ends.values())
+        assert len({one.window_start_ms for one in windows if one.window_start_ms >= 0}) <= windows_max
+
+
+def test_what_is_odd_about_times_adds_up() -> None:
+    far = OddTimes(TimeOddity.OUT_OF_RANGE, "at", "millis", 2, 2**60)
+    late = dataclasses.replace(far, messages=3, value=2**61)
+    early = OddTimes(TimeOddity.WRONG_UNIT, "at", "millis", 1, 10**9)
+    units = [unit(0, offsets(0, 0, 10), offsets(1, 0, 5))]
+    results = [result(0, [counted_in(0, 10, {0: 10}, far), counted_in(1, 5, {0: 5}, early, late)], [])]
+    results = [dataclasses.replace(results[0], files=(staged("a", (0, 0, 10), (1, 0, 5)),))]
+    assert settle(planned({0: 10, 1: 5}), units, results)["t"].odd_times == (
+        dataclasses.replace(far, messages=5),
+        early,
+    )
 
 
 def test_of_a_broken_range_the_prefix_is_decided() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from dataclasses import dataclass, field
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.audit.window import OUT_OF_RANGE_MS, WINDOW_MS
 from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.decision import Decision, WindowCount
 from headrace.loader.decide.decision_log import DecisionLog, staging_path
 from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.errors import PublishedFileLost
@@ -219,6 +221,17 @@ def test_audit_rows_of_a_decision_are_always_the_same(log: DecisionLog) -> None:
     assert once == again
     assert len({row.id for row in once}) == len(once) == 1
     assert (once[0].count, once[0].start, once[0].end, once[0].partition) == (5, 0, 1, 0)
+
+
+def test_absurd_windows_that_earlier_versions_decided_are_one_and_keep_their_ids(log: DecisionLog) -> None:
+    decision = decide(log, "w1", "orders")
+    decided = decision.topics["orders"]
+    windows = tuple(WindowCount(start_ms, 1, 1, 1) for start_ms in (-(10**9) * WINDOW_MS, 0, 10**12 * WINDOW_MS))
+    series = (dataclasses.replace(decided.audit[0], windows=windows),)
+    changed = dataclasses.replace(decision, topics={"orders": dataclasses.replace(decided, audit=series)})
+    rows = list(audit_rows("orders", changed, "h"))
+    assert [row.window_start_ms for row in rows] == [OUT_OF_RANGE_MS, 0, OUT_OF_RANGE_MS]
+    assert len({row.id for row in rows}) == 3
 
 
 def test_group_offsets_are_those_of_the_newest_state(log: DecisionLog) -> None:

@@ -1,0 +1,243 @@
+"""Messages counted by window: the loader beside the producer, whatever the times are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.audit import window
+from headrace.audit.count import WindowCounter
+from headrace.audit.facts import CountedRow, gather
+from headrace.audit.offsets import CONTIGUOUS
+from headrace.audit.producer_counter import ProducerCounter, Taking
+from headrace.audit.reconcile import State, TopicVerdict, reconcile_topic
+from headrace.audit.row import AuditRow
+from headrace.audit.window import NAMES, OUT_OF_RANGE_MS, SCATTERED_MS, TIME_MS_MAX, WINDOW_MS
+from headrace.avro_schema import frame, parse_schema
+from headrace.kafka_wire.record_batch import NO_HEADERS, Record
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.load_schema import EMPTY, fold
+from headrace.loader.project.messages import RangeMessages
+from headrace.loader.project.odd_times import PLAUSIBLE_S, likely_unit
+from headrace.loader.project.topic_projection import TopicProjection
+from headrace.loader.work_unit import OddTimes, TimeOddity, TopicPlan
+from headrace.loader.write.buckets import Buckets
+from projection_oracle import encode
+
+T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
+NOW_MS = 10**15
+GRACE_MS = 1_800_000
+LOADED_MS = T0 + 3_600_000
+TOPIC_PARTITION = TopicPartition("t", 0)
+
+
+def schema_of(kind: Any = "long", *more: dict[str, Any]) -> str:
+    fields = [*more, {"name": "timestamp", "type": kind}]
+    return json.dumps({"type": "record", "name": "Event", "fields": fields})
+
+
+LONG = schema_of()
+PARSED = parse_schema(LONG)
+
+
+def messages_of(text: str = LONG, load: str = "", opened: set[int] | None = None) -> RangeMessages:
+    plan = TopicPlan("t", load or fold(EMPTY, 1, parse_schema(text)).text, {1: text}, absent_ids=frozenset({404}))
+    return RangeMessages(
+        TOPIC_PARTITION,
+        TopicProjection(plan, ("timestamp",)),
+        lambda kind, bucket, offset, row: None,
+        Buckets("hour"),
+        lambda offset, timestamp, key, headers: b"",
+        set() if opened is None else opened,
+    )
+
+
+def value_at(time_ms: int) -> bytes:
+    return frame(1, encode(PARSED, {"timestamp": time_ms}))
+
+
+def record(offset: int, value: bytes, timestamp: int = T0) -> Record:
+    return offset, timestamp, b"%d" % offset, value, NO_HEADERS
+
+
+def taken(times: Sequence[int], opened: set[int] | None = None) -> RangeMessages:
+    messages = messages_of(opened=opened)
+    messages.take([record(offset, value_at(time_ms)) for offset, time_ms in enumerate(times)])
+    return messages
+
+
+times = st.one_of(
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(0, TIME_MS_MAX),
+    st.integers(-3 * WINDOW_MS, 8 * WINDOW_MS),
+    st.integers(T0, T0 + 4 * WINDOW_MS),
+    st.sampled_from([-1, 0, TIME_MS_MAX, TIME_MS_MAX + 1, SCATTERED_MS, -(2**63), 2**63 - 1]),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(times, max_size=40), st.integers(0, 6))
+def test_a_range_counts_each_message_once_in_so_many_windows(sample: list[int], windows_max: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window, "WINDOWS_MAX", windows_max)
+        rows = taken(sample).audit()
+    read = [row for row in rows if row.tier == "broker"]
+    assert sum(row.count for row in read) == len(sample)
+    assert len({row.window_start_ms for row in read}) <= windows_max + len(NAMES)
+    assert len(rows) <= 2 * (windows_max + len(NAMES))
+    out_of_range = sum(not 0 <= time_ms <= TIME_MS_MAX for time_ms in sample)
+    assert sum(row.count for row in read if row.window_start_ms == OUT_OF_RANGE_MS) == out_of_range
+
+
+def test_the_ranges_of_a_task_share_the_windows_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WINDOWS_MAX", 2)
+    opened: set[int] = set()
+    starts = [
+        {row.window_start_ms for row in taken([n * WINDOW_MS for n in ns], opened).audit()}
+        for ns in ((0, 1, 1), (1, 2), (3,))
+    ]
+    assert starts == [{0, WINDOW_MS}, {WINDOW_MS, SCATTERED_MS}, {SCATTERED_MS}]
+
+
+def counted_by_producer(times: Sequence[int], acknowledged: int) -> list[AuditRow]:
+    counter = ProducerCounter("a", spool_dir=None)
+    tickets = [counter.sent("t", at, b"%d" % offset, value_at(at)) for offset, at in enumerate(times)]
+    counter.acknowledge(tickets[:acknowledged])
+    return counter.take(T0, Taking.EVERY)
+
+
+def verdict_of(producer: Sequence[AuditRow], loaded: RangeMessages, now_ms: int = NOW_MS) -> TopicVerdict:
+    rows = [
+        CountedRow("t", one.window_start_ms, one.outcome, "a", one.count, one.bytes, one.fingerprint, one.sent, 0, T0)
+        for one in producer
+    ]
+    rows += [
+        CountedRow(
+            "t",
+            one.window_start_ms,
+            one.outcome or "stored",
+            "a",
+            one.count,
+            one.bytes,
+            one.fingerprint,
+            0,
+            0,
+            LOADED_MS,
+        )
+        for one in loaded.audit()
+    ]
+    facts = tuple(gather(sorted(rows, key=lambda row: row.window_start_ms)))
+    return reconcile_topic("t", facts, CONTIGUOUS, now_ms=now_ms, grace_ms=GRACE_MS)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(times, min_size=2, max_size=30), st.integers(0, 6), st.integers(0, 6), st.data())
+def test_producer_and_loader_agree_whatever_the_times_and_wherever_each_had_too_many(
+    sample: list[int], producer_max: int, loader_max: int, data: st.DataObject
+) -> None:
+    """The tiers meet the messages in different orders and have counted other windows before."""
+    order = data.draw(st.permutations(range(len(sample))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window, "WINDOWS_MAX", producer_max)
+        produced = counted_by_producer(sample, len(sample))
+        patch.setattr(window, "WINDOWS_MAX", loader_max)
+        records = [record(offset, value_at(sample[offset])) for offset in order]
+        whole = messages_of()
+        whole.take(records)
+        assert verdict_of(produced, whole).state is State.COMPLETE
+        short = messages_of()
+        short.take(records[1:])
+        lost = verdict_of(produced, short)
+        assert lost.state is State.SHORT
+        assert sum(one.difference for one in lost.windows) == -1
+        doubled = messages_of()
+        doubled.take([*records, records[0]])
+        assert verdict_of(produced, doubled).state in (State.SURPLUS, State.UNKNOWN)
+        swapped = messages_of()
+        swapped.take([*records[1:], record(99, value_at(sample[order[0]]))])
+        assert verdict_of(produced, swapped).state in (State.MIXED, State.UNKNOWN)
+
+
+@settings(deadline=None)
+@given(st.lists(times, min_size=1, max_size=20), st.data())
+def test_consumer_and_broker_agree(sample: list[int], data: st.DataObject) -> None:
+    counter = WindowCounter()
+    for offset in data.draw(st.permutations(range(len(sample)))):
+        counter.add("t", sample[offset], b"%d" % offset, value_at(sample[offset]))
+    consumed = {start_ms: (tally.count, tally.bytes, tally.fingerprint) for _, start_ms, tally in counter}
+    read = {
+        one.window_start_ms: (one.count, one.bytes, one.fingerprint)
+        for one in taken(sample).audit()
+        if one.tier == "broker"
+    }
+    assert consumed == read
+
+
+@settings(deadline=None)
+@given(st.lists(times, min_size=2, max_size=20), st.integers(0, 3))
+def test_a_crashed_producer_is_no_finding(sample: list[int], windows_max: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window, "WINDOWS_MAX", windows_max)
+        assert verdict_of(counted_by_producer(sample, len(sample) // 2), taken(sample)).state in (
+            State.COMPLETE,
+            State.UNKNOWN,
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "oddity", "unit"),
+    [
+        ("long", T0 * 1_000_000, TimeOddity.OUT_OF_RANGE, "millis"),
+        ("long", T0 * 1_000, TimeOddity.OUT_OF_RANGE, "millis"),
+        ("long", T0 // 1_000, TimeOddity.WRONG_UNIT, "millis"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, T0, TimeOddity.WRONG_UNIT, "micros"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, T0 * 1_000_000, TimeOddity.OUT_OF_RANGE, "micros"),
+    ],
+)
+def test_times_in_another_unit_are_noted(kind: Any, value: int, oddity: TimeOddity, unit: str) -> None:
+    text = schema_of(kind)
+    messages = messages_of(text)
+    messages.take([record(offset, value_at(value)) for offset in range(3)])
+    assert messages.odd_times() == (OddTimes(oddity, "timestamp", unit, 3, value),)
+    assert len(messages.audit()) == 2
+
+
+def test_times_that_can_be_meant_are_not_noted() -> None:
+    assert taken([T0, T0 + 1, 0, 5 * WINDOW_MS, TIME_MS_MAX]).odd_times() == ()
+
+
+def test_times_beyond_so_many_windows_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WINDOWS_MAX", 1)
+    assert taken([T0, T0 + WINDOW_MS, T0 + 2 * WINDOW_MS, T0]).odd_times() == (
+        OddTimes(TimeOddity.SCATTERED, "timestamp", "", 2, T0 + WINDOW_MS),
+    )
+
+
+def test_a_record_whose_own_timestamp_is_absurd_is_noted_and_one_without_is_not() -> None:
+    messages = messages_of()
+    messages.take([record(0, b"junk", T0 * 1000), record(1, b"junk", -1)])
+    assert messages.odd_times() == (OddTimes(TimeOddity.OUT_OF_RANGE, "record", "millis", 1, T0 * 1000),)
+    assert {(row.window_start_ms, row.count) for row in messages.audit()} == {(OUT_OF_RANGE_MS, 2)}
+
+
+@pytest.mark.parametrize(
+    ("value", "unit"),
+    [
+        (PLAUSIBLE_S.start, "seconds"),
+        (PLAUSIBLE_S.start - 1, ""),
+        (PLAUSIBLE_S.stop - 1, "seconds"),
+        (PLAUSIBLE_S.stop, ""),
+        (T0, "millis"),
+        (T0 * 1_000, "micros"),
+        (T0 * 1_000_000, "nanos"),
+        (-T0, ""),
+        (0, ""),
+    ],
+)
+def test_a_number_says_its_unit(value: int, unit: str) -> None:
+    assert likely_unit(value) == unit
