@@ -72,7 +72,7 @@ class LoaderSettings:
     file_bytes_target: int = 256 * 1024 * 1024  # a partition is split over tasks only above this
     range_bytes_max: int = 4 * 1024 * 1024 * 1024  # cap of what one run reads from one partition
     kafka_column: str = "position"  # none | position | full: what each row says of where it came from
-    quarantine_share_max: float = 0.1  # of a topic's messages in one run; beyond it (and 100 messages) the topic fails
+    quarantine_share_max: float = 0.1  # of a topic's messages in a run; over it exit 1, over 100 too: not loaded
     lost_ground: str = "fail"  # fail | earliest: when offsets vanished before they were read
     staging_age: Duration = Duration(7 * 86_400_000)  # undecided staging older than this is offered for cleaning
 

@@ -21,7 +21,7 @@ from headrace.loader.plan.ranges import TopicRanges
 if TYPE_CHECKING:
     from headrace.kafka_wire.cluster import TopicMetadata
 
-QUARANTINED_MIN = 100  # messages; below it a share says nothing about a topic
+QUARANTINED_MIN = 100  # messages; so few are no reason to hold back the others, and `findings` tells of them
 
 
 @dataclass(frozen=True, slots=True)

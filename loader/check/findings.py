@@ -1,4 +1,9 @@
-"""What to tell of a topic although its work is decided: times that cannot be meant. Holds nothing back. Pure."""
+"""What to tell of a topic although its work is decided: bad messages and times that cannot be meant. Pure.
+
+Nothing here holds a topic back. A share of bad messages over the limit is a problem in every run that meets it,
+however few they were; `doubts` alone says when there are so many that nothing is loaded. So no state is needed to see
+that each of many small runs was bad.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +28,12 @@ def _with_findings(topic: str, one: SettledTopic, share_max: float) -> SettledTo
     problems, notes = list(one.problems), list(one.notes)
     counts = one.counts
     messages = counts.records + counts.quarantined
+    if counts.quarantined > share_max * messages:
+        problems.append(
+            f"{counts.quarantined:,} of {many(messages, 'message')} cannot be loaded, more than "
+            f"loader.quarantine_share_max ({share_max:.0%}) allows; the others were loaded, and these are in the "
+            f"quarantine: mend what `headrace quarantine list {topic}` shows, or raise the limit"
+        )
     for odd in one.odd_times:
         sentence = f"{odd.messages:,} of {many(messages, 'message')} {_what_is_odd(odd)}"
         if odd.messages > share_max * messages:

@@ -231,6 +231,18 @@ def test_too_much_quarantine_fails_the_topic_and_nothing_else(world: World) -> N
     assert load(world).loaded[0].quarantined == 500
 
 
+def test_few_bad_messages_over_the_share_are_loaded_and_a_finding_in_every_run(world: World) -> None:
+    world.topic("orders", [1] * 2)
+    for _ in range(2):
+        world.cluster.topics["orders"].logs[0] += [99] * 99
+        report = load(world)
+        assert report.loaded[0].quarantined == 99
+        assert "99 of " in report.problems["orders"][0] and report.has_findings
+    assert sorted(world.rows("orders") + world.quarantined("orders")) == world.produced("orders")
+    world.cluster.topics["orders"].logs[0] += [1]
+    assert not load(world).has_findings
+
+
 def test_times_that_cannot_be_meant_are_told_and_loaded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     few = OddTimes(TimeOddity.SCATTERED, "at", "", 1, 0)
     many = OddTimes(TimeOddity.OUT_OF_RANGE, "at", "millis", 10, 1_356_998_400_000_000_000)

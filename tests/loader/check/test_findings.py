@@ -27,6 +27,23 @@ def told(one: SettledTopic) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return found.problems[1:], found.notes
 
 
+@pytest.mark.parametrize("counts", [(0, 0), (10, 0), (90, 10), (9, 1)])
+def test_a_few_bad_messages_among_many_are_no_finding(counts: tuple[int, int]) -> None:
+    assert told(settled(*counts)) == ((), ())
+
+
+@pytest.mark.parametrize("counts", [(0, 1), (89, 10), (0, 99)])
+def test_a_share_of_bad_messages_over_the_limit_is_a_problem_however_few_they_are(counts: tuple[int, int]) -> None:
+    ((problem,), notes) = told(settled(*counts))
+    count = sum(counts)
+    assert problem == (
+        f"{counts[1]} of {count} message{'s' if count > 1 else ''} cannot be loaded, more than "
+        "loader.quarantine_share_max (10%) allows; the others were loaded, and these are in the quarantine: mend what "
+        "`headrace quarantine list t` shows, or raise the limit"
+    )
+    assert notes == ()
+
+
 def test_odd_times_of_few_are_a_note_and_of_many_a_problem() -> None:
     odd = OddTimes(TimeOddity.OUT_OF_RANGE, "header.time", "millis", 1, T0 * 1_000_000)
     sentence = (
