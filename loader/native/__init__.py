@@ -4,7 +4,7 @@
 """
 
 from headrace.loader.native.readable import UnreadableValue
-from headrace.loader.native.reference import BUILD, Unconvertible, compile_projection
+from headrace.loader.native.reference import BUILD, Unconvertible, compile_projection, compile_time_walk
 from headrace.loader.native.walk import BadBody, Seen
 
-__all__ = ["BUILD", "BadBody", "Seen", "Unconvertible", "UnreadableValue", "compile_projection"]
+__all__ = ["BUILD", "BadBody", "Seen", "Unconvertible", "UnreadableValue", "compile_projection", "compile_time_walk"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.avro_schema import (
@@ -159,6 +160,25 @@ def compile_projection(
             raise BadBody(_misfit(end, len(body)))
 
     return copied if plan.copies else converted
+
+
+def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: Seen) -> Callable[[bytes], None]:
+    """Returns the function that only looks for the time in a body, whatever the load schema has a place for.
+
+    It never raises: of a malformed body it leaves in `seen` what it met before.
+
+    Args:
+        time_path, seen: as for `compile_projection`.
+    """
+    limits = Limits()
+    skip = skip_noting(WalkCompiler(writer, limits), writer.root, tuple(time_path), seen)
+
+    def walk(body: bytes) -> None:
+        limits.level = limits.zero_width_items = 0
+        with suppress(BadBody, *_MALFORMED):
+            skip(body, 0)
+
+    return walk
 
 
 _MALFORMED = (IndexError, UnicodeDecodeError, RecursionError, struct.error)

@@ -106,6 +106,8 @@ class RangeMessages:
             row = bad = None
             if writer.project is None:
                 bad = writer.bad
+                if writer.note_time is not None:
+                    writer.note_time(body)
             else:
                 try:
                     row = writer.project(body)

@@ -21,7 +21,7 @@ from headrace.avro_schema import (
 from headrace.avro_schema.message_time import TimeUnit
 from headrace.kafka_wire.record_batch import NO_HEADERS, headers_of
 from headrace.loader.load_schema import KeptRoute
-from headrace.loader.native import Seen, Unconvertible, compile_projection
+from headrace.loader.native import Seen, Unconvertible, compile_projection, compile_time_walk
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.work_unit import TopicPlan
 
@@ -46,6 +46,7 @@ class WriterProjection:
 
     `project` is None, and `bad` says why, when none of them can. `seen` holds what the last body had at the time
     field, None when it had nothing there; `to_ms` turns it into milliseconds and is None when it is that already.
+    `note_time` only looks for it, by the writer's schema alone, in a body that cannot be made a row; else it is None.
     """
 
     schema_id: int | None
@@ -55,6 +56,7 @@ class WriterProjection:
     to_ms: Callable[[int], int] | None = None
     time_source: str = RECORD_TIME
     time_unit: TimeUnit = TimeUnit.MILLIS
+    note_time: Callable[[bytes], None] | None = None
 
     @classmethod
     def never(cls, bad: BadMessage) -> WriterProjection:
@@ -109,14 +111,17 @@ def _compile_writer(
     writer: Schema, load: Schema, field: TimeField | None, schema_id: int, route: KeptRoute | None
 ) -> WriterProjection:
     seen = Seen()
+    project = bad = note_time = None
     try:
         project = compile_projection(writer, load, field.path if field is not None else None, seen, route)
     except Unconvertible as error:
-        return _never(QuarantineCode.UNCONVERTIBLE, str(error), schema_id)
+        bad = BadMessage(QuarantineCode.UNCONVERTIBLE, str(error), schema_id)
+        # Its producer counted it by its own time, so it is audited by that too.
+        note_time = compile_time_walk(writer, field.path, seen) if field is not None else None
     if field is None:
-        return WriterProjection(schema_id, project, None, seen)
+        return WriterProjection(schema_id, project, bad, seen)
     to_ms = None if field.unit is TimeUnit.MILLIS else _to_ms(field)
-    return WriterProjection(schema_id, project, None, seen, to_ms, field.source, field.unit)
+    return WriterProjection(schema_id, project, bad, seen, to_ms, field.source, field.unit, note_time)
 
 
 def _to_ms(field: TimeField) -> Callable[[int], int]:

@@ -241,3 +241,23 @@ def test_a_record_whose_own_timestamp_is_absurd_is_noted_and_one_without_is_not(
 )
 def test_a_number_says_its_unit(value: int, unit: str) -> None:
     assert likely_unit(value) == unit
+
+
+def windows_of(messages: RangeMessages) -> dict[tuple[str, str], list[int]]:
+    found: dict[tuple[str, str], list[int]] = {}
+    for row in messages.audit():
+        found.setdefault((row.tier, row.outcome), []).append(row.window_start_ms)
+    return found
+
+
+FOREIGN = {"name": "elsewhere", "type": "string"}
+
+
+def test_messages_that_the_load_schema_has_no_place_for_are_counted_at_their_time() -> None:
+    text = schema_of("long", FOREIGN)
+    value = frame(1, encode(parse_schema(text), {"elsewhere": "x", "timestamp": T0 + WINDOW_MS}))
+    messages = messages_of(text, fold(EMPTY, 1, PARSED).text)
+    messages.take([record(0, value), record(1, value[:-1], T0 + 5 * WINDOW_MS)])
+    assert messages.quarantined == 2
+    starts = [T0 + WINDOW_MS, T0 + 5 * WINDOW_MS]
+    assert windows_of(messages) == {("broker", ""): starts, ("loader", "quarantined"): starts}
