@@ -67,6 +67,7 @@ def test_beyond_so_many_windows_those_that_are_counted_already_go_on() -> None:
     assert counted_window(WINDOWS_MAX * WINDOW_MS, counted) == SCATTERED_MS
     assert counted_window(WINDOW_MS + 1, counted) == WINDOW_MS
     assert counted_window(-1, counted) == OUT_OF_RANGE_MS
+    assert counted_window(0, range(WINDOW_MS, (WINDOWS_MAX + 1) * WINDOW_MS, WINDOW_MS)) == SCATTERED_MS
 
 
 def test_a_counter_counts_the_windows_of_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,6 +236,26 @@ def test_windows_still_under_way_do_not_keep_the_total_pending_but_may_explain_i
     assert verdict_of(exchanged[0], at(now_ms, live, live), now_ms=now_ms).windows[0].state is State.MIXED
 
 
+def test_what_was_counted_lately_explains_a_total_together_with_other_windows() -> None:
+    now_ms = 10 * LATE_MS
+
+    def state_of(missing: int) -> State:
+        sends = ((now_ms - GRACE_MS, 10), (now_ms, 2))
+        scattered = at(SCATTERED_MS, counted(12, last_ms=now_ms), counted(12 - missing), sends=sends)
+        live = at(now_ms, None, counted(3, last_ms=now_ms))
+        return verdict_of(scattered, live, now_ms=now_ms).windows[0].state
+
+    assert [state_of(missing) for missing in (2, 5, 6)] == [State.PENDING, State.PENDING, State.SHORT]
+
+
+def test_a_window_takes_part_in_the_total_once_its_counts_are_as_old_as_the_grace() -> None:
+    def windows(last_ms: int) -> int:
+        moved = at(0, counted(3, last_ms=last_ms), counted(2))
+        return len(verdict_of(at(SCATTERED_MS, ALL, ALL), moved, now_ms=10 * LATE_MS).windows)
+
+    assert [windows(10 * LATE_MS - GRACE_MS + more) for more in (0, 1)] == [1, 2]
+
+
 def test_gathering_keeps_when_messages_of_no_time_were_counted() -> None:
     def row(start_ms: int, outcome: str, at_ms: int) -> CountedRow:
         return CountedRow("t", start_ms, outcome, "app", 2, 1, 0, 2, 0, at_ms)
