@@ -214,11 +214,11 @@ quick:
 arguments:
 	@echo "said $(WORD)" >> said
 failing:
-	@seq 1 100; echo "=== 1 failed, 2 passed in 0.01s ==="; exit 3
+	@seq 1 100; echo 'a → b'; echo "=== 1 failed, 2 passed in 0.01s ==="; exit 3
 slow:
-	@sleep 1000 & echo $$$$ $$! > slow.pids.new; mv slow.pids.new slow.pids; wait
+	@sleep 1000 & echo $$$$ $$! > slow.new; mv slow.new slow.pids; wait
 tidy:
-	@trap 'echo tidied; exit 1' INT; echo $$$$ > tidy.pids.new; mv tidy.pids.new tidy.pids; while :; do sleep 0.05; done
+	@trap 'sleep 0.6; echo tidied; exit 1' INT; echo $$$$ > tidy.new; mv tidy.new tidy.pids; while :; do sleep .1; done
 """
 FAKE_TIERS = (
     tier("quick"),
@@ -242,11 +242,13 @@ def test_a_failing_tier_is_shown_at_once_and_stops_no_other(fake: Path, capsys: 
     code = main(["--cores", "1", "--only", "quick", "failing", "words"], FAKE_TIERS, fake)
     output = capsys.readouterr().out
     assert code == 1
-    assert output.startswith("3 tiers on 1 core, usually 5 minutes\n")
+    assert output.startswith(
+        "3 tiers on 1 core, usually 5 minutes\n[ 0:00] started  setup-dev: make setup-dev (1 core, "
+    )
     assert "failing in 0:00: 2 passed, 1 failed, 0 skipped, 0 left out\n" in output
     told = output.partition("make failing ended with 2; the last lines of .make/tiers/failing.log:\n")[2]
     lines = [line.removeprefix("  | ") for line in told.splitlines() if line.startswith("  | ")]
-    assert lines[:2] == ["43", "44"] and len(lines) == 60 and "Error 3" in lines[-1]
+    assert lines[:2] == ["44", "45"] and len(lines) == 60 and "Error 3" in lines[-1]
     assert told.index("Error 3") < told.index("quick: make quick")
     assert re.findall(r"^(\S+) +(passed|FAILED) +\d+:\d\d(?: +(\d+) +(\d+) +0 +0)?", output, re.M) == [
         ("setup-dev", "passed", "", ""),
@@ -296,24 +298,26 @@ import sys
 from pathlib import Path
 import run_tiers
 run_tiers.GRACE_S, run_tiers.STILL_RUNNING_S = float(sys.argv[1]), 0.5
-tiers = [run_tiers.Tier(name, name, 1, minutes) for name, minutes in (("slow", 9), ("tidy", 8), ("quick", 1))]
-sys.exit(run_tiers.main(["--cores", "2"], tiers, Path(sys.argv[2])))
+names = ("slow", "tidy", "failing", "quick")
+tiers = [run_tiers.Tier(name, name, 1, minutes) for minutes, name in zip((9, 8, 7, 1), names)]
+sys.exit(run_tiers.main(["--cores", "2", "--only", *sys.argv[3:]], tiers, Path(sys.argv[2])))
 """
 
 
 @contextmanager
-def runner(folder: Path, grace_s: float) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs two tiers that do not end, and a third that waits for them. Its own SIGINT is ignored at the
-    start, as by a shell that puts it into the background."""
+def runner(folder: Path, grace_s: float, *names: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs two tiers that do not end, and a third that waits for them, or the named ones. Its own SIGINT
+    is ignored at the start, as by a shell that puts it into the background."""
+    tiers = names or ("slow", "tidy", "quick")
     process = subprocess.Popen(
-        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", RUNNER, str(grace_s), str(folder)],
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", RUNNER, str(grace_s), str(folder), *tiers],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tools")},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tools"), "PYTHONUNBUFFERED": "", "PYTHONIOENCODING": "ascii"},
     )
     try:
-        wait_for(lambda: len(pids(folder)) == 3)
+        wait_for(lambda: len(pids(folder)) == 2 * ("slow" in tiers) + ("tidy" in tiers))
         yield process
     finally:
         process.kill()
@@ -337,7 +341,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_process(fake: Path, number: signal.Signals) -> None:
-    with runner(fake, grace_s=1) as process:
+    with runner(fake, grace_s=3) as process:
         assert all(map(is_running, pids(fake)))
         process.send_signal(number)
         output, _ = process.communicate(timeout=DEADLINE_S)
@@ -362,6 +366,19 @@ def test_a_second_signal_ends_the_grace(fake: Path) -> None:
             process.send_signal(signal.SIGTERM)
             time.sleep(0.05)
         assert process.wait(DEADLINE_S) != 0
+
+
+def test_a_run_ends_as_soon_as_its_tiers_have(fake: Path) -> None:
+    with runner(fake, 10 * DEADLINE_S, "tidy") as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
+
+
+def test_a_log_may_hold_what_the_terminal_cannot_show(fake: Path) -> None:
+    with runner(fake, 0.1, "failing", "quick") as process:
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1
+    assert "  | a \\u2192 b\n" in output and re.search("^quick +passed", output, re.M)
 
 
 def test_a_run_that_nobody_reads_ends_its_tiers(fake: Path) -> None:
