@@ -94,6 +94,12 @@ def test_a_range_counts_each_message_once_in_so_many_windows(sample: list[int], 
     assert sum(row.count for row in read if row.window_start_ms == OUT_OF_RANGE_MS) == out_of_range
 
 
+def test_a_message_is_counted_in_the_window_of_its_time_whichever_are_open() -> None:
+    rows = taken([T0 + WINDOW_MS, T0 + WINDOW_MS // 2, T0 + WINDOW_MS - 1, T0]).audit()
+    read = {row.window_start_ms: row.count for row in rows if row.tier == "broker"}
+    assert read == {T0: 3, T0 + WINDOW_MS: 1}
+
+
 def test_the_ranges_of_a_task_share_the_windows_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "WINDOWS_MAX", 2)
     opened: set[int] = set()
