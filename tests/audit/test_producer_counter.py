@@ -167,6 +167,15 @@ def test_random_times_open_so_many_windows_an_hour_only(monkeypatch: pytest.Monk
     assert windows(8, NOW + hour) == [("t", SCATTERED_MS, 2, 2), absurd, *(("t", n * WINDOW_MS, 1, 1) for n in (8, 9))]
 
 
+def test_windows_whose_rows_are_open_count_however_old_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WINDOWS_MAX", 1)
+    counter = ProducerCounter("shop", spool_dir=None)
+    counter.sent("t", 100 * NOW, None, b"v")
+    assert counter.take(NOW, Taking.SETTLED) == []
+    counter.sent("t", 0, None, b"v")
+    assert {row.window_start_ms for row in counter.take(NOW, Taking.EVERY)} == {SCATTERED_MS, 100 * NOW}
+
+
 def test_an_acknowledgement_without_a_ticket_is_counted_where_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "WINDOWS_MAX", 1)
     counter = ProducerCounter("shop", spool_dir=None)
