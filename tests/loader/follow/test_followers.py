@@ -109,6 +109,7 @@ def test_an_advisory_follower_warns_and_is_tried_again(log: DecisionLog) -> None
     seen.clear()
     engine.follow()
     assert seen == [("group_offsets", "a", (1,))]
+    assert read_cursor(log.storage, "group_offsets").behind == {}, "though no slot came since"
 
 
 def test_a_topic_that_is_behind_costs_its_own_decisions_only(log: DecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
