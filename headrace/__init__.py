@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.audit.producer_counter import ProducerCounter, Taking
     from headrace.pipeline.clients.consumer import Consumer
     from headrace.pipeline.clients.errors import (
         BrokerUnavailable,
@@ -61,6 +62,7 @@ __all__ = [
     "KeyRefused",
     "Producer",
     "ProducerClosed",
+    "ProducerCounter",
     "ProducerError",
     "RegistryClient",
     "RegistryError",
@@ -75,6 +77,7 @@ __all__ = [
     "SourceUnavailable",
     "StoreError",
     "SubjectNotFound",
+    "Taking",
     "Tls",
     "UndecodableMessage",
     "ValueRefused",
@@ -83,6 +86,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "headrace.audit.producer_counter": ("ProducerCounter", "Taking"),
     "headrace.pipeline.clients.consumer": ("Consumer",),
     "headrace.pipeline.clients.errors": (
         "BrokerUnavailable",
