@@ -44,8 +44,8 @@ def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
     session.sql("CREATE DATABASE headrace")
     session.sql("CREATE TABLE headrace.mine (a INT) STORED AS TEXTFILE")
     world.produce("orders", 40)
-    world.produce("mine", 5)
-    world.produce("odd", 5)
+    world.produce("mine", 10)
+    world.produce("odd", 20)
     world.producer.send("odd", value=frame(999, b"\x02"), partition=0).get(30)
     world.producer.send("nobody", value=b"no subject").get(30)
 
@@ -80,7 +80,7 @@ def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
         "old": 40,
         "places": 60,
         "buckets": 3,
-        "mine": 5,
+        "mine": 10,
         "bad": 2,
     }
 
