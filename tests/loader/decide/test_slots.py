@@ -129,6 +129,20 @@ def test_a_damaged_slot_is_not_packed_and_no_other_of_its_pack(root: Path) -> No
         fresh_state(root)
 
 
+def test_a_pack_of_large_decisions_stays_as_it_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (
+        sum((root / slot_path(slot)).stat().st_size for slot in range(end - PACK_SLOTS + 1, end + 1))
+        for end in (PACK_SLOTS, 2 * PACK_SLOTS)
+    )
+    assert first != second
+    before = contents(root)
+    monkeypatch.setattr("headrace.loader.decide.slots.ARCHIVE_BYTES_MAX", min(first, second))
+    assert Slots(LocalStorage(root)).pack(HEAD) == PACK_SLOTS
+    monkeypatch.setattr("headrace.loader.decide.slots.ARCHIVE_BYTES_MAX", max(first, second) - 1)
+    assert Slots(LocalStorage(root)).pack(HEAD) == 0
+    assert contents(root) == before
+
+
 def test_a_cut_archive_stops_and_is_named(root: Path) -> None:
     Slots(LocalStorage(root)).pack(HEAD)
     path = root / archive_path(1)
