@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.loader.check.settle import SettledTopic
-from headrace.loader.decide.decision import GENERATION, TopicDecision
+from headrace.loader.decide.decision import TopicDecision
 from headrace.loader.decide.decision_log import Offered
 from headrace.loader.follow.engine import Followed
 from headrace.loader.plan.load_plan import LoadPlan, TopicWork
@@ -89,7 +89,7 @@ def with_offer(
     ]
     notes += [
         f"{topic}: the new topic's offsets begin again, so (partition, offset) may come twice in {decided.table}; "
-        f"its rows are in files from {GENERATION}-{decision.slot}- on"
+        f"its rows are in files from 0-{decision.slot}- on"
         for topic, decided in sorted(decision.topics.items())
         if decided.topic_id_before not in (None, decided.topic_id)
     ]

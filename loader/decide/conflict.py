@@ -23,6 +23,7 @@ class ConflictRule(StrEnum):
     LOAD_SCHEMA_MOVED = "the load schema moved on"
     TABLE_TAKEN = "the table name was given to another topic"
     OFFSETS_DECIDED = "a start is no longer the partition's next offset"
+    FILES_REPLACED = "the files of the topic were rewritten"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,12 @@ def _topic_conflicts(topic: str, known: TopicState | None, wanted: TopicDecision
     revision = known.load_schema.revision if known else 0
     if revision != wanted.revision_before:
         yield Conflict(ConflictRule.LOAD_SCHEMA_MOVED, f"{topic} from {wanted.revision_before} to {revision}")
+    generation = known.generation if known else 0
+    if wanted.rewrites and generation != wanted.generation_before:
+        # One number for the whole topic and not which files live: that would be a state that grows with history.
+        yield Conflict(
+            ConflictRule.FILES_REPLACED, f"{topic} from generation {wanted.generation_before} to {generation}"
+        )
     # A topic that this decision finds re-created starts again, so nothing is decided of its partitions.
     starts_again = topic_id != wanted.topic_id
     for offsets in wanted.ranges:

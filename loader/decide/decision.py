@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from headrace.loader.decide.document import MATTERS
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
-GENERATION = 0
-"""Of every file that a load adds; a rewrite of a bucket would count up. It is part of the file's name."""
+WORK_ID_DIGITS = 8  # the last of the work id, in the names of files: they tell apart what two logs put in one slot
 
 
 class DecisionKind(StrEnum):
     LOAD = "load"
     CLEAN = "clean"
+    COMPACT = "compact"
+    RETAIN = "retain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,20 @@ class DecidedFile:
     checksum: str
     records: int
     ranges: tuple[FileRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRewrite:
+    """Files of a bucket that belong to the topic no more from this slot on.
+
+    Whatever else is live in the bucket goes on with it, in the folder of the new generation. `replaced` are final
+    names, with `records` rows in all of them. A bucket that has no file left is no partition any more.
+    """
+
+    kind: FileKind
+    bucket: str
+    replaced: tuple[str, ...]
+    records: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +130,9 @@ class TopicDecision:
     registered schema ids met for the first time that the plan did not know. `slot_before` is the newest earlier slot
     that speaks of the topic and `quarantine_slot_before` the newest that has quarantine files of it, 0 for none, so
     that a topic's decisions are found without reading the others'; None where format 1 does not tell.
+
+    `rewrites` begin a new generation of their buckets, which is the topic's next: `generation_before + 1`. Files of
+    these buckets, of this decision and later ones, belong into the folders of that generation.
     """
 
     topic_id: str
@@ -130,6 +149,13 @@ class TopicDecision:
     asked_ids: frozenset[int]
     slot_before: int | None = None
     quarantine_slot_before: int | None = None
+    generation_before: int = 0
+    rewrites: tuple[BucketRewrite, ...] = dataclasses.field(default=(), metadata=MATTERS)
+
+    @property
+    def generation(self) -> int:
+        """Of the files that this decision adds: a part of their names; 0 for all that loads add."""
+        return self.generation_before + 1 if self.rewrites else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +164,8 @@ class Decision:
 
     `published` names decided work that has nothing left in staging, so that nobody needs to remember it. `previous` is
     the checksum of the decision in the slot before, "" in slot 1 and in format 1: decisions are a chain, and one that
-    stands after another than it was made for is noticed.
+    stands after another than it was made for is noticed. `retired` names slots of rewrites whose replaced files are
+    gone from the disk.
     """
 
     slot: int
@@ -150,16 +177,13 @@ class Decision:
     voided: frozenset[str]
     published: frozenset[str] = frozenset()
     previous: str = ""
+    retired: frozenset[int] = frozenset()
 
     def at(self, slot: int, previous: str = "") -> Decision:
         """This offer as the decision of a slot, with the final names of its files."""
-        topics = {
-            topic: dataclasses.replace(
-                decided,
-                files=tuple(
-                    dataclasses.replace(file, name=f"{GENERATION}-{slot}-{file.name}") for file in decided.files
-                ),
-            )
-            for topic, decided in self.topics.items()
-        }
+        topics = {}
+        for topic, decided in self.topics.items():
+            start = f"{decided.generation}-{slot}-{self.work_id[-WORK_ID_DIGITS:]}"
+            files = tuple(dataclasses.replace(file, name=f"{start}-{file.name}") for file in decided.files)
+            topics[topic] = dataclasses.replace(decided, files=files)
         return dataclasses.replace(self, slot=slot, topics=topics, previous=previous)

@@ -95,13 +95,22 @@ def _sha256(value: Any) -> str:
 
 @functools.cache
 def _may_need(kind: Any) -> bool:
-    """Whether any field in values of this type matters; looking for one in a large decision takes long."""
+    """Whether any field in values of this type matters."""
     return any(field.metadata.get("matters") for inner in dataclasses_in(kind) for field in dataclasses.fields(inner))
+
+
+@functools.cache
+def _fields_that_may_need(kind: Any) -> tuple[dataclasses.Field[Any], ...]:
+    """Those worth a look: of a decision's many ranges, files and windows nothing matters, and to go through them takes
+    longer than to write them."""
+    types = typing.get_type_hints(kind)
+    fields = dataclasses.fields(kind)
+    return tuple(field for field in fields if field.metadata.get("matters") or _may_need(types[field.name]))
 
 
 def _needs(value: Any) -> Iterator[str]:
     if dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
+        for field in _fields_that_may_need(typing.cast(Any, type(value))):
             item = getattr(value, field.name)
             if field.metadata.get("matters") and item != field.default:
                 yield field.name

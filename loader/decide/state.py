@@ -6,13 +6,14 @@ The state is never the truth: it is folded from the decisions, and any checkpoin
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.loader.decide.decision import DecidedFile, DecidedRange, Decision, DecisionKind, LoadSchema, TopicDecision
+from headrace.loader.decide.decision import DecidedRange, Decision, DecisionKind, LoadSchema, TopicDecision
 from headrace.loader.work_unit import FileKind
 
 BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # a message of a partition never read is taken for 1 KiB
+STAGES_NOTHING = frozenset({DecisionKind.CLEAN, DecisionKind.RETAIN})
 SMOOTHING = 4  # the newest run counts for a quarter: enough to follow a change, too little to jump at one odd run
 
 
@@ -27,7 +28,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class FileTotals:
-    """Over all decided files of one kind."""
+    """Over all files of one kind that belong to the topic."""
 
     files: int = 0
     records: int = 0
@@ -37,7 +38,7 @@ class FileTotals:
 class TopicState:
     """`slot` is the newest one that says something of this topic, `quarantine_slot` the newest with quarantine files
     of it, 0 for none. `asked_ids` are registered schema ids met in its messages that need not be of its subject's
-    versions: every plan asks the registry for them by name."""
+    versions: every plan asks the registry for them by name. `generation` counts the rewrites of its buckets."""
 
     topic_id: str
     table: str
@@ -50,6 +51,7 @@ class TopicState:
     quarantine: FileTotals
     slot: int
     quarantine_slot: int
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class LoaderState:
     """In size of the order of topics and partitions, whatever was decided over the years.
 
     `works` are the ids of decided work that may still have files in staging, `voided` of work that may never be
-    decided. `sha256` is the checksum of the decision in `slot`: a state of another log is known by it.
+    decided. `sha256` is the checksum of the decision in `slot`: a state of another log is known by it. `rewrites` are
+    the slots that rewrote buckets whose replaced files may still be on the disk, with the time of each in ms.
     """
 
     slot: int = 0
@@ -66,6 +69,7 @@ class LoaderState:
     works: frozenset[str] = frozenset()
     voided: frozenset[str] = frozenset()
     sha256: str = ""
+    rewrites: Mapping[int, int] = field(default_factory=dict)
 
 
 EMPTY = LoaderState()
@@ -88,7 +92,15 @@ def fold(state: LoaderState, decision: Decision, sha256: str = "") -> LoaderStat
         works=(state.works | _staged_work(decision)) - decision.published,
         voided=state.voided | decision.voided,
         sha256=sha256,
+        rewrites=_rewrites(state, decision),
     )
+
+
+def _rewrites(state: LoaderState, decision: Decision) -> dict[int, int]:
+    left = {slot: at_ms for slot, at_ms in state.rewrites.items() if slot not in decision.retired}
+    if any(decided.rewrites for decided in decision.topics.values()):
+        left[decision.slot] = decision.decided_at_ms
+    return left
 
 
 def place(offer: Decision, state: LoaderState) -> Decision:
@@ -103,8 +115,8 @@ def place(offer: Decision, state: LoaderState) -> Decision:
 
 
 def _staged_work(decision: Decision) -> frozenset[str]:
-    """Cleaning stages nothing."""
-    return frozenset({decision.work_id}) if decision.kind is not DecisionKind.CLEAN else frozenset()
+    """Cleaning stages nothing, and neither does what only takes files away."""
+    return frozenset() if decision.kind in STAGES_NOTHING else frozenset({decision.work_id})
 
 
 def _fold_topic(known: TopicState | None, decided: TopicDecision, slot: int) -> TopicState:
@@ -133,10 +145,11 @@ def _fold_topic(known: TopicState | None, decided: TopicDecision, slot: int) -> 
         load_schema=load_schema,
         partitions=partitions,
         asked_ids=known.asked_ids | decided.asked_ids,
-        data=_with_files(known.data, FileKind.DATA, decided.files),
-        quarantine=_with_files(known.quarantine, FileKind.QUARANTINE, decided.files),
+        data=_totals(known.data, FileKind.DATA, decided),
+        quarantine=_totals(known.quarantine, FileKind.QUARANTINE, decided),
         slot=slot,
         quarantine_slot=slot if has_quarantine(decided) else known.quarantine_slot,
+        generation=known.generation + (1 if decided.rewrites else 0),
     )
 
 
@@ -149,11 +162,16 @@ def _fold_partition(known: PartitionState | None, offsets: DecidedRange) -> Part
     return PartitionState(offsets.end, offsets.leader_epoch, BYTES_PER_KILO_OFFSET_UNSEEN if weight is None else weight)
 
 
-def _with_files(totals: FileTotals, kind: FileKind, files: Iterable[DecidedFile]) -> FileTotals:
-    records = [file.records for file in files if file.kind is kind]
-    return FileTotals(totals.files + len(records), totals.records + sum(records))
+def _totals(known: FileTotals, kind: FileKind, decided: TopicDecision) -> FileTotals:
+    added = [file.records for file in decided.files if file.kind is kind]
+    rewrites = [rewrite for rewrite in decided.rewrites if rewrite.kind is kind]
+    return FileTotals(
+        known.files + len(added) - sum(len(rewrite.replaced) for rewrite in rewrites),
+        known.records + sum(added) - sum(rewrite.records for rewrite in rewrites),
+    )
 
 
 def has_quarantine(decided: TopicDecision) -> bool:
-    """Whether it adds files to the topic's quarantine."""
-    return any(file.kind is FileKind.QUARANTINE for file in decided.files)
+    """Whether it changes the files of the topic's quarantine."""
+    kinds = {file.kind for file in decided.files} | {rewrite.kind for rewrite in decided.rewrites}
+    return FileKind.QUARANTINE in kinds

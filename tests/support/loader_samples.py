@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from headrace.loader.decide.decision import (
+    BucketRewrite,
     CountSeries,
     DecidedFile,
     DecidedRange,
@@ -75,3 +77,24 @@ def load(work_id: str, topics: dict[str, TopicDecision], slot: int = 0) -> Decis
 
 def clean(work_id: str, *voided: str, slot: int = 0) -> Decision:
     return Decision(slot, DecisionKind.CLEAN, work_id, 1_767_225_600_000, "test", {}, frozenset(voided))
+
+
+def rewrite(
+    *replaced: str,
+    bucket: str = BUCKET,
+    records: int = 0,
+    generation_before: int = 0,
+    files: Iterable[DecidedFile] = (),
+) -> TopicDecision:
+    """Takes files of a bucket away, and puts others in their place."""
+    return dataclasses.replace(
+        topic_decision(files=files),
+        audit=(),
+        time_sources={},
+        generation_before=generation_before,
+        rewrites=(BucketRewrite(FileKind.DATA, bucket, replaced, records),),
+    )
+
+
+def compact(work_id: str, topics: dict[str, TopicDecision]) -> Decision:
+    return dataclasses.replace(load(work_id, topics), kind=DecisionKind.COMPACT)

@@ -20,7 +20,7 @@ from headrace.loader.decide.document import (
 )
 from headrace.loader.decide.json_values import canonical, to_json
 from headrace.loader.decide.state import EMPTY, LoaderState, fold
-from loader_samples import clean, decided_file, decided_range, load, load_schema, topic_decision
+from loader_samples import clean, compact, decided_file, decided_range, load, load_schema, rewrite, topic_decision
 
 FIRST = load(
     "w1",
@@ -140,3 +140,9 @@ def test_the_checksum_that_is_said_is_the_one_that_is_checked() -> None:
     for path in FORMAT_1.glob("log-*.json"):
         content = path.read_bytes()
         assert said_sha256(content) == read_document(content, Decision).sha256 == json.loads(content)["sha256"]
+
+
+def test_a_rewrite_is_refused_by_a_release_that_would_pass_over_it() -> None:
+    content = write_document(compact("w", {"orders": rewrite("0-1-w1-0-0")}))
+    assert json.loads(content)["needs"] == ["rewrites"]
+    assert json.loads(write_document(FIRST))["needs"] == []

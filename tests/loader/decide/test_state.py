@@ -7,10 +7,19 @@ import dataclasses
 import pytest
 
 from headrace.loader.decide.conflict import ConflictRule, find_conflict, topic_conflicts
-from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.decision import Decision, DecisionKind
 from headrace.loader.decide.json_values import canonical, to_json
 from headrace.loader.decide.state import EMPTY, FileTotals, LoaderState, fold
-from loader_samples import clean, decided_file, decided_range, load, load_schema, topic_decision
+from loader_samples import (
+    clean,
+    compact,
+    decided_file,
+    decided_range,
+    load,
+    load_schema,
+    rewrite,
+    topic_decision,
+)
 
 
 def state_of(*decisions: Decision) -> LoaderState:
@@ -145,3 +154,47 @@ def test_equal_values_are_equal_bytes() -> None:
     one = canonical(to_json(load_schema()))
     other = canonical(to_json(dataclasses.replace(load_schema(), writer_ids=frozenset({7}))))
     assert one == other
+
+
+MORE = load("w2", {"orders": topic_decision(decided_range(0, 15, 15, 18), files=[decided_file("0-0", 0, 15, 18)])})
+WHOLE = dataclasses.replace(decided_file("0-0", 0, 10, 18), records=8)
+MERGED = compact(
+    "20260101T050000Z-0123456789abcdef",
+    {"orders": rewrite("0-1-w1-3-0", "0-2-w2-0-0", records=8, files=[WHOLE])},
+)
+
+
+def test_a_rewrite_takes_files_away_and_begins_a_generation() -> None:
+    state = state_of(FIRST, MORE, MERGED)
+    known = state.topics["orders"]
+    assert (known.data, known.generation) == (FileTotals(1, 8), 1)
+    assert known.partitions == state_of(FIRST, MORE).topics["orders"].partitions
+    assert state.rewrites == {3: MERGED.decided_at_ms}
+    assert "20260101T050000Z-0123456789abcdef" in state.works
+    later = state_of(FIRST, MORE, MERGED, dataclasses.replace(load("w4", {}), retired=frozenset({3})))
+    assert later.rewrites == {}
+    assert later.topics["orders"].generation == 1
+
+
+def test_names_of_files_say_generation_slot_and_work() -> None:
+    assert [file.name for file in MERGED.at(3).topics["orders"].files] == ["1-3-89abcdef-0-0"]
+    assert [file.name for file in MORE.at(2).topics["orders"].files] == ["0-2-w2-0-0"]
+
+
+def test_of_two_rewrites_of_one_topic_the_later_one_is_a_conflict() -> None:
+    again = dataclasses.replace(MERGED, work_id="w4")
+    assert find_conflict(state_of(FIRST, MORE), again) is None
+    conflict = find_conflict(state_of(FIRST, MORE, MERGED), again)
+    assert conflict is not None
+    assert str(conflict) == "the files of the topic were rewritten: orders from generation 0 to 1"
+    followed = compact("w4", {"orders": rewrite("1-3-89abcdef-0-0", generation_before=1)})
+    assert find_conflict(state_of(FIRST, MORE, MERGED), followed) is None
+
+
+def test_a_load_may_be_decided_beside_a_rewrite() -> None:
+    assert find_conflict(state_of(FIRST, MERGED), MORE) is None
+
+
+def test_what_only_takes_away_has_nothing_in_staging() -> None:
+    gone = dataclasses.replace(MERGED, kind=DecisionKind.RETAIN)
+    assert state_of(FIRST, MORE, gone).works == {"w1", "w2"}

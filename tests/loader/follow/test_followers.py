@@ -204,7 +204,7 @@ def test_files_are_published_by_several_processes_at_once(log: DecisionLog, tmp_
         thread.join()
     assert failures == []
     names = sorted(path.name for path in (tmp_path / "orders" / BUCKET).iterdir())
-    assert names == sorted(f"0-{slot}-0-0.avro" for slot in range(1, 31))
+    assert names == sorted(f"0-{slot}-w{slot - 1}-0-0.avro" for slot in range(1, 31))
     assert log.storage.children("staging") == ()
 
 
