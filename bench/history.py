@@ -33,10 +33,11 @@ from headrace.loader.decide.decision_log import CHECKPOINT_EVERY, DecisionLog, c
 from headrace.loader.decide.document import said_sha256, write_document
 from headrace.loader.decide.slots import PACK_SLOTS, slot_path
 from headrace.loader.decide.state import EMPTY, LoaderState, fold, place
-from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.follow.base import Step
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.inspect.status import FOLLOWERS, load_status
+from headrace.loader.storage.local.slots import LocalSlots
+from headrace.loader.storage.local.staging import LocalStaging
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
 TOPICS, PARTITIONS, TOPICS_PER_RUN = 1_000, 10, 2
@@ -74,7 +75,7 @@ def decided(run: int, topic: str, state: LoaderState) -> TopicDecision:
 
 def make_log(root: Path, runs: int) -> None:
     """Writes the slots, archives and checkpoints of that many runs; in the first one all topics come to be."""
-    storage = LocalStorage(root)
+    storage = LocalSlots(root)
     log = DecisionLog(storage)
     log.open()
     state, pack = EMPTY, b""
@@ -105,19 +106,19 @@ def make_log(root: Path, runs: int) -> None:
 
 
 def engine(log: DecisionLog) -> FollowerEngine:
-    return FollowerEngine(log, [Idle(name) for name in FOLLOWERS])
+    return FollowerEngine(log, LocalStaging(log.storage.root), [Idle(name) for name in FOLLOWERS])
 
 
 def measure(root: Path) -> dict[str, float]:
     """An idle run in this process."""
-    log = DecisionLog(LocalStorage(root))
+    log = DecisionLog(LocalSlots(root))
     started = time.perf_counter()
     log.check_format(writing=False)
     log.read_state()
     read = time.perf_counter()
     engine(log).follow()
     followed = time.perf_counter()
-    clean(log, work_id="clean", build="bench", now_ms=0, age_ms=1)
+    clean(log, LocalStaging(log.storage.root), work_id="clean", build="bench", now_ms=0, age_ms=1)
     cleaned = time.perf_counter()
     load_status(log, None)
     asked = time.perf_counter()

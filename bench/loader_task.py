@@ -168,7 +168,7 @@ def load(log: list[tuple[int, bytes]], messages: int, load_schema: str, codec: s
             topics={"page-views": TopicPlan("page-views", load_schema, {1: V1})},
             settings=TaskSettings(
                 bootstrap_servers="memory:1",
-                staging_dir=folder,
+                staging=folder,
                 partition_by="hour",
                 kafka_column="position",
                 codec=codec,

@@ -17,13 +17,14 @@ from headrace.loader.check.findings import with_findings
 from headrace.loader.check.offer import propose
 from headrace.loader.check.settle import settle
 from headrace.loader.decide.cleaning import clean, published_works
-from headrace.loader.decide.decision_log import DecisionLog, Offered, staging_path
+from headrace.loader.decide.decision_log import DecisionLog, Offered
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.plan.discover import Cluster, discover
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_for_people
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.read.units import read_units
 from headrace.loader.report import RunReport, imbalance, merged_problems, with_followed, with_offer
+from headrace.loader.storage.protocols import Staging
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Ports:
     cluster: Cluster
     schemas: WriterSchemas
     log: DecisionLog
+    staging: Staging
     engine: FollowerEngine
     run_units: Callable[[Sequence[WorkUnit]], Sequence[UnitResult]]
     tables_are_open: Callable[[], bool]
@@ -69,14 +71,13 @@ def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
     state = ports.log.read_state()
     discovery = discover(ports.cluster, settings.topics_include, settings.topics_exclude)
     work_id = ports.new_work_id()
-    staging = str(ports.log.storage.path(staging_path(work_id)))
     return make_plan(
         state,
         discovery,
         ports.schemas,
         work_id=work_id,
         settings=settings.plan,
-        task_settings=dataclasses.replace(settings.task, staging_dir=staging),
+        task_settings=dataclasses.replace(settings.task, staging=ports.staging.location(work_id)),
     )
 
 
@@ -108,6 +109,7 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
     logger.info("phase_started phase=clean")
     clean(
         ports.log,
+        ports.staging,
         work_id=ports.new_work_id(),
         build=settings.plan.build,
         now_ms=ports.now_ms(),
@@ -118,22 +120,21 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
 
 def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunReport) -> RunReport:
     """Reads, checks and decides what the plan says."""
-    ports.log.storage.replace(f"{staging_path(plan.work_id)}/plan.json", plan_for_people(plan))
+    ports.staging.note(plan.work_id, "plan.json", plan_for_people(plan))
     logger.info("phase_started phase=read work_id=%s tasks=%d", plan.work_id, len(plan.units))
     reading = read_units(plan.units, ports.run_units, ports.schemas)
     logger.info("phase_started phase=check work_id=%s", plan.work_id)
     changes = changes_of(plan, ports.cluster)
     planned = {topic: work.ranges for topic, work in plan.works.items()}
     settled = settle(planned, reading.units, reading.results, changes.moved)
-    settled = drop_doubtful(plan, settled, changes, ports.log.storage, settings.quarantine_share_max)
+    settled = drop_doubtful(plan, settled, changes, ports.staging, settings.quarantine_share_max)
     settled = with_findings(settled, settings.quarantine_share_max)
-    offer = propose(
-        plan, settled, reading.registered_ids, published_works(ports.log), ports.now_ms(), settings.plan.build
-    )
+    published = published_works(ports.log, ports.staging)
+    offer = propose(plan, settled, reading.registered_ids, published, ports.now_ms(), settings.plan.build)
     logger.info("phase_started phase=decide work_id=%s topics=%d", plan.work_id, len(offer.topics))
     offered = ports.log.offer(offer) if offer.topics else None
     if offered is None:
-        ports.log.storage.remove_tree(staging_path(plan.work_id))  # no offer will ever name what is in it
+        ports.staging.drop(plan.work_id)  # no offer will ever name what is in it
     _log_offered(plan.work_id, offered)
     report = dataclasses.replace(
         report,

@@ -19,7 +19,6 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from headrace.avro_schema import AvroSchemaError
 from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
@@ -32,6 +31,8 @@ from headrace.loader.project.messages import Enough, RangeMessages, StopBeforeUn
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.read.range_reader import Tally, read_range
+from headrace.loader.storage.local.sink import LocalSink
+from headrace.loader.storage.protocols import BlockSink
 from headrace.loader.work_unit import (
     FileKind,
     OffsetRange,
@@ -66,9 +67,9 @@ def run_work_unit(unit: WorkUnit) -> UnitResult:
 
     if unit.build and unit.build != build:
         return result(nothing("not read"), error=f"task {unit.task} runs {build}, and the driver {unit.build}")
-    staging = f"{unit.settings.staging_dir} on {socket.gethostname()}"
+    staging = f"{unit.settings.staging} on {socket.gethostname()}"
     try:
-        task = _Task(unit, Path(unit.settings.staging_dir))
+        task = _Task(unit)
     except ValueError as error:
         reason = f"task {unit.task} cannot start with {unit.settings.bootstrap_servers}: {error}"
         return result(nothing(reason), error=reason)
@@ -93,17 +94,17 @@ def _nothing(offsets: OffsetRange, error: str) -> RangeResult:
 class _Task:
     """What the ranges of one unit share: the connections, the projections of each topic, the files."""
 
-    def __init__(self, unit: WorkUnit, staging_dir: Path) -> None:
+    def __init__(self, unit: WorkUnit) -> None:
         self._unit = unit
         self._settings = unit.settings
-        self._staging_dir = staging_dir
         self._sync = secrets.token_bytes(SYNC_BYTES)
         self._formats: dict[tuple[FileKind, str], ContainerFormat] = {}
         self._projections: dict[str, TopicProjection] = {}
         self._windows: dict[str, set[int]] = {}
         self._bucket_of = Buckets(self._settings.partition_by)
         self._cluster = KafkaCluster(self._settings.bootstrap_servers, self._settings.fetch_timeout_ms / 1000)
-        self._files = self._new_files()
+        self._sink = LocalSink(unit.settings.staging, unit.task)
+        self._files = self._new_files(self._sink)
         self._finished: list[StagedFile] = []
 
     def finish(self) -> tuple[StagedFile, ...]:
@@ -118,10 +119,9 @@ class _Task:
         self._cluster.close()
         self._files.abandon()
 
-    def _new_files(self) -> TaskFiles:
+    def _new_files(self, sink: BlockSink) -> TaskFiles:
         return TaskFiles(
-            self._staging_dir,
-            self._unit.task,
+            sink,
             self._format,
             {"headrace.work_id": self._unit.work_id, "headrace.task": str(self._unit.task)},
             block_bytes=self._settings.block_bytes,
@@ -145,7 +145,7 @@ class _Task:
             topic_partition.partition,
             self._format,
             block_bytes=self._settings.block_bytes,
-            spill_dir=self._staging_dir,
+            scratch=self._sink.scratch,
         )
         tally = Tally(offsets.start)
         suffix = compile_suffix(self._settings.kafka_column, topic_partition.partition)
@@ -172,7 +172,7 @@ class _Task:
         if not offsets.follows_another:
             rows.finish_into(self._files)
             return
-        own = self._new_files()
+        own = self._new_files(LocalSink(self._settings.staging, self._unit.task))
         try:
             rows.finish_into(own)
             self._finished += own.finish()

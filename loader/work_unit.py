@@ -61,7 +61,7 @@ class TaskSettings:
     """The part of the settings that tasks need. Sizes are in bytes."""
 
     bootstrap_servers: str
-    staging_dir: str  # local path of staging/<work id>; tasks write below it under names of their own
+    staging: str  # where the work's files go, as `Staging.location` says it; tasks write below it under own names
     partition_by: str  # hour | day
     kafka_column: str  # none | position | full
     codec: str  # null | deflate | snappy

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from headrace.audit.row import AuditRow
@@ -22,12 +23,10 @@ from headrace.hive_ddl.table import local_location
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.build import current_build
 from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.follow.audit import AuditFollower
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.follow.files import FilesFollower
 from headrace.loader.follow.group_offsets import GroupOffsetsFollower
-from headrace.loader.follow.layout import LOG_FOLDER
 from headrace.loader.follow.partitions import PartitionsFollower
 from headrace.loader.follow.schema import SchemaFollower, TableSettings
 from headrace.loader.load_schema import load_schema_with_kafka
@@ -35,6 +34,8 @@ from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
 from headrace.loader.run import Ports, RunSettings
+from headrace.loader.storage.local import LOG_FOLDER, local_storage
+from headrace.loader.storage.protocols import Storage
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
 from headrace.pipeline.java import ensure_java
 from headrace.registry.client.of_settings import registry_client
@@ -151,7 +152,16 @@ class Load:
 
 def decision_log(settings: Settings) -> DecisionLog:
     """The log of the warehouse, not opened."""
-    return DecisionLog(LocalStorage(warehouse_dir(settings) / LOG_FOLDER))
+    return DecisionLog(warehouse_storage(settings).slots)
+
+
+def warehouse_storage(settings: Settings) -> Storage:
+    return local_storage(warehouse_dir(settings))
+
+
+def lease_path(settings: Settings) -> Path:
+    """A lock file on this machine; beside the log, since that is what the load works on."""
+    return warehouse_dir(settings) / LOG_FOLDER / "lease.json"
 
 
 def kafka_cluster(settings: Settings) -> KafkaCluster:
@@ -170,9 +180,9 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
         stack.callback(spark.close)
         cluster = stack.enter_context(kafka_cluster(settings))
         registry = stack.enter_context(registry_client(settings))
-        warehouse = warehouse_dir(settings)
+        storage = warehouse_storage(settings)
         tables = TableSettings(
-            warehouse=warehouse,
+            files=storage.files,
             database=settings.hive.database,
             literal_chars_max=settings.hive.literal_chars_max,
             file_schema=lambda text: load_schema_with_kafka(text, settings.loader.kafka_column),
@@ -185,9 +195,10 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
 
         engine = FollowerEngine(
             log,
+            storage.staging,
             (
                 SchemaFollower(spark.executor, tables, log.head),
-                FilesFollower(warehouse, log.storage),
+                FilesFollower(storage.files),
                 PartitionsFollower(spark.executor, tables),
                 AuditFollower(add_rows, frozenset({settings.audit.topic}), socket.gethostname()),
                 GroupOffsetsFollower(cluster),
@@ -198,6 +209,7 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
                 cluster=cluster,
                 schemas=WriterSchemas(registry, log.storage, keeps=not is_dry),
                 log=log,
+                staging=storage.staging,
                 engine=engine,
                 run_units=spark.run_units,
                 tables_are_open=lambda: spark.tables_are_open,
@@ -226,7 +238,7 @@ def run_settings(settings: Settings) -> RunSettings:
         ),
         task=TaskSettings(
             bootstrap_servers=resolve_bootstrap_servers(settings),
-            staging_dir="",
+            staging="",
             partition_by=loader.partition_by,
             kafka_column=loader.kafka_column,
             codec=loader.codec,

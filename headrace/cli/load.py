@@ -123,14 +123,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_once(args: argparse.Namespace, settings: Settings) -> int:
-    from headrace.loader.decide.lease import Lease
     from headrace.loader.run import run_load
-    from headrace.pipeline.load import decision_log, now_ms, open_load
+    from headrace.loader.storage.local.lease import Lease
+    from headrace.pipeline.load import decision_log, lease_path, now_ms, open_load
 
     gc.set_threshold(GC_THRESHOLD)
     log = decision_log(settings)
     log.open()
-    lease = Lease(log.storage.path("lease.json"))
+    lease = Lease(lease_path(settings))
     holder = None if args.no_lease else lease.acquire(now_ms())
     if holder is not None:
         line = holder.describe(now_ms(), settings.loader.interval.ms)

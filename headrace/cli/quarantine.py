@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.loader.inspect.quarantine import QuarantinedRow, QuarantineFile
+    from headrace.loader.storage.protocols import WarehouseFiles
 
 ROWS_SHOWN = 100  # by default: a screen or two; the count of all is always told
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from headrace.loader.errors import LoaderError
     from headrace.loader.inspect.quarantine import decided_files
-    from headrace.pipeline.load import decision_log
+    from headrace.pipeline.load import decision_log, warehouse_storage
 
     if args.limit < 0:
         raise CommandError(f"--limit: expected a number of messages, found {args.limit}")
@@ -63,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
     if args.topic is not None and args.topic not in state.topics:
         known = ", ".join(sorted(state.topics)) or "none yet"
         raise CommandError(f"nothing of topic {args.topic} has been loaded; loaded topics: {known}")
-    files = decided_files(log, log.storage.root.parent, args.topic)
+    files = decided_files(log, args.topic)
     total = sum(file.records for file in files)
-    rows = list(itertools.islice(_rows(files), args.limit))
+    rows = list(itertools.islice(_rows(files, warehouse_storage(settings).files), args.limit))
     if args.format == "json":
         print_json({"total": total, "messages": [_json(topic, row) for topic, row in rows]})
     else:
@@ -73,17 +74,18 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _rows(files: Sequence[QuarantineFile]) -> Iterator[tuple[str, QuarantinedRow]]:
+def _rows(files: Sequence[QuarantineFile], warehouse: WarehouseFiles) -> Iterator[tuple[str, QuarantinedRow]]:
     from headrace.loader.inspect.quarantine import read_rows
 
     for file in files:
         try:
-            rows = list(read_rows(file.path))
+            with warehouse.open(file.name) as opened:
+                rows = list(read_rows(opened))
         except FileNotFoundError:
             # Decided, and its follower has not brought it there yet; the next load does.
             continue
         except (OSError, ValueError) as error:
-            raise CommandError(f"cannot read the quarantine file {file.path}: {error}") from error
+            raise CommandError(f"cannot read the quarantine file {warehouse.describe(file.name)}: {error}") from error
         for row in sorted(rows, key=lambda row: (row.partition, row.offset)):
             yield file.topic, row
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.loader.check.settle import SettledTopic
-from headrace.loader.decide.decision_log import staging_path
-from headrace.loader.decide.storage import LocalStorage, force_to_disk
 from headrace.loader.errors import StorageError
 from headrace.loader.plan.discover import Cluster
 from headrace.loader.plan.load_plan import LoadPlan
 from headrace.loader.plan.ranges import TopicRanges
+from headrace.loader.storage.protocols import Staged, Staging
 
 if TYPE_CHECKING:
     from headrace.kafka_wire.cluster import TopicMetadata
@@ -60,13 +59,13 @@ def drop_doubtful(
     plan: LoadPlan,
     settled: Mapping[str, SettledTopic],
     changes: Changes,
-    storage: LocalStorage,
+    staging: Staging,
     quarantine_share_max: float,
 ) -> dict[str, SettledTopic]:
     """Drops the topics whose work must not be decided, and says why.
 
     Args:
-        storage: holds the staged files, which are forced to disk.
+        staging: holds the files, which are checked and kept there.
         quarantine_share_max: of a topic's messages, the most that may be quarantined.
     """
     checked = {}
@@ -75,7 +74,7 @@ def drop_doubtful(
         if topic in changes.recreated:
             reason = "the topic was re-created while it was read; the next load looks again"
         elif one.ranges or one.files:
-            reason = _over_quarantine(one, quarantine_share_max) or _not_staged(storage, plan.work_id, one)
+            reason = _over_quarantine(one, quarantine_share_max) or _not_staged(staging, plan.work_id, one)
         if reason:
             one = SettledTopic(problems=(*one.problems, reason))
         checked[topic] = one
@@ -93,10 +92,9 @@ def _over_quarantine(one: SettledTopic, share_max: float) -> str:
     )
 
 
-def _not_staged(storage: LocalStorage, work_id: str, one: SettledTopic) -> str:
+def _not_staged(staging: Staging, work_id: str, one: SettledTopic) -> str:
     try:
-        for file in one.files:
-            force_to_disk(storage.path(staging_path(work_id)) / file.staged, file.length)
+        staging.keep(work_id, [Staged(file.staged, file.length) for file in one.files])
     except StorageError as error:
         return f"{error}; nothing of this topic was loaded, and the next load reads it again"
     return ""

@@ -12,8 +12,8 @@ import logging
 from dataclasses import dataclass
 
 from headrace.loader.decide.decision import Decision, DecisionKind
-from headrace.loader.decide.decision_log import STAGING_FOLDER, DecisionLog, staging_path
-from headrace.loader.decide.storage import TEMPORARY_FOLDER, LocalStorage
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.storage.protocols import Staging
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Cleaned:
     works: tuple[str, ...]
 
 
-def clean(log: DecisionLog, *, work_id: str, build: str, now_ms: int, age_ms: int) -> Cleaned:
+def clean(log: DecisionLog, staging: Staging, *, work_id: str, build: str, now_ms: int, age_ms: int) -> Cleaned:
     """Voids undecided work that nothing has touched for `age_ms`, and deletes all voided staging.
 
     Args:
@@ -34,13 +34,11 @@ def clean(log: DecisionLog, *, work_id: str, build: str, now_ms: int, age_ms: in
     Raises:
         BadDecision, StorageError, OSError: see `DecisionLog.offer`.
     """
-    storage = log.storage
-    staged = frozenset(storage.children(STAGING_FOLDER))
+    staged = staging.works()
     state = log.read_state()
     # Asked before the offer: what is decided in between makes the offer a conflict.
-    old = frozenset(
-        work for work in staged - state.works - state.voided if _is_older(storage, staging_path(work), now_ms, age_ms)
-    )
+    undecided = staged - state.works - state.voided
+    old = frozenset(work for work in undecided if staging.is_older(work, now_ms, age_ms))
     if old:
         offered = log.offer(Decision(0, DecisionKind.CLEAN, work_id, now_ms, build, {}, old))
         state = offered.state
@@ -48,25 +46,17 @@ def clean(log: DecisionLog, *, work_id: str, build: str, now_ms: int, age_ms: in
             logger.info("cleaning_refused reason=%s", offered.conflict)
     removable = tuple(sorted(staged & state.voided))
     for work in removable:
-        storage.remove_tree(staging_path(work))
+        staging.drop(work)
         logger.info("staging_removed work_id=%s", work)
-    for name in storage.children(TEMPORARY_FOLDER):
-        # Whoever still wants such a file finds it gone, and its put fails without having made anything.
-        if _is_older(storage, f"{TEMPORARY_FOLDER}/{name}", now_ms, age_ms):
-            storage.remove(f"{TEMPORARY_FOLDER}/{name}")
+    log.storage.sweep(now_ms, age_ms)
     log.slots.pack(state.slot)
     return Cleaned(removable)
 
 
-def published_works(log: DecisionLog) -> frozenset[str]:
+def published_works(log: DecisionLog, staging: Staging) -> frozenset[str]:
     """Decided work that has nothing left in staging, for the next decision to say so.
 
     Staging is looked at after the state was read: what is decided has been staged before.
     """
     works = log.read_state().works
-    return works - frozenset(log.storage.children(STAGING_FOLDER))
-
-
-def _is_older(storage: LocalStorage, path: str, now_ms: int, age_ms: int) -> bool:
-    modified = storage.modified_at_ms(path)
-    return modified is not None and now_ms - modified > age_ms
+    return works - staging.works()

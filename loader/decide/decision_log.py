@@ -33,8 +33,8 @@ from headrace.loader.decide.document import FORMAT, Document, FieldNotKnown, rea
 from headrace.loader.decide.json_values import canonical, from_json, to_json
 from headrace.loader.decide.slots import Slots
 from headrace.loader.decide.state import EMPTY, LoaderState, fold, has_quarantine, place
-from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.errors import BadDecision, LogReplaced, StorageError, UnsupportedFormat
+from headrace.loader.storage.protocols import SlotStorage
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,6 @@ CHECKPOINTS_KEPT = 2  # the newest may be damaged; older ones can be made again
 
 FORMAT_PATH = "format.json"
 HEAD_PATH = "head.json"
-STAGING_FOLDER = "staging"
 CHECKPOINT_FOLDER = "checkpoint"
 
 
@@ -73,14 +72,10 @@ def checkpoint_path(slot: int) -> str:
     return f"{CHECKPOINT_FOLDER}/{slot:09d}.json"
 
 
-def staging_path(work_id: str) -> str:
-    return f"{STAGING_FOLDER}/{work_id}"
-
-
 class DecisionLog:
     """Reads and extends the log. Holds the newest state it has read, so that reading on is cheap."""
 
-    def __init__(self, storage: LocalStorage) -> None:
+    def __init__(self, storage: SlotStorage) -> None:
         self.storage = storage
         self.slots = Slots(storage)
         self._state = EMPTY
@@ -107,7 +102,7 @@ class DecisionLog:
         content = self.storage.read(FORMAT_PATH)
         if content is None:
             return LogFormat()
-        path = str(self.storage.path(FORMAT_PATH))
+        path = self.storage.describe(FORMAT_PATH)
         try:
             found = from_json(json.loads(content), LogFormat)
         except ValueError as error:

@@ -15,8 +15,8 @@ import logging
 
 from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.document import read_document
-from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.errors import BadDecision, StorageError
+from headrace.loader.storage.protocols import SlotStorage
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +41,14 @@ def _pack_end(slot: int) -> int:
 
 
 class Slots:
-    def __init__(self, storage: LocalStorage) -> None:
+    def __init__(self, storage: SlotStorage) -> None:
         self._storage = storage
         self._newest_archive: tuple[int, list[bytes]] = (0, [])
 
     def path(self, slot: int) -> str:
         """Where a slot is, for messages."""
         archived = not self._storage.exists(slot_path(slot)) and self._storage.exists(archive_path(slot))
-        return str(self._storage.path(archive_path(slot) if archived else slot_path(slot)))
+        return self._storage.describe(archive_path(slot) if archived else slot_path(slot))
 
     def exists(self, slot: int) -> bool:
         return self._storage.exists(slot_path(slot)) or self._storage.exists(archive_path(slot))
@@ -96,7 +96,7 @@ class Slots:
                 return found
         if failure is not None:
             raise failure
-        raise StorageError(f"{self._storage.path(path)} is refused as taken but cannot be found")
+        raise StorageError(f"{self._storage.describe(path)} is refused as taken but cannot be found")
 
     def pack(self, head: int) -> int:
         """Makes archives of the packs that are wholly older than the newest slots, and removes their slots' files.
@@ -138,7 +138,7 @@ class Slots:
             lines = content.splitlines(keepends=True)
             if len(lines) != PACK_SLOTS:
                 reason = f"it has {len(lines)} decisions instead of {PACK_SLOTS}"
-                raise BadDecision(str(self._storage.path(archive_path(slot))), reason)
+                raise BadDecision(self._storage.describe(archive_path(slot)), reason)
             self._newest_archive = (end, lines)
         return self._newest_archive[1][slot - end - 1]
 

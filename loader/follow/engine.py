@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.loader.decide.decision import Decision
-from headrace.loader.decide.decision_log import DecisionLog, staging_path
+from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.document import read_document, write_document
 from headrace.loader.decide.json_values import from_json
 from headrace.loader.decide.state import LoaderState
-from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.follow.base import Follower, Step
+from headrace.loader.storage.protocols import SlotStorage, Staging
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def cursor_path(follower: str) -> str:
     return f"cursor/{follower}.json"
 
 
-def read_cursor(storage: LocalStorage, follower: str) -> Cursor:
+def read_cursor(storage: SlotStorage, follower: str) -> Cursor:
     """The cursor, or the very beginning where it is lost or damaged."""
     content = storage.read(cursor_path(follower))
     if content is None:
@@ -86,8 +86,9 @@ def read_cursor(storage: LocalStorage, follower: str) -> Cursor:
 
 
 class FollowerEngine:
-    def __init__(self, log: DecisionLog, followers: Sequence[Follower]) -> None:
+    def __init__(self, log: DecisionLog, staging: Staging, followers: Sequence[Follower]) -> None:
         self._log = log
+        self._staging = staging
         self._followers = followers
 
     def follow(self, *, also: Sequence[str] = ()) -> Followed:
@@ -131,7 +132,7 @@ class FollowerEngine:
             return
         for decision in {decision.slot: decision for rows in run.by_topic.values() for decision in rows}.values():
             if all(run.passed(FILES, topic) for topic in decision.topics):
-                self._log.storage.remove_tree(staging_path(decision.work_id))
+                self._staging.drop(decision.work_id)
 
 
 def _said(error: Exception) -> str:

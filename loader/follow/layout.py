@@ -9,11 +9,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from headrace.loader.work_unit import FileKind
 
-LOG_FOLDER = "_headrace"
 QUARANTINE_FOLDER = "_quarantine"
 QUARANTINE_DATABASE_SUFFIX = "_quarantine"
 
@@ -21,8 +19,9 @@ PARTITION_COLUMNS: Mapping[str, tuple[str, ...]] = {"hour": ("dt", "hr"), "day":
 """By the setting `loader.partition_by`."""
 
 
-def topic_dir(warehouse: Path, folder: str, kind: FileKind) -> Path:
-    return warehouse / QUARANTINE_FOLDER / folder if kind is FileKind.QUARANTINE else warehouse / folder
+def topic_folder(folder: str, kind: FileKind) -> str:
+    """Below the warehouse."""
+    return f"{QUARANTINE_FOLDER}/{folder}" if kind is FileKind.QUARANTINE else folder
 
 
 def partition_values(bucket: str) -> tuple[str, ...]:

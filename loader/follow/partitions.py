@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.plan import plan_partitions
-from headrace.hive_ddl.table import TableState, local_location
+from headrace.hive_ddl.table import TableState
 from headrace.loader.decide.state import TopicState
 from headrace.loader.follow.base import Step
-from headrace.loader.follow.layout import partition_values, topic_dir
+from headrace.loader.follow.layout import partition_values, topic_folder
 from headrace.loader.follow.schema import TableSettings, data_table, quarantine_table
 from headrace.loader.work_unit import FileKind
 
@@ -37,8 +37,10 @@ class PartitionsFollower:
         return {file.bucket for file in files if file.kind is kind}
 
     def _add(self, table: TableState, kind: FileKind, state: TopicState, buckets: set[str]) -> None:
-        folder = topic_dir(self.settings.warehouse, state.folder, kind)
-        wanted = {partition_values(bucket): local_location(folder / bucket) for bucket in sorted(buckets)}
+        folder = topic_folder(state.folder, kind)
+        wanted = {
+            partition_values(bucket): self.settings.files.location(f"{folder}/{bucket}") for bucket in sorted(buckets)
+        }
         executor = self.executor()
         existing = executor.partitions(table.database, table.name, wanted)
         for operation in plan_partitions(table, existing, wanted):

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from headrace.hive_ddl.errors import StaleRevision
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.plan import plan_table
-from headrace.hive_ddl.table import SCHEMA_FOLDER, TableState, desired_table, local_location, schema_file_name
+from headrace.hive_ddl.table import SCHEMA_FOLDER, TableState, desired_table, schema_file_name
 from headrace.loader.decide.state import TopicState
-from headrace.loader.decide.storage import write_whole
 from headrace.loader.follow.base import Step
-from headrace.loader.follow.layout import PARTITION_COLUMNS, QUARANTINE_DATABASE_SUFFIX, topic_dir
+from headrace.loader.follow.layout import PARTITION_COLUMNS, QUARANTINE_DATABASE_SUFFIX, topic_folder
+from headrace.loader.storage.protocols import WarehouseFiles
 from headrace.loader.work_unit import FileKind
 
 logger = logging.getLogger(__name__)
@@ -27,7 +26,7 @@ CURRENT_SCHEMA = "current.avsc"
 class TableSettings:
     """`file_schema` gives the schema of the files for a load schema; `quarantine_schema` is one for all topics."""
 
-    warehouse: Path
+    files: WarehouseFiles
     database: str
     literal_chars_max: int
     file_schema: Callable[[str], str]
@@ -88,18 +87,16 @@ class SchemaFollower:
     def _publish_schema(self, state: TopicState) -> None:
         """Beside the data, for Pig and for people."""
         text = self._settings.file_schema(state.load_schema.text)
-        folder = topic_dir(self._settings.warehouse, state.folder, FileKind.DATA) / SCHEMA_FOLDER
+        folder = f"{topic_folder(state.folder, FileKind.DATA)}/{SCHEMA_FOLDER}"
         for name in (schema_file_name(text), CURRENT_SCHEMA):
-            path = folder / name
-            if not path.exists() or path.read_bytes() != text.encode():
-                write_whole(path, text.encode())
+            self._settings.files.put(f"{folder}/{name}", text.encode())
 
 
 def data_table(topic: str, state: TopicState, settings: TableSettings, revision: str) -> TableState:
     return desired_table(
         database=settings.database,
         name=state.table,
-        location=local_location(topic_dir(settings.warehouse, state.folder, FileKind.DATA)),
+        location=settings.files.location(topic_folder(state.folder, FileKind.DATA)),
         topic=topic,
         subject=state.load_schema.subject,
         version=state.load_schema.version,
@@ -114,7 +111,7 @@ def quarantine_table(topic: str, state: TopicState, settings: TableSettings, rev
     return desired_table(
         database=settings.database + QUARANTINE_DATABASE_SUFFIX,
         name=state.table,
-        location=local_location(topic_dir(settings.warehouse, state.folder, FileKind.QUARANTINE)),
+        location=settings.files.location(topic_folder(state.folder, FileKind.QUARANTINE)),
         topic=topic,
         subject=state.load_schema.subject,
         version=state.load_schema.version,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import fastavro
 
 from headrace.loader.decide.decision import DecidedFile, Decision
 from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.follow.layout import topic_dir
+from headrace.loader.follow.layout import topic_folder
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.work_unit import FileKind
 
@@ -32,29 +31,28 @@ class QuarantinedRow:
     headers: tuple[tuple[str, bytes | None], ...]
 
 
-def read_rows(path: Path) -> Iterator[QuarantinedRow]:
+def read_rows(file: IO[bytes]) -> Iterator[QuarantinedRow]:
     """The rows of one quarantine file, in the order of the file.
 
     Raises:
         OSError: it cannot be read.
         ValueError: it is not an Avro file of quarantined messages.
     """
-    with path.open("rb") as file:
-        for record in fastavro.reader(file, reader_schema=json.loads(SCHEMA)):
-            yield _row(record)
+    for record in fastavro.reader(file, reader_schema=json.loads(SCHEMA)):
+        yield _row(record)
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineFile:
-    """A decided file of quarantined messages; `path` is where it is published."""
+    """A decided file of quarantined messages; `name` is where in the warehouse it is published."""
 
     topic: str
     bucket: str
-    path: Path
+    name: str
     records: int
 
 
-def decided_files(log: DecisionLog, warehouse: Path, topic: str | None = None) -> list[QuarantineFile]:
+def decided_files(log: DecisionLog, topic: str | None = None) -> list[QuarantineFile]:
     """The quarantine files of all topics or of one, by topic and bucket. A file whose follower is behind may not be
     at its path yet.
 
@@ -68,7 +66,7 @@ def decided_files(log: DecisionLog, warehouse: Path, topic: str | None = None) -
         QuarantineFile(
             name,
             file.bucket,
-            topic_dir(warehouse, state.topics[name].folder, file.kind) / file.bucket / file.name,
+            f"{topic_folder(state.topics[name].folder, file.kind)}/{file.bucket}/{file.name}",
             file.records,
         )
         for name in wanted

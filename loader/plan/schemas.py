@@ -18,8 +18,8 @@ from headrace.avro_schema import AvroSchemaError, Schema, self_contained_text
 from headrace.loader.decide.decision import LoadSchema
 from headrace.loader.decide.json_values import canonical
 from headrace.loader.decide.state import TopicState
-from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.load_schema import EMPTY, KeptRoute, LoadState, fold
+from headrace.loader.storage.protocols import SlotStorage
 from headrace.registry.errors import (
     UNANSWERED,
     AccessRefused,
@@ -98,7 +98,7 @@ class WriterSchemas:
         keeps: whether new schemas are kept; a dry run leaves no trace.
     """
 
-    def __init__(self, registry: Registry, storage: LocalStorage, *, keeps: bool = True) -> None:
+    def __init__(self, registry: Registry, storage: SlotStorage, *, keeps: bool = True) -> None:
         self._registry = registry
         self._storage = storage
         self._keeps = keeps

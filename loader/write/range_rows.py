@@ -7,10 +7,8 @@ become blocks in one spill file, the fullest buckets first. Blocks are moved fro
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO
 
 from headrace.loader.work_unit import FileKind, FileRange
@@ -47,6 +45,7 @@ class RangeRows:
 
     Args:
         formats: gives the container format of (kind, topic).
+        scratch: opens a file without a name, for what does not fit into memory.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class RangeRows:
         formats: Callable[[FileKind, str], ContainerFormat],
         *,
         block_bytes: int,
-        spill_dir: Path,
+        scratch: Callable[[], IO[bytes]],
         bytes_max: int = RANGE_BYTES_MAX,
     ) -> None:
         self.topic = topic
@@ -64,7 +63,7 @@ class RangeRows:
         self._formats = formats
         self._block_bytes = block_bytes
         self._bytes_max = bytes_max
-        self._spill_dir = spill_dir
+        self._scratch = scratch
         self._spill: IO[bytes] | None = None
         self._buckets: dict[tuple[FileKind, str], _OpenRows] = {}
         self._bytes = 0
@@ -128,8 +127,7 @@ class RangeRows:
 
     def _spill_blocks(self, rows: _OpenRows) -> None:
         if self._spill is None:
-            # No name in any folder: whatever becomes of the process, nothing is left to clean.
-            self._spill = tempfile.TemporaryFile(dir=self._spill_dir)  # noqa: SIM115 - closed by drop
+            self._spill = self._scratch()
         for index, block in enumerate(rows.blocks):
             if block.spilled_at < 0:
                 at = self._spill.seek(0, os.SEEK_END)

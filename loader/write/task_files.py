@@ -1,30 +1,21 @@
 """Rows to container files: one file per (kind, topic, bucket) and task, more when it would grow too large.
 
 They are given rows and blocks of ranges that are whole (`range_rows`). What waits for a full block, over all files, is
-written out beyond `TASK_BYTES_MAX`, the fullest files first. At most `OPEN_FILES_MAX` files are open at once.
-
-Files carry a random token of this attempt in their path, so that attempts of one task never share one; they are
-forced to disk before they are named to anybody.
+written out beyond `TASK_BYTES_MAX`, the fullest files first. Which file a row goes to is chosen here, and a sink
+takes the finished blocks; the files survive a loss of power before they are named to anybody.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO
 
+from headrace.loader.storage.protocols import BlockSink
 from headrace.loader.work_unit import FileKind, FileRange, StagedFile
 from headrace.loader.write.container import ContainerFormat
 
 TASK_BYTES_MAX = 64 * 1024 * 1024  # rows that wait for a full block, over all files of a task
-OPEN_FILES_MAX = 64  # well below the usual limit of 1,024 descriptors, which other threads of the worker share
-SYNC_THREADS = 16  # files forced to disk at once: a journal commits them together
 
 BucketKey = tuple[FileKind, str, str]
 """(kind, topic, bucket)"""
@@ -35,7 +26,7 @@ class _OpenFile:
     """A file of the task and the rows that wait for its next block."""
 
     key: BucketKey
-    path: Path
+    name: str  # below the folder of the attempt
     length: int = 0
     records: int = 0
     ranges: dict[int, FileRange] = field(default_factory=dict)
@@ -64,15 +55,14 @@ class TaskFiles:
     """The container files of one attempt of one task.
 
     Args:
-        staging_dir: `staging/<work id>`; the files lie in a folder of this attempt below it.
+        sink: takes the blocks, in a folder of this attempt.
         formats: gives the container format of (kind, topic); all of one attempt.
         metadata: of every file's header.
     """
 
     def __init__(
         self,
-        staging_dir: Path,
-        task: int,
+        sink: BlockSink,
         formats: Callable[[FileKind, str], ContainerFormat],
         metadata: dict[str, str],
         *,
@@ -80,8 +70,7 @@ class TaskFiles:
         file_bytes_target: int,
         waiting_bytes_max: int = TASK_BYTES_MAX,
     ) -> None:
-        self._staging_dir = staging_dir
-        self.folder = staging_dir / f"task-{task:05d}-{secrets.token_hex(8)}"
+        self._sink = sink
         self._formats = formats
         self._metadata = metadata
         self._block_bytes = block_bytes
@@ -89,10 +78,8 @@ class TaskFiles:
         self._waiting_bytes_max = waiting_bytes_max
         self._open: dict[BucketKey, _OpenFile] = {}
         self._full: list[_OpenFile] = []
-        self._handles: OrderedDict[Path, IO[bytes]] = OrderedDict()
         self._waiting_bytes = 0
         self._named = 0
-        self.folder.mkdir(parents=True)
 
     def add_rows(self, key: BucketKey, rows: list[bytes], size: int, piece: FileRange) -> None:
         """Takes rows of one partition that wait for a full block; `size` is what they count for in memory."""
@@ -119,22 +106,18 @@ class TaskFiles:
         for file in list(self._open.values()):
             self._flush(file)
         files = [*self._full, *self._open.values()]
-        self._close_handles()
-        with ThreadPoolExecutor(SYNC_THREADS) as pool:
-            list(pool.map(_sync, [file.path for file in files]))
-        for folder in (self.folder, self._staging_dir):
-            _sync(folder)
-        return tuple(self._staged(file) for file in sorted(files, key=lambda file: file.path))
+        self._sink.finish([file.name for file in files])
+        return tuple(self._staged(file) for file in sorted(files, key=lambda file: file.name))
 
     def abandon(self) -> None:
         """Closes what is open; the folder is nobody's and goes with the staging of its work."""
-        self._close_handles()
+        self._sink.abandon()
 
     def _file(self, key: BucketKey) -> _OpenFile:
         file = self._open.get(key)
         if file is None:
             self._named += 1
-            file = self._open[key] = _OpenFile(key, self.folder / f"{self._named:06d}.avro")
+            file = self._open[key] = _OpenFile(key, f"{self._named:06d}.avro")
         return file
 
     def _flush(self, file: _OpenFile) -> None:
@@ -160,22 +143,9 @@ class TaskFiles:
             self._full.append(self._open.pop(file.key))
 
     def _write(self, file: _OpenFile, data: bytes) -> None:
-        self._handle(file.path).write(data)
+        self._sink.append(file.name, data)
         file.digest.update(data)
         file.length += len(data)
-
-    def _handle(self, path: Path) -> IO[bytes]:
-        handle = self._handles.pop(path, None)
-        if handle is None:
-            if len(self._handles) >= OPEN_FILES_MAX:
-                self._handles.popitem(last=False)[1].close()
-            handle = path.open("ab")
-        self._handles[path] = handle
-        return handle
-
-    def _close_handles(self) -> None:
-        while self._handles:
-            self._handles.popitem()[1].close()
 
     def _staged(self, file: _OpenFile) -> StagedFile:
         kind, topic, bucket = file.key
@@ -183,17 +153,9 @@ class TaskFiles:
             kind=kind,
             topic=topic,
             bucket=bucket,
-            path=file.path.relative_to(self._staging_dir).as_posix(),
+            path=f"{self._sink.folder}/{file.name}",
             length=file.length,
             checksum=file.digest.hexdigest(),
             records=file.records,
             ranges=tuple(file.ranges[partition] for partition in sorted(file.ranges)),
         )
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

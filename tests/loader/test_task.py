@@ -25,6 +25,7 @@ from headrace.loader.inspect.quarantine import read_rows
 from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.plan.packing import split
 from headrace.loader.plan.ranges import PlannedRange, TopicRanges
+from headrace.loader.storage.local import sink
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import (
     FileKind,
@@ -37,7 +38,6 @@ from headrace.loader.work_unit import (
     UnitResult,
     WorkUnit,
 )
-from headrace.loader.write import task_files as write
 from headrace.loader.write.buckets import Buckets
 from projection_oracle import encode
 from record_batches import make_batch
@@ -102,7 +102,7 @@ def unit(tmp_path: Path) -> Callable[..., WorkUnit]:
     ) -> WorkUnit:
         base = TaskSettings(
             bootstrap_servers="b:1",
-            staging_dir=str(tmp_path / "staging" / "w"),
+            staging=str(tmp_path / "staging" / "w"),
             partition_by="hour",
             kafka_column="position",
             codec="snappy",
@@ -159,7 +159,8 @@ def test_bad_messages_go_to_the_quarantine_by_record_time(run: Run, cluster: Clu
     result = run(offsets(0, 3))
     (file,) = result.files
     assert (file.kind, file.bucket, file.records) == (FileKind.QUARANTINE, "dt=1970-01-01/hr=00", 3)
-    found = list(read_rows(tmp_path / "staging" / "w" / file.path))
+    with (tmp_path / "staging" / "w" / file.path).open("rb") as opened:
+        found = list(read_rows(opened))
     assert [row.code for row in found] == ["framing", "absent_schema", "malformed"]
     assert [row.schema_id for row in found] == [None, 404, 1]
     assert (found[0].value, found[0].key, found[0].timestamp_ms) == (b"junk", b"k0", 1000)
@@ -216,7 +217,8 @@ def test_a_value_on_which_queries_fail_is_quarantined_and_audited_at_its_time(
     (found,) = result.ranges
     assert (found.counts.records, found.counts.quarantined) == (2, 1)
     bad = next(file for file in result.files if file.kind is FileKind.QUARANTINE)
-    (row,) = read_rows(tmp_path / "staging" / "w" / bad.path)
+    with (tmp_path / "staging" / "w" / bad.path).open("rb") as opened:
+        (row,) = read_rows(opened)
     assert (row.code, row.schema_id, row.offset) == ("unreadable", 1, 1)
     assert row.reason == "price: a decimal of no bytes, on which every query of the table would fail"
     counted = {(row.tier, row.outcome): (row.window_start_ms, row.count) for row in found.audit}
@@ -360,7 +362,7 @@ def test_a_foreign_build_reads_nothing(run: Run, cluster: Cluster) -> None:
 def test_staging_that_cannot_be_written_fails_the_unit(run: Run, cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     cluster.put(0, {0: message(0)})
-    result = run(offsets(0, 1), staging_dir=str(tmp_path / "file"))
+    result = run(offsets(0, 1), staging=str(tmp_path / "file"))
     assert f"cannot write to {tmp_path / 'file'} on " in result.disk_error and result.error == ""
     assert result.ranges[0].done.end == 0 and result.files == ()
 
@@ -403,7 +405,7 @@ def test_a_disk_that_fails_at_the_end_counts_nothing(
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(write, "_sync", fail)
+    monkeypatch.setattr(sink, "force", fail)
     cluster.put(0, {0: message(0)})
     result = run(offsets(0, 1))
     assert "No space left on device" in result.disk_error and result.error == "" and result.files == ()

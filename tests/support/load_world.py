@@ -21,7 +21,7 @@ from kafka import KafkaProducer
 
 from checkout import ROOT
 from headrace.avro_schema import frame
-from headrace.loader.inspect.quarantine import read_rows
+from headrace.loader.inspect.quarantine import QuarantinedRow, read_rows
 from headrace.registry.client import RegistryClient
 from processes import command_line, descendants
 from running_service import Service
@@ -164,9 +164,14 @@ class LoadWorld:
         quarantined = [
             (row.partition, row.offset)
             for path in sorted((self.warehouse / "_quarantine" / topic).glob("dt=*/hr=*/*.avro"))
-            for row in read_rows(path)
+            for row in rows_of(path)
         ]
         return rows, quarantined
+
+
+def rows_of(path: Path) -> list[QuarantinedRow]:
+    with path.open("rb") as file:
+        return list(read_rows(file))
 
 
 class StoppingLoad:

@@ -17,17 +17,16 @@ from headrace.hive_ddl.table import TableState
 from headrace.kafka_wire.cluster import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.follow.audit import AuditFollower
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.follow.files import FilesFollower
 from headrace.loader.follow.group_offsets import GroupOffsetsFollower
-from headrace.loader.follow.layout import LOG_FOLDER
 from headrace.loader.follow.partitions import PartitionsFollower
 from headrace.loader.follow.schema import SchemaFollower, TableSettings
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.run import Ports, RunSettings
+from headrace.loader.storage.local import local_storage
 from headrace.loader.work_unit import (
     AuditCount,
     FileKind,
@@ -189,7 +188,7 @@ class FakePool:
     def _write(self, unit: WorkUnit, tp: TopicPartition, kind: FileKind, offsets: list[int]) -> StagedFile:
         path = f"{unit.task}-{kind.value}-{tp.topic}-{tp.partition}-{offsets[0]}"
         content = "".join(json.dumps([tp.partition, offset]) + "\n" for offset in offsets).encode()
-        target = Path(unit.settings.staging_dir) / path
+        target = Path(unit.settings.staging) / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
         ranges = (FileRange(tp.partition, offsets[0], offsets[-1], len(offsets)),)
@@ -278,20 +277,22 @@ class World:
         return self.cluster.topics[name]
 
     def log(self) -> DecisionLog:
-        return DecisionLog(LocalStorage(self.warehouse / LOG_FOLDER))
+        return DecisionLog(local_storage(self.warehouse).slots)
 
     def tables(self) -> TableSettings:
-        return TableSettings(self.warehouse, "headrace", 30_000, lambda text: text, ORDER_V1)
+        return TableSettings(local_storage(self.warehouse).files, "headrace", 30_000, lambda text: text, ORDER_V1)
 
     def ports(self) -> Ports:
         log = self.log()
         log.open()
+        storage = local_storage(self.warehouse)
         tables = self.tables()
         engine = FollowerEngine(
             log,
+            storage.staging,
             (
                 SchemaFollower(lambda: self.hive, tables, log.head),
-                FilesFollower(self.warehouse, log.storage),
+                FilesFollower(storage.files),
                 PartitionsFollower(lambda: self.hive, tables),
                 AuditFollower(self._add_rows, frozenset({"headrace.audit"}), "host"),
                 GroupOffsetsFollower(self.cluster),
@@ -301,6 +302,7 @@ class World:
             self.cluster,
             WriterSchemas(self.registry, log.storage),
             log,
+            storage.staging,
             engine,
             self.pool,
             lambda: True,

@@ -47,7 +47,7 @@ def message(n: int) -> bytes:
 def load(address: str, staging: Path, *ranges: OffsetRange, **settings: Any) -> UnitResult:
     base = {
         "bootstrap_servers": address,
-        "staging_dir": str(staging),
+        "staging": str(staging),
         "partition_by": "hour",
         "kafka_column": "position",
         "codec": "snappy",

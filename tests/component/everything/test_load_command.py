@@ -15,8 +15,8 @@ import pytest
 from checkout import ROOT
 from headrace.loader.decide.decision import Decision, DecisionKind
 from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.lease import Lease
-from headrace.loader.decide.storage import LocalStorage
+from headrace.loader.storage.local.lease import Lease
+from headrace.loader.storage.local.slots import LocalSlots
 from load_world import LoadWorld
 
 NOBODY = "127.0.0.1:1"
@@ -46,7 +46,7 @@ def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def decide_nothing(warehouse: Path, slots: int) -> Path:
     """A log with some decisions in it; returns the file of the newest."""
-    log = DecisionLog(LocalStorage(warehouse / "_headrace"))
+    log = DecisionLog(LocalSlots(warehouse / "_headrace"))
     log.open()
     for number in range(slots):
         log.offer(Decision(0, DecisionKind.CLEAN, f"c{number}", 1, "test", {}, frozenset({f"w{number}"})))

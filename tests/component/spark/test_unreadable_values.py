@@ -185,7 +185,7 @@ def load(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: TopicPlan, sent: S
     monkeypatch.setattr(task_module, "read_range", read_records)
     settings = TaskSettings(
         bootstrap_servers="memory:1",
-        staging_dir=str(folder),
+        staging=str(folder),
         partition_by="day",
         kafka_column="full",
         codec="snappy",

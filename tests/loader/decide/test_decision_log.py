@@ -16,9 +16,9 @@ from headrace.loader.decide.decision_log import CHECKPOINT_EVERY, DecisionLog, c
 from headrace.loader.decide.json_values import canonical, to_json
 from headrace.loader.decide.slots import slot_path
 from headrace.loader.decide.state import FileTotals
-from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.errors import BadDecision, LogReplaced, StorageError, UnsupportedFormat
 from headrace.loader.follow.engine import Cursor, read_cursor
+from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.work_unit import FileKind
 from loader_samples import clean, decided_file, decided_range, load, topic_decision
 
@@ -26,7 +26,7 @@ FORMAT_1 = GOLDEN / "decision_log" / "format-1"
 
 
 def open_log(root: Path) -> DecisionLog:
-    log = DecisionLog(LocalStorage(root))
+    log = DecisionLog(LocalSlots(root))
     log.open()
     return log
 
@@ -64,14 +64,14 @@ def test_a_taken_slot_with_the_same_offsets_is_a_conflict(tmp_path: Path, monkey
     slow, fast = filled(tmp_path, 1), open_log(tmp_path)
     mine = load("slow", {"orders": topic_decision(decided_range(0, 1, 1, 5))})
     theirs = load("fast", {"orders": topic_decision(decided_range(0, 1, 1, 3))})
-    put = LocalStorage.put_if_absent
+    put = LocalSlots.put_if_absent
 
-    def overtaken(storage: LocalStorage, path: str, content: bytes) -> bool:
-        monkeypatch.setattr(LocalStorage, "put_if_absent", put)
+    def overtaken(storage: LocalSlots, path: str, content: bytes) -> bool:
+        monkeypatch.setattr(LocalSlots, "put_if_absent", put)
         fast.offer(theirs)
         return put(storage, path, content)
 
-    monkeypatch.setattr(LocalStorage, "put_if_absent", overtaken)
+    monkeypatch.setattr(LocalSlots, "put_if_absent", overtaken)
     offered = slow.offer(mine)
     assert offered.decision is None
     assert offered.conflict is not None
@@ -84,16 +84,16 @@ def test_a_lost_reply_is_settled_by_reading_the_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: OSError | bool
 ) -> None:
     log = filled(tmp_path, 1)
-    put = LocalStorage.put_if_absent
+    put = LocalSlots.put_if_absent
 
-    def reply_lost(storage: LocalStorage, path: str, content: bytes) -> bool:
-        monkeypatch.setattr(LocalStorage, "put_if_absent", put)
+    def reply_lost(storage: LocalSlots, path: str, content: bytes) -> bool:
+        monkeypatch.setattr(LocalSlots, "put_if_absent", put)
         put(storage, path, content)
         if isinstance(answer, OSError):
             raise answer
         return answer
 
-    monkeypatch.setattr(LocalStorage, "put_if_absent", reply_lost)
+    monkeypatch.setattr(LocalSlots, "put_if_absent", reply_lost)
     offered = log.offer(load("w1", {"orders": topic_decision(decided_range(0, 1, 1, 5))}))
     assert offered.decision is not None
     assert (offered.decision.work_id, offered.decision.slot) == ("w1", 2)
@@ -103,14 +103,14 @@ def test_a_lost_reply_is_settled_by_reading_the_slot(
 def test_a_storage_that_keeps_failing_ends_the_offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(tmp_path, 1)
     offer = load("w1", {"orders": topic_decision(decided_range(0, 1, 1, 5))})
-    monkeypatch.setattr(LocalStorage, "put_if_absent", lambda *_: False)
+    monkeypatch.setattr(LocalSlots, "put_if_absent", lambda *_: False)
     with pytest.raises(StorageError, match="refused as taken but cannot be found"):
         log.offer(offer)
 
     def fail(*_: object) -> bool:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(LocalStorage, "put_if_absent", fail)
+    monkeypatch.setattr(LocalSlots, "put_if_absent", fail)
     with pytest.raises(OSError, match="No space left"):
         log.offer(offer)
 
@@ -169,7 +169,7 @@ def test_a_log_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "format.json").write_text('{"format":3,"read_min":1,"write_min":3}')
     with pytest.raises(UnsupportedFormat, match="it asks for format 3 and this release knows 2; use a newer headrace"):
         open_log(tmp_path)
-    DecisionLog(LocalStorage(tmp_path)).check_format(writing=False)
+    DecisionLog(LocalSlots(tmp_path)).check_format(writing=False)
 
 
 def test_racing_threads_take_slots_without_holes_and_decide_each_offset_once(tmp_path: Path) -> None:
@@ -259,8 +259,8 @@ def test_a_topic_is_found_without_reading_the_others(tmp_path: Path, monkeypatch
         log.offer(load(f"u{number}", {"users": one}))
     log.offer(load("w1", {"orders": topic_decision(decided_range(0, 1, 1, 2))}))
     read: list[str] = []
-    plain_read = LocalStorage.read
-    monkeypatch.setattr(LocalStorage, "read", lambda storage, path: read.append(path) or plain_read(storage, path))
+    plain_read = LocalSlots.read
+    monkeypatch.setattr(LocalSlots, "read", lambda storage, path: read.append(path) or plain_read(storage, path))
     state = log.read_state()
     read.clear()
     found = log.decisions_of({"orders": 0}, state)["orders"]

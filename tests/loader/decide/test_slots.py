@@ -13,8 +13,8 @@ import pytest
 
 from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.slots import LOOSE_SLOTS_MIN, PACK_SLOTS, Slots, archive_path, slot_path
-from headrace.loader.decide.storage import LocalStorage
 from headrace.loader.errors import BadDecision
+from headrace.loader.storage.local.slots import LocalSlots
 from loader_samples import clean, decided_range, load, topic_decision
 
 HEAD = 2 * PACK_SLOTS + LOOSE_SLOTS_MIN + 7
@@ -28,7 +28,7 @@ class Killed(BaseException):
 def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of `HEAD` decisions of one topic, one offset each; not to be changed."""
     root = tmp_path_factory.mktemp("log")
-    log = DecisionLog(LocalStorage(root))
+    log = DecisionLog(LocalSlots(root))
     log.open()
     for number in range(HEAD):
         one = topic_decision(decided_range(0, number or None, number, number + 1), new=number == 0)
@@ -42,7 +42,7 @@ def root(decided: Path, tmp_path: Path) -> Path:
 
 
 def contents(root: Path) -> list[bytes | None]:
-    slots = Slots(LocalStorage(root))
+    slots = Slots(LocalSlots(root))
     return [slots.read(slot) for slot in range(1, HEAD + 2)]
 
 
@@ -50,41 +50,41 @@ def fresh_state(root: Path) -> Any:
     """Folded from the decisions alone."""
     shutil.rmtree(root / "checkpoint", ignore_errors=True)
     (root / "head.json").unlink(missing_ok=True)
-    return DecisionLog(LocalStorage(root)).read_state()
+    return DecisionLog(LocalSlots(root)).read_state()
 
 
 def test_packed_slots_are_the_same_byte_for_byte(root: Path) -> None:
     before, state = contents(root), fresh_state(root)
-    assert Slots(LocalStorage(root)).pack(HEAD) == 2 * PACK_SLOTS
+    assert Slots(LocalSlots(root)).pack(HEAD) == 2 * PACK_SLOTS
     assert sorted(path.name for path in (root / "archive").iterdir()) == ["000000100.jsonl", "000000200.jsonl"]
     assert len(list((root / "log").iterdir())) == HEAD - 2 * PACK_SLOTS
     assert contents(root) == before
     assert fresh_state(root) == state
-    assert Slots(LocalStorage(root)).pack(HEAD) == 0
+    assert Slots(LocalSlots(root)).pack(HEAD) == 0
 
 
 def test_the_newest_slots_stay_files(root: Path) -> None:
-    assert Slots(LocalStorage(root)).pack(PACK_SLOTS + LOOSE_SLOTS_MIN - 1) == 0
-    assert Slots(LocalStorage(root)).pack(PACK_SLOTS + LOOSE_SLOTS_MIN) == PACK_SLOTS
+    assert Slots(LocalSlots(root)).pack(PACK_SLOTS + LOOSE_SLOTS_MIN - 1) == 0
+    assert Slots(LocalSlots(root)).pack(PACK_SLOTS + LOOSE_SLOTS_MIN) == PACK_SLOTS
 
 
 def test_a_writer_that_slept_since_before_the_packing_is_refused(root: Path) -> None:
     """The name of the slot that it waits to put is free again."""
-    slots = Slots(LocalStorage(root))
+    slots = Slots(LocalSlots(root))
     before = slots.read(7)
-    late = Slots(LocalStorage(root))
+    late = Slots(LocalSlots(root))
     slots.pack(HEAD)
     assert late.put(7, b"late\n") == before
     assert not (root / slot_path(7)).exists()
-    assert late.read(7) == Slots(LocalStorage(root)).read(7) == before
+    assert late.read(7) == Slots(LocalSlots(root)).read(7) == before
 
 
 def test_what_a_writer_left_that_was_killed_before_it_looked_counts_for_nothing(root: Path) -> None:
     before = contents(root)
-    Slots(LocalStorage(root)).pack(HEAD)
+    Slots(LocalSlots(root)).pack(HEAD)
     (root / slot_path(7)).write_bytes(b"late\n")
     assert contents(root) == before
-    Slots(LocalStorage(root)).pack(HEAD)
+    Slots(LocalSlots(root)).pack(HEAD)
     assert contents(root) == before
 
 
@@ -95,11 +95,11 @@ def test_a_packing_that_is_killed_anywhere_is_finished_by_the_next(
 ) -> None:
     """At the first, some middle and the last call of each operation, before and after it is done."""
     before = contents(root)
-    plain: Callable[..., Any] = getattr(LocalStorage, operation)
+    plain: Callable[..., Any] = getattr(LocalSlots, operation)
     for nth in (1, 2, 3, 57, 150, 199, 200, 250, 399):
         calls = 0
 
-        def killed(storage: LocalStorage, *arguments: Any, nth: int = nth) -> Any:
+        def killed(storage: LocalSlots, *arguments: Any, nth: int = nth) -> Any:
             nonlocal calls
             calls += 1
             if calls == nth and not after:
@@ -110,12 +110,12 @@ def test_a_packing_that_is_killed_anywhere_is_finished_by_the_next(
             return answer
 
         copy = shutil.copytree(root, root.parent / f"copy-{nth}")
-        monkeypatch.setattr(LocalStorage, operation, killed)
+        monkeypatch.setattr(LocalSlots, operation, killed)
         with contextlib.suppress(Killed):
-            Slots(LocalStorage(copy)).pack(HEAD)
-        monkeypatch.setattr(LocalStorage, operation, plain)
+            Slots(LocalSlots(copy)).pack(HEAD)
+        monkeypatch.setattr(LocalSlots, operation, plain)
         assert contents(copy) == before, f"{operation} {nth}"
-        Slots(LocalStorage(copy)).pack(HEAD)
+        Slots(LocalSlots(copy)).pack(HEAD)
         assert contents(copy) == before
         assert len(list((copy / "log").iterdir())) == HEAD - 2 * PACK_SLOTS
         shutil.rmtree(copy)
@@ -124,7 +124,7 @@ def test_a_packing_that_is_killed_anywhere_is_finished_by_the_next(
 def test_a_damaged_slot_is_not_packed_and_no_other_of_its_pack(root: Path) -> None:
     path = root / slot_path(150)
     path.write_bytes(path.read_bytes().replace(b'"end":150', b'"end":151'))
-    assert Slots(LocalStorage(root)).pack(HEAD) == PACK_SLOTS
+    assert Slots(LocalSlots(root)).pack(HEAD) == PACK_SLOTS
     with pytest.raises(BadDecision, match=r"log/000000150\.json is damaged: its checksum is wrong"):
         fresh_state(root)
 
@@ -137,14 +137,14 @@ def test_a_pack_of_large_decisions_stays_as_it_is(root: Path, monkeypatch: pytes
     assert first != second
     before = contents(root)
     monkeypatch.setattr("headrace.loader.decide.slots.ARCHIVE_BYTES_MAX", min(first, second))
-    assert Slots(LocalStorage(root)).pack(HEAD) == PACK_SLOTS
+    assert Slots(LocalSlots(root)).pack(HEAD) == PACK_SLOTS
     monkeypatch.setattr("headrace.loader.decide.slots.ARCHIVE_BYTES_MAX", max(first, second) - 1)
-    assert Slots(LocalStorage(root)).pack(HEAD) == 0
+    assert Slots(LocalSlots(root)).pack(HEAD) == 0
     assert contents(root) == before
 
 
 def test_a_cut_archive_stops_and_is_named(root: Path) -> None:
-    Slots(LocalStorage(root)).pack(HEAD)
+    Slots(LocalSlots(root)).pack(HEAD)
     path = root / archive_path(1)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]))
@@ -162,7 +162,7 @@ def test_readers_writers_and_packers_at_once(root: Path) -> None:
 
     def work(me: int) -> None:
         try:
-            log = DecisionLog(LocalStorage(root))
+            log = DecisionLog(LocalSlots(root))
             for number in range(60):
                 if me == 0:
                     state = log.read_state()

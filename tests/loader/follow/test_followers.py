@@ -14,14 +14,16 @@ from headrace.audit.window import OUT_OF_RANGE_MS, WINDOW_MS
 from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.decide.decision import Decision, WindowCount
-from headrace.loader.decide.decision_log import DecisionLog, staging_path
-from headrace.loader.decide.storage import LocalStorage
+from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.errors import PublishedFileLost
 from headrace.loader.follow.audit import audit_rows
 from headrace.loader.follow.base import Step
 from headrace.loader.follow.engine import FollowerEngine, cursor_path, read_cursor
 from headrace.loader.follow.files import FilesFollower
 from headrace.loader.follow.group_offsets import GROUP, GroupOffsetsFollower
+from headrace.loader.storage.local import local_storage
+from headrace.loader.storage.local.slots import LocalSlots
+from headrace.loader.storage.local.staging import LocalStaging
 from loader_samples import BUCKET, clean, decided_file, decided_range, load, topic_decision
 
 
@@ -42,7 +44,7 @@ class Recorder:
 
 @pytest.fixture
 def log(tmp_path: Path) -> DecisionLog:
-    log = DecisionLog(LocalStorage(tmp_path / "_headrace"))
+    log = DecisionLog(LocalSlots(tmp_path / "_headrace"))
     log.open()
     return log
 
@@ -55,7 +57,7 @@ def decide(log: DecisionLog, work: str, *topics: str, new: bool = False) -> Deci
         previous = known.partitions[0].next_offset if known else None
         start = previous or 0
         files = [decided_file("0-0.avro", 0, start, start + 1)]
-        staged = log.storage.path(staging_path(work)) / files[0].staged
+        staged = log.storage.root / "staging" / work / files[0].staged
         staged.parent.mkdir(parents=True, exist_ok=True)
         staged.write_bytes(b"x" * 1000)
         decisions[topic] = topic_decision(
@@ -68,7 +70,7 @@ def decide(log: DecisionLog, work: str, *topics: str, new: bool = False) -> Deci
 
 def test_each_topic_follows_in_order_and_only_once(log: DecisionLog) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
-    engine = FollowerEngine(log, (Recorder("schema", seen), Recorder("files", seen)))
+    engine = FollowerEngine(log, LocalStaging(log.storage.root), (Recorder("schema", seen), Recorder("files", seen)))
     decide(log, "w1", "a", "b")
     decide(log, "w2", "b")
     log.offer(clean("c1", "w0"))
@@ -82,25 +84,27 @@ def test_each_topic_follows_in_order_and_only_once(log: DecisionLog) -> None:
 def test_a_failing_topic_is_held_and_goes_on_where_it_stopped(log: DecisionLog) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     schema = Recorder("schema", seen, {"a"})
-    engine = FollowerEngine(log, (schema, Recorder("files", seen)))
+    engine = FollowerEngine(log, LocalStaging(log.storage.root), (schema, Recorder("files", seen)))
     decide(log, "w1", "a", "b")
     followed = engine.follow()
     assert followed.failures["a"].follower == "schema"
     assert seen == [("schema", "b", (1,)), ("files", "b", (1,))]
-    assert log.storage.exists(staging_path("w1"))
+    assert log.storage.exists("staging/w1")
     decide(log, "w2", "b")
     engine.follow()
     schema.failing.clear()
     seen.clear()
-    assert FollowerEngine(log, (schema, Recorder("files", seen))).follow().failures == {}
+    assert (
+        FollowerEngine(log, LocalStaging(log.storage.root), (schema, Recorder("files", seen))).follow().failures == {}
+    )
     assert seen == [("schema", "a", (1,)), ("files", "a", (1,))]
-    assert not log.storage.exists(staging_path("w1"))
+    assert not log.storage.exists("staging/w1")
 
 
 def test_an_advisory_follower_warns_and_is_tried_again(log: DecisionLog) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     advisory = Recorder("group_offsets", seen, {"a"}, is_advisory=True)
-    engine = FollowerEngine(log, (Recorder("files", seen), advisory))
+    engine = FollowerEngine(log, LocalStaging(log.storage.root), (Recorder("files", seen), advisory))
     decide(log, "w1", "a")
     followed = engine.follow()
     assert followed.failures == {}
@@ -116,7 +120,7 @@ def test_a_topic_that_is_behind_costs_its_own_decisions_only(log: DecisionLog, m
     """Also of a follower that only advises: what it is refused for months must not make every run read everything."""
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     advisory = Recorder("group_offsets", seen, {"a"}, is_advisory=True)
-    engine = FollowerEngine(log, (Recorder("files", seen), advisory))
+    engine = FollowerEngine(log, LocalStaging(log.storage.root), (Recorder("files", seen), advisory))
     decide(log, "w0", "a", "b")
     for number in range(1, 20):
         decide(log, f"w{number}", "b")
@@ -147,7 +151,7 @@ def test_a_topic_that_is_behind_costs_its_own_decisions_only(log: DecisionLog, m
 def test_a_cursor_that_cannot_be_right_is_begun_again(log: DecisionLog, content: str) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     decide(log, "w1", "a")
-    engine = FollowerEngine(log, (Recorder("files", seen),))
+    engine = FollowerEngine(log, LocalStaging(log.storage.root), (Recorder("files", seen),))
     engine.follow()
     log.storage.replace(cursor_path("files"), content.encode())
     engine.follow()
@@ -162,7 +166,7 @@ def test_a_process_that_woke_up_late_leaves_a_newer_cursor_alone(log: DecisionLo
         def apply(self, step: Step) -> None:
             log.storage.replace(cursor_path("files"), json.dumps({"upto": 5, "work_id": "w5", "behind": {}}).encode())
 
-    FollowerEngine(log, (Overtaken("files", seen),)).follow()
+    FollowerEngine(log, LocalStaging(log.storage.root), (Overtaken("files", seen),)).follow()
     assert read_cursor(log.storage, "files").upto == 5
 
 
@@ -179,12 +183,12 @@ def test_a_rewound_follower_begins_again_even_after_a_crash(log: DecisionLog) ->
             raise KeyboardInterrupt
 
     partitions = Recorder("partitions", seen)
-    FollowerEngine(log, (Recorder("schema", []), partitions)).follow()
+    FollowerEngine(log, LocalStaging(log.storage.root), (Recorder("schema", []), partitions)).follow()
     decide(log, "w2", "a")
     with pytest.raises(KeyboardInterrupt):
-        FollowerEngine(log, (Rewinding("schema", []), Dying("partitions", []))).follow()
+        FollowerEngine(log, LocalStaging(log.storage.root), (Rewinding("schema", []), Dying("partitions", []))).follow()
     seen.clear()
-    FollowerEngine(log, (Recorder("schema", []), partitions)).follow()
+    FollowerEngine(log, LocalStaging(log.storage.root), (Recorder("schema", []), partitions)).follow()
     assert seen == [("partitions", "a", (1, 2))]
 
 
@@ -194,8 +198,12 @@ def test_files_are_published_by_several_processes_at_once(log: DecisionLog, tmp_
     failures: list[object] = []
 
     def drive() -> None:
-        own = DecisionLog(LocalStorage(tmp_path / "_headrace"))
-        failures.extend(FollowerEngine(own, (FilesFollower(tmp_path, own.storage),)).follow().failures.values())
+        own = DecisionLog(LocalSlots(tmp_path / "_headrace"))
+        failures.extend(
+            FollowerEngine(own, LocalStaging(own.storage.root), (FilesFollower(local_storage(tmp_path).files),))
+            .follow()
+            .failures.values()
+        )
 
     threads = [threading.Thread(target=drive) for _ in range(4)]
     for thread in threads:
@@ -210,10 +218,10 @@ def test_files_are_published_by_several_processes_at_once(log: DecisionLog, tmp_
 
 def test_a_decided_file_that_is_lost_holds_its_topic(log: DecisionLog, tmp_path: Path) -> None:
     decision = decide(log, "w1", "orders")
-    log.storage.remove_tree(staging_path("w1"))
+    local_storage(tmp_path).staging.drop("w1")
     state = log.read_state().topics["orders"]
     with pytest.raises(PublishedFileLost, match="topic orders is lost"):
-        FilesFollower(tmp_path, log.storage).apply(Step("orders", state, (decision,), 0, lambda name: None))
+        FilesFollower(local_storage(tmp_path).files).apply(Step("orders", state, (decision,), 0, lambda name: None))
 
 
 def test_audit_rows_of_a_decision_are_always_the_same(log: DecisionLog) -> None:

@@ -11,11 +11,10 @@ import pytest
 from headrace.cli import main
 from headrace.kafka_wire.record_batch import NO_HEADERS
 from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.storage import LocalStorage
-from headrace.loader.follow.layout import LOG_FOLDER
-from headrace.loader.inspect.quarantine import decided_files, read_rows
+from headrace.loader.inspect.quarantine import QuarantinedRow, decided_files, read_rows
 from headrace.loader.native.encode import encode_bytes
 from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCode, encode_row
+from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.work_unit import FileKind
 from headrace.loader.write.container import ContainerFormat
 from loader_samples import decided_file, decided_range, load, topic_decision
@@ -33,7 +32,7 @@ def test_rows_come_back_whole(tmp_path: Path) -> None:
     ]
     path = tmp_path / "q.avro"
     path.write_bytes(FORMAT.header({}) + FORMAT.block(rows))
-    first, second = read_rows(path)
+    first, second = rows_of(path)
     assert (first.partition, first.offset, first.timestamp_ms) == (3, 1 << 40, -1)
     assert (first.code, first.reason, first.schema_id) == ("malformed", "a boolean is the byte 2", 7)
     assert (first.key, first.value) == (b"key", b"\x00\x00value")
@@ -51,31 +50,37 @@ def test_headers_that_cannot_be_read_are_kept_raw(tmp_path: Path) -> None:
     row = encode_row(0, 1, 2, None, b"v", b"\x08broken", BadMessage(QuarantineCode.FRAMING, "r"))
     path = tmp_path / "q.avro"
     path.write_bytes(FORMAT.header({}) + FORMAT.block([row]))
-    assert next(read_rows(path)).headers == (("headrace.unreadable_headers", b"\x08broken"),)
+    assert rows_of(path)[0].headers == (("headrace.unreadable_headers", b"\x08broken"),)
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "q.avro"
     path.write_bytes(b"not avro at all")
     with pytest.raises(ValueError, match="avro"):
-        list(read_rows(path))
+        rows_of(path)
+
+
+def rows_of(path: Path) -> list[QuarantinedRow]:
+    with path.open("rb") as file:
+        return list(read_rows(file))
 
 
 def quarantine_of(folder: Path, topic: str = "orders", *, publish: bool = True) -> Path:
     """A warehouse whose log has decided one quarantine file of two messages; returns the file's path."""
     warehouse = folder / "warehouse"
-    log = DecisionLog(LocalStorage(warehouse / LOG_FOLDER))
+    log = DecisionLog(LocalSlots(warehouse / "_headrace"))
     log.open()
     file = decided_file("q.avro", 0, 0, 2)
     file = replace(file, kind=FileKind.QUARANTINE, bucket="dt=2013-01-01/hr=05")
     assert log.offer(load("w", {topic: topic_decision(decided_range(0, None, 0, 2), files=[file], new=True)})).decision
-    (found,) = decided_files(log, warehouse, topic)
+    (found,) = decided_files(log, topic)
+    path = warehouse / found.name
     if publish:
         bad = BadMessage(QuarantineCode.MALFORMED, "a boolean is the byte 2", 7)
         rows = [encode_row(0, n, 1_357_018_200_000, None, b"v", NO_HEADERS, bad) for n in (1, 0)]
-        found.path.parent.mkdir(parents=True)
-        found.path.write_bytes(FORMAT.header({}) + FORMAT.block(rows))
-    return found.path
+        path.parent.mkdir(parents=True)
+        path.write_bytes(FORMAT.header({}) + FORMAT.block(rows))
+    return path
 
 
 def listed(folder: Path, *arguments: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.loader.storage.local import sink
+from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.work_unit import FileKind, FileRange, StagedFile
-from headrace.loader.write import task_files as write
 from headrace.loader.write.container import ContainerFormat
 from headrace.loader.write.range_rows import RangeRows
 from headrace.loader.write.task_files import TaskFiles
@@ -29,13 +31,19 @@ def formats(kind: FileKind, topic: str) -> ContainerFormat:
     return FORMAT
 
 
-def files_of(folder: Path, **options: int) -> TaskFiles:
+def files_of(folder: Path, blocks: LocalSink | None = None, **options: int) -> TaskFiles:
     sizes = {"block_bytes": 1000, "file_bytes_target": 1 << 30, **options}
-    return TaskFiles(folder, 4, formats, {"headrace.task": "4"}, **sizes)
+    return TaskFiles(blocks or LocalSink(str(folder), 4), formats, {"headrace.task": "4"}, **sizes)
 
 
 def range_of(folder: Path, partition: int = 0, topic: str = "t", **options: int) -> RangeRows:
-    return RangeRows(topic, partition, formats, spill_dir=folder, **{"block_bytes": 1000, **options})
+    return RangeRows(
+        topic,
+        partition,
+        formats,
+        scratch=lambda: tempfile.TemporaryFile(dir=folder),
+        **{"block_bytes": 1000, **options},
+    )
 
 
 def row(offset: int, pad: int = 10) -> bytes:
@@ -91,12 +99,12 @@ def test_a_dropped_range_leaves_nothing(tmp_path: Path) -> None:
         rows.add(FileKind.DATA, "dt=2013-01-01", offset, row(offset))
     rows.drop()
     assert files.finish() == ()
-    assert list(files.folder.iterdir()) == []
-    assert list(tmp_path.iterdir()) == [files.folder]
+    (folder,) = tmp_path.iterdir()
+    assert list(folder.iterdir()) == []
 
 
 def test_attempts_of_one_task_never_share_a_path(tmp_path: Path) -> None:
-    assert files_of(tmp_path).folder != files_of(tmp_path).folder
+    assert LocalSink(str(tmp_path), 4).folder != LocalSink(str(tmp_path), 4).folder
 
 
 def test_a_file_that_grows_beyond_the_target_is_followed_by_another(tmp_path: Path) -> None:
@@ -114,14 +122,15 @@ def test_a_file_that_grows_beyond_the_target_is_followed_by_another(tmp_path: Pa
 
 
 def test_more_buckets_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "OPEN_FILES_MAX", 3)
-    files = files_of(tmp_path, waiting_bytes_max=5000)
+    monkeypatch.setattr(sink, "OPEN_FILES_MAX", 3)
+    blocks = LocalSink(str(tmp_path), 4)
+    files = files_of(tmp_path, blocks, waiting_bytes_max=5000)
     for partition in range(3):
         rows = range_of(tmp_path, partition, bytes_max=3000)
         for offset in range(200):
             rows.add(FileKind.DATA, f"dt=2013-01-{1 + offset % 20:02d}", offset, row(offset))
         rows.finish_into(files)
-        assert len(files._handles) <= 3
+        assert len(blocks._handles) <= 3
     staged = files.finish()
     assert len(staged) == 20
     for file in staged:
@@ -133,7 +142,8 @@ def test_a_full_disk_is_an_error_of_the_caller(tmp_path: Path) -> None:
     rows = range_of(tmp_path)
     rows.add(FileKind.DATA, "dt=2013-01-01", 0, row(0))
     rows.finish_into(files)
-    files.folder.rmdir()
+    (folder,) = tmp_path.iterdir()
+    folder.rmdir()
     with pytest.raises(OSError, match="000001"):
         files.finish()
 

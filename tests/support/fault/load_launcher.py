@@ -12,10 +12,8 @@ sys.path.insert(0, str(HERE))
 
 from stop_points import wrap  # noqa: E402
 
-import headrace.loader.check.doubts  # noqa: E402
 import headrace.loader.decide.cleaning  # noqa: E402
 import headrace.loader.decide.decision_log  # noqa: E402
-import headrace.loader.decide.storage  # noqa: E402
 import headrace.loader.follow.audit  # noqa: E402
 import headrace.loader.follow.engine  # noqa: E402
 import headrace.loader.follow.files  # noqa: E402
@@ -27,6 +25,7 @@ import headrace.pipeline.load  # noqa: E402
 from headrace.cli import main  # noqa: E402
 from headrace.hive_ddl.executors.spark import SparkExecutor  # noqa: E402
 from headrace.hive_ddl.ops import AddPartitions, CreateTable, SetProperties  # noqa: E402
+from headrace.loader.storage.local.staging import LocalStaging  # noqa: E402
 
 
 def is_slot(source: Any, target: Any) -> bool:
@@ -45,7 +44,7 @@ def add_points() -> None:
     wrap(headrace.loader.run, "discover", "plan:discover")
     wrap(headrace.loader.run, "make_plan", "plan:schemas")
     wrap(headrace.pipeline.load.SparkEdge, "run_units", "read:job")
-    wrap(headrace.loader.check.doubts, "force_to_disk", "write:check")
+    wrap(LocalStaging, "keep", "write:check")
     wrap(headrace.loader.run, "settle", "decide:settle")
     wrap(os, "link", "decide:link", is_slot)
     wrap(headrace.loader.decide.decision_log.DecisionLog, "_leave_hint", "decide:hint")
@@ -61,7 +60,7 @@ def add_points() -> None:
     wrap(SparkExecutor, "execute", "follow:partitions:add", lambda _, op: isinstance(op, AddPartitions))
     wrap(os, "link", "follow:files:link", is_published)
     wrap(Path, "unlink", "follow:files:unlink", is_staged)
-    wrap(headrace.loader.decide.storage.LocalStorage, "remove_tree", "follow:staging")
+    wrap(LocalStaging, "drop", "follow:staging")
     wrap(headrace.loader.follow.engine._Run, "save", "follow:cursors")
     wrap(headrace.loader.run, "clean", "clean")
 

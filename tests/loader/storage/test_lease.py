@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from checkout import ROOT
-from headrace.loader.decide.lease import Lease, LeaseHolder
+from headrace.loader.storage.local.lease import Lease, LeaseHolder
 
 
 def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:
 
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys, signal; from pathlib import Path; from headrace.loader.decide.lease import Lease; "
+        "import sys, signal; from pathlib import Path; from headrace.loader.storage.local.lease import Lease; "
         "lease = Lease(Path(sys.argv[1])); assert lease.acquire(5) is None; print('held', flush=True); signal.pause()"
     )
     path = tmp_path / "lease.json"

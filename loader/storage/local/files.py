@@ -1,0 +1,144 @@
+"""The published files of a warehouse that is a folder, on the file system of its staging."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO
+
+from headrace.hive_ddl.table import local_location
+from headrace.loader.errors import PublishedFileLost
+from headrace.loader.storage.local.disk import children_of, force, length_of, write_temporary
+from headrace.loader.storage.local.staging import LocalStaging
+from headrace.loader.storage.protocols import Publication
+
+
+class LocalFiles:
+    """A `WarehouseFiles` in the folder `warehouse`."""
+
+    def __init__(self, warehouse: Path, staging: LocalStaging) -> None:
+        self._warehouse = warehouse
+        self._staging = staging
+
+    def publish(self, files: Sequence[Publication]) -> None:
+        """Links each file from staging to its name, forces the names, and only then takes the files out of staging.
+
+        The names are forced even where another process made them: it may be killed before it does, and what is taken
+        out of staging here would be nowhere.
+        """
+        staged = [self._staging.path(file.work_id, file.staged) for file in files]
+        was_staged = [self._link(file, path) for file, path in zip(files, staged, strict=True)]
+        self._force_names(file.name for file, was in zip(files, was_staged, strict=True) if was)
+        for path, was in zip(staged, was_staged, strict=True):
+            if was:
+                path.unlink(missing_ok=True)
+
+    def _link(self, file: Publication, staged: Path) -> bool:
+        """Makes sure that the file has its name; whether it is in staging too."""
+        final = self._warehouse / file.name
+        # The length is judged before the file can be seen: a reader must never meet a cut one.
+        in_staging = length_of(staged)
+        if in_staging is not None and in_staging != file.length:
+            raise PublishedFileLost(file.topic, str(staged), _is_and_should(in_staging, file.length))
+        if in_staging is not None:
+            _link_or_check(file, staged, final)
+        found = length_of(final)
+        if found is None:
+            raise PublishedFileLost(file.topic, str(final), f"nor is it at {staged}")
+        if found != file.length:
+            raise PublishedFileLost(file.topic, str(final), _is_and_should(found, file.length))
+        return in_staging is not None
+
+    def _force_names(self, names: Iterable[str]) -> None:
+        """Those in the folders of the files, and the folders' own up to that of the warehouse."""
+        folders = {parent for name in names for parent in Path(name).parents}
+        for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
+            force(self._warehouse / folder)
+
+    def bring(self, topic: str, source: str, target: str) -> None:
+        final = self._warehouse / target
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            try:
+                os.link(self._warehouse / source, final)
+            except FileNotFoundError as error:
+                if length_of(final) is None:
+                    raise PublishedFileLost(topic, str(self._warehouse / source), "it is not there") from error
+        self._force_names([target])
+
+    def put(self, name: str, content: bytes) -> None:
+        target = self._warehouse / name
+        with contextlib.suppress(FileNotFoundError):
+            if target.read_bytes() == content:
+                return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_temporary(target.parent, content, forced=True).replace(target)
+        self._force_names([name])
+
+    def remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            (self._warehouse / name).unlink(missing_ok=True)
+        for folder in sorted({Path(name).parent for name in names}, reverse=True):
+            self._remove_empty(folder)
+
+    def _remove_empty(self, folder: Path) -> None:
+        """A folder and those above it, as long as they are empty."""
+        while folder.parts:
+            try:
+                (self._warehouse / folder).rmdir()
+            except OSError:
+                return
+            folder = folder.parent
+
+    def length(self, name: str) -> int | None:
+        return length_of(self._warehouse / name)
+
+    def open(self, name: str) -> IO[bytes]:
+        return (self._warehouse / name).open("rb")
+
+    def children(self, folder: str) -> tuple[str, ...]:
+        return children_of(self._warehouse / folder)
+
+    def location(self, name: str) -> str:
+        return local_location(self._warehouse / name)
+
+    def describe(self, name: str) -> str:
+        return str(self._warehouse / name)
+
+
+def _is_and_should(found: int, wanted: int) -> str:
+    return f"it has {found} bytes and should have {wanted}"
+
+
+def _link_or_check(file: Publication, staged: Path, final: Path) -> None:
+    while True:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(staged, final)
+        except FileExistsError:
+            _check_same(file, staged, final)
+        except FileNotFoundError:
+            if length_of(staged) is not None:
+                continue  # the folder was empty and somebody removed it
+            # Otherwise another process published the file between our two looks, or it is lost: the caller sees.
+        return
+
+
+def _check_same(file: Publication, staged: Path, final: Path) -> None:
+    """A name that is taken is taken by this very file, or by a copy of it that a restored backup brought.
+
+    Raises:
+        PublishedFileLost: it is another file.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if final.samefile(staged):
+            return
+    with final.open("rb") as taken:
+        checksum = hashlib.file_digest(taken, "sha256").hexdigest()
+    if checksum != file.checksum:
+        raise PublishedFileLost(
+            file.topic, str(final), f"another file is there, and this one is still at {staged}: move that one away"
+        )

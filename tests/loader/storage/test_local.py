@@ -1,0 +1,302 @@
+"""Put-if-absent has exactly one winner, whatever races; publishing may be repeated by anybody."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import multiprocessing
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.loader.errors import NoHardLinks, PublishedFileLost, StorageError, UnwritableWarehouse
+from headrace.loader.storage.local import local_storage
+from headrace.loader.storage.local.slots import LocalSlots
+from headrace.loader.storage.protocols import Publication, Staged
+
+ROUNDS = 3000
+THREADS = 4
+
+
+def test_of_many_threads_exactly_one_puts_each_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # durability is not raced here, and 12,000 are slow
+    storage = LocalSlots(tmp_path)
+    winners: list[list[int]] = [[] for _ in range(ROUNDS)]
+    start = threading.Barrier(THREADS)
+
+    def race(me: int) -> None:
+        for number in range(ROUNDS):
+            start.wait()
+            if storage.put_if_absent(f"log/{number}", f"writer {me}".encode()):
+                winners[number].append(me)
+
+    threads = [threading.Thread(target=race, args=(me,)) for me in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(found) for found in winners] == [1] * ROUNDS
+    assert all(storage.read(f"log/{n}") == f"writer {found[0]}".encode() for n, found in enumerate(winners))
+    assert storage.children("tmp") == ()
+
+
+def _race_in_process(root: str, me: int, won: object) -> None:
+    storage = LocalSlots(Path(root))
+    for number in range(200):
+        if storage.put_if_absent(f"log/{number}", str(me).encode()):
+            won.put((number, me))  # type: ignore[attr-defined]
+    won.put(None)  # type: ignore[attr-defined]
+
+
+def test_of_several_processes_exactly_one_puts_each_name(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    won = context.Queue()
+    processes = [context.Process(target=_race_in_process, args=(str(tmp_path), me, won)) for me in range(3)]
+    for process in processes:
+        process.start()
+    found: list[tuple[int, int]] = []
+    ended = 0
+    while ended < len(processes):
+        item = won.get(timeout=60)
+        ended += item is None
+        found += [item] if item is not None else []
+    for process in processes:
+        process.join()
+    assert sorted(number for number, _ in found) == list(range(200))
+    assert all((tmp_path / "log" / str(number)).read_text() == str(me) for number, me in found)
+
+
+def test_a_name_that_is_taken_keeps_its_content(tmp_path: Path) -> None:
+    storage = LocalSlots(tmp_path)
+    assert storage.put_if_absent("log/1", b"first")
+    assert not storage.put_if_absent("log/1", b"second")
+    assert storage.read("log/1") == b"first"
+
+
+def test_a_file_system_without_hard_links_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: object, target: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(NoHardLinks, match="cannot make hard links"):
+        LocalSlots(tmp_path).prepare()
+
+
+def test_a_file_system_whose_links_replace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", lambda source, target: Path(source).replace(target))
+    with pytest.raises(NoHardLinks, match="linked twice"):
+        LocalSlots(tmp_path).prepare()
+
+
+def test_an_unwritable_warehouse_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UnwritableWarehouse, match=r"cannot write to the warehouse .*file"):
+        LocalSlots(tmp_path / "file" / "warehouse").prepare()
+
+
+def test_a_read_only_warehouse_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(LocalSlots, "put_if_absent", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(UnwritableWarehouse, match=r"cannot write to the warehouse .*: Read-only file system"):
+        LocalSlots(tmp_path).prepare()
+
+
+def test_a_full_disk_needs_room_and_no_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(LocalSlots, "put_if_absent", refuse)
+    with pytest.raises(UnwritableWarehouse, match=r"No space left on device; make room there$"):
+        LocalSlots(tmp_path).prepare()
+
+
+def test_preparing_leaves_nothing_behind(tmp_path: Path) -> None:
+    storage = LocalSlots(tmp_path / "new")
+    storage.prepare()
+    storage.prepare()
+    assert storage.children("tmp") == ()
+
+
+class Warehouse:
+    """A storage and one decided file of it, `whole`, staged by work `w`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.storage = local_storage(root)
+        self.staged = root / "_headrace" / "staging" / "w" / "task-0" / "a.avro"
+        self.final = root / "t" / "dt=2026-01-01" / "hr=00" / "0-1-w-0-0.avro"
+        self.name = self.final.relative_to(root).as_posix()
+
+    def stage(self, content: bytes = b"whole") -> None:
+        self.staged.parent.mkdir(parents=True, exist_ok=True)
+        self.staged.write_bytes(content)
+
+    def publish(self) -> None:
+        checksum = hashlib.sha256(b"whole").hexdigest()
+        self.storage.files.publish([Publication("t", "w", "task-0/a.avro", self.name, 5, checksum)])
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(tmp_path)
+
+
+def test_publishing_moves_the_file_once_and_may_be_repeated(warehouse: Warehouse) -> None:
+    warehouse.stage()
+    for _ in range(2):
+        warehouse.publish()
+        assert warehouse.final.read_bytes() == b"whole"
+        assert not warehouse.staged.exists()
+
+
+def test_publishing_goes_on_after_a_crash_between_link_and_unlink(warehouse: Warehouse) -> None:
+    warehouse.stage()
+    warehouse.final.parent.mkdir(parents=True)
+    os.link(warehouse.staged, warehouse.final)
+    warehouse.publish()
+    assert not warehouse.staged.exists()
+
+
+@pytest.mark.parametrize("content", [None, b"cut"])
+def test_a_lost_or_cut_file_is_never_published(warehouse: Warehouse, content: bytes | None) -> None:
+    if content is not None:
+        warehouse.stage(content)
+    with pytest.raises(PublishedFileLost, match="topic t is lost"):
+        warehouse.publish()
+    assert not warehouse.final.exists()
+
+
+def test_a_published_file_that_was_cut_is_noticed(warehouse: Warehouse) -> None:
+    warehouse.final.parent.mkdir(parents=True)
+    warehouse.final.write_bytes(b"cut")
+    with pytest.raises(PublishedFileLost, match="it has 3 bytes and should have 5"):
+        warehouse.publish()
+
+
+def test_a_name_that_another_file_has_is_refused_and_nothing_is_lost(warehouse: Warehouse) -> None:
+    warehouse.stage()
+    warehouse.final.parent.mkdir(parents=True)
+    warehouse.final.write_bytes(b"other")
+    with pytest.raises(PublishedFileLost, match="another file is there, and this one is still at"):
+        warehouse.publish()
+    assert (warehouse.staged.read_bytes(), warehouse.final.read_bytes()) == (b"whole", b"other")
+    warehouse.final.write_bytes(b"whole")  # a copy of it, as a backup would bring
+    warehouse.publish()
+    assert not warehouse.staged.exists()
+
+
+def test_threads_that_publish_the_same_file_all_succeed(warehouse: Warehouse) -> None:
+    failures: list[Exception] = []
+
+    def publish() -> None:
+        try:
+            warehouse.publish()
+        except Exception as error:
+            failures.append(error)
+
+    for _ in range(200):
+        warehouse.final.unlink(missing_ok=True)
+        warehouse.stage()
+        threads = [threading.Thread(target=publish) for _ in "abc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert warehouse.final.read_bytes() == b"whole"
+    assert failures == []
+
+
+def test_publishing_beside_somebody_who_removes_empty_folders(warehouse: Warehouse) -> None:
+    files, done = warehouse.storage.files, threading.Event()
+
+    def tidy() -> None:
+        while not done.is_set():
+            files.remove([f"{Path(warehouse.name).parent}/gone.avro"])
+
+    thread = threading.Thread(target=tidy)
+    thread.start()
+    try:
+        for _ in range(300):
+            warehouse.stage()
+            warehouse.publish()
+            files.remove([warehouse.name])
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_file_is_brought_to_a_second_name_and_both_live(warehouse: Warehouse) -> None:
+    warehouse.stage()
+    warehouse.publish()
+    files = warehouse.storage.files
+    for _ in range(2):
+        files.bring("t", warehouse.name, "t/_g1/dt=2026-01-01/hr=00/0-1-w-0-0.avro")
+    files.remove([warehouse.name])
+    files.bring("t", warehouse.name, "t/_g1/dt=2026-01-01/hr=00/0-1-w-0-0.avro")
+    assert files.length("t/_g1/dt=2026-01-01/hr=00/0-1-w-0-0.avro") == 5
+    with pytest.raises(PublishedFileLost, match="it is not there"):
+        files.bring("t", warehouse.name, "t/_g2/dt=2026-01-01/hr=00/0-1-w-0-0.avro")
+
+
+def test_removing_takes_the_folders_that_are_empty(warehouse: Warehouse) -> None:
+    warehouse.stage()
+    warehouse.publish()
+    files = warehouse.storage.files
+    files.put("t/_schema/current.avsc", b"{}")
+    files.remove([warehouse.name, "t/dt=2026-01-02/hr=00/gone.avro"])
+    assert files.children("t") == ("_schema",)
+    assert files.children(warehouse.name) == ()
+
+
+def test_putting_replaces_whole_files(warehouse: Warehouse) -> None:
+    files = warehouse.storage.files
+    for content in (b"1", b"1", b"22"):
+        files.put("t/_schema/current.avsc", content)
+        with files.open("t/_schema/current.avsc") as file:
+            assert file.read() == content
+    assert files.children("t/_schema") == ("current.avsc",)
+    assert files.length("t/_schema/other.avsc") is None
+
+
+def test_staged_files_are_checked(warehouse: Warehouse) -> None:
+    staging = warehouse.storage.staging
+    warehouse.stage()
+    staging.keep("w", [Staged("task-0/a.avro", 5)])
+    with pytest.raises(StorageError, match="has 5 bytes and should have 6"):
+        staging.keep("w", [Staged("task-0/a.avro", 6)])
+    with pytest.raises(StorageError, match=r"b\.avro is not there"):
+        staging.keep("w", [Staged("task-0/b.avro", 5)])
+    staging.keep("nothing", [])
+
+
+def test_works_are_told_by_their_age(warehouse: Warehouse) -> None:
+    staging = warehouse.storage.staging
+    assert staging.works() == frozenset()
+    warehouse.stage()
+    staging.note("v", "plan.json", b"{}")
+    assert staging.works() == {"v", "w"}
+    touched_ms = max(int(path.stat().st_mtime * 1000) for path in (warehouse.staged, warehouse.staged.parent))
+    assert staging.is_older("w", touched_ms + 1001, 1000)
+    assert not staging.is_older("w", touched_ms + 1000, 1000)
+    assert not staging.is_older("gone", touched_ms + 5000, 1000)
+    staging.drop("w")
+    staging.drop("w")
+    assert staging.works() == {"v"}
+
+
+def test_what_killed_puts_left_is_swept(tmp_path: Path) -> None:
+    slots = LocalSlots(tmp_path)
+    slots.put_if_absent("log/1", b"1")
+    left = tmp_path / "tmp" / ".left"
+    left.write_bytes(b"x")
+    written_ms = int(left.stat().st_mtime * 1000)
+    slots.sweep(written_ms + 1000, 1000)
+    assert left.exists()
+    slots.sweep(written_ms + 1001, 1000)
+    assert not left.exists()
+    assert slots.read("log/1") == b"1"
