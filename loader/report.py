@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.loader.check.settle import SettledTopic
-from headrace.loader.decide.decision import TopicDecision
+from headrace.loader.decide.conflict import Conflict
+from headrace.loader.decide.decision import Decision, TopicDecision
 from headrace.loader.decide.decision_log import Offered
 from headrace.loader.follow.engine import Followed
 from headrace.loader.plan.load_plan import LoadPlan, TopicWork
@@ -37,8 +38,8 @@ class TopicLoaded:
 class RunReport:
     """One run.
 
-    `slot` is the decision it made, 0 for none; `conflict` says why its work was thrown away, if it was. `waiting`
-    topics are fine and not loaded yet, with the reason; `problems` are sentences by topic that somebody must act on;
+    `slot` is the newest decision it made, 0 for none; `conflict` says why its work was thrown away, if it was.
+    `waiting` topics are fine and not loaded yet, with the reason; `problems` are sentences by topic that somebody must act on;
     `notes` need no action. `registry_outage` says why the registry could not be asked; what the schemas known before
     allow was loaded all the same. `imbalance` is the heaviest task's share over the mean, as planned (bytes) and as
     measured (time). `read_ms` is the time of the slowest task.
@@ -64,12 +65,16 @@ class RunReport:
         return bool(self.problems)
 
 
-def with_offer(
-    report: RunReport, plan: LoadPlan, settled: Mapping[str, SettledTopic], offered: Offered | None
+def with_offers(
+    report: RunReport, plan: LoadPlan, settled: Mapping[str, SettledTopic], offers: Sequence[Offered]
 ) -> RunReport:
     """The report with what was decided, or with what refused it."""
-    if offered is None:
-        return report
+    for offered in offers:
+        report = _with_offer(report, plan, settled, offered)
+    return report
+
+
+def _with_offer(report: RunReport, plan: LoadPlan, settled: Mapping[str, SettledTopic], offered: Offered) -> RunReport:
     if offered.decision is None:
         return dataclasses.replace(report, conflict=str(offered.conflict))
     decision = offered.decision
@@ -77,6 +82,15 @@ def with_offer(
         _topic_loaded(topic, decided, plan.works[topic], settled.get(topic, SettledTopic()))
         for topic, decided in sorted(decision.topics.items())
     )
+    return dataclasses.replace(
+        report,
+        slot=decision.slot,
+        loaded=(*report.loaded, *loaded),
+        notes=(*report.notes, *_notes_on(decision, offered.refused)),
+    )
+
+
+def _notes_on(decision: Decision, refused: Mapping[str, Conflict]) -> list[str]:
     notes = [
         f"{topic}: stopped before messages of schema id {', '.join(map(str, sorted(decided.asked_ids)))}, "
         "which this load did not know yet; the next one reads them"
@@ -85,7 +99,7 @@ def with_offer(
     ]
     notes += [
         f"{topic}: another load was faster ({conflict}); what this one read of it is thrown away"
-        for topic, conflict in sorted(offered.refused.items())
+        for topic, conflict in sorted(refused.items())
     ]
     notes += [
         f"{topic}: the new topic's offsets begin again, so (partition, offset) may come twice in {decided.table}; "
@@ -93,7 +107,7 @@ def with_offer(
         for topic, decided in sorted(decision.topics.items())
         if decided.topic_id_before not in (None, decided.topic_id)
     ]
-    return dataclasses.replace(report, slot=decision.slot, loaded=loaded, notes=(*report.notes, *notes))
+    return notes
 
 
 def _topic_loaded(topic: str, decided: TopicDecision, work: TopicWork, one: SettledTopic) -> TopicLoaded:

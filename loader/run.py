@@ -12,18 +12,20 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from headrace.loader.check.chunks import in_chunks, staged_files
 from headrace.loader.check.doubts import changes_of, drop_doubtful
 from headrace.loader.check.findings import with_findings
 from headrace.loader.check.offer import propose
 from headrace.loader.check.settle import settle
 from headrace.loader.decide.cleaning import clean, published_works
+from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.decision_log import DecisionLog, Offered
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.plan.discover import Cluster, discover
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_for_people
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.read.units import read_units
-from headrace.loader.report import RunReport, imbalance, merged_problems, with_followed, with_offer
+from headrace.loader.report import RunReport, imbalance, merged_problems, with_followed, with_offers
 from headrace.loader.storage.protocols import Staging
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
 
@@ -131,11 +133,7 @@ def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunR
     settled = with_findings(settled, settings.quarantine_share_max)
     published = published_works(ports.log, ports.staging)
     offer = propose(plan, settled, reading.registered_ids, published, ports.now_ms(), settings.plan.build)
-    logger.info("phase_started phase=decide work_id=%s topics=%d", plan.work_id, len(offer.topics))
-    offered = ports.log.offer(offer) if offer.topics else None
-    if offered is None:
-        ports.staging.drop(plan.work_id)  # no offer will ever name what is in it
-    _log_offered(plan.work_id, offered)
+    offers = _decide(ports, plan.work_id, offer)
     report = dataclasses.replace(
         report,
         problems=merged_problems(
@@ -146,11 +144,25 @@ def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunR
         imbalance_measured=imbalance(reading.results[: len(plan.units)]),
         read_ms=reading.read_ms,
     )
-    return with_offer(report, plan, settled, offered)
+    return with_offers(report, plan, settled, offers)
 
 
-def _log_offered(work_id: str, offered: Offered | None) -> None:
-    if offered is not None and offered.decision is None:
-        logger.info("offer_refused work_id=%s conflict=%s", work_id, offered.conflict)
-    elif offered is not None and offered.decision is not None:
-        logger.info("decided slot=%d work_id=%s", offered.decision.slot, work_id)
+def _decide(ports: Ports, work_id: str, offer: Decision) -> list[Offered]:
+    """Offers what was checked, in chunks; each stands by itself, whatever becomes of the next."""
+    logger.info("phase_started phase=decide work_id=%s topics=%d", work_id, len(offer.topics))
+    if not offer.topics:
+        ports.staging.drop(work_id)  # no offer will ever name what is in it
+        return []
+    first, *later = in_chunks(offer, ports.new_work_id)
+    for chunk in later:
+        ports.staging.move(work_id, staged_files(chunk), chunk.work_id)
+    return [_offer(ports.log, chunk) for chunk in (first, *later)]
+
+
+def _offer(log: DecisionLog, chunk: Decision) -> Offered:
+    offered = log.offer(chunk)
+    if offered.decision is None:
+        logger.info("offer_refused work_id=%s conflict=%s", chunk.work_id, offered.conflict)
+    else:
+        logger.info("decided slot=%d work_id=%s", offered.decision.slot, chunk.work_id)
+    return offered

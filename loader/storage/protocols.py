@@ -95,6 +95,11 @@ class Staging(Protocol):
         """
         ...
 
+    def move(self, work_id: str, files: Sequence[Staged], to_work_id: str) -> None:
+        """Makes kept files those of another work, under the same names, as kept as they were; of a work that was not
+        offered yet, so that nobody else knows of them."""
+        ...
+
     def works(self) -> frozenset[str]:
         """The works that have something here."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.table import TableState
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.check.settle import ROOM_NEEDED
+from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.decision_log import DecisionLog, Offered
 from headrace.loader.errors import LoaderError
 from headrace.loader.follow.base import Step
 from headrace.loader.follow.schema import SchemaFollower
@@ -500,6 +503,73 @@ def test_of_two_drivers_the_slower_one_loses_only_the_topics_that_the_other_deci
     for topic in ("orders", "users"):
         assert world.rows(topic) == world.produced(topic)
     assert world.log().storage.children("staging") == ()
+
+
+@pytest.fixture
+def small_decisions(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Every topic has a decision of its own."""
+    monkeypatch.setattr("headrace.loader.check.chunks.DECISION_BYTES_MAX", 1)
+    for topic in ("clicks", "users"):
+        world.topic(topic, [1, 1, 1], [1])
+        world.registry.register(f"{topic}-value", 1, ORDER_V1)
+    return world
+
+
+def test_a_large_run_is_decided_in_chunks(small_decisions: World) -> None:
+    world = small_decisions
+    report = load(world)
+    assert report.slot == 3
+    assert [one.topic for one in report.loaded] == ["clicks", "orders", "users"]
+    assert report.conflict == ""
+    log = world.log()
+    assert [list(log.decision(slot).topics) for slot in (1, 2, 3)] == [["clicks"], ["orders"], ["users"]]
+    assert len({log.decision(slot).work_id for slot in (1, 2, 3)}) == 3
+    for topic in ("clicks", "orders", "users"):
+        assert world.rows(topic) == world.produced(topic)
+    assert log.storage.children("staging") == ()
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_run_killed_between_its_chunks_leaves_the_rest_to_the_next(
+    small_decisions: World, nth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = small_decisions
+    offers = itertools.count(1)
+    plain = DecisionLog.offer
+
+    def killed(log: DecisionLog, proposal: Decision) -> Offered:
+        if next(offers) == nth:
+            raise KeyboardInterrupt
+        return plain(log, proposal)
+
+    monkeypatch.setattr(DecisionLog, "offer", killed)
+    with pytest.raises(KeyboardInterrupt):
+        load(world)
+    monkeypatch.setattr(DecisionLog, "offer", plain)
+    report = load(world)
+    assert [one.topic for one in report.loaded] == ["clicks", "orders", "users"][nth - 1 :]
+    for topic in ("clicks", "orders", "users"):
+        assert world.rows(topic) == world.produced(topic)
+    world.clock_ms += world.settings.staging_age_ms * 1000
+    load(world)
+    assert world.log().storage.children("staging") == (), "nothing of the chunks that were never offered is left"
+
+
+def test_a_chunk_that_another_load_was_faster_with_leaves_the_others(small_decisions: World) -> None:
+    world = small_decisions
+    slow = world.ports()
+    pool = slow.run_units
+
+    def overtaken(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        run_load(world.ports(), dataclasses.replace(world.settings, topics_include=("orders",)))
+        return results
+
+    report = run_load(dataclasses.replace(slow, run_units=overtaken), world.settings)  # type: ignore[arg-type]
+    assert [one.topic for one in report.loaded] == ["clicks", "users"]
+    assert report.conflict == "a new topic was decided first: orders"
+    for topic in ("clicks", "orders", "users"):
+        assert world.rows(topic) == world.produced(topic)
 
 
 def test_what_is_known_of_work_goes_with_its_staging(world: World) -> None:

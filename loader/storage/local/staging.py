@@ -46,6 +46,13 @@ class LocalStaging:
         for folder in (self.path(work_id), self._folder, self._root):
             force(folder)
 
+    def move(self, work_id: str, files: Sequence[Staged], to_work_id: str) -> None:
+        for folder in {self.path(to_work_id, file.path).parent for file in files}:
+            folder.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            self.path(work_id, file.path).rename(self.path(to_work_id, file.path))
+        self.keep(to_work_id, files)
+
     def works(self) -> frozenset[str]:
         return frozenset(children_of(self._folder))
 
