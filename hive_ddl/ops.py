@@ -79,4 +79,14 @@ class SetPartitionLocation:
     partition: Partition
 
 
-Op = PublishSchema | CreateTable | SetProperties | AddPartitions | SetPartitionLocation
+@dataclass(frozen=True, slots=True)
+class DropPartitions:
+    """Takes partitions out of the table and leaves their files; those that are not there are passed over."""
+
+    database: str
+    name: str
+    columns: tuple[str, ...]
+    values: tuple[PartitionValues, ...]
+
+
+Op = PublishSchema | CreateTable | SetProperties | AddPartitions | SetPartitionLocation | DropPartitions

@@ -6,7 +6,7 @@ property; the single columns are told for people. Stored columns are left alone 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from headrace.hive_ddl.errors import ForeignTable
 from headrace.hive_ddl.ops import (
@@ -14,6 +14,7 @@ from headrace.hive_ddl.ops import (
     ChangeKind,
     ColumnChange,
     CreateTable,
+    DropPartitions,
     Op,
     Partition,
     PartitionValues,
@@ -81,10 +82,13 @@ def plan_partitions(
     table: TableState,
     existing: Mapping[PartitionValues, str],
     wanted: Mapping[PartitionValues, str],
+    gone: Collection[PartitionValues] = (),
 ) -> tuple[Op, ...]:
-    """The operations that make every partition of `wanted` be there at its location; others are left alone.
+    """The operations that make every partition of `wanted` be there at its location, and none of `gone`; others are
+    left alone.
 
-    Both mappings go from partition values to location URIs.
+    Both mappings go from partition values to location URIs. What is gone is dropped without a look whether it is there:
+    an executor that cannot look says it all the same.
     """
     columns = table.partition_columns
     assert all(len(values) == len(columns) for values in wanted), f"partition values of {table.full_name}"
@@ -98,7 +102,15 @@ def plan_partitions(
         AddPartitions(table.database, table.name, columns, tuple(missing[start : start + PARTITIONS_PER_CALL_MAX]))
         for start in range(0, len(missing), PARTITIONS_PER_CALL_MAX)
     )
-    return (*added, *(SetPartitionLocation(table.database, table.name, columns, partition) for partition in moved))
+    dropped = [tuple(values) for values in sorted(gone)]
+    return (
+        *added,
+        *(SetPartitionLocation(table.database, table.name, columns, partition) for partition in moved),
+        *(
+            DropPartitions(table.database, table.name, columns, tuple(dropped[start : start + PARTITIONS_PER_CALL_MAX]))
+            for start in range(0, len(dropped), PARTITIONS_PER_CALL_MAX)
+        ),
+    )
 
 
 def _publication(desired: TableState) -> tuple[Op, ...]:

@@ -13,8 +13,9 @@ from headrace.hive_ddl.ops import (
     ChangeKind,
     ColumnChange,
     CreateTable,
+    DropPartitions,
     Op,
-    Partition,
+    PartitionValues,
     PublishSchema,
     SetPartitionLocation,
     SetProperties,
@@ -43,11 +44,16 @@ def render(op: Op) -> str:
             return _set_properties(op)
         case AddPartitions(database=database, name=name, columns=columns, partitions=partitions):
             lines = [f"ALTER TABLE {_qualified(database, name)} ADD IF NOT EXISTS"]
-            lines += [f"  {_partition(columns, part)} LOCATION {quote_literal(part.location)}" for part in partitions]
+            lines += [
+                f"  {_partition(columns, part.values)} LOCATION {quote_literal(part.location)}" for part in partitions
+            ]
             return _statement(lines)
         case SetPartitionLocation(database=database, name=name, columns=columns, partition=partition):
-            head = f"ALTER TABLE {_qualified(database, name)} {_partition(columns, partition)}"
+            head = f"ALTER TABLE {_qualified(database, name)} {_partition(columns, partition.values)}"
             return _statement([head, f"  SET LOCATION {quote_literal(partition.location)}"])
+        case DropPartitions(database=database, name=name, columns=columns, values=values):
+            head = f"ALTER TABLE {_qualified(database, name)} DROP IF EXISTS"
+            return _statement([head, ",\n".join(f"  {_partition(columns, one)}" for one in values)])
 
 
 def render_database(name: str) -> str:
@@ -88,10 +94,9 @@ def _properties(properties: Iterable[tuple[str, str]]) -> str:
     return ",\n    ".join(f"{quote_literal(key)} = {quote_literal(value)}" for key, value in properties)
 
 
-def _partition(columns: tuple[str, ...], partition: Partition) -> str:
+def _partition(columns: tuple[str, ...], values: PartitionValues) -> str:
     pairs = (
-        f"{quote_identifier(column)} = {quote_literal(value)}"
-        for column, value in zip(columns, partition.values, strict=True)
+        f"{quote_identifier(column)} = {quote_literal(value)}" for column, value in zip(columns, values, strict=True)
     )
     return f"PARTITION ({', '.join(pairs)})"
 

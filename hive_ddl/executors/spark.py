@@ -31,6 +31,7 @@ from headrace.hive_ddl.names import PROBE_PREFIX
 from headrace.hive_ddl.ops import (
     AddPartitions,
     CreateTable,
+    DropPartitions,
     Op,
     Partition,
     PartitionValues,
@@ -120,6 +121,8 @@ class SparkExecutor:
                 self._add_partitions(op)
             case SetPartitionLocation():
                 self._set_location(op)
+            case DropPartitions():
+                self._drop_partitions(op)
 
     def close(self) -> None:
         with contextlib.suppress(Py4JError):
@@ -287,6 +290,15 @@ class SparkExecutor:
             partition = self._client.getPartition(op.database, op.name, values)
             partition.getSd().setLocation(op.partition.location)
             self._client.alter_partition(op.database, op.name, partition, self._context(None))
+
+    def _drop_partitions(self, op: DropPartitions) -> None:
+        for values in op.values:
+            with self._failures(f"partition {'/'.join(values)} of {op.database}.{op.name}"):
+                try:
+                    self._client.dropPartition(op.database, op.name, self._java_list(values), False)
+                except METASTORE_FAILURES as error:
+                    if java_class(error) != "NoSuchObjectException":
+                        raise
 
     def _publish(self, op: PublishSchema) -> None:
         hadoop = self._jvm.org.apache.hadoop.fs

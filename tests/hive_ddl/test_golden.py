@@ -47,7 +47,8 @@ def test_script(case: str) -> None:
     asked = {(day, hour): f"{prefix}/dt={day}/hr={hour}" for hour in ("07", "08")}
     if case == "moved_partition":
         asked[day, "06"] = f"{prefix}/_g2/dt={day}/hr=06"
-    ops: tuple[Op, ...] = (*plan_table(current, desired), *plan_partitions(desired, there, asked))
+    gone = [(day, "04"), (day, "05")] if case == "dropped_partitions" else []
+    ops: tuple[Op, ...] = (*plan_table(current, desired), *plan_partitions(desired, there, asked, gone))
     script = render_script(ops)
     expected = folder / "expected.hql"
     if os.environ.get("HEADRACE_REWRITE_GOLDEN"):

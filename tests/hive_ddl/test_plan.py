@@ -21,6 +21,7 @@ from headrace.hive_ddl.ops import (
     ChangeKind,
     ColumnChange,
     CreateTable,
+    DropPartitions,
     Op,
     PublishSchema,
     SetPartitionLocation,
@@ -171,6 +172,14 @@ def test_partitions() -> None:
     assert [partition.values for partition in added.partitions] == [("d1", "02")]
     assert moved.partition.location.endswith("_g2/dt=d1/hr=01")
     assert plan_partitions(table, there | asked, asked) == ()
+
+
+def test_partitions_that_are_gone_are_dropped_whether_there_or_not() -> None:
+    table = wanted(schema_text(("a", "int")))
+    (dropped,) = plan_partitions(table, {}, {}, {("d1", "01"), ("d1", "00")})
+    assert dropped == DropPartitions("headrace", table.name, ("dt", "hr"), (("d1", "00"), ("d1", "01")))
+    many = plan_partitions(table, {}, {}, {(f"d{i:05}", "00") for i in range(PARTITIONS_PER_CALL_MAX + 1)})
+    assert [len(op.values) for op in many if isinstance(op, DropPartitions)] == [PARTITIONS_PER_CALL_MAX, 1]
 
 
 def test_many_partitions_go_in_bounded_calls() -> None:

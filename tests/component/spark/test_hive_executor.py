@@ -320,6 +320,13 @@ def test_partitions_added_twice_and_moved(hive: Hive) -> None:
     assert plan_partitions(table, hive.executor.partitions(DATABASE, table.name, moved), moved) == ()
     assert hive.executor.partitions(DATABASE, table.name, [("2026-02-01", "00")]) == {}
     assert hive.executor.partitions(DATABASE, "absent", [("2026-02-01", "00")]) == {}
+    gone = [("2026-01-31", "04"), ("2026-01-31", "05"), ("2026-02-01", "00")]
+    (drop,) = plan_partitions(table, {}, {}, gone)
+    for executor in (hive.executor, other):
+        executor.execute(drop)
+    left = hive.executor.partitions(DATABASE, table.name)
+    assert len(left) == 22 and not set(gone) & set(left)
+    hive.session.sql(render(drop).rstrip().rstrip(";"))
 
 
 def test_a_late_writer_is_refused(hive: Hive) -> None:
