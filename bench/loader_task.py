@@ -26,6 +26,7 @@ from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import task as task_module
 from headrace.loader.build import current_build
 from headrace.loader.load_schema import EMPTY, fold
+from headrace.loader.policy import TopicPolicy
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
 
 HEADER = {
@@ -160,19 +161,24 @@ class MemoryCluster:
 def load(log: list[tuple[int, bytes]], messages: int, load_schema: str, codec: str) -> float:
     task_module.KafkaCluster = MemoryCluster
     MemoryCluster.log = tuple(log)
+    policy = TopicPolicy(
+        partition_by="hour",
+        kafka_column="position",
+        codec=codec,
+        time_fields=("header.time",),
+        lost_ground="fail",
+        quarantine_share_max=0.1,
+        future_ms_max=None,
+    )
     with tempfile.TemporaryDirectory() as folder:
         unit = WorkUnit(
             work_id="bench",
             task=0,
             ranges=(OffsetRange(TopicPartition("page-views", 0), 0, messages),),
-            topics={"page-views": TopicPlan("page-views", load_schema, {1: V1})},
+            topics={"page-views": TopicPlan("page-views", load_schema, {1: V1}, policy)},
             settings=TaskSettings(
                 bootstrap_servers="memory:1",
                 staging=folder,
-                partition_by="hour",
-                kafka_column="position",
-                codec=codec,
-                time_fields=("header.time",),
                 file_bytes_target=256 * 1024 * 1024,
             ),
             build=current_build(),

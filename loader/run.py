@@ -38,7 +38,6 @@ class RunSettings:
 
     topics_include: tuple[str, ...]
     topics_exclude: tuple[str, ...]
-    quarantine_share_max: float
     staging_age_ms: int
     plan: PlanSettings
     task: TaskSettings
@@ -79,7 +78,9 @@ def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
         ports.schemas,
         work_id=work_id,
         settings=settings.plan,
-        task_settings=dataclasses.replace(settings.task, staging=ports.staging.location(work_id)),
+        task_settings=dataclasses.replace(
+            settings.task, staging=ports.staging.location(work_id), now_ms=ports.now_ms()
+        ),
     )
 
 
@@ -129,8 +130,8 @@ def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunR
     changes = changes_of(plan, ports.cluster)
     planned = {topic: work.ranges for topic, work in plan.works.items()}
     settled = settle(planned, reading.units, reading.results, changes.moved)
-    settled = drop_doubtful(plan, settled, changes, ports.staging, settings.quarantine_share_max)
-    settled = with_findings(settled, settings.quarantine_share_max)
+    settled = drop_doubtful(plan, settled, changes, ports.staging)
+    settled = with_findings(settled, {topic: work.policy for topic, work in plan.works.items()})
     published = published_works(ports.log, ports.staging)
     offer = propose(plan, settled, reading.registered_ids, published, ports.now_ms(), settings.plan.build)
     offers = _decide(ports, plan.work_id, offer)

@@ -27,7 +27,7 @@ from headrace.kafka_wire.record_batch import Record
 from headrace.loader.build import current_build
 from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.project.kafka_column import compile_suffix
-from headrace.loader.project.messages import Enough, RangeMessages, StopBeforeUnknownSchema, UnknownIds
+from headrace.loader.project.messages import Clamp, Enough, RangeMessages, StopBeforeUnknownSchema, UnknownIds
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.read.range_reader import Tally, read_range
@@ -101,7 +101,7 @@ class _Task:
         self._formats: dict[tuple[FileKind, str], ContainerFormat] = {}
         self._projections: dict[str, TopicProjection] = {}
         self._windows: dict[str, set[int]] = {}
-        self._bucket_of = Buckets(self._settings.partition_by)
+        self._buckets = {name: Buckets(plan.policy.partition_by) for name, plan in unit.topics.items()}
         self._cluster = KafkaCluster(self._settings.bootstrap_servers, self._settings.fetch_timeout_ms / 1000)
         self._sink = LocalSink(unit.settings.staging, unit.task)
         self._files = self._new_files(self._sink)
@@ -148,9 +148,16 @@ class _Task:
             scratch=self._sink.scratch,
         )
         tally = Tally(offsets.start)
-        suffix = compile_suffix(self._settings.kafka_column, topic_partition.partition)
-        opened = self._windows.setdefault(topic_partition.topic, set())
-        messages = RangeMessages(topic_partition, projection, rows.add, self._bucket_of, suffix, opened)
+        policy = self._unit.topics[topic_partition.topic].policy
+        messages = RangeMessages(
+            topic_partition,
+            projection,
+            rows.add,
+            self._buckets[topic_partition.topic],
+            compile_suffix(policy.kafka_column, topic_partition.partition),
+            self._windows.setdefault(topic_partition.topic, set()),
+            None if policy.future_ms_max is None else Clamp(policy.future_ms_max, self._settings.now_ms),
+        )
         try:
             reason, unknown_ids = self._read_through(offsets, projection, messages, tally)
         except LogChanged as changed:
@@ -230,17 +237,17 @@ class _Task:
     def _projection(self, topic: str) -> TopicProjection:
         found = self._projections.get(topic)
         if found is None:
-            found = TopicProjection(self._unit.topics[topic], self._settings.time_fields)
-            self._projections[topic] = found
+            plan = self._unit.topics[topic]
+            found = self._projections[topic] = TopicProjection(plan, plan.policy.time_fields)
         return found
 
     def _format(self, kind: FileKind, topic: str) -> ContainerFormat:
         found = self._formats.get((kind, topic))
         if found is None:
             quarantine = kind is FileKind.QUARANTINE
-            load_schema = self._unit.topics[topic].load_schema
-            text = SCHEMA if quarantine else load_schema_with_kafka(load_schema, self._settings.kafka_column)
-            found = self._formats[kind, topic] = ContainerFormat(text, self._settings.codec, self._sync)
+            plan = self._unit.topics[topic]
+            text = SCHEMA if quarantine else load_schema_with_kafka(plan.load_schema, plan.policy.kafka_column)
+            found = self._formats[kind, topic] = ContainerFormat(text, plan.policy.codec, self._sync)
         return found
 
 

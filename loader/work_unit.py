@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.load_schema import KeptRoute
+from headrace.loader.policy import TopicPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class TopicPlan:
     """What a task must know of one topic.
 
     `load_schema` is the text of the Avro schema that the files are written in, without the `kafka` column, which
-    the writer appends as `kafka_column` says. `writer_schemas` maps schema id to self-contained schema text;
+    the writer appends as `policy` says. `writer_schemas` maps schema id to self-contained schema text;
     `absent_ids` are ids that the registry was asked for by name and does not have: their messages are quarantined.
     `time_property` is the subject's metadata property `headrace.time`, or "". `routes` maps the ids of the subject's
     versions to the routes they were folded in by.
@@ -51,6 +52,7 @@ class TopicPlan:
     topic: str
     load_schema: str
     writer_schemas: Mapping[int, str]
+    policy: TopicPolicy
     absent_ids: frozenset[int] = frozenset()
     time_property: str = ""
     routes: Mapping[int, KeptRoute] = field(default_factory=dict)
@@ -58,19 +60,16 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """The part of the settings that tasks need. Sizes are in bytes."""
+    """The part of the settings that tasks need, but for what each topic has its own. Sizes are in bytes."""
 
     bootstrap_servers: str
     staging: str  # where the work's files go, as `Staging.location` says it; tasks write below it under own names
-    partition_by: str  # hour | day
-    kafka_column: str  # none | position | full
-    codec: str  # null | deflate | snappy
-    time_fields: tuple[str, ...]
     file_bytes_target: int
     block_bytes: int = 1024 * 1024  # uncompressed bytes of one Avro block
     fetch_bytes: int = 8 * 1024 * 1024  # of one fetch from one partition
     record_bytes_max: int = 64 * 1024 * 1024  # a decompressed batch beyond this is refused
     fetch_timeout_ms: int = 30_000
+    now_ms: int = 0  # the driver's wall clock at the start of the run, the same for all tasks and attempts
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from headrace.loader.follow.schema import SchemaFollower, TableSettings
 from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
+from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
 from headrace.loader.run import Ports, RunSettings
 from headrace.loader.storage.local import LOG_FOLDER, local_storage
@@ -39,7 +40,7 @@ from headrace.loader.storage.protocols import Storage
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
 from headrace.pipeline.java import ensure_java
 from headrace.registry.client.of_settings import registry_client
-from headrace.settings import Settings
+from headrace.settings import LoaderSettings, Settings
 from headrace.settings.addresses import resolve_bootstrap_servers, resolve_metastore, warehouse_dir
 
 if TYPE_CHECKING:
@@ -185,7 +186,9 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
             files=storage.files,
             database=settings.hive.database,
             literal_chars_max=settings.hive.literal_chars_max,
-            file_schema=lambda text: load_schema_with_kafka(text, settings.loader.kafka_column),
+            file_schema=lambda topic, state: load_schema_with_kafka(
+                state.load_schema.text, state.kafka_column or settings.loader.of_topic(topic).kafka_column
+            ),
             quarantine_schema=QUARANTINE_SCHEMA,
         )
 
@@ -226,25 +229,32 @@ def run_settings(settings: Settings) -> RunSettings:
     return RunSettings(
         topics_include=loader.topics_include,
         topics_exclude=loader.topics_exclude,
-        quarantine_share_max=loader.quarantine_share_max,
         staging_age_ms=loader.staging_age.ms,
         plan=PlanSettings(
             tasks=loader.tasks or os.cpu_count() or 1,
-            partition_by=loader.partition_by,
             range_bytes_max=loader.range_bytes_max,
             file_bytes_target=loader.file_bytes_target,
-            lost_ground=loader.lost_ground,
+            policy_of=lambda topic: topic_policy(loader.of_topic(topic)),
             build=current_build(),
         ),
         task=TaskSettings(
             bootstrap_servers=resolve_bootstrap_servers(settings),
             staging="",
-            partition_by=loader.partition_by,
-            kafka_column=loader.kafka_column,
-            codec=loader.codec,
-            time_fields=loader.time_fields,
             file_bytes_target=loader.file_bytes_target,
         ),
+    )
+
+
+def topic_policy(loader: LoaderSettings) -> TopicPolicy:
+    """The settings in force for one topic as the loader's own value."""
+    return TopicPolicy(
+        partition_by=loader.partition_by,
+        kafka_column=loader.kafka_column,
+        codec=loader.codec,
+        time_fields=loader.time_fields,
+        lost_ground=loader.lost_ground,
+        quarantine_share_max=loader.quarantine_share_max,
+        future_ms_max=loader.future_max.ms if loader.future_records == "clamp" else None,
     )
 
 

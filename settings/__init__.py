@@ -14,6 +14,7 @@ from headrace.settings.loading import (
 )
 from headrace.settings.sections import (
     CHOICES,
+    TOPIC_KEYS,
     AuditSettings,
     BrokerSettings,
     CompatSettings,
@@ -23,6 +24,7 @@ from headrace.settings.sections import (
     RegistrySettings,
     Settings,
     SqlSettings,
+    TopicTable,
 )
 from headrace.settings.values import Address, Duration
 
@@ -30,6 +32,7 @@ __all__ = [
     "CHOICES",
     "CONFIG_PATH_VARIABLE",
     "ENVIRONMENT_PREFIX",
+    "TOPIC_KEYS",
     "Address",
     "AuditSettings",
     "BrokerSettings",
@@ -42,6 +45,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "SqlSettings",
+    "TopicTable",
     "known_keys",
     "load_settings",
 ]

@@ -21,6 +21,8 @@ from typing import Any
 from headrace.settings.sections import (
     AT_LEAST,
     CHOICES,
+    PATTERNS,
+    TOPIC_KEYS,
     AuditSettings,
     BrokerSettings,
     CompatSettings,
@@ -30,6 +32,7 @@ from headrace.settings.sections import (
     RegistrySettings,
     Settings,
     SqlSettings,
+    TopicTable,
     is_secret,
 )
 from headrace.settings.values import Address, Duration
@@ -183,6 +186,8 @@ def _text(key: str, origin: str, value: Any) -> str:
 
 
 def _convert(key: str, origin: str, value: Any, wanted: Any) -> Any:
+    if wanted == tuple[TopicTable, ...]:
+        return _topic_tables(key, origin, value)
     try:
         result = _converted(value, wanted)
     except ValueError as error:
@@ -194,7 +199,40 @@ def _convert(key: str, origin: str, value: Any, wanted: Any) -> Any:
         raise SettingsError(f"{key} in {origin}: expected at least {AT_LEAST[key]}, found {value!r}")
     if key == "loader.quarantine_share_max" and not 0.0 <= result <= 1.0:
         raise SettingsError(f"{key} in {origin}: expected a share between 0 and 1, found {value!r}")
+    for pattern in result if key in PATTERNS else ():
+        _check_pattern(key, origin, pattern)
     return result
+
+
+def _check_pattern(key: str, origin: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise SettingsError(f"{key} in {origin}: expected a regular expression, found {pattern!r}: {error}") from error
+
+
+def _topic_tables(key: str, origin: str, value: Any) -> tuple[TopicTable, ...]:
+    """The tables of an array `[[loader.topic]]`; their keys are those of `loader` and mean the same."""
+    if not isinstance(value, list) or not all(isinstance(table, Mapping) for table in value):
+        raise SettingsError(f"{key} in {origin}: expected tables [[{key}]] in a settings file, found {value!r}")
+    types_of_keys = _field_types(LoaderSettings)
+    tables = []
+    for number, table in enumerate(value, 1):
+        where = f"[[{key}]] number {number} in {origin}"
+        pattern = table.get("pattern")
+        if not isinstance(pattern, str) or not pattern:
+            raise SettingsError(f"pattern of {where}: expected a regular expression of topic names, found {pattern!r}")
+        _check_pattern("pattern", where, pattern)
+        unknown = sorted(set(table) - {"pattern", *TOPIC_KEYS})
+        if unknown:
+            raise SettingsError(f"unknown setting {unknown[0]!r} in {where}; known: pattern, {', '.join(TOPIC_KEYS)}")
+        given = {
+            name: _convert(f"loader.{name}", where, item, types_of_keys[name])
+            for name, item in table.items()
+            if name != "pattern"
+        }
+        tables.append(TopicTable(pattern, types.MappingProxyType(given)))
+    return tuple(tables)
 
 
 def _converted(value: Any, wanted: Any) -> Any:

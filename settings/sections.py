@@ -60,6 +60,14 @@ class KafkaSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicTable:
+    """One `[[loader.topic]]`: for the topics whose whole name `pattern` matches, keys of `loader` by name."""
+
+    pattern: str
+    given: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class LoaderSettings:
     warehouse: str = ""  # folder or file:// URI; "" is data_dir/warehouse
     tasks: int = 0  # size of the fixed pool; 0 is the number of cores
@@ -74,7 +82,18 @@ class LoaderSettings:
     kafka_column: str = "position"  # none | position | full: what each row says of where it came from
     quarantine_share_max: float = 0.1  # of a topic's messages in a run; over it exit 1, over 100 too: not loaded
     lost_ground: str = "fail"  # fail | earliest: when offsets vanished before they were read
+    future_records: str = "own_time"  # own_time | clamp: which day a message of the future is filed under, see below
+    future_max: Duration = Duration(86_400_000)  # how far after its arrival a message may be dated before it is clamped
     staging_age: Duration = Duration(7 * 86_400_000)  # undecided staging older than this is offered for cleaning
+    topic: tuple[TopicTable, ...] = ()  # tables of keys for some topics, see below
+
+    def of_topic(self, topic: str) -> LoaderSettings:
+        """The settings in force for one topic: of each key, what the first table says that matches and has it."""
+        given: dict[str, Any] = {}
+        for table in self.topic:
+            if re.fullmatch(table.pattern, topic):
+                given = {**table.given, **given}
+        return dataclasses.replace(self, **given) if given else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +186,26 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "loader.codec": ("null", "deflate", "snappy"),
     "loader.kafka_column": ("none", "position", "full"),
     "loader.lost_ground": ("fail", "earliest"),
+    "loader.future_records": ("own_time", "clamp"),
     "hive.executor": ("spark", "print"),
     "compat.subject_strategy": ("topic", "record", "topic-record", "file"),
 }
 """Settings that take one of a few words."""
+
+TOPIC_KEYS = (
+    "time_fields",
+    "partition_by",
+    "kafka_column",
+    "codec",
+    "quarantine_share_max",
+    "lost_ground",
+    "future_records",
+    "future_max",
+)
+"""Keys of `loader` that a `[[loader.topic]]` may give."""
+
+PATTERNS = frozenset({"loader.topics_include", "loader.topics_exclude"})
+"""Settings that are regular expressions."""
 
 AT_LEAST: Mapping[str, int] = {
     "registry.request_bytes_max": 1024,

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from headrace.cli.command import FLAGS
-from headrace.settings import CHOICES, ENVIRONMENT_PREFIX, Settings
+from headrace.settings import CHOICES, ENVIRONMENT_PREFIX, TOPIC_KEYS, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "settings.md"
@@ -27,6 +27,38 @@ SPARK_ROW = (
     "`spark.` property without its prefix |\n"
 )
 
+TOPICS = f"""
+## Some topics otherwise than the others
+
+A settings file may have any number of tables `[[loader.topic]]`:
+
+```toml
+[[loader.topic]]
+pattern = "clicks|page\\\\..*"          # a regular expression that a topic's whole name must match
+partition_by = "day"
+quarantine_share_max = 0.01
+
+[[loader.topic]]
+pattern = ".*"
+future_records = "clamp"
+```
+
+Each gives some of these keys, which mean what the key of `[loader]` of that name means:
+{", ".join(f"`{key}`" for key in TOPIC_KEYS)}.
+For each key the first table in the file counts that matches the topic and has that key; a key that none of them has is
+the one of `[loader]`, wherever that was set. Tables are neither in the environment nor on the command line.
+
+`partition_by` is chosen when a topic's table is made; a table that is there keeps its own, and the load says so.
+`kafka_column` may be widened (`none`, `position`, `full`), and rows from before have null in what is new; it is never
+narrowed, since rows would lose what they have. The other keys count from the next load on. `time_fields` are also what
+producers and consumers that count for the audit look at: give their machines the same file.
+
+With `future_records = "clamp"` a message that is dated more than `future_max` after its arrival is filed under the time
+of its arrival, which is the record's timestamp unless that too lies ahead of the loader's clock, else the start of the
+load. The load notes how many there were. The audit counts them in their own window, and the columns of the row keep
+what the message says. Late messages are always filed under their own time.
+"""
+
 
 def page() -> str:
     rows = [row("data_dir", "./headrace-data", "folder of everything this installation keeps")]
@@ -41,7 +73,7 @@ def page() -> str:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 key = f"{section}.{node.target.id}"
                 rows.append(row(key, values[node.target.id], meaning(key, lines, node)))
-    return INTRODUCTION + "".join(rows) + SPARK_ROW
+    return INTRODUCTION + "".join(rows) + SPARK_ROW + TOPICS
 
 
 def row(key: str, default: str, text: str) -> str:

@@ -60,13 +60,11 @@ def drop_doubtful(
     settled: Mapping[str, SettledTopic],
     changes: Changes,
     staging: Staging,
-    quarantine_share_max: float,
 ) -> dict[str, SettledTopic]:
     """Drops the topics whose work must not be decided, and says why.
 
     Args:
         staging: holds the files, which are checked and kept there.
-        quarantine_share_max: of a topic's messages, the most that may be quarantined.
     """
     checked = {}
     for topic, one in settled.items():
@@ -74,7 +72,8 @@ def drop_doubtful(
         if topic in changes.recreated:
             reason = "the topic was re-created while it was read; the next load looks again"
         elif one.ranges or one.files:
-            reason = _over_quarantine(one, quarantine_share_max) or _not_staged(staging, plan.work_id, one)
+            share_max = plan.works[topic].policy.quarantine_share_max
+            reason = _over_quarantine(one, share_max) or _not_staged(staging, plan.work_id, one)
         if reason:
             one = SettledTopic(problems=(*one.problems, reason))
         checked[topic] = one

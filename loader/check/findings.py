@@ -12,16 +12,17 @@ from collections.abc import Mapping
 
 from headrace.audit.window import NAMES, OUT_OF_RANGE_MS, SCATTERED_MS, WINDOWS_MAX, many, time_text
 from headrace.loader.check.settle import SettledTopic
+from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.odd_times import UNITS_PER_SECOND, likely_unit
-from headrace.loader.project.topic_projection import RECORD_TIME
+from headrace.loader.project.topic_projection import FUTURE_TIME, RECORD_TIME
 from headrace.loader.work_unit import OddTimes, TimeOddity
 
 UNIT_NAMES = {"seconds": "seconds", "millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
 
 
-def with_findings(settled: Mapping[str, SettledTopic], share_max: float) -> dict[str, SettledTopic]:
-    """The topics with their findings: problems where more than `share_max` of the messages are concerned."""
-    return {topic: _with_findings(topic, one, share_max) for topic, one in settled.items()}
+def with_findings(settled: Mapping[str, SettledTopic], policies: Mapping[str, TopicPolicy]) -> dict[str, SettledTopic]:
+    """The topics with their findings: problems where more messages are concerned than the topic's policy allows."""
+    return {topic: _with_findings(topic, one, policies[topic].quarantine_share_max) for topic, one in settled.items()}
 
 
 def _with_findings(topic: str, one: SettledTopic, share_max: float) -> SettledTopic:
@@ -40,6 +41,12 @@ def _with_findings(topic: str, one: SettledTopic, share_max: float) -> SettledTo
             problems.append(sentence)
         else:
             notes.append(f"{topic}: {sentence}")
+    future = one.time_sources.get(FUTURE_TIME, 0)
+    if future:
+        notes.append(
+            f"{topic}: {future:,} of {many(messages, 'message')} are dated further after their arrival than "
+            "loader.future_max allows, and are filed by the time of that"
+        )
     return dataclasses.replace(one, problems=tuple(problems), notes=tuple(notes))
 
 

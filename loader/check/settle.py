@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from headrace.audit.window import SCATTERED_MS, WINDOWS_MAX
 from headrace.loader.decide.decision import CountSeries, DecidedFile, DecidedRange, WindowCount
 from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
-from headrace.loader.project.topic_projection import ABSURD_TIME, NULL_TIME, RECORD_TIME
+from headrace.loader.project.topic_projection import ABSURD_TIME, FUTURE_TIME, NULL_TIME, RECORD_TIME
 from headrace.loader.work_unit import (
     FileKind,
     OddTimes,
@@ -28,6 +28,7 @@ from headrace.loader.work_unit import (
     WorkUnit,
 )
 
+TIMES_OF_RECORDS = frozenset({RECORD_TIME, NULL_TIME, ABSURD_TIME, FUTURE_TIME})
 NO_COUNTS = RangeCounts()
 READ_AGAIN = (
     "nothing of it was decided and the next load reads it again; if this comes back, it is a defect of the loader"
@@ -292,7 +293,7 @@ def _odd_times(
     """What the ranges noted, added up; windows that all of them together had too many of go by the commonest source."""
     notes = [one for piece in pieces for one in piece.result.odd_times]
     if scattered:
-        fields = [name for name in time_sources if name not in (RECORD_TIME, NULL_TIME, ABSURD_TIME)]
+        fields = [name for name in time_sources if name not in TIMES_OF_RECORDS]
         source = max(fields, key=lambda name: time_sources[name], default=RECORD_TIME)
         notes.append(OddTimes(TimeOddity.SCATTERED, source, "", sum(scattered.values()), next(iter(scattered))))
     sums: dict[tuple[TimeOddity, str, str], list[int]] = {}

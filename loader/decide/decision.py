@@ -126,7 +126,8 @@ class TopicDecision:
 
     `topic_id_before` and `revision_before` are what the plan found in the log (None and 0 for a topic that was not
     there); the files were written under them. `load_schema` is set when it changes; a new topic always has it.
-    `table`, `folder` and `partition_by` repeat what was chosen when the topic was first decided. `asked_ids` are
+    `table`, `folder` and `partition_by` repeat what was chosen when the topic was first decided. `kafka_column` is what
+    its files have of the column `kafka`, "" where an earlier release does not tell. `asked_ids` are
     registered schema ids met for the first time that the plan did not know. `slot_before` is the newest earlier slot
     that speaks of the topic and `quarantine_slot_before` the newest that has quarantine files of it, 0 for none, so
     that a topic's decisions are found without reading the others'; None where format 1 does not tell.
@@ -149,6 +150,7 @@ class TopicDecision:
     asked_ids: frozenset[int]
     slot_before: int | None = None
     quarantine_slot_before: int | None = None
+    kafka_column: str = ""
     generation_before: int = 0
     rewrites: tuple[BucketRewrite, ...] = dataclasses.field(default=(), metadata=MATTERS)
 

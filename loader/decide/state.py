@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.loader.decide.decision import DecidedRange, Decision, DecisionKind, LoadSchema, TopicDecision
+from headrace.loader.load_schema import wider_column
 from headrace.loader.work_unit import FileKind
 
 BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # a message of a partition never read is taken for 1 KiB
@@ -38,7 +39,8 @@ class FileTotals:
 class TopicState:
     """`slot` is the newest one that says something of this topic, `quarantine_slot` the newest with quarantine files
     of it, 0 for none. `asked_ids` are registered schema ids met in its messages that need not be of its subject's
-    versions: every plan asks the registry for them by name. `generation` counts the rewrites of its buckets."""
+    versions: every plan asks the registry for them by name. `kafka_column` is the widest that any of its files have,
+    and so the table's; "" where no decision tells. `generation` counts the rewrites of its buckets."""
 
     topic_id: str
     table: str
@@ -52,6 +54,7 @@ class TopicState:
     slot: int
     quarantine_slot: int
     generation: int = 0
+    kafka_column: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,7 @@ def _fold_topic(known: TopicState | None, decided: TopicDecision, slot: int) -> 
         slot=slot,
         quarantine_slot=slot if has_quarantine(decided) else known.quarantine_slot,
         generation=known.generation + (1 if decided.rewrites else 0),
+        kafka_column=wider_column(known.kafka_column, decided.kafka_column),
     )
 
 

@@ -24,12 +24,13 @@ CURRENT_SCHEMA = "current.avsc"
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """`file_schema` gives the schema of the files for a load schema; `quarantine_schema` is one for all topics."""
+    """`file_schema` gives the schema of a topic's table, with the column `kafka`; `quarantine_schema` is one for all
+    topics."""
 
     files: WarehouseFiles
     database: str
     literal_chars_max: int
-    file_schema: Callable[[str], str]
+    file_schema: Callable[[str, TopicState], str]
     quarantine_schema: str
 
 
@@ -54,7 +55,7 @@ class SchemaFollower:
         wanted = [data_table(step.topic, step.state, self._settings, revision)]
         if step.state.quarantine.files:
             wanted.append(quarantine_table(step.topic, step.state, self._settings, revision))
-        self._publish_schema(step.state)
+        self._publish_schema(step.topic, step.state)
         for table in wanted:
             self._bring(table, step)
 
@@ -84,9 +85,9 @@ class SchemaFollower:
         """Whether the table is of a later slot of this log; a slot that the log does not have is of a lost one."""
         return slot < _slot(current.revision) <= self._head()
 
-    def _publish_schema(self, state: TopicState) -> None:
+    def _publish_schema(self, topic: str, state: TopicState) -> None:
         """Beside the data, for Pig and for people."""
-        text = self._settings.file_schema(state.load_schema.text)
+        text = self._settings.file_schema(topic, state)
         folder = f"{topic_folder(state.folder, FileKind.DATA)}/{SCHEMA_FOLDER}"
         for name in (schema_file_name(text), CURRENT_SCHEMA):
             self._settings.files.put(f"{folder}/{name}", text.encode())
@@ -100,7 +101,7 @@ def data_table(topic: str, state: TopicState, settings: TableSettings, revision:
         topic=topic,
         subject=state.load_schema.subject,
         version=state.load_schema.version,
-        schema_text=settings.file_schema(state.load_schema.text),
+        schema_text=settings.file_schema(topic, state),
         revision=revision,
         partition_columns=PARTITION_COLUMNS[state.partition_by],
         literal_chars_max=settings.literal_chars_max,

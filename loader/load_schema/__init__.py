@@ -44,7 +44,7 @@ null goes to null, and a writer's value into a nullable column is the value.
 from __future__ import annotations
 
 from headrace.loader.load_schema.fold import EMPTY, RULES, AppliedRule, ExplainedRule, LoadState, explain, fold
-from headrace.loader.load_schema.kafka_record import load_schema_with_kafka
+from headrace.loader.load_schema.kafka_record import load_schema_with_kafka, wider_column
 from headrace.loader.load_schema.kept_route import KeptRoute, Place, keep, member_of, places
 from headrace.loader.load_schema.route import Route, Routed, route_branch, route_by_kept, route_fields
 from headrace.loader.load_schema.text import root_record
@@ -101,4 +101,5 @@ __all__ = [
     "route_fields",
     "sources",
     "split",
+    "wider_column",
 ]

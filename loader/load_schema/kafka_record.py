@@ -6,6 +6,15 @@ from headrace.avro_schema import Array, Field, LogicalType, Name, Primitive, Pri
 from headrace.loader.load_schema.text import load_record, load_text
 from headrace.loader.load_schema.types import type_names
 
+KAFKA_COLUMNS = ("none", "position", "full")
+"""By the setting `loader.kafka_column`. Each holds what the one before it holds, and files of one can be read as any
+later one."""
+
+
+def wider_column(one: str, other: str) -> str:
+    """The one of two that holds more; "" is one that nobody chose."""
+    return max(one, other, key=("", *KAFKA_COLUMNS).index)
+
 
 def load_schema_with_kafka(text: str, kafka_column: str) -> str:
     """The full schema of files and table: the load schema and, last, where each row came from.

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.hive_ddl.names import folder_name, table_name
@@ -17,24 +16,28 @@ from headrace.loader.plan.discover import DiscoveredTopic, Discovery
 from headrace.loader.plan.packing import pack
 from headrace.loader.plan.ranges import TRIED_AGAIN, TopicRanges, offset_ranges, topic_ranges
 from headrace.loader.plan.schemas import SchemaProblem, TopicSchemas, Waiting, WriterSchemas
+from headrace.loader.policy import TopicPolicy
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit
+
+TOPICS_NAMED_MAX = 3  # of those that a note is about
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """The part of the settings that planning needs. `tasks` is the size of the pool; sizes are in bytes."""
+    """The part of the settings that planning needs. `tasks` is the size of the pool; sizes are in bytes. `policy_of`
+    gives what the settings say of a topic by its name."""
 
     tasks: int
-    partition_by: str
     range_bytes_max: int
     file_bytes_target: int
-    lost_ground: str
+    policy_of: Callable[[str], TopicPolicy]
     build: str
 
 
 @dataclass(frozen=True, slots=True)
 class TopicWork:
-    """What this run may decide of a topic; `known` is None for one that was never decided."""
+    """What this run may decide of a topic; `known` is None for one that was never decided. `policy` is what is in
+    force: for a topic that has a table, with what that began with."""
 
     topic: str
     known: TopicState | None
@@ -42,7 +45,7 @@ class TopicWork:
     schemas: TopicSchemas
     table: str
     folder: str
-    partition_by: str
+    policy: TopicPolicy
 
     @property
     def known_ids(self) -> frozenset[int]:
@@ -114,6 +117,7 @@ def make_plan(
             notes += [f"{topic}: {note}" for note in work.ranges.notes]
             if work.ranges.problems:
                 problems[topic] = work.ranges.problems
+    notes += _kept_notes(works.values(), settings)
     gone = sorted(topic for topic in state.topics if topic not in discovery.topics and topic not in discovery.unusable)
     notes += [f"{topic}: not on the brokers now (or excluded); its table stays" for topic in gone]
     packing = pack(
@@ -134,16 +138,41 @@ def _topic_work(
     settings: PlanSettings,
     taken: set[str],
 ) -> TopicWork:
+    policy = settings.policy_of(found.topic)
+    if known is not None:
+        policy = policy.with_table(known.partition_by, known.kafka_column)
     return TopicWork(
         topic=found.topic,
         known=known,
-        ranges=topic_ranges(found, known, lost_ground=settings.lost_ground, range_bytes_max=settings.range_bytes_max),
+        ranges=topic_ranges(found, known, lost_ground=policy.lost_ground, range_bytes_max=settings.range_bytes_max),
         schemas=schemas,
-        # Chosen once: names of other topics' tables play a part in it, and files lie in the layout they began with.
+        # Chosen once: names of other topics' tables play a part in it.
         table=known.table if known else table_name(found.topic, taken),
         folder=known.folder if known else folder_name(found.topic),
-        partition_by=known.partition_by if known else settings.partition_by,
+        policy=policy,
     )
+
+
+def _kept_notes(works: Iterable[TopicWork], settings: PlanSettings) -> Iterator[str]:
+    """Which tables stay as they began although the settings now say otherwise: one sentence for all of a kind."""
+    kept: dict[str, list[str]] = defaultdict(list)
+    for work in works:
+        wanted, has = settings.policy_of(work.topic), work.policy
+        if wanted.partition_by != has.partition_by:
+            sentence = (
+                f"loader.partition_by = {wanted.partition_by} is for tables not made yet; by {has.partition_by}, "
+                "as they began, stay the tables of"
+            )
+            kept[sentence].append(work.topic)
+        if wanted.kafka_column != has.kafka_column:
+            sentence = (
+                f"loader.kafka_column = {wanted.kafka_column} would take from rows what they have; "
+                f"{has.kafka_column}, as it was, stays in the tables of"
+            )
+            kept[sentence].append(work.topic)
+    for sentence, topics in sorted(kept.items()):
+        more = f" and {len(topics) - TOPICS_NAMED_MAX:,} more" if len(topics) > TOPICS_NAMED_MAX else ""
+        yield f"{sentence} {', '.join(topics[:TOPICS_NAMED_MAX])}{more}"
 
 
 def _work_units(
@@ -153,25 +182,19 @@ def _work_units(
     build: str,
     task_settings: TaskSettings,
 ) -> tuple[WorkUnit, ...]:
-    """One unit per task and layout: topics that began with another `partition_by` keep theirs."""
-    units: list[WorkUnit] = []
-    for ranges in tasks:
-        by_layout: dict[str, list[OffsetRange]] = defaultdict(list)
-        for offsets in ranges:
-            by_layout[works[offsets.topic_partition.topic].partition_by].append(offsets)
-        for layout, members in sorted(by_layout.items()):
-            topics = {offsets.topic_partition.topic for offsets in members}
-            units.append(
-                WorkUnit(
-                    work_id=work_id,
-                    task=len(units),
-                    ranges=tuple(members),
-                    topics={topic: _topic_plan(works[topic]) for topic in sorted(topics)},
-                    settings=dataclasses.replace(task_settings, partition_by=layout),
-                    build=build,
-                )
-            )
-    return tuple(units)
+    return tuple(
+        WorkUnit(
+            work_id=work_id,
+            task=number,
+            ranges=tuple(ranges),
+            topics={
+                topic: _topic_plan(works[topic]) for topic in sorted({one.topic_partition.topic for one in ranges})
+            },
+            settings=task_settings,
+            build=build,
+        )
+        for number, ranges in enumerate(tasks)
+    )
 
 
 def _topic_plan(work: TopicWork) -> TopicPlan:
@@ -180,6 +203,7 @@ def _topic_plan(work: TopicWork) -> TopicPlan:
         topic=work.topic,
         load_schema=schemas.load_schema.text,
         writer_schemas=schemas.writer_schemas,
+        policy=work.policy,
         absent_ids=schemas.absent_ids,
         time_property=schemas.load_schema.time_property,
         routes=schemas.routes,

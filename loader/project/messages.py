@@ -8,6 +8,7 @@ for the audit: as tier `broker` as they come out of the log, and as tier `loader
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
 from headrace.audit.window import TIME_MS_MAX, WINDOW_MS, counted_window
@@ -21,6 +22,7 @@ from headrace.loader.project.odd_times import NO_TIMESTAMP, OddTimeNotes
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode, encode_row
 from headrace.loader.project.topic_projection import (
     ABSURD_TIME,
+    FUTURE_TIME,
     NULL_TIME,
     RECORD_TIME,
     TopicProjection,
@@ -49,6 +51,24 @@ class StopBeforeUnknownSchema(StopBefore):
         self.schema_id = schema_id
 
 
+@dataclass(frozen=True, slots=True)
+class Clamp:
+    """Files a message that is dated more than `future_ms_max` after its arrival by the time of its arrival.
+
+    That is the record's timestamp, unless this lies in the future itself, by the clock of a producer that is wrong:
+    then it is `now_ms`, the start of the run. The audit counts the message in its own window all the same.
+    """
+
+    future_ms_max: int
+    now_ms: int
+
+    def arrival_ms(self, timestamp_ms: int) -> int:
+        return timestamp_ms if 0 <= timestamp_ms <= self.now_ms else self.now_ms
+
+    def is_future(self, time_ms: int, timestamp_ms: int) -> bool:
+        return time_ms > self.arrival_ms(timestamp_ms) + self.future_ms_max
+
+
 class RangeMessages:
     """The messages of one range on their way from records to rows, and what they were.
 
@@ -58,6 +78,7 @@ class RangeMessages:
         suffix: the encoder of the column that says where a row came from.
         opened: the windows that messages of this topic were counted in, shared by the ranges of a task so that
             together they open no more than `WINDOWS_MAX`.
+        clamp: None files every message by its own time.
     """
 
     def __init__(
@@ -68,6 +89,7 @@ class RangeMessages:
         bucket_of: Callable[[int], str],
         suffix: Suffix,
         opened: set[int],
+        clamp: Clamp | None,
     ) -> None:
         self.written = self.tombstones = self.quarantined = 0
         self.time_sources: dict[str, int] = {}
@@ -81,6 +103,7 @@ class RangeMessages:
         self._windows: dict[int, list[int]] = {}
         self._special_windows: dict[int, list[int]] = {}
         self._opened = opened
+        self._clamp = clamp
         self._odd_times = OddTimeNotes()
 
     def take(self, records: list[Record]) -> None:
@@ -90,7 +113,7 @@ class RangeMessages:
             StopBeforeUnknownSchema: what comes before that message is done.
         """
         by_prefix, windows, sources = self._by_prefix, self._windows, self.time_sources
-        add, suffix, bucket_of = self._add, self._suffix, self._bucket_of
+        add, suffix, bucket_of, clamp = self._add, self._suffix, self._bucket_of, self._clamp
         for offset, timestamp, key, value, headers in records:
             if value is None:
                 self.tombstones += 1
@@ -134,6 +157,8 @@ class RangeMessages:
                 if not 0 <= time_ms <= TIME_MS_MAX:
                     time_ms = timestamp
                     source = ABSURD_TIME if seen.value is not None else source
+                if clamp is not None and clamp.is_future(time_ms, timestamp):
+                    time_ms, source = clamp.arrival_ms(timestamp), FUTURE_TIME
                 add(FileKind.DATA, bucket_of(time_ms), offset, row + suffix(offset, timestamp, key, headers))
                 self.written += 1
                 counted[3] += 1

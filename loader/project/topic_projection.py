@@ -30,6 +30,8 @@ RECORD_TIME = "record"
 ABSURD_TIME = "record (absurd field)"
 """Likewise, since the field's value is before 1970 or after 9999."""
 NULL_TIME = "record (null field)"
+FUTURE_TIME = "arrival (future time)"
+"""When it arrived, since it is dated further after that than the policy lets it be."""
 
 
 class UnknownSchema(Exception):

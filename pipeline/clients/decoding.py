@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from headrace.avro_schema.message_time import TIME_PROPERTY
 from headrace.pipeline.clients.delivery import error_text
 from headrace.pipeline.clients.encoding import compiled_schema
 from headrace.pipeline.clients.errors import SourceUnavailable, UndecodableMessage
-from headrace.pipeline.clients.schemas import value_subject
+from headrace.pipeline.clients.schemas import TimeFields, value_subject
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import UNANSWERED, AccessRefused, RegistryError, SchemaNotFound
 
@@ -29,10 +28,10 @@ class _Writer(NamedTuple):
 class Decoder:
     """Decodes records by the id of the schema that wrote them."""
 
-    def __init__(self, registry: RegistryClient, reader_schema: Schema | None, time_fields: Iterable[str]) -> None:
+    def __init__(self, registry: RegistryClient, reader_schema: Schema | None, time_fields: TimeFields) -> None:
         self._registry = registry
         self._reader = compiled_schema(reader_schema) if reader_schema is not None else None
-        self._time_fields = tuple(time_fields)
+        self._time_fields = time_fields
         self._writers: dict[tuple[str, int], _Writer] = {}
         self._time_properties: dict[str, str] = {}
 
@@ -73,7 +72,7 @@ class Decoder:
         writer = _Writer(
             compiled_schema(schema),
             compiled_schema(schema, logical_types=False),
-            find_time_field(schema, self._time_properties[record.topic], self._time_fields),
+            find_time_field(schema, self._time_properties[record.topic], self._time_fields(record.topic)),
         )
         self._writers[record.topic, schema_id] = writer
         return writer

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.avro_schema import AvroSchemaError, Schema, parse_schema, self_contained_text
 from headrace.avro_schema.message_time import TIME_PROPERTY
@@ -26,6 +26,9 @@ LATEST_KEPT_S = 60.0
 RETRY_S = 1.0
 """The shortest time between two questions for the latest version because a value did not fit the one at hand."""
 
+TimeFields = Callable[[str], Sequence[str]]
+"""The candidates for the message time of a topic, which every tier must take from the same settings."""
+
 
 def value_subject(topic: str) -> str:
     """The subject of a topic's values (the topic name strategy)."""
@@ -35,9 +38,9 @@ def value_subject(topic: str) -> str:
 class Encodings:
     """The encodings of one producer. Threads may share it: at worst two ask the registry for the same."""
 
-    def __init__(self, registry: RegistryClient, time_fields: Sequence[str]) -> None:
+    def __init__(self, registry: RegistryClient, time_fields: TimeFields) -> None:
         self._registry = registry
-        self._time_fields = tuple(time_fields)
+        self._time_fields = time_fields
         self._given: dict[tuple[str, str], Encoding] = {}
         self._given_values: dict[tuple[str, int], tuple[Schema, Encoding]] = {}
         self._latest: dict[str, tuple[Encoding, float]] = {}
@@ -125,7 +128,7 @@ class Encodings:
                 registered.schema_id,
                 schema if schema is not None else self._registry.parsed(registered),
                 time_property=registered.metadata.get(TIME_PROPERTY, ""),
-                time_fields=self._time_fields,
+                time_fields=self._time_fields(topic),
             )
         except RegistryError as error:
             raise _unavailable(topic, subject, error) from error

@@ -28,6 +28,7 @@ from headrace.loader.run import plan_load, run_load
 from headrace.loader.work_unit import OddTimes, TimeOddity, UnitResult, WorkUnit
 from headrace.registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError
 from loader_fakes import ORDER_V1, ORDER_V2, World
+from loader_samples import POLICY
 
 
 @pytest.fixture
@@ -176,7 +177,7 @@ def test_a_version_registered_while_the_load_runs_is_folded_before_its_messages_
 
 def test_a_topic_of_garbage_is_passed_in_one_load_however_many_ids_it_has(world: World) -> None:
     world.pool.unknown_ids_max = 7  # told of by one task at a time
-    world.settings = dataclasses.replace(world.settings, quarantine_share_max=1.0)
+    world.policy = dataclasses.replace(world.policy, quarantine_share_max=1.0)
     world.topic("orders", [*range(1_000, 1_100), 1], [*range(1_050, 1_150), 1])
     (loaded,) = load(world).loaded
     assert (loaded.rows, loaded.quarantined) == (2, 200)
@@ -230,7 +231,7 @@ def test_too_much_quarantine_fails_the_topic_and_nothing_else(world: World) -> N
     assert "500 of 500 messages cannot be loaded" in report.problems["bad"][0]
     assert world.rows("orders") == world.produced("orders")
     assert world.rows("bad") == []
-    world.settings = dataclasses.replace(world.settings, quarantine_share_max=1.0)
+    world.policy = dataclasses.replace(world.policy, quarantine_share_max=1.0)
     assert load(world).loaded[0].quarantined == 500
 
 
@@ -435,8 +436,7 @@ def test_a_recreated_topic_is_held_until_policy_lets_it_start_again(world: World
     load(world)
     world.topic("orders", [1] * 2, topic_id="id-2")
     assert "was re-created" in load(world).problems["orders"][0]
-    plan = dataclasses.replace(world.settings.plan, lost_ground="earliest")
-    world.settings = dataclasses.replace(world.settings, plan=plan)
+    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
     report = load(world)
     assert report.loaded[0].rows == 2
     assert len(world.rows("orders")) == 17
@@ -449,8 +449,7 @@ def test_lost_ground_is_declared_as_a_gap(world: World) -> None:
     topic = world.topic("orders", [1] * 2, [1] * 5)
     topic.first = 14
     assert "were removed before they were read" in load(world).problems["orders"][0]
-    plan = dataclasses.replace(world.settings.plan, lost_ground="earliest")
-    world.settings = dataclasses.replace(world.settings, plan=plan)
+    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
     assert load(world).loaded[0].gaps == 4 + 9
 
 
@@ -723,3 +722,89 @@ def test_a_table_of_a_lost_log_is_taken_over(world: World) -> None:
     world.registry.register("orders-value", 3, ORDER_V2)
     assert not load(world).has_findings
     assert "note" in world.hive.tables[("headrace", "orders")].properties["avro.schema.literal"]
+
+
+def one_more(world: World, topic: str, number: int = 1) -> None:
+    world.cluster.topics[topic].logs[0] += [1] * number
+
+
+def test_topics_of_one_task_are_each_loaded_by_their_own_policy(world: World) -> None:
+    world.registry.register("clicks-value", 1, ORDER_V1)
+    world.topic("clicks", [1] * 3)
+    world.policies["clicks"] = clicks = dataclasses.replace(
+        POLICY, partition_by="day", codec="null", time_fields=("at",)
+    )
+    (unit,) = plan_load(world.ports(), world.settings).units
+    assert {topic: plan.policy for topic, plan in unit.topics.items()} == {"clicks": clicks, "orders": POLICY}
+    load(world)
+    tables = world.hive.tables
+    assert tables["headrace", "clicks"].partition_columns == ("dt",)
+    assert tables["headrace", "orders"].partition_columns == ("dt", "hr")
+
+
+def test_a_table_keeps_the_layout_that_it_began_with_and_the_load_says_so(world: World) -> None:
+    assert load(world).notes == ()
+    world.policy = dataclasses.replace(world.policy, partition_by="day")
+    one_more(world, "orders")
+    report = load(world)
+    assert report.problems == {} and report.loaded[0].rows == 1
+    (note,) = report.notes
+    assert note == (
+        "loader.partition_by = day is for tables not made yet; by hour, as they began, stay the tables of orders"
+    )
+    assert world.hive.tables["headrace", "orders"].partition_columns == ("dt", "hr")
+
+
+def test_a_note_names_few_topics(world: World) -> None:
+    for number in range(5):
+        world.registry.register(f"t{number}-value", 1, ORDER_V1)
+        world.topic(f"t{number}", [1])
+    load(world)
+    world.policy = dataclasses.replace(world.policy, partition_by="day")
+    (note,) = load(world).notes
+    assert note.endswith("the tables of orders, t0, t1 and 3 more")
+
+
+def test_the_kafka_column_grows_in_table_and_files_and_never_shrinks(world: World) -> None:
+    def columns() -> str:
+        return world.hive.tables["headrace", "orders"].properties["avro.schema.literal"]
+
+    world.policy = dataclasses.replace(POLICY, kafka_column="none")
+    load(world)
+    assert "kafka" not in columns()
+    world.policy = dataclasses.replace(POLICY, kafka_column="full")
+    assert load(world).slot == 0 and "kafka" not in columns()  # no row has it yet
+    one_more(world, "orders")
+    assert load(world).notes == () and '"headers"' in columns()
+    world.policy = dataclasses.replace(POLICY, kafka_column="position")
+    one_more(world, "orders")
+    (unit,) = plan_load(world.ports(), world.settings).units
+    assert unit.topics["orders"].policy.kafka_column == "full"
+    (note,) = load(world).notes
+    assert note == (
+        "loader.kafka_column = position would take from rows what they have; full, as it was, stays in the tables of "
+        "orders"
+    )
+    assert '"headers"' in columns()
+
+
+def test_a_topic_may_go_on_where_others_wait(world: World) -> None:
+    world.registry.register("clicks-value", 1, ORDER_V1)
+    world.topic("clicks", [1] * 3)
+    load(world)
+    for name in ("orders", "clicks"):
+        topic = world.topic(name, *([1] * 2 for _ in world.cluster.topics[name].logs))
+        topic.first = 100
+    world.policies["clicks"] = dataclasses.replace(POLICY, lost_ground="earliest")
+    report = load(world)
+    assert [one.topic for one in report.loaded] == ["clicks"] and list(report.problems) == ["orders"]
+
+
+def test_topics_have_limits_of_bad_messages_of_their_own(world: World) -> None:
+    world.topic("orders", [99] * 50 + [1] * 50)
+    world.policies["orders"] = dataclasses.replace(POLICY, quarantine_share_max=0.5)
+    assert load(world).problems == {}
+    world.cluster.topics["orders"].logs[0] += [99] * 200 + [1] * 100
+    assert "more than loader.quarantine_share_max (50%) allows" in load(world).problems["orders"][0]
+    world.policies["orders"] = dataclasses.replace(POLICY, quarantine_share_max=0.7)
+    assert load(world).loaded[0].quarantined == 200

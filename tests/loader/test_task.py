@@ -25,6 +25,7 @@ from headrace.loader.inspect.quarantine import read_rows
 from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.plan.packing import split
 from headrace.loader.plan.ranges import PlannedRange, TopicRanges
+from headrace.loader.project.topic_projection import FUTURE_TIME
 from headrace.loader.storage.local import sink
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import (
@@ -39,6 +40,7 @@ from headrace.loader.work_unit import (
     WorkUnit,
 )
 from headrace.loader.write.buckets import Buckets
+from loader_samples import POLICY
 from projection_oracle import encode
 from record_batches import make_batch
 
@@ -49,7 +51,7 @@ SCHEMA = json.dumps(
 )
 PARSED = parse_schema(SCHEMA)
 LOAD = fold(EMPTY, 1, PARSED).text
-PLAN = TopicPlan("orders", LOAD, {1: SCHEMA}, absent_ids=frozenset({404}))
+PLAN = TopicPlan("orders", LOAD, {1: SCHEMA}, POLICY, absent_ids=frozenset({404}))
 
 
 def message(n: int, time_ms: int = T0, schema_id: int = 1) -> bytes:
@@ -103,13 +105,11 @@ def unit(tmp_path: Path) -> Callable[..., WorkUnit]:
         base = TaskSettings(
             bootstrap_servers="b:1",
             staging=str(tmp_path / "staging" / "w"),
-            partition_by="hour",
-            kafka_column="position",
-            codec="snappy",
-            time_fields=("timestamp",),
             file_bytes_target=1 << 30,
             fetch_timeout_ms=0,
         )
+        of_topic = {name: settings.pop(name) for name in list(settings) if hasattr(plan.policy, name)}
+        plan = replace(plan, policy=replace(plan.policy, **of_topic))
         return WorkUnit(
             "w", task, ranges, {"orders": plan}, replace(base, **settings), current_build() if build is None else build
         )
@@ -210,7 +210,7 @@ def test_a_value_on_which_queries_fail_is_quarantined_and_audited_at_its_time(
     fields = [{"name": "price", "type": price}, {"name": "timestamp", "type": "long"}]
     text = json.dumps({"type": "record", "name": "Event", "fields": fields})
     schema = parse_schema(text)
-    plan = TopicPlan("orders", fold(EMPTY, 1, schema).text, {1: text})
+    plan = TopicPlan("orders", fold(EMPTY, 1, schema).text, {1: text}, POLICY)
     bodies = [encode(schema, {"price": price, "timestamp": T0}) for price in (b"\x01", b"", b"\x02")]
     cluster.put(0, {n: frame(1, body) for n, body in enumerate(bodies)})
     result = run(offsets(0, 3), plan=plan)
@@ -375,7 +375,7 @@ def test_settings_that_no_task_can_start_with_fail_the_load(run: Run, monkeypatc
 
 
 def test_a_load_schema_that_is_none_fails_the_topic(run: Run, cluster: Cluster) -> None:
-    (found,) = run(offsets(0, 1), plan=TopicPlan("orders", "{", {})).ranges
+    (found,) = run(offsets(0, 1), plan=TopicPlan("orders", "{", {}, POLICY)).ranges
     assert "the load schema cannot be read" in found.error
 
 
@@ -389,6 +389,42 @@ def test_the_kafka_column_says_as_much_as_is_asked(run: Run, cluster: Cluster, t
         assert list(row) == ["timestamp", "n"]
     else:
         assert (row["kafka"]["key"], row["kafka"]["headers"]) == (b"k0", [{"key": "h", "value": b"v"}])
+
+
+def test_a_message_of_the_future_is_filed_by_its_arrival_where_policy_says_so(run: Run, cluster: Cluster) -> None:
+    cluster.put(0, {0: message(0, T0 + 3 * HOUR_MS), 1: message(1, T0 + 5 * HOUR_MS)})  # records of 1970
+    (file,) = run(offsets(0, 1), now_ms=T0).files
+    assert file.bucket == "dt=2013-01-01/hr=04"
+    result = run(offsets(0, 2), now_ms=T0, future_ms_max=HOUR_MS)
+    assert [one.bucket for one in result.files] == ["dt=1970-01-01/hr=00"]
+    (found,) = result.ranges
+    assert found.time_sources == {FUTURE_TIME: 2}
+    windows = {count.window_start_ms for count in found.audit}
+    assert windows == {T0 + 3 * HOUR_MS, T0 + 5 * HOUR_MS}
+    assert [one.bucket for one in run(offsets(0, 2), now_ms=T0, future_ms_max=10**15).files] == [
+        "dt=2013-01-01/hr=04",
+        "dt=2013-01-01/hr=06",
+    ]
+
+
+def test_topics_of_one_task_have_files_of_their_own_kinds(
+    run: Run, cluster: Cluster, unit: Callable[..., WorkUnit], tmp_path: Path
+) -> None:
+    cluster.put(0, {0: message(0)})
+    cluster.put(0, {0: message(1)}, topic="clicks")
+    clicks = replace(
+        PLAN, topic="clicks", policy=replace(POLICY, partition_by="day", codec="null", kafka_column="none")
+    )
+    both = unit(offsets(0, 1), OffsetRange(TopicPartition("clicks", 0), 0, 1))
+    found = {file.topic: file for file in run_work_unit(replace(both, topics={**both.topics, "clicks": clicks})).files}
+    assert {topic: file.bucket for topic, file in found.items()} == {
+        "orders": "dt=2013-01-01/hr=01",
+        "clicks": "dt=2013-01-01",
+    }
+    assert [list(row) for row in rows(tmp_path, found["clicks"])] == [["timestamp", "n"]]
+    assert [list(row) for row in rows(tmp_path, found["orders"])] == [["timestamp", "n", "kafka"]]
+    with (tmp_path / "staging" / "w" / found["clicks"].path).open("rb") as handle:
+        assert fastavro.reader(handle).codec == "null"
 
 
 def test_a_schema_id_in_a_header_wins_over_the_value(run: Run, cluster: Cluster, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.settings import Address, Duration, Settings, SettingsError, known_keys, load_settings
+from headrace.settings import Address, Duration, LoaderSettings, Settings, SettingsError, known_keys, load_settings
 
 
 def test_defaults_suit_a_laptop() -> None:
@@ -62,6 +62,62 @@ def test_a_config_file_that_was_asked_for_must_exist(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="not valid TOML"):
         (tmp_path / "broken.toml").write_text("[loader\n")
         load_settings(environment={"HEADRACE_CONFIG": str(tmp_path / "broken.toml")})
+
+
+def test_the_first_table_that_matches_and_has_the_key_says_it_for_a_topic(tmp_path: Path) -> None:
+    (tmp_path / "headrace.toml").write_text(
+        '[loader]\ncodec = "null"\n'
+        '[[loader.topic]]\npattern = "clicks|page\\\\..*"\npartition_by = "day"\ntime_fields = ["at"]\n'
+        '[[loader.topic]]\npattern = ".*s"\npartition_by = "hour"\nlost_ground = "earliest"\nfuture_max = "2h"\n'
+    )
+    loader = load_settings(working_dir=tmp_path, flags={"loader.tasks": "3"}).loader
+    clicks = loader.of_topic("clicks")
+    assert (clicks.partition_by, clicks.time_fields, clicks.lost_ground) == ("day", ("at",), "earliest")
+    assert (clicks.future_max, clicks.codec, clicks.tasks) == (Duration(7_200_000), "null", 3)
+    assert loader.of_topic("page.views").lost_ground == "earliest"
+    assert loader.of_topic("orders").partition_by == "hour"
+    for of_none in ("clicks2", "my clicks!", "pagex"):
+        assert loader.of_topic(of_none) == loader
+    assert load_settings().loader.of_topic("clicks") == LoaderSettings()
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (
+            'codec = "null"',
+            "pattern of [[loader.topic]] number 2 in {file}: expected a regular expression of topic names",
+        ),
+        ('pattern = "("', "pattern in [[loader.topic]] number 2 in {file}: expected a regular expression, found '('"),
+        (
+            'pattern = "x"\ncodex = "null"',
+            "unknown setting 'codex' in [[loader.topic]] number 2 in {file}; known: pattern, ",
+        ),
+        ('pattern = "x"\ntasks = 3', "unknown setting 'tasks'"),
+        ('pattern = "x"\ncodec = "zip"', "loader.codec in [[loader.topic]] number 2 in {file}: expected one of null, "),
+        ('pattern = "x"\nquarantine_share_max = 2', "expected a share between 0 and 1, found 2"),
+        ('pattern = "x"\ntime_fields = 3', "expected a list of texts"),
+    ],
+)
+def test_what_does_not_fit_in_a_table_of_a_topic_is_named(tmp_path: Path, table: str, said: str) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(f'[[loader.topic]]\npattern = "a"\n[[loader.topic]]\n{table}\n')
+    with pytest.raises(SettingsError) as caught:
+        load_settings(config=file)
+    assert said.format(file=file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_tables_of_topics_are_tables_and_stand_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "headrace.toml").write_text('[loader.topic]\npattern = "a"\n')
+    for settings in ({"working_dir": tmp_path}, {"environment": {"HEADRACE__LOADER__TOPIC": "a"}}):
+        with pytest.raises(SettingsError, match=r"expected tables \[\[loader\.topic\]\] in a settings file"):
+            load_settings(**settings)  # type: ignore[arg-type]
+
+
+def test_patterns_of_topics_are_read_at_once() -> None:
+    with pytest.raises(SettingsError, match=r"loader\.topics_include in the command line: expected a regular expr"):
+        load_settings(flags={"loader.topics_include": "ok,("})
 
 
 def test_passwords_are_masked() -> None:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 from checkout import ROOT
+from headrace.settings import load_settings
+from pages import block, page
 
 
 def test_the_page_of_settings_is_current() -> None:
@@ -13,3 +16,11 @@ def test_the_page_of_settings_is_current() -> None:
     assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run: python tools/settings_page.py"
     rows = [line for line in module.page().splitlines() if line.startswith("| `")]
     assert all(not line.endswith("|  |") for line in rows), "a setting without a meaning"
+
+
+def test_the_example_of_tables_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(block(page("docs/settings.md"), "[[loader.topic]]"), encoding="utf-8")
+    loader = load_settings(config=file).loader
+    assert (loader.of_topic("page.views").partition_by, loader.of_topic("orders").partition_by) == ("day", "hour")
+    assert loader.of_topic("page.views").future_records == "clamp"

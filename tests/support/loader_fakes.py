@@ -17,14 +17,17 @@ from headrace.hive_ddl.table import TableState
 from headrace.kafka_wire.cluster import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.state import TopicState
 from headrace.loader.follow.audit import AuditFollower
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.follow.files import FilesFollower
 from headrace.loader.follow.group_offsets import GroupOffsetsFollower
 from headrace.loader.follow.partitions import PartitionsFollower
 from headrace.loader.follow.schema import SchemaFollower, TableSettings
+from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
+from headrace.loader.policy import TopicPolicy
 from headrace.loader.run import Ports, RunSettings
 from headrace.loader.storage.local import local_storage
 from headrace.loader.work_unit import (
@@ -41,6 +44,7 @@ from headrace.loader.work_unit import (
     WorkUnit,
 )
 from headrace.registry.errors import RegistryUnavailable, SchemaNotFound, SubjectNotFound
+from loader_samples import POLICY
 
 ORDER_V1 = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
 ORDER_V2 = (
@@ -252,7 +256,8 @@ class FakeHive:
 
 
 class World:
-    """One warehouse and what is around it. `ports()` is a new driver."""
+    """One warehouse and what is around it. `ports()` is a new driver. `policy` is of all topics but those in
+    `policies`."""
 
     def __init__(self, root: Path) -> None:
         self.warehouse = root / "warehouse"
@@ -266,11 +271,12 @@ class World:
         self.settings = RunSettings(
             topics_include=(".*",),
             topics_exclude=(),
-            quarantine_share_max=0.1,
             staging_age_ms=7 * 86_400_000,
-            plan=PlanSettings(2, "hour", 2**32, 2**28, "fail", "test build"),
-            task=TaskSettings("broker:1", "", "hour", "position", "snappy", (), 2**28),
+            plan=PlanSettings(2, 2**32, 2**28, lambda topic: self.policies.get(topic, self.policy), "test build"),
+            task=TaskSettings("broker:1", "", 2**28),
         )
+        self.policy = POLICY
+        self.policies: dict[str, TopicPolicy] = {}
 
     def topic(self, name: str, *logs: Sequence[int], topic_id: str = "id-1") -> FakeTopic:
         self.cluster.topics[name] = FakeTopic(topic_id, [list(log) for log in logs])
@@ -280,7 +286,10 @@ class World:
         return DecisionLog(local_storage(self.warehouse).slots)
 
     def tables(self) -> TableSettings:
-        return TableSettings(local_storage(self.warehouse).files, "headrace", 30_000, lambda text: text, ORDER_V1)
+        def file_schema(topic: str, state: TopicState) -> str:
+            return load_schema_with_kafka(state.load_schema.text, state.kafka_column)
+
+        return TableSettings(local_storage(self.warehouse).files, "headrace", 30_000, file_schema, ORDER_V1)
 
     def ports(self) -> Ports:
         log = self.log()

@@ -16,8 +16,18 @@ from headrace.loader.decide.decision import (
     TopicDecision,
     WindowCount,
 )
+from headrace.loader.policy import TopicPolicy
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
+POLICY = TopicPolicy(
+    partition_by="hour",
+    kafka_column="position",
+    codec="snappy",
+    time_fields=("timestamp",),
+    lost_ground="fail",
+    quarantine_share_max=0.1,
+    future_ms_max=None,
+)
 BUCKET = "dt=2026-01-01/hr=05"
 
 
@@ -53,6 +63,7 @@ def topic_decision(
     schema: LoadSchema | None = None,
     table: str = "orders",
     asked_ids: frozenset[int] = frozenset(),
+    kafka_column: str = "position",
 ) -> TopicDecision:
     return TopicDecision(
         topic_id=topic_id,
@@ -67,6 +78,7 @@ def topic_decision(
         audit=(CountSeries("loader", "written", 0, (WindowCount(1_767_225_600_000, 5, 100, 2**64 - 1),)),),
         time_sources={"record": 5},
         asked_ids=asked_ids,
+        kafka_column=kafka_column,
     )
 
 

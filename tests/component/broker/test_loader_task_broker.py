@@ -21,6 +21,7 @@ from headrace.loader.build import current_build
 from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, UnitResult, WorkUnit
+from loader_samples import POLICY
 from projection_oracle import encode
 from running_service import StartService
 
@@ -48,16 +49,10 @@ def load(address: str, staging: Path, *ranges: OffsetRange, **settings: Any) -> 
     base = {
         "bootstrap_servers": address,
         "staging": str(staging),
-        "partition_by": "hour",
-        "kafka_column": "position",
-        "codec": "snappy",
-        "time_fields": ("timestamp",),
         "file_bytes_target": 1 << 30,
         "fetch_timeout_ms": 5000,
     }
-    topics = {
-        r.topic_partition.topic: TopicPlan(r.topic_partition.topic, LOAD, {1: SCHEMA}, frozenset()) for r in ranges
-    }
+    topics = {r.topic_partition.topic: TopicPlan(r.topic_partition.topic, LOAD, {1: SCHEMA}, POLICY) for r in ranges}
     return run_work_unit(WorkUnit("w", 0, ranges, topics, TaskSettings(**{**base, **settings}), current_build()))
 
 

@@ -36,7 +36,7 @@ from headrace.pipeline.clients.errors import (
     UndecodableMessage,
     ValueRefused,
 )
-from headrace.settings import KafkaSettings, RegistrySettings, Settings
+from headrace.settings import KafkaSettings, LoaderSettings, RegistrySettings, Settings, TopicTable
 
 T0 = 1_356_998_400_000
 
@@ -195,6 +195,18 @@ def test_counts_and_fingerprints_of_producer_and_consumer_agree(settings: Settin
         total[2] = (total[2] + row.fingerprint) & FINGERPRINT_MASK
     assert sums[Tier.PRODUCER] == sums[Tier.CONSUMER]
     assert len(sums[Tier.PRODUCER]) == 5
+
+
+def test_both_count_by_the_time_field_that_the_topic_has_in_the_settings(settings: Settings) -> None:
+    table = TopicTable("chos.n", {"time_fields": ("id",)})
+    settings = dataclasses.replace(settings, loader=LoaderSettings(topic=(table,)))
+    schema = ORDER.replace('"int"', '"long"')
+    with Producer(settings, app="shop") as producer:
+        producer.send("chosen", {"id": T0 + 3_600_000, "timestamp": T0}, schema=schema)
+    assert len(read(settings, "chosen", app="reader")) == 1
+    rows = audit_rows(settings, "chosen")
+    assert {row.tier for row in rows} == {Tier.PRODUCER, Tier.CONSUMER}
+    assert {row.window_start_ms for row in rows} == {T0 + 3_600_000}
 
 
 def test_the_audit_does_not_count_itself(settings: Settings) -> None:

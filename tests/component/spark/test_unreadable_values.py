@@ -6,6 +6,7 @@ Spark that reads such a value fails the test, and the value need be refused no l
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import FileKind, OffsetRange, TaskSettings, TopicPlan, UnitResult, WorkUnit
 from headrace.loader.write.container import ContainerFormat
+from loader_samples import POLICY
 
 pytestmark = pytest.mark.spark
 
@@ -186,10 +188,6 @@ def load(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: TopicPlan, sent: S
     settings = TaskSettings(
         bootstrap_servers="memory:1",
         staging=str(folder),
-        partition_by="day",
-        kafka_column="full",
-        codec="snappy",
-        time_fields=("at",),
         file_bytes_target=1 << 30,
     )
     ranges = (OffsetRange(TopicPartition(plan.topic, 0), 0, len(records)),)
@@ -268,7 +266,8 @@ def test_hostile_values_leave_the_table_readable(
     for version, text in enumerate([writer] if way == "copied" else [event(("first", "string")), writer], 1):
         state = fold(state, version, parse_schema(text))
     sent = messages(columns)
-    result = load(tmp_path, monkeypatch, TopicPlan(f"events_{way}", state.text, {1: writer}), sent)
+    policy = dataclasses.replace(POLICY, partition_by="day", kafka_column="full", time_fields=("at",))
+    result = load(tmp_path, monkeypatch, TopicPlan(f"events_{way}", state.text, {1: writer}, policy), sent)
     assert result.error == "" and result.ranges[0].error == ""
     refused = [number for number, (_, value, _) in enumerate(sent) if value is not None]
     schema_text = load_schema_with_kafka(state.text, "full")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from headrace.loader.check.findings import with_findings
 from headrace.loader.check.settle import SettledTopic
 from headrace.loader.decide.decision import DecidedRange
+from headrace.loader.project.topic_projection import FUTURE_TIME
 from headrace.loader.work_unit import OddTimes, RangeCounts, TimeOddity
+from loader_samples import POLICY
 
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
 LOGICAL = "in the next version of the schema, or name another field in the subject's metadata property headrace.time"
@@ -21,7 +25,7 @@ def settled(records: int, quarantined: int, *odd: OddTimes) -> SettledTopic:
 
 
 def told(one: SettledTopic) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    found = with_findings({"t": one}, 0.1)["t"]
+    found = with_findings({"t": one}, {"t": POLICY})["t"]
     assert found.problems[0] == "before"
     assert (found.ranges, found.odd_times) == (one.ranges, one.odd_times)
     return found.problems[1:], found.notes
@@ -42,6 +46,17 @@ def test_a_share_of_bad_messages_over_the_limit_is_a_problem_however_few_they_ar
         "`headrace quarantine list t` shows, or raise the limit"
     )
     assert notes == ()
+
+
+def test_messages_of_the_future_are_a_note() -> None:
+    one = dataclasses.replace(settled(10, 0), time_sources={FUTURE_TIME: 3})
+    assert told(one) == (
+        (),
+        (
+            "t: 3 of 10 messages are dated further after their arrival than loader.future_max allows, and are filed by "
+            "the time of that",
+        ),
+    )
 
 
 def test_odd_times_of_few_are_a_note_and_of_many_a_problem() -> None:

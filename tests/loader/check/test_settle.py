@@ -29,7 +29,7 @@ from headrace.loader.work_unit import (
     WorkUnit,
 )
 
-SETTINGS = TaskSettings("b:1", "/s", "hour", "position", "snappy", (), 1024)
+SETTINGS = TaskSettings("b:1", "/s", 1024)
 
 
 def offsets(partition: int, start: int, end: int) -> OffsetRange:

@@ -60,6 +60,14 @@ def test_a_recreated_topic_starts_again_and_keeps_table_and_files() -> None:
     assert known.data == FileTotals(2, 8)
 
 
+def test_the_kafka_column_is_the_widest_that_any_decision_says() -> None:
+    known = [
+        state_of(FIRST, load("w2", {"orders": topic_decision(kafka_column=column)})).topics["orders"].kafka_column
+        for column in ("", "none", "position", "full")
+    ]
+    assert known == ["position", "position", "position", "full"]
+
+
 def test_asked_ids_are_kept() -> None:
     state = state_of(FIRST, load("w2", {"orders": topic_decision(asked_ids=frozenset({99}))}))
     assert state.topics["orders"].asked_ids == {99}

@@ -22,11 +22,12 @@ from headrace.avro_schema import frame, parse_schema
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.load_schema import EMPTY, fold
-from headrace.loader.project.messages import RangeMessages
+from headrace.loader.project.messages import Clamp, RangeMessages
 from headrace.loader.project.odd_times import PLAUSIBLE_S, likely_unit
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.work_unit import OddTimes, TimeOddity, TopicPlan
 from headrace.loader.write.buckets import Buckets
+from loader_samples import POLICY
 from projection_oracle import encode
 
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
@@ -46,7 +47,9 @@ PARSED = parse_schema(LONG)
 
 
 def messages_of(text: str = LONG, load: str = "", opened: set[int] | None = None) -> RangeMessages:
-    plan = TopicPlan("t", load or fold(EMPTY, 1, parse_schema(text)).text, {1: text}, absent_ids=frozenset({404}))
+    plan = TopicPlan(
+        "t", load or fold(EMPTY, 1, parse_schema(text)).text, {1: text}, POLICY, absent_ids=frozenset({404})
+    )
     return RangeMessages(
         TOPIC_PARTITION,
         TopicProjection(plan, ("timestamp",)),
@@ -54,7 +57,28 @@ def messages_of(text: str = LONG, load: str = "", opened: set[int] | None = None
         Buckets("hour"),
         lambda offset, timestamp, key, headers: b"",
         set() if opened is None else opened,
+        None,
     )
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "timestamp_ms", "is_future", "arrival_ms"),
+    [
+        (150, 100, False, 100),
+        (151, 100, True, 100),
+        (10, 100, False, 100),
+        (1_050, 5_000, False, 1_000),  # the producer's clock is wrong too
+        (1_051, 5_000, True, 1_000),
+        (1_051, -1, True, 1_000),  # the record has no time
+        (1_000, 1_000, False, 1_000),
+    ],
+)
+def test_what_is_of_the_future_goes_by_the_arrival(
+    time_ms: int, timestamp_ms: int, is_future: bool, arrival_ms: int
+) -> None:
+    clamp = Clamp(50, now_ms=1_000)
+    assert clamp.is_future(time_ms, timestamp_ms) == is_future
+    assert clamp.arrival_ms(timestamp_ms) == arrival_ms
 
 
 def value_at(time_ms: int) -> bytes:

@@ -20,6 +20,7 @@ from headrace.loader.native.walk import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, read_va
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.project.topic_projection import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
 from headrace.loader.work_unit import TopicPlan
+from loader_samples import POLICY
 from projection_oracle import ANYTHING, decode, encode, expected_row, load_schema_of, project, states_of
 from strategies import data_for, histories, schemas
 
@@ -238,7 +239,7 @@ TIMED = record(
 
 
 def plan(writer: Schema, load: Schema | None = None, **more: Any) -> TopicPlan:
-    return TopicPlan("t", (load or load_schema_of(writer)).text, {1: writer.text}, **more)
+    return TopicPlan("t", (load or load_schema_of(writer)).text, {1: writer.text}, POLICY, **more)
 
 
 def test_the_time_is_noted_on_the_way_also_of_bodies_that_break_off_later() -> None:
@@ -273,7 +274,7 @@ def test_ids_that_the_plan_knows_to_be_absent_and_those_it_does_not_know() -> No
 
 
 def test_a_writer_schema_that_is_none() -> None:
-    bad = TopicProjection(TopicPlan("t", load_schema_of(TIMED).text, {1: "{"}), ()).writer(1).bad
+    bad = TopicProjection(TopicPlan("t", load_schema_of(TIMED).text, {1: "{"}, POLICY), ()).writer(1).bad
     assert bad is not None and bad.code is QuarantineCode.UNREADABLE_SCHEMA
 
 
