@@ -40,9 +40,9 @@ class RunReport:
 
     `slot` is the newest decision it made, 0 for none; `conflict` says why its work was thrown away, if it was.
     `waiting` topics are fine and not loaded yet, with the reason; `problems` are sentences by topic that somebody must
-    act on; `notes` need no action. `registry_outage` says why the registry could not be asked; what the schemas known before
-    allow was loaded all the same. `imbalance` is the heaviest task's share over the mean, as planned (bytes) and as
-    measured (time). `read_ms` is the time of the slowest task.
+    act on; `notes` need no action. `registry_outage` says why the registry could not be asked; what the schemas known
+    before allow was loaded all the same. `imbalance` is the heaviest task's share over the mean, as planned (bytes)
+    and as measured (time). `read_ms` is the time of the slowest task.
     """
 
     slot: int = 0

@@ -23,10 +23,12 @@ from headrace.hive_ddl.table import local_location
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.build import current_build
 from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.follow.audit import AuditFollower
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.follow.files import FilesFollower
 from headrace.loader.follow.group_offsets import GroupOffsetsFollower
+from headrace.loader.follow.index import IndexFollower
 from headrace.loader.follow.partitions import PartitionsFollower
 from headrace.loader.follow.schema import SchemaFollower, TableSettings
 from headrace.loader.load_schema import load_schema_with_kafka
@@ -200,6 +202,7 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
             log,
             storage.staging,
             (
+                IndexFollower(FileIndex(log)),
                 SchemaFollower(spark.executor, tables, log.head),
                 FilesFollower(storage.files),
                 PartitionsFollower(spark.executor, tables),

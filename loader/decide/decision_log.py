@@ -5,6 +5,7 @@
     archive/000000100.jsonl    older ones, a hundred in a file, byte for byte
     head.json                  hint of the newest slot
     checkpoint/000000100.json  the state folded up to there
+    index/<folder>/<kind>/…    which files each bucket has, by day: hints
     cursor/<follower>.json     how far each follower has got: a hint
     schemas/<id>.avsc          writer schemas met so far
     staging/<work id>/         files of work in progress; plan.json in it is for people
@@ -24,7 +25,7 @@ import heapq
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace.loader.decide.conflict import Conflict, find_conflict, topic_conflicts, work_conflict
@@ -79,6 +80,11 @@ class DecisionLog:
         self.storage = storage
         self.slots = Slots(storage)
         self._state = EMPTY
+
+    @property
+    def state(self) -> LoaderState:
+        """The newest that was read."""
+        return self._state
 
     def open(self) -> None:
         """Makes the log where there is none, and refuses one of a format this release does not know.
@@ -146,6 +152,22 @@ class DecisionLog:
         if content is None:
             raise BadDecision(self.slots.path(slot), "the file is missing")
         return self._parse(slot, content)
+
+    def back(self, topic: str, state: LoaderState, since: int = 0) -> Iterator[Document[Decision]]:
+        """The decisions that speak of a topic, from the newest back to the slot after `since`; each is read when it is
+        asked for.
+
+        Raises:
+            BadDecision, UnsupportedFormat: see `document`.
+        """
+        slot = state.topics[topic].slot
+        while slot > since:
+            found = self.document(slot)
+            decided = found.value.topics.get(topic)
+            if decided is not None:
+                yield found
+            link = decided.slot_before if decided is not None else None
+            slot = slot - 1 if link is None else link  # what format 1 does not tell is looked for one by one
 
     def decisions_of(self, since: Mapping[str, int], state: LoaderState) -> dict[str, list[Decision]]:
         """By topic the decisions of later slots that speak of it, oldest first; each is read once, and no others are.

@@ -1,7 +1,7 @@
 """Brings every follower up to the newest decision, topic by topic.
 
-The order is the safety: table schema, files, partitions, audit, group offsets. A file becomes visible only when its
-table can read it. A topic stops at the first follower that fails for it and goes on there in the next run; other
+The order is the safety: index, table schema, files, partitions, audit, group offsets. A file becomes visible only when
+its table can read it. A topic stops at the first follower that fails for it and goes on there in the next run; other
 topics are not touched by that. How far each follower has got is a hint in `cursor/<follower>.json`: a lost or old
 one means that decisions are applied again, which changes nothing.
 """
@@ -24,6 +24,9 @@ from headrace.loader.follow.base import Follower, Step
 from headrace.loader.storage.protocols import SlotStorage, Staging
 
 logger = logging.getLogger(__name__)
+
+SCHEMA = "schema"
+"""The follower that can find its table changed although nothing was decided."""
 
 FILES = "files"
 """The follower after which a work's staging holds nothing more that is needed."""
@@ -95,7 +98,7 @@ class FollowerEngine:
         """Applies all that is pending.
 
         Args:
-            also: topics whose first follower is asked to look even though nothing is pending.
+            also: topics whose table is looked at even though nothing is pending.
         """
         state = self._log.read_state()
         cursors = {follower.name: self._cursor(follower, state) for follower in self._followers}
@@ -106,7 +109,7 @@ class FollowerEngine:
             by_topic.setdefault(topic, [])
         run = _Run(self._log, state, cursors, by_topic)
         for follower in self._followers:
-            run.apply(follower, first=follower is self._followers[0], also=frozenset(also))
+            run.apply(follower, also=frozenset(also) if follower.name == SCHEMA else frozenset())
         self._remove_staging(run)
         run.save()
         pending = tuple(topic for topic, rows in sorted(by_topic.items()) if rows)
@@ -164,7 +167,7 @@ class _Run:
         self.warnings: list[str] = []
         self._behind: dict[str, dict[str, int]] = {name: {} for name in cursors}
 
-    def apply(self, follower: Follower, *, first: bool, also: frozenset[str]) -> None:
+    def apply(self, follower: Follower, *, also: frozenset[str]) -> None:
         steps = []
         for topic, decisions in sorted(self.by_topic.items()):
             since = self.cursors[follower.name].position(topic)
@@ -172,7 +175,7 @@ class _Run:
                 self._behind[follower.name][topic] = since
                 continue
             pending = [decision for decision in decisions if decision.slot > since]
-            if pending or since == 0 or (first and topic in also):
+            if pending or since == 0 or topic in also:
                 rewind = functools.partial(self.rewind, topic=topic)
                 steps.append(Step(topic, self.state.topics[topic], pending, since, rewind))
         if steps:

@@ -2,6 +2,7 @@
 
 <warehouse>/_headrace/                      the decision log
 <warehouse>/<folder>/dt=…/hr=…/<file>       rows of a topic
+<warehouse>/<folder>/_g3/dt=…/hr=…/<file>   the same of buckets that were rewritten, by generation
 <warehouse>/<folder>/_schema/               its load schemas
 <warehouse>/_quarantine/<folder>/dt=…/…     messages of it that could not be loaded
 """
@@ -22,6 +23,17 @@ PARTITION_COLUMNS: Mapping[str, tuple[str, ...]] = {"hour": ("dt", "hr"), "day":
 def topic_folder(folder: str, kind: FileKind) -> str:
     """Below the warehouse."""
     return f"{QUARANTINE_FOLDER}/{folder}" if kind is FileKind.QUARANTINE else folder
+
+
+def bucket_folder(folder: str, kind: FileKind, bucket: str, generation: int) -> str:
+    """Where the files of a bucket are, below the warehouse.
+
+    Args:
+        folder: the topic's.
+        generation: of the bucket, 0 where it was never rewritten.
+    """
+    parts = (QUARANTINE_FOLDER if kind is FileKind.QUARANTINE else "", folder, f"_g{generation}" if generation else "")
+    return "/".join((*filter(None, parts), bucket))
 
 
 def partition_values(bucket: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from headrace.hive_ddl.plan import plan_table
 from headrace.hive_ddl.table import SCHEMA_FOLDER, TableState, desired_table, schema_file_name
 from headrace.loader.decide.state import TopicState
 from headrace.loader.follow.base import Step
+from headrace.loader.follow.engine import SCHEMA
 from headrace.loader.follow.layout import PARTITION_COLUMNS, QUARANTINE_DATABASE_SUFFIX, topic_folder
 from headrace.loader.storage.protocols import WarehouseFiles
 from headrace.loader.work_unit import FileKind
@@ -41,7 +42,7 @@ class SchemaFollower:
     slot than its own leaves it alone: the load schema only ever widens, so the later one reads the older files too.
     """
 
-    name = "schema"
+    name = SCHEMA
     is_advisory = False
 
     def __init__(self, executor: Callable[[], Executor], settings: TableSettings, head: Callable[[], int]) -> None:

@@ -10,7 +10,7 @@ from headrace.loader.decide.state import TopicState
 from headrace.loader.follow.engine import read_cursor
 from headrace.loader.plan.discover import Discovery
 
-FOLLOWERS = ("schema", "files", "partitions", "audit", "group_offsets")
+FOLLOWERS = ("index", "schema", "files", "partitions", "audit", "group_offsets")
 """In the order in which they follow."""
 
 ADVISORY = frozenset({"group_offsets"})

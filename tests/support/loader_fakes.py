@@ -17,11 +17,13 @@ from headrace.hive_ddl.table import TableState
 from headrace.kafka_wire.cluster import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.decide.state import TopicState
 from headrace.loader.follow.audit import AuditFollower
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.follow.files import FilesFollower
 from headrace.loader.follow.group_offsets import GroupOffsetsFollower
+from headrace.loader.follow.index import IndexFollower
 from headrace.loader.follow.partitions import PartitionsFollower
 from headrace.loader.follow.schema import SchemaFollower, TableSettings
 from headrace.loader.load_schema import load_schema_with_kafka
@@ -300,6 +302,7 @@ class World:
             log,
             storage.staging,
             (
+                IndexFollower(FileIndex(log)),
                 SchemaFollower(lambda: self.hive, tables, log.head),
                 FilesFollower(storage.files),
                 PartitionsFollower(lambda: self.hive, tables),

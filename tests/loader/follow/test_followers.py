@@ -21,9 +21,11 @@ from headrace.loader.follow.base import Step
 from headrace.loader.follow.engine import FollowerEngine, cursor_path, read_cursor
 from headrace.loader.follow.files import FilesFollower
 from headrace.loader.follow.group_offsets import GROUP, GroupOffsetsFollower
+from headrace.loader.follow.layout import bucket_folder
 from headrace.loader.storage.local import local_storage
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.storage.local.staging import LocalStaging
+from headrace.loader.work_unit import FileKind
 from loader_samples import BUCKET, clean, decided_file, decided_range, load, topic_decision
 
 
@@ -272,3 +274,21 @@ def test_one_time_out_of_the_coordinator_is_enough(log: DecisionLog) -> None:
         with pytest.raises(KafkaUnavailable):
             follower.apply(step)
     assert len(calls) == 1
+
+
+def test_only_the_schema_follower_looks_though_nothing_is_pending(log: DecisionLog) -> None:
+    seen: list[tuple[str, str, tuple[int, ...]]] = []
+    engine = FollowerEngine(
+        log, LocalStaging(log.storage.root), [Recorder(name, seen) for name in ("index", "schema", "files")]
+    )
+    decide(log, "w1", "a", "b")
+    engine.follow()
+    seen.clear()
+    engine.follow(also=["a"])
+    assert seen == [("schema", "a", ())]
+
+
+def test_rewritten_buckets_are_in_the_folder_of_their_generation() -> None:
+    assert bucket_folder("orders", FileKind.DATA, BUCKET, 0) == f"orders/{BUCKET}"
+    assert bucket_folder("orders", FileKind.DATA, BUCKET, 3) == f"orders/_g3/{BUCKET}"
+    assert bucket_folder("orders", FileKind.QUARANTINE, BUCKET, 3) == f"_quarantine/orders/_g3/{BUCKET}"
