@@ -28,6 +28,8 @@ from headrace.kafka_wire.requests import (
     MOVED,
     AbortedTransaction,
     ClusterMetadata,
+    EpochEnd,
+    EpochQuestion,
     FetchSlice,
     Moved,
     PartitionMetadata,
@@ -35,6 +37,7 @@ from headrace.kafka_wire.requests import (
     ask_metadata,
     cluster_metadata,
     commit_offsets,
+    epoch_ends,
     fetch_batches,
     find_coordinator,
     list_offsets,
@@ -44,6 +47,9 @@ from headrace.kafka_wire.topic_partition import TopicPartition
 __all__ = [
     "AbortedTransaction",
     "ClusterMetadata",
+    "EpochAnswers",
+    "EpochEnd",
+    "EpochQuestion",
     "FetchSlice",
     "KafkaCluster",
     "OffsetAnswers",
@@ -67,6 +73,17 @@ class OffsetAnswers:
     """`offsets` of the partitions that answered, and for each other one why it did not."""
 
     offsets: Mapping[TopicPartition, int]
+    errors: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochAnswers:
+    """What was answered by partition, and for each other one why it was not.
+
+    None is the answer of a broker that does not serve this question, to anybody or to us.
+    """
+
+    ends: Mapping[TopicPartition, EpochEnd | None]
     errors: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
@@ -152,8 +169,28 @@ class KafkaCluster:
     ) -> OffsetAnswers:
         """Like `offsets`, with a reason for each partition that did not answer. One request per broker."""
         timestamp = EARLIEST if which == "earliest" else LATEST
+        ask = partial(list_offsets, timestamp=timestamp, read_committed=read_committed)
+        return OffsetAnswers(*self._answers_of_leaders(topic_partitions, ask))
+
+    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
+        """Where leader epochs ended (OffsetForLeaderEpoch, KIP-320): one request per broker.
+
+        A broker that is asked with another leader epoch than its own does not answer.
+        """
+        return EpochAnswers(*self._answers_of_leaders(questions, partial(epoch_ends, questions=questions)))
+
+    def _answers_of_leaders(
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        ask: Callable[[Connection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
+    ) -> tuple[dict[TopicPartition, T], dict[TopicPartition, str]]:
+        """Asks each partition's leader, again where it has moved: what was answered, and why the rest was not.
+
+        Args:
+            ask: one request to one broker; an error code and an answer for each partition.
+        """
         waiting = list(dict.fromkeys(topic_partitions))
-        offsets: dict[TopicPartition, int] = {}
+        found: dict[TopicPartition, T] = {}
         errors: dict[TopicPartition, str] = {}
         for attempt in range(ATTEMPTS):
             if not waiting:
@@ -161,8 +198,8 @@ class KafkaCluster:
             if attempt:
                 self._sleep(RETRY_WAIT_S * 2 ** (attempt - 1))
             self._learn(waiting, refresh=attempt > 0)
-            waiting = self._ask_offsets(waiting, timestamp, read_committed, offsets, errors)
-        return OffsetAnswers(offsets, {tp: reason for tp, reason in errors.items() if tp not in offsets})
+            waiting = self._ask_leaders(waiting, ask, found, errors)
+        return found, {tp: reason for tp, reason in errors.items() if tp not in found}
 
     def fetch(
         self,
@@ -295,15 +332,22 @@ class KafkaCluster:
                 self._sleep(RETRY_WAIT_S * 2**attempt)
         raise AssertionError("the last attempt returns or raises")
 
-    def _ask_offsets(
+    def _ask_leader(
+        self,
+        address: Address,
+        ask: Callable[[Connection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
+        asked: Sequence[TopicPartition],
+    ) -> Mapping[TopicPartition, tuple[int, T]]:
+        return self._ask(address, lambda connection: ask(connection, asked))
+
+    def _ask_leaders(
         self,
         waiting: Sequence[TopicPartition],
-        timestamp: int,
-        read_committed: bool,
-        offsets: dict[TopicPartition, int],
+        ask: Callable[[Connection, Sequence[TopicPartition]], Mapping[TopicPartition, tuple[int, T]]],
+        found: dict[TopicPartition, T],
         errors: dict[TopicPartition, str],
     ) -> list[TopicPartition]:
-        """One round: fills `offsets` and `errors` and returns what is worth asking again."""
+        """One round: fills `found` and `errors` and returns what is worth asking again."""
         by_broker: dict[Address, list[TopicPartition]] = defaultdict(list)
         again: list[TopicPartition] = []
         for topic_partition in waiting:
@@ -314,15 +358,14 @@ class KafkaCluster:
                 again.append(topic_partition)
         for address, asked in by_broker.items():
             try:
-                ask = partial(list_offsets, asked=asked, timestamp=timestamp, read_committed=read_committed)
-                answered = self._ask(address, ask)
+                answered = self._ask_leader(address, ask, asked)
             except KafkaError as error:
                 errors.update(dict.fromkeys(asked, str(error)))
                 again.extend(asked)
                 continue
-            for topic_partition, (code, offset) in answered.items():
+            for topic_partition, (code, answer) in answered.items():
                 if code == NONE:
-                    offsets[topic_partition] = offset
+                    found[topic_partition] = answer
                 else:
                     errors[topic_partition] = f"broker {address[0]}:{address[1]}: {error_name(code)} (error {code})"
                     again.extend([topic_partition] if code in MOVED else [])

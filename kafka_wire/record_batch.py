@@ -45,6 +45,7 @@ SAFE_MS = 1 << 62
 """Two numbers below this add up to one of 64 bits."""
 
 _BASE_AND_LENGTH = struct.Struct(">qi")
+_BASE = struct.Struct(">q")
 
 
 class BatchHeader(NamedTuple):
@@ -73,13 +74,18 @@ class BatchHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch with all its records; `next_offset` is the offset after it, also when compaction took records."""
+    """One batch with all its records; `next_offset` is the offset after it, also when compaction took records.
+
+    `is_followed` says that the same bytes show where the next batch begins, which is not before this one ends.
+    """
 
     base_offset: int
     next_offset: int
+    leader_epoch: int
     attributes: int
     producer_id: int
     records: list[Record]
+    is_followed: bool = False
 
 
 def read_batch_header(view: memoryview | bytes, pos: int = 0) -> BatchHeader:
@@ -93,12 +99,14 @@ def has_valid_crc(batch: memoryview, header: BatchHeader) -> bool:
 def batches(data: bytes, where: str, bytes_max: int) -> Iterator[Batch]:
     """The whole batches of a fetch; a cut one at the end is left for the next fetch.
 
+    No checksum covers the offset that a batch begins with, so it is compared with where the next one begins.
+
     Args:
         where: broker, topic and partition, for messages.
         bytes_max: a batch that unfolds to more is refused.
 
     Raises:
-        CorruptBatch: a wrong length, magic, checksum, codec or record.
+        CorruptBatch: a wrong length, magic, checksum, codec or record, or offsets that overlap.
     """
     view = memoryview(data)
     position = 0
@@ -115,11 +123,17 @@ def batches(data: bytes, where: str, bytes_max: int) -> Iterator[Batch]:
             raise CorruptBatch(f"{at}: a batch of {length} bytes is shorter than its header")
         if len(data) - position < size:
             return
-        yield _checked(view[position : position + size], at, bytes_max)
+        following = _base_at(data, position + size)
+        yield _checked(view[position : position + size], at, bytes_max, following)
         position += size
 
 
-def _checked(view: memoryview, at: str, bytes_max: int) -> Batch:
+def _base_at(data: bytes, position: int) -> int | None:
+    """The offset that the batch at this position begins with, None where the bytes end before they say so."""
+    return int(_BASE.unpack_from(data, position)[0]) if len(data) - position >= _BASE.size else None
+
+
+def _checked(view: memoryview, at: str, bytes_max: int, following: int | None) -> Batch:
     header = read_batch_header(view)
     if not has_valid_crc(view, header):
         raise CorruptBatch(f"{at}: the checksum of the batch is wrong")
@@ -127,7 +141,22 @@ def _checked(view: memoryview, at: str, bytes_max: int) -> Batch:
     next_offset = header.last_offset + 1
     if records and not header.base_offset <= records[0][0] <= records[-1][0] < next_offset:
         raise CorruptBatch(f"{at}: records lie outside the offsets of their batch")
-    return Batch(header.base_offset, next_offset, header.attributes, header.producer_id, records)
+    if not 0 <= header.base_offset < next_offset:
+        raise CorruptBatch(f"{at}: a batch cannot take the offsets [{header.base_offset}, {next_offset})")
+    if following is not None and following < next_offset:
+        raise CorruptBatch(
+            f"{at}: the batch takes the offsets [{header.base_offset}, {next_offset}), and the next one begins at "
+            f"{following}: one of them is not where it says"
+        )
+    return Batch(
+        header.base_offset,
+        next_offset,
+        header.leader_epoch,
+        header.attributes,
+        header.producer_id,
+        records,
+        following is not None,
+    )
 
 
 def open_batch(batch: memoryview, header: BatchHeader, at: str, bytes_max: int) -> list[Record]:

@@ -14,6 +14,8 @@ from kafka.protocol.consumer import (
     ListOffsetsResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
 )
 from kafka.protocol.metadata import (
     FindCoordinatorRequest,
@@ -31,11 +33,14 @@ LIST_OFFSETS_VERSION = 7
 FETCH_VERSION = 13
 FETCH_BY_ID_FROM = 13
 FETCH_EPOCH_FROM = 9
+EPOCH_END_VERSION = 4
+EPOCH_END_FENCED_FROM = 2
 FIND_COORDINATOR_VERSION = 3
 OFFSET_COMMIT_VERSION = 8
 """The newest versions that bring something we use."""
 
 OFFSET_OUT_OF_RANGE = 1
+CLUSTER_AUTHORIZATION_FAILED = 31
 MOVED = frozenset({3, 5, 6, 7, 9, 13, 56, 75})
 """Codes that a refreshed metadata or a moment's wait may cure: unknown topic or partition, leader not available, not
 leader or follower, timed out, replica not available, network, storage error, unknown leader epoch."""
@@ -71,6 +76,25 @@ class ClusterMetadata:
     cluster_id: str
     brokers: Mapping[int, tuple[str, int]]
     topics: Mapping[str, TopicMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochQuestion:
+    """Where did `epoch` end? `leader_epoch` is the leader's own as the asker knows it, -1 to not compare."""
+
+    epoch: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """The newest epoch in a log that is not above the one asked for, and the offset behind the last record of it.
+
+    Both are -1 when the log knows of no such epoch.
+    """
+
+    epoch: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +182,44 @@ def list_offsets(
         for topic in response.topics
         for answer in topic.partitions
     }
+
+
+def epoch_ends(
+    connection: Connection, asked: Sequence[TopicPartition], questions: Mapping[TopicPartition, EpochQuestion]
+) -> dict[TopicPartition, tuple[int, EpochEnd | None]]:
+    """Answers None where the broker does not serve the question: to nobody, or, before Kafka 2.3, only to brokers."""
+    try:
+        version = connection.version(OffsetForLeaderEpochRequest, EPOCH_END_VERSION)
+    except RequestRefused:
+        return dict.fromkeys(asked, (NONE, None))
+    topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    by_topic: dict[str, list[Message]] = defaultdict(list)
+    for tp in asked:
+        fenced = {"current_leader_epoch": questions[tp].leader_epoch} if version >= EPOCH_END_FENCED_FROM else {}
+        by_topic[tp.topic].append(
+            topic.OffsetForLeaderPartition(
+                version=version, partition=tp.partition, leader_epoch=questions[tp].epoch, **fenced
+            )
+        )
+    request = OffsetForLeaderEpochRequest(
+        version=version,
+        topics=[topic(version=version, topic=name, partitions=partitions) for name, partitions in by_topic.items()],
+    )
+    response = connection.ask(request, OffsetForLeaderEpochResponse, version)
+    found: dict[TopicPartition, tuple[int, EpochEnd | None]] = {}
+    for topic in response.topics:
+        for answer in topic.partitions:
+            tp = TopicPartition(topic.topic, answer.partition)
+            refused = answer.error_code == CLUSTER_AUTHORIZATION_FAILED
+            found[tp] = (NONE, None) if refused else (answer.error_code, _epoch_end(answer, questions[tp]))
+    return found
+
+
+def _epoch_end(answer: Message, question: EpochQuestion) -> EpochEnd:
+    epoch = getattr(answer, "leader_epoch", None)  # version 0 says only where it ended
+    if answer.end_offset < 0 or epoch == -1:
+        return EpochEnd(-1, -1)
+    return EpochEnd(question.epoch if epoch is None else epoch, answer.end_offset)
 
 
 def fetch_batches(

@@ -107,7 +107,21 @@ def _notes_on(decision: Decision, refused: Mapping[str, Conflict]) -> list[str]:
         for topic, decided in sorted(decision.topics.items())
         if decided.topic_id_before not in (None, decided.topic_id)
     ]
+    notes += [
+        f"{topic}: {_replaced_note(decided.table, decision.slot, offsets.partition, *offsets.replaced)}"
+        for topic, decided in sorted(decision.topics.items())
+        for offsets in decided.ranges
+        if offsets.replaced is not None
+    ]
     return notes
+
+
+def _replaced_note(table: str, slot: int, partition: int, start: int, end: int) -> str:
+    return (
+        f"the log of partition {partition} is another from offset {start} on: the rows of its offsets {start} to "
+        f"{end - 1} in files of {table} before 0-{slot}- were read from a log that is no more, and stay; "
+        f"what took their place is in files from 0-{slot}- on"
+    )
 
 
 def _topic_loaded(topic: str, decided: TopicDecision, work: TopicWork, one: SettledTopic) -> TopicLoaded:

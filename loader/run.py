@@ -70,7 +70,7 @@ def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
     """
     logger.info("phase_started phase=plan")
     state = ports.log.read_state()
-    discovery = discover(ports.cluster, settings.topics_include, settings.topics_exclude)
+    discovery = discover(ports.cluster, settings.topics_include, settings.topics_exclude, state)
     work_id = ports.new_work_id()
     return make_plan(
         state,

@@ -274,4 +274,5 @@ def _range_result(
         error=error,
         unknown_ids=unknown_ids,
         odd_times=messages.odd_times(),
+        epochs=tally.epochs.below(done.end),
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.load_schema import KeptRoute
 from headrace.loader.policy import TopicPolicy
 
@@ -184,7 +185,7 @@ class RangeResult:
     `time_sources` counts which source gave each message its time (`header.time`, `timestamp`, `record`, …), and
     `odd_times` how many of them cannot be meant.
     `bytes_read` is what came off the wire. `gaps` says where offsets are missing, the first thousand places;
-    `counts.gaps` counts all of them.
+    `counts.gaps` counts all of them. `epochs` are of the batches that hold what is done.
     """
 
     done: OffsetRange
@@ -196,6 +197,7 @@ class RangeResult:
     error: str = ""
     unknown_ids: tuple[int, ...] = ()
     odd_times: tuple[OddTimes, ...] = ()
+    epochs: ReadEpochs = NOTHING_READ
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,14 @@ nothing changes: what is left is whole.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from headrace.audit.window import SCATTERED_MS, WINDOWS_MAX
 from headrace.loader.decide.decision import CountSeries, DecidedFile, DecidedRange, WindowCount
+from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
 from headrace.loader.project.topic_projection import ABSURD_TIME, FUTURE_TIME, NULL_TIME, RECORD_TIME
 from headrace.loader.work_unit import (
@@ -170,7 +172,9 @@ def _settle_topic(
     audit, scattered = _series(kept)
     return SettledTopic(
         ranges=tuple(
-            found for found in decided if found.end > found.start or found.previous not in (None, found.start)
+            found
+            for found in decided
+            if found.end > found.start or found.previous not in (None, found.start) or found.replaced
         ),
         files=_decided_files(kept_files),
         audit=audit,
@@ -231,9 +235,11 @@ def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
 
 def _decided_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> DecidedRange:
     """What the pieces of one partition, all of which can be decided, add up to."""
+    pieces = sorted(pieces, key=lambda piece: piece.planned.start)
     gaps = [gap for piece in pieces for gap in piece.result.gaps]
-    if planned.previous is not None and planned.previous < planned.start:
-        gaps.insert(0, (planned.previous, planned.start))
+    due = planned.previous if planned.diverged_at is None else planned.diverged_at
+    if due is not None and due < planned.start:
+        gaps.insert(0, (due, planned.start))
     return DecidedRange(
         partition=planned.partition,
         previous=planned.previous,
@@ -243,6 +249,9 @@ def _decided_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> DecidedRa
         counts=sum_counts(piece.result.counts for piece in pieces),
         gaps=tuple(gaps),
         bytes_read=sum(piece.result.bytes_read for piece in pieces),
+        epochs=functools.reduce(ReadEpochs.then, (piece.result.epochs for piece in pieces), NOTHING_READ),
+        diverged_at=planned.diverged_at,
+        incarnation=planned.incarnation,
     )
 
 

@@ -24,6 +24,7 @@ class ConflictRule(StrEnum):
     TABLE_TAKEN = "the table name was given to another topic"
     OFFSETS_DECIDED = "a start is no longer the partition's next offset"
     FILES_REPLACED = "the files of the topic were rewritten"
+    LOG_DIVERGED = "the log of a partition is another than the one that was read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +89,14 @@ def _topic_conflicts(topic: str, known: TopicState | None, wanted: TopicDecision
             yield Conflict(
                 ConflictRule.OFFSETS_DECIDED,
                 f"{topic}-{offsets.partition} was {offsets.previous} and is {next_offset}",
+            )
+        # Offsets may be the same again in a log that was cut back and grew, and the messages are others.
+        incarnation = partition.incarnation if partition else 0
+        took_up = offsets.replaced is not None
+        is_back = next_offset is not None and offsets.start < next_offset
+        if offsets.incarnation != incarnation + took_up or (is_back and not took_up):
+            yield Conflict(
+                ConflictRule.LOG_DIVERGED,
+                f"{topic}-{offsets.partition} was in its log {offsets.incarnation - took_up} from {offsets.start} on "
+                f"and is in {incarnation} at {next_offset}",
             )

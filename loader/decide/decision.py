@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from headrace.loader.decide.document import MATTERS
+from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
 WORK_ID_DIGITS = 8  # the last of the work id, in the names of files: they tell apart what two logs put in one slot
@@ -67,6 +68,11 @@ class DecidedRange:
 
     `previous` is the next offset that the plan found in the log, None for a partition that was not there. It
     differs from `start` only where ground was lost: `[previous, start)` is then among `gaps`.
+
+    But where the broker's log no longer held what was read of it from `diverged_at` on, it was taken up there: `start`
+    is below `previous` then (or `[diverged_at, start)` is among `gaps`), and `replaced` says which rows of earlier
+    decisions were read from a log that is no more. `incarnation` counts these divergences, this one included: offsets
+    are decided once in each. `epochs` are of the batches that were read.
     """
 
     partition: int
@@ -77,6 +83,16 @@ class DecidedRange:
     counts: RangeCounts
     gaps: tuple[tuple[int, int], ...]
     bytes_read: int
+    epochs: ReadEpochs = NOTHING_READ
+    diverged_at: int | None = None
+    incarnation: int = field(default=0, metadata=MATTERS)
+
+    @property
+    def replaced(self) -> tuple[int, int] | None:
+        """The offsets `[from, to)` of the log that is no more, None where it is the same log."""
+        if self.diverged_at is None or self.previous is None:
+            return None
+        return self.diverged_at, self.previous
 
 
 class WindowCount(NamedTuple):

@@ -100,21 +100,20 @@ def _may_need(kind: Any) -> bool:
 
 
 @functools.cache
-def _fields_that_may_need(kind: Any) -> tuple[dataclasses.Field[Any], ...]:
-    """Those worth a look: of a decision's many ranges, files and windows nothing matters, and to go through them takes
-    longer than to write them."""
-    types = typing.get_type_hints(kind)
-    fields = dataclasses.fields(kind)
-    return tuple(field for field in fields if field.metadata.get("matters") or _may_need(types[field.name]))
+def _fields_of(kind: Any) -> tuple[tuple[dataclasses.Field[Any], bool], ...]:
+    """The fields of a dataclass, and whether there may be one that matters in their values."""
+    hints = typing.get_type_hints(kind)
+    return tuple((field, _may_need(hints[field.name])) for field in dataclasses.fields(kind))
 
 
 def _needs(value: Any) -> Iterator[str]:
     if dataclasses.is_dataclass(value):
-        for field in _fields_that_may_need(typing.cast(Any, type(value))):
+        for field, may_need in _fields_of(typing.cast(Any, type(value))):
             item = getattr(value, field.name)
             if field.metadata.get("matters") and item != field.default:
                 yield field.name
-            yield from _needs(item)
+            if may_need:
+                yield from _needs(item)
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from _needs(item)

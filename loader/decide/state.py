@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.loader.decide.decision import DecidedRange, Decision, DecisionKind, LoadSchema, TopicDecision
+from headrace.loader.decide.document import MATTERS
+from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.load_schema import wider_column
 from headrace.loader.work_unit import FileKind
 
@@ -20,11 +22,17 @@ SMOOTHING = 4  # the newest run counts for a quarter: enough to follow a change,
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """`next_offset` is the next offset to load; `bytes_per_kilo_offset` is smoothed over the runs."""
+    """`next_offset` is the next offset to load; `bytes_per_kilo_offset` is smoothed over the runs.
+
+    `leader_epoch` is the leader's when that was decided and `epochs` are those of the batches read, as far as
+    remembered. `incarnation` counts how often the log turned out to be another than the one that was read.
+    """
 
     next_offset: int
     leader_epoch: int
     bytes_per_kilo_offset: int
+    epochs: ReadEpochs = NOTHING_READ
+    incarnation: int = field(default=0, metadata=MATTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +171,16 @@ def _fold_partition(known: PartitionState | None, offsets: DecidedRange) -> Part
     if length:
         measured = max(1, offsets.bytes_read * 1000 // length)
         weight = measured if weight is None else (weight * (SMOOTHING - 1) + measured) // SMOOTHING
-    return PartitionState(offsets.end, offsets.leader_epoch, BYTES_PER_KILO_OFFSET_UNSEEN if weight is None else weight)
+    epochs = known.epochs if known else NOTHING_READ
+    if offsets.diverged_at is not None:
+        epochs = epochs.below(offsets.diverged_at)
+    return PartitionState(
+        next_offset=offsets.end,
+        leader_epoch=offsets.leader_epoch,
+        bytes_per_kilo_offset=BYTES_PER_KILO_OFFSET_UNSEEN if weight is None else weight,
+        epochs=epochs.then(offsets.epochs),
+        incarnation=offsets.incarnation,
+    )
 
 
 def _totals(known: FileTotals, kind: FileKind, decided: TopicDecision) -> FileTotals:

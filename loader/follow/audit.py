@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
 from headrace.audit.window import known_window
-from headrace.loader.decide.decision import CountSeries, Decision, TopicDecision, WindowCount
+from headrace.loader.decide.decision import CountSeries, DecidedRange, Decision, TopicDecision, WindowCount
 from headrace.loader.follow.base import Step
 
 APPLICATION = "headrace-load"
@@ -38,7 +38,7 @@ class AuditFollower:
 def audit_rows(topic: str, decision: Decision, host: str) -> Iterator[AuditRow]:
     """The rows of one decision; the same decision always gives the same ids."""
     decided = decision.topics[topic]
-    ranges = {offsets.partition: (offsets.start, offsets.end) for offsets in decided.ranges}
+    ranges = {offsets.partition: offsets for offsets in decided.ranges}
     for series in decided.audit:
         for window in series.windows:
             yield _row(topic, decision, decided, series, window, ranges[series.partition], host)
@@ -50,21 +50,22 @@ def _row(
     decided: TopicDecision,
     series: CountSeries,
     window: WindowCount,
-    offsets: tuple[int, int],
+    offsets: DecidedRange,
     host: str,
 ) -> AuditRow:
     tier, outcome = Tier(series.tier), OUTCOMES[series.outcome]
-    start, end = offsets
+    # Offsets that are read again from a log which was cut back and grew are counted again: they are other messages.
+    log_id = f"{decided.topic_id}/{offsets.incarnation}" if offsets.incarnation else decided.topic_id
     return AuditRow(
         id=range_row_id(
             tier,
             outcome,
             topic,
             series.partition,
-            start,
-            end,
+            offsets.start,
+            offsets.end,
             window.window_start_ms,
-            topic_id=decided.topic_id,
+            topic_id=log_id,
         ),
         tier=tier,
         outcome=outcome,
@@ -78,6 +79,6 @@ def _row(
         instance=decision.work_id,
         emitted_at_ms=decision.decided_at_ms,
         partition=series.partition,
-        start=start,
-        end=end,
+        start=offsets.start,
+        end=offsets.end,
     )

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.decide.state import EMPTY, LoaderState
+from headrace.loader.plan.divergence import Doubt, is_doubtful, shared_ends
 
 if TYPE_CHECKING:
-    from headrace.kafka_wire.cluster import ClusterMetadata, OffsetAnswers
+    from headrace.kafka_wire.cluster import ClusterMetadata, EpochAnswers, EpochQuestion, OffsetAnswers, TopicMetadata
 
 NEVER_LOADED = re.compile(r"__.*|_schemas")
 """Topics that belong to the brokers and to a Confluent registry."""
@@ -25,7 +27,8 @@ class PartitionOffsets:
     """The log holds offsets `[start, end)`; `end` is the last stable offset, so no open transaction is inside.
 
     `high_watermark` is the end without that condition, read a moment before: what lies beyond `end` is held back by a
-    transaction and has not merely come in between.
+    transaction and has not merely come in between. `shared_end` is up to where the log is the one that was read, None
+    where there was no reason to ask or nobody could tell.
     """
 
     partition: int
@@ -33,6 +36,7 @@ class PartitionOffsets:
     start: int
     end: int
     high_watermark: int
+    shared_end: int | None = None
 
     @property
     def held_back(self) -> int:
@@ -71,6 +75,8 @@ class Cluster(Protocol):
         read_committed: bool = True,
     ) -> OffsetAnswers: ...
 
+    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers: ...
+
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
 
 
@@ -81,8 +87,11 @@ def is_wanted(topic: str, include: Sequence[str], exclude: Sequence[str]) -> boo
     return any(re.fullmatch(p, topic) for p in include) and not any(re.fullmatch(p, topic) for p in exclude)
 
 
-def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str]) -> Discovery:
+def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str], state: LoaderState = EMPTY) -> Discovery:
     """Asks the cluster for its topics and for the offsets of the wanted ones.
+
+    Args:
+        state: what was read before; logs that are no longer the same are found by it.
 
     Raises:
         KafkaUnavailable: no broker answers.
@@ -99,23 +108,45 @@ def discover(cluster: Cluster, include: Sequence[str], exclude: Sequence[str]) -
     high_watermarks = cluster.offset_answers(asked, "latest", read_committed=False)
     ends = cluster.offset_answers(high_watermarks.offsets, "latest")
     starts = cluster.offset_answers(ends.offsets, "earliest")
-    errors = {**high_watermarks.errors, **ends.errors, **starts.errors}
+    found = {
+        # Retention may have moved the start past the end that was read a moment before.
+        tp: PartitionOffsets(
+            partition=tp.partition,
+            leader_epoch=usable[tp.topic].partitions[tp.partition].leader_epoch,
+            start=start,
+            end=max(start, ends.offsets[tp]),
+            high_watermark=high_watermarks.offsets[tp],
+        )
+        for tp, start in starts.offsets.items()
+    }
+    shared = shared_ends(cluster, _doubts(usable, found, state))
+    errors = {**high_watermarks.errors, **ends.errors, **starts.errors, **shared.errors}
     topics = {}
     for name, topic in usable.items():
-        partitions = []
-        for number, partition in sorted(topic.partitions.items()):
-            key = TopicPartition(name, number)
-            if key in starts.offsets:
-                # Retention may have moved the start past the end that was read a moment before.
-                start = starts.offsets[key]
-                end = max(start, ends.offsets[key])
-                partitions.append(
-                    PartitionOffsets(number, partition.leader_epoch, start, end, high_watermarks.offsets[key])
-                )
+        partitions = [TopicPartition(name, number) for number in sorted(topic.partitions)]
         topics[name] = DiscoveredTopic(
             name,
             topic.topic_id,
-            tuple(partitions),
+            tuple(
+                replace(found[tp], shared_end=shared.offsets.get(tp))
+                for tp in partitions
+                if tp in found and tp not in shared.errors
+            ),
             {tp.partition: why for tp, why in errors.items() if tp.topic == name},
         )
     return Discovery(metadata.cluster_id, topics, {name: topic.error for name, topic in wanted.items() if topic.error})
+
+
+def _doubts(
+    topics: Mapping[str, TopicMetadata], found: Mapping[TopicPartition, PartitionOffsets], state: LoaderState
+) -> dict[TopicPartition, Doubt]:
+    """The partitions whose logs may be others than those that were read; of a re-created topic that is known anyway."""
+    doubts = {}
+    for tp, offsets in found.items():
+        known = state.topics.get(tp.topic)
+        if known is None or topics[tp.topic].topic_id not in ("", known.topic_id):
+            continue
+        partition = known.partitions.get(tp.partition)
+        if partition is not None and is_doubtful(partition, offsets.leader_epoch, offsets.start, offsets.end):
+            doubts[tp] = Doubt(partition, offsets.leader_epoch)
+    return doubts

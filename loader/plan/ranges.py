@@ -22,7 +22,8 @@ the transaction has then outlived the time between two runs."""
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """The offsets `[start, end)` of a partition that this run reads. `previous` is as in a decided range."""
+    """The offsets `[start, end)` of a partition that this run reads. `previous`, `diverged_at` and `incarnation` are as
+    in a decided range."""
 
     partition: int
     previous: int | None
@@ -30,10 +31,13 @@ class PlannedRange:
     end: int
     leader_epoch: int
     bytes_estimate: int
+    diverged_at: int | None = None
+    incarnation: int = 0
 
     @property
     def has_news(self) -> bool:
-        return self.end > self.start or (self.previous is not None and self.previous != self.start)
+        moved = self.previous not in (None, self.start)
+        return self.end > self.start or moved or self.diverged_at is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,8 @@ def topic_ranges(
     """The ranges to read of a topic.
 
     Args:
-        lost_ground: `fail` leaves offsets that vanished unread and says so; `earliest` declares a gap and goes on.
+        lost_ground: `fail` leaves a partition whose offsets vanished unread, or were replaced, and says so; `earliest`
+            goes on with what there is.
         range_bytes_max: cap of one range, by estimate.
     """
     topic_id = found.topic_id or (known.topic_id if known else "")
@@ -76,28 +81,43 @@ def topic_ranges(
         if offsets.held_back > (0 if planned.start == offsets.end else HELD_BACK_MAX):
             notes.append(_held_back_note(found.topic, offsets))
         if lost and lost_ground == "fail":
-            problems.append(f"partition {offsets.partition}: {lost}; loader.lost_ground=earliest declares the gap")
+            problems.append(f"partition {offsets.partition}: {lost.what}; loader.lost_ground=earliest {lost.remedy}")
             continue
         if lost:
-            notes.append(f"partition {offsets.partition}: {lost}; declared as a gap")
+            notes.append(f"partition {offsets.partition}: {lost.what}; {lost.done}")
         ranges.append(planned)
     return TopicRanges(topic_id, starts_again, tuple(ranges), tuple(problems), tuple(notes))
 
 
-def _planned(offsets: PartitionOffsets, known: PartitionState | None, range_bytes_max: int) -> tuple[PlannedRange, str]:
-    """The range of one partition, and "" or what was lost before it."""
-    lost = ""
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """What was lost, what `earliest` would do, and what it did."""
+
+    what: str
+    remedy: str
+    done: str
+
+
+def _planned(
+    offsets: PartitionOffsets, known: PartitionState | None, range_bytes_max: int
+) -> tuple[PlannedRange, _Lost | None]:
+    """The range of one partition, and what was lost before it."""
+    lost, diverged_at = None, None
     start = offsets.start
     if known is not None:
         start = known.next_offset
+        shared_end = _shared_end(offsets, known)
+        if shared_end < known.next_offset:
+            start = diverged_at = shared_end
+            lost = _replaced(offsets, known, shared_end)
         if start < offsets.start:
-            lost = f"offsets {start} to {offsets.start - 1} were removed before they were read"
+            removed = f"offsets {start} to {offsets.start - 1} were removed before they were read"
+            what = f"{lost.what}, and {removed}" if lost else removed
+            lost = _Lost(what, "declares the gap", "declared as a gap")
             start = offsets.start
-        elif start > offsets.end:
-            lost = f"the log ends at {offsets.end} although offsets up to {start - 1} were loaded"
-            start = offsets.end
     weight = known.bytes_per_kilo_offset if known else BYTES_PER_KILO_OFFSET_UNSEEN
-    end = min(offsets.end, start + max(1, range_bytes_max * 1000 // weight))
+    # Behind what was shared, the new log may be readable to less than that: a transaction of its own may be open.
+    end = max(start, min(offsets.end, start + max(1, range_bytes_max * 1000 // weight)))
     planned = PlannedRange(
         partition=offsets.partition,
         previous=known.next_offset if known else None,
@@ -105,8 +125,27 @@ def _planned(offsets: PartitionOffsets, known: PartitionState | None, range_byte
         end=end,
         leader_epoch=offsets.leader_epoch,
         bytes_estimate=(end - start) * weight // 1000,
+        diverged_at=diverged_at,
+        incarnation=(known.incarnation if known else 0) + (diverged_at is not None),
     )
     return planned, lost
+
+
+def _shared_end(offsets: PartitionOffsets, known: PartitionState) -> int:
+    """Up to where the log is the one that was read, at most to the next offset; without an answer, what it holds."""
+    if offsets.shared_end is not None:
+        return offsets.shared_end
+    return known.next_offset if offsets.start > known.next_offset else min(known.next_offset, offsets.end)
+
+
+def _replaced(offsets: PartitionOffsets, known: PartitionState, shared_end: int) -> _Lost:
+    what = f"offsets {shared_end} to {known.next_offset - 1} were loaded and are no longer in the log"
+    if offsets.high_watermark < known.next_offset:
+        what = f"the log ends at {offsets.high_watermark} although offsets up to {known.next_offset - 1} were loaded"
+        what += f", and it is the same only up to {shared_end}" if shared_end < offsets.high_watermark else ""
+    elif offsets.high_watermark > shared_end:
+        what += f", which was cut back and grew again (leader epoch {offsets.leader_epoch}, was {known.leader_epoch})"
+    return _Lost(what, f"takes up at {shared_end}", f"taken up at {shared_end}")
 
 
 def _held_back_note(topic: str, offsets: PartitionOffsets) -> str:

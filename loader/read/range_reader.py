@@ -15,13 +15,23 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
-from headrace.kafka_wire.errors import KafkaUnavailable
-from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, Batch, Record, batches
+from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable
+from headrace.kafka_wire.record_batch import (
+    CONTROL,
+    HEADER_BYTES,
+    TRANSACTIONAL,
+    Batch,
+    Record,
+    batches,
+    read_batch_header,
+)
+from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.work_unit import OffsetRange
 
 ABORT_MARKER = 0
 
 GAPS_LISTED_MAX = 1_000  # of one range: enough to see where, and small enough for a decision
+EPOCH_MAX = (1 << 31) - 1
 THROTTLED_S_MAX = 600.0  # without a record in between: a quota is counted over seconds, so this is none
 
 
@@ -36,7 +46,7 @@ class Tally:
     """What the offsets read so far were; data records only up to now, since the caller decides what becomes of them.
 
     `gap_offsets` counts all offsets that the log no longer holds. `gaps` lists where they are, the first
-    `GAPS_LISTED_MAX` of them: a compacted topic has one behind every other record.
+    `GAPS_LISTED_MAX` of them: a compacted topic has one behind every other record. `epochs` are those of the batches.
     """
 
     position: int
@@ -45,6 +55,7 @@ class Tally:
     gap_offsets: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
     bytes_read: int = 0
+    epochs: ReadEpochs = NOTHING_READ
     _mark: tuple[int, int, list[tuple[int, int]]] = (0, 0, [])
     _marked: list[Record] = field(default_factory=list)
 
@@ -58,6 +69,13 @@ class Tally:
         elif len(self.gaps) < GAPS_LISTED_MAX:
             self.gaps.append((self.position, offset))
         self.position = offset
+
+    def note_epoch(self, batch: Batch, end: int) -> None:
+        """Takes note of the epoch of a batch that is about to be booked up to `end`; epochs never go back."""
+        last = self.epochs.starts[-1][0] if self.epochs.starts else 0
+        if batch.leader_epoch >= last:
+            read = ReadEpochs(((batch.leader_epoch, self.position),), min(batch.next_offset, end))
+            self.epochs = self.epochs.then(read)
 
     def pass_over(self, records: Sequence[Record]) -> None:
         """Moves the position behind records, counting the gaps between them."""
@@ -138,6 +156,8 @@ def read_range(
         KafkaError: whatever `fetch` raises.
     """
     topic_partition = offsets.topic_partition
+    start = tally.position
+    newest_epoch = offsets.leader_epoch if offsets.leader_epoch >= 0 else EPOCH_MAX
     silent_since = time.monotonic()
     throttled_s = 0.0
     while tally.position < offsets.end:
@@ -147,9 +167,12 @@ def read_range(
         where = f"broker {piece.broker}, topic {topic_partition.topic} partition {topic_partition.partition}"
         transactions = TransactionFilter(piece.aborted)
         for batch in batches(piece.records, where, batch_bytes_max):
+            if batch.base_offset > tally.position > before and not batch.is_followed:
+                break  # asked for again, it comes with what follows it, which tells whether the gap is one
+            _check_place(batch, piece, start, tally.position, where, fetch)
             kind = transactions.kind(batch)
-            if batch.next_offset <= tally.position:
-                continue
+            if batch.leader_epoch <= newest_epoch:
+                tally.note_epoch(batch, offsets.end)
             records = _book(batch, kind, offsets.end, tally)
             if records:
                 try:
@@ -159,6 +182,9 @@ def read_range(
                     raise
             if tally.position >= offsets.end:
                 return
+        if piece.records and tally.position == before:
+            # Brokers send the first batch whole, whatever its size.
+            raise CorruptBatch(f"{where} offset {before}: no whole batch in an answer of {len(piece.records)} bytes")
         if tally.position > before:
             silent_since, throttled_s = time.monotonic(), 0.0
         elif _says_nothing_is_left(piece, offsets.end) and all(
@@ -177,6 +203,50 @@ def read_range(
                 f"{where} offset {before}: the range ends at {offsets.end} but nothing came, {why}; "
                 f"the broker's readable end is {piece.last_stable_offset}"
             )
+
+
+def _check_place(
+    batch: Batch,
+    piece: FetchSlice,
+    start: int,
+    position: int,
+    where: str,
+    fetch: Callable[[int], FetchSlice],
+) -> None:
+    """Refuses a batch that cannot be where it says it is, before anything of it, or the gap before it, is booked.
+
+    The offset that a batch begins with lies outside of its checksum: one flipped bit there makes messages of other
+    offsets, or of none. Compaction takes batches out, but moves none.
+
+    Args:
+        start: where reading began, which may be in the middle of a batch.
+        position: the offset that is due.
+
+    Raises:
+        CorruptBatch: the batch ends before the offset that is due, goes back, or lies beyond the readable log.
+    """
+    first, end = batch.base_offset, batch.next_offset
+    fault = ""
+    if end <= position:
+        fault = f"offset {position} was due"
+    elif first < position != start:
+        fault = f"the batch before it ended at {position}"
+    elif end > piece.high_watermark:
+        fault = f"the log is readable to {piece.high_watermark}"
+    elif first > position and not batch.is_followed and not _is_next_after(fetch(first - 1), first):
+        fault = f"the log holds another batch before it, although {position} was due"
+    if fault:
+        raise CorruptBatch(f"{where} offset {first}: a batch takes the offsets [{first}, {end}), but {fault}")
+
+
+def _is_next_after(piece: FetchSlice, first: int) -> bool:
+    """Whether the answer for the offset before `first` agrees that there is nothing but the batch that begins there.
+
+    A throttled answer is empty whatever the log holds.
+    """
+    if len(piece.records) < HEADER_BYTES:
+        return bool(piece.throttle_ms)
+    return read_batch_header(piece.records).base_offset == first
 
 
 def _says_nothing_is_left(piece: FetchSlice, end: int) -> bool:

@@ -14,11 +14,20 @@ from headrace.avro_schema import Schema, parse_schema
 from headrace.hive_ddl.errors import StaleRevision
 from headrace.hive_ddl.ops import AddPartitions, CreateTable, Op, PartitionValues, SetProperties
 from headrace.hive_ddl.table import TableState
-from headrace.kafka_wire.cluster import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
+from headrace.kafka_wire.cluster import (
+    ClusterMetadata,
+    EpochAnswers,
+    EpochEnd,
+    EpochQuestion,
+    OffsetAnswers,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.decide.state import TopicState
+from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.follow.audit import AuditFollower
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.follow.files import FilesFollower
@@ -60,6 +69,7 @@ class FakeTopic:
     """`logs` holds per partition the schema id of every message; `first` is the offset of the first one.
 
     `epochs` are the leader epochs that are not 0, by partition. `open_from` are the first offsets of open transactions.
+    `starts` are, by partition, the epochs in its log as (epoch, first offset), where it is not all of epoch 0.
     """
 
     topic_id: str
@@ -67,12 +77,43 @@ class FakeTopic:
     first: int = 0
     epochs: dict[int, int] = field(default_factory=dict)
     open_from: dict[int, int] = field(default_factory=dict)
+    starts: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def end(self, partition: int) -> int:
+        return self.first + len(self.logs[partition])
+
+    def cut_back(self, partition: int, to: int, *schema_ids: int) -> None:
+        """An unclean election: the log ends at `to`, and grows by these messages under a new leader epoch."""
+        starts = [one for one in self.starts.get(partition, [(0, 0)]) if one[1] < to]
+        self.epochs[partition] = self.epochs.get(partition, 0) + 1
+        self.starts[partition] = [*starts, (self.epochs[partition], to)]
+        self.logs[partition] = [*self.logs[partition][: to - self.first], *schema_ids]
+
+    def epoch_end(self, partition: int, epoch: int) -> EpochEnd:
+        """As Kafka's leader-epoch cache answers."""
+        starts = self.starts.get(partition, [(0, 0)])
+        if epoch > max(starts[-1][0], self.epochs.get(partition, 0)):
+            return EpochEnd(-1, -1)
+        ends = [*(start for _, start in starts[1:]), self.end(partition)]
+        found = [(one, end) for (one, _), end in zip(starts, ends, strict=True) if one <= epoch]
+        return EpochEnd(*found[-1]) if found else EpochEnd(epoch, starts[0][1])
+
+    def epochs_of(self, partition: int, start: int, end: int) -> ReadEpochs:
+        """Of the batches that hold the offsets `[start, end)`, one message in each."""
+        if start >= end:
+            return NOTHING_READ
+        starts = self.starts.get(partition, [(0, 0)])
+        inside = [(epoch, max(first, start)) for epoch, first in starts if first < end]
+        before = max(at for at, (_, first) in enumerate(inside) if first <= start)
+        return ReadEpochs(tuple(inside[before:]), end)
 
 
 @dataclass
 class FakeCluster:
     topics: dict[str, FakeTopic] = field(default_factory=dict)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
+    epoch_requests: list[dict[TopicPartition, EpochQuestion]] = field(default_factory=list)
+    answers_epochs: bool = True
 
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata:
         found = {
@@ -94,6 +135,15 @@ class FakeCluster:
             stable_end = topic.open_from.get(tp.partition, end) if read_committed else end
             answers[tp] = topic.first if which == "earliest" else stable_end
         return OffsetAnswers(answers)
+
+    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
+        if questions:
+            self.epoch_requests.append(dict(questions))
+        if not self.answers_epochs:
+            return EpochAnswers(dict.fromkeys(questions))
+        return EpochAnswers(
+            {tp: self.topics[tp.topic].epoch_end(tp.partition, one.epoch) for tp, one in questions.items()}
+        )
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         self.committed.update(offsets)
@@ -185,7 +235,9 @@ class FakePool:
         audit = (AuditCount("loader", tp.topic, tp.partition, 0, number, number, number, "written"),) if number else ()
         counts = RangeCounts(records=number, quarantined=len(rows[FileKind.QUARANTINE]))
         done = OffsetRange(tp, offsets.start, end)
-        return RangeResult(done, counts, (), audit, {"record": number}, 10 * number, error, unknown), files
+        epochs = topic.epochs_of(tp.partition, offsets.start, end)
+        result = RangeResult(done, counts, (), audit, {"record": number}, 10 * number, error, unknown, epochs=epochs)
+        return result, files
 
     def _unknown(self, plan: TopicPlan, schema_ids: Sequence[int]) -> tuple[int, ...]:
         known = {*plan.writer_schemas, *plan.absent_ids, *self.bad}

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.kafka_wire.cluster import ClusterMetadata, OffsetAnswers, PartitionMetadata, TopicMetadata
+from headrace.kafka_wire.cluster import (
+    ClusterMetadata,
+    EpochAnswers,
+    EpochQuestion,
+    OffsetAnswers,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.plan.discover import discover
 
@@ -34,6 +41,10 @@ class Cluster:
         return OffsetAnswers(
             {TopicPartition("orders", 0): offset}, {TopicPartition("orders", 1): "leader not available"}
         )
+
+    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
+        assert not questions, "nothing was read before"
+        return EpochAnswers({})
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         raise AssertionError("discovery changes nothing")

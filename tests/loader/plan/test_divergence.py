@@ -1,0 +1,184 @@
+"""Where a log went another way than the one that was read, found from what its leader says of epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.kafka_wire.cluster import EpochAnswers, EpochEnd, EpochQuestion
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.decide.state import PartitionState
+from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.plan.divergence import Doubt, is_doubtful, shared_ends
+
+TP = TopicPartition("orders", 3)
+NOT_KNOWN = EpochEnd(-1, -1)
+
+
+def known(epochs: ReadEpochs, next_offset: int, leader_epoch: int) -> PartitionState:
+    return PartitionState(next_offset, leader_epoch, 1000, epochs)
+
+
+class Leader:
+    """A log as the epoch of each offset, with what its leader says of them (Kafka's LeaderEpochFileCache)."""
+
+    def __init__(self, log: list[int], leader_epoch: int, start: int = 0) -> None:
+        self.starts = [(epoch, log.index(epoch)) for epoch in sorted(set(log))]
+        if not self.starts or self.starts[-1][0] < leader_epoch:
+            self.starts.append((leader_epoch, len(log)))  # a leader notes where it begins
+        later = [(epoch, first) for epoch, first in self.starts if first > start]
+        at_start = [epoch for epoch, first in self.starts if first <= start]
+        self.starts = [*((epoch, start) for epoch in at_start[-1:]), *later]
+        self.end = len(log)
+        self.asked = 0
+
+    def epoch_end(self, epoch: int) -> EpochEnd:
+        if epoch > self.starts[-1][0]:
+            return NOT_KNOWN
+        ends = [*(first for _, first in self.starts[1:]), self.end]
+        found = [(one, end) for (one, _), end in zip(self.starts, ends, strict=True) if one <= epoch]
+        return EpochEnd(*found[-1]) if found else EpochEnd(epoch, self.starts[0][1])
+
+    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
+        self.asked += 1
+        return EpochAnswers({tp: self.epoch_end(question.epoch) for tp, question in questions.items()})
+
+
+def shared(leader: Leader, state: PartitionState, leader_epoch: int = 99) -> int:
+    return shared_ends(leader, {TP: Doubt(state, leader_epoch)}).offsets[TP]
+
+
+def read_of(log: list[int], end: int) -> ReadEpochs:
+    found = NOTHING_READ
+    for offset, epoch in enumerate(log[:end]):
+        found = found.then(ReadEpochs(((epoch, offset),), offset + 1))
+    return found
+
+
+@st.composite
+def two_times(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
+    """The log and leader epoch when it was read, and those of a later time, after any elections among three replicas,
+    clean and unclean. A message is named by its epoch and offset: one leader writes each epoch, in order."""
+    replicas: list[list[int]] = [[], [], []]
+    epoch, seen = 0, None
+    elections = draw(st.integers(1, 5))
+    reading = draw(st.integers(0, elections - 1))
+    for election in range(elections + 1):
+        leader = draw(st.integers(0, 2))
+        epoch += draw(st.integers(1, 2))
+        replicas[leader] = replicas[leader] + [epoch] * draw(st.integers(0, 6))
+        for other in range(3):
+            if other != leader and draw(st.booleans()):
+                replicas[other] = replicas[leader][: draw(st.integers(0, len(replicas[leader])))]
+        if election == reading:
+            seen = (list(replicas[leader]), epoch)
+    assert seen is not None
+    return (*seen, replicas[leader], epoch)
+
+
+@settings(max_examples=500)
+@given(two_times(), st.data())
+def test_the_point_of_divergence_is_where_the_logs_went_apart(
+    logs: tuple[list[int], int, list[int], int], data: st.DataObject
+) -> None:
+    before, epoch_before, now, epoch_now = logs
+    end = data.draw(st.integers(0, len(before)))
+    common = next((at for at, pair in enumerate(zip(before[:end], now, strict=False)) if pair[0] != pair[1]), None)
+    expected = min(end, len(now)) if common is None else common
+    state = known(read_of(before, end), end, epoch_before)
+    if is_doubtful(state, epoch_now, 0, len(now)):
+        assert shared(Leader(now, epoch_now), state) == expected
+    else:
+        assert expected == end
+
+
+@settings(max_examples=500)
+@given(two_times(), st.data())
+def test_of_a_compacted_log_no_new_message_is_passed_over_and_no_replaced_one_is_missed(
+    logs: tuple[list[int], int, list[int], int], data: st.DataObject
+) -> None:
+    before, epoch_before, now, epoch_now = logs
+    left = data.draw(st.sets(st.sampled_from(range(len(before)))) if before else st.just(set()))
+    found, position = NOTHING_READ, 0
+    for offset in sorted(left):
+        found = found.then(ReadEpochs(((before[offset], position),), offset + 1))
+        position = offset + 1
+    state = known(found, len(before), epoch_before)
+    if not is_doubtful(state, epoch_now, 0, len(now)):
+        return
+    common = next((at for at, pair in enumerate(zip(before, now, strict=False)) if pair[0] != pair[1]), None)
+    true_end = min(len(before), len(now)) if common is None else common
+    answer = shared(Leader(now, epoch_now), state)
+    assert answer <= max(true_end, 0)
+    assert not [offset for offset in left if answer <= offset < true_end], "read again although it is the same"
+
+
+def test_a_log_that_was_cut_back_and_grew_again() -> None:
+    leader = Leader([3] * 80 + [5] * 70, 5)
+    assert shared(leader, known(read_of([3] * 100, 100), 100, 3)) == 80
+    assert leader.asked == 1
+
+
+def test_older_epochs_are_asked_for_until_one_is_shared() -> None:
+    before = [1] * 10 + [3] * 10 + [5] * 10
+    assert shared(Leader([1] * 30 + [7] * 9, 7), known(read_of(before, 30), 30, 5)) == 10
+    assert shared(Leader([2] * 40, 7), known(read_of(before, 30), 30, 5)) == 0
+
+
+def test_a_broker_that_went_back_in_time_does_not_know_the_epoch() -> None:
+    before = [1] * 10 + [3] * 10 + [5] * 10
+    assert shared(Leader([1] * 10 + [3] * 5 + [4] * 50, 4), known(read_of(before, 30), 30, 5)) == 15
+
+
+def test_where_retention_took_what_was_read_nothing_is_asked() -> None:
+    state = known(read_of([3] * 10, 10), 10, 3)
+    assert is_doubtful(state, 4, 9, 20)
+    assert not is_doubtful(state, 4, 10, 20)
+    assert shared(Leader([3] * 10 + [4] * 5, 4, start=12), state) == 10
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "end", "doubtful"),
+    [(3, 100, False), (3, 99, True), (4, 100, True), (2, 100, True), (-1, 100, True)],
+)
+def test_only_another_leader_epoch_or_a_short_log_is_a_reason_to_ask(
+    leader_epoch: int, end: int, doubtful: bool
+) -> None:
+    assert is_doubtful(known(NOTHING_READ, 100, 3), leader_epoch, 0, end) is doubtful
+
+
+def test_what_an_older_release_read_is_judged_by_the_leaders_epoch() -> None:
+    state = known(NOTHING_READ, 100, 3)
+    assert shared(Leader([3] * 80 + [4] * 70, 4), state) == 80
+    assert shared(Leader([2] * 120 + [4] * 9, 4), state) == 100
+    assert shared(Leader([1] * 150, 1), state) == 0, "a broker that knows no epoch 3"
+
+
+def test_a_tail_that_compaction_emptied_is_no_divergence() -> None:
+    state = known(ReadEpochs(((3, 0),), 60), 100, 4)
+    assert shared(Leader([3] * 70 + [4] * 40 + [5] * 9, 5), state) == 100
+    assert shared(Leader([3] * 70 + [4] * 15 + [5] * 90, 5), state) == 85
+    assert shared(Leader([3] * 50 + [5] * 90, 5), state) == 50
+
+
+class Silent:
+    """Brokers that do not serve the question, answer nonsense, or cannot be asked."""
+
+    def __init__(self, answer: EpochAnswers) -> None:
+        self.answer = answer
+
+    def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers:
+        return self.answer
+
+
+def test_what_nobody_tells_is_left_out() -> None:
+    doubts = {TP: Doubt(known(read_of([3] * 5, 5), 5, 3), 4)}
+    assert shared_ends(Silent(EpochAnswers({TP: None})), doubts).offsets == {}
+    assert shared_ends(Silent(EpochAnswers({TP: EpochEnd(7, 9)})), doubts).offsets == {}, "newer than asked for"
+    refused = shared_ends(Silent(EpochAnswers({}, {TP: "fenced"})), doubts)
+    assert (refused.offsets, refused.errors) == ({}, {TP: "fenced"})
+    no_epochs = {TP: Doubt(known(NOTHING_READ, 5, -1), -1)}
+    assert shared_ends(Leader([], 0), no_epochs).offsets == {}

@@ -1,0 +1,59 @@
+"""The epochs of what was read, however it was read in pieces."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.loader.epochs import NOTHING_READ, STARTS_MAX, ReadEpochs
+
+BATCHES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 4)), max_size=STARTS_MAX).map(
+    lambda rows: [(sum(rise for rise, _, _ in rows[: at + 1]), gap, width) for at, (_, gap, width) in enumerate(rows)]
+)
+"""Batches as (epoch, gap before it, offsets), of epochs that never go back."""
+
+
+def read(batches: list[tuple[int, int, int]], position: int) -> tuple[ReadEpochs, int]:
+    found = NOTHING_READ
+    for epoch, gap, width in batches:
+        end = position + gap + width
+        found = found.then(ReadEpochs(((epoch, position),), end))
+        position = end
+    return found, position
+
+
+@given(BATCHES, st.integers(0, STARTS_MAX))
+def test_pieces_add_up_to_the_whole(batches: list[tuple[int, int, int]], cut: int) -> None:
+    whole, _ = read(batches, 5)
+    first, position = read(batches[:cut], 5)
+    rest, _ = read(batches[cut:], position)
+    assert first.then(rest) == whole
+    assert [epoch for epoch, _ in whole.starts] == sorted({epoch for epoch, _, _ in batches})
+
+
+def test_an_epoch_begins_where_the_batches_before_it_ended() -> None:
+    first = ReadEpochs(((3, 0),), 60)
+    assert first.then(ReadEpochs(((4, 100), (6, 120)), 130)) == ReadEpochs(((3, 0), (4, 60), (6, 120)), 130)
+    assert first.then(ReadEpochs(((3, 100), (6, 120)), 130)) == ReadEpochs(((3, 0), (6, 120)), 130)
+    assert first.then(NOTHING_READ) == first
+    assert NOTHING_READ.then(first) == first
+
+
+def test_newer_epochs_come_first_each_with_its_end() -> None:
+    assert ReadEpochs(((3, 0), (4, 60), (6, 120)), 130).newest_first() == [(6, 130), (4, 120), (3, 60)]
+    assert NOTHING_READ.newest_first() == []
+
+
+def test_what_lies_above_an_offset_is_forgotten() -> None:
+    read_epochs = ReadEpochs(((3, 10), (4, 60)), 100)
+    assert read_epochs.below(200) == read_epochs
+    assert read_epochs.below(61) == ReadEpochs(((3, 10), (4, 60)), 61)
+    assert read_epochs.below(60) == ReadEpochs(((3, 10),), 60)
+    assert read_epochs.below(10) == NOTHING_READ
+
+
+def test_no_more_than_so_many_epochs_are_kept() -> None:
+    found = NOTHING_READ
+    for epoch in range(100):
+        found = found.then(ReadEpochs(((epoch, epoch),), epoch + 1))
+    assert found.starts == tuple((epoch, epoch) for epoch in range(100 - STARTS_MAX, 100))
