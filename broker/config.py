@@ -7,8 +7,6 @@ from enum import StrEnum
 from pathlib import Path
 
 NODE_ID = 1
-LEADER_EPOCH = 0
-"""A single node never loses leadership, so every partition stays in its first epoch."""
 
 
 class FsyncMode(StrEnum):

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from headrace.broker import descriptors
-from headrace.broker.config import LEADER_EPOCH, BrokerConfig, FsyncMode
+from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator.coordinator import GroupCoordinator
 from headrace.broker.data_folder import CLEAN_MARKER, DELETED_FOLDER, lock, remove_folders, remove_orphans, unlink_files
 from headrace.broker.errors import RequestRefused
@@ -81,6 +81,7 @@ class BrokerNode:
         folder = self.config.data_dir
         self._files = OpenFiles(files_max)
         self.topics = TopicStore.load(folder, base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+        self.topics.begin_leader_epoch(self.now_ms())
         self.producer_ids = ProducerIds(folder)
         marker = folder / CLEAN_MARKER
         is_clean = marker.exists()
@@ -189,10 +190,10 @@ class BrokerNode:
         log = self.logs.get((name, partition))
         if log is None:
             raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{partition}")
-        if leader_epoch > LEADER_EPOCH:
-            raise RequestRefused(
-                ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {leader_epoch}; the newest is {LEADER_EPOCH}"
-            )
+        newest = log.leader_epoch
+        if leader_epoch not in (-1, newest):
+            code = ErrorCode.UNKNOWN_LEADER_EPOCH if leader_epoch > newest else ErrorCode.FENCED_LEADER_EPOCH
+            raise RequestRefused(code, f"leader epoch {leader_epoch}; the newest is {newest}")
         return log
 
     def check_new_topic(self, name: str, partitions: int) -> None:
@@ -332,6 +333,8 @@ class BrokerNode:
             is_clean=is_clean,
             recovery_point=recovery_point,
             log_start_offset=log_start,
+            leader_epoch=self.topics.leader_epoch,
+            had_epochs=self.topics.had_epochs,
             now_ms=self.now_ms(),
         )
         self.logs[topic.name, index] = opened.log

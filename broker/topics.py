@@ -21,7 +21,13 @@ from headrace.broker.log.files import write_atomically
 from headrace.broker.protocol.error_codes import ErrorCode
 
 FILE_NAME = "topics.json"
-FORMAT = 1
+FORMAT = 2
+"""From 2 on there are leader epochs; a release that knows none would take batches that have one for damaged."""
+FORMATS_READ = (1, 2)
+EPOCH_CLOCK_FROM_S = 1_577_836_800
+EPOCH_CLOCK_MAX = 1 << 30
+"""A leader epoch is the seconds since 2020, as long as a wrong clock leaves room in 32 bits to count on by ones. So a
+data folder that was put back from a copy never comes to an epoch again that it had before."""
 NAME_CHARS_MAX = 249
 """Kafka's limit: with a dash and the partition's number it is a folder name, and file systems take 255 characters."""
 PARTITIONS_MAX = 10_000
@@ -71,11 +77,13 @@ def check_partition_count(count: int) -> None:
 
 
 class TopicStore:
-    """The topics, and the cluster's id. Every change is on disk when the call returns."""
+    """The topics, the cluster's id, the leader epoch of this start. Every change is on disk when the call returns."""
 
-    def __init__(self, path: Path, cluster_id: str, topics: Iterable[Topic]) -> None:
+    def __init__(self, path: Path, cluster_id: str, topics: Iterable[Topic], leader_epoch: int = 0) -> None:
         self._path = path
         self.cluster_id = cluster_id
+        self.leader_epoch = leader_epoch
+        self.had_epochs = leader_epoch > 0
         self._by_name = {topic.name: topic for topic in topics}
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
 
@@ -93,12 +101,20 @@ class TopicStore:
             orphans = [entry.name for entry in folder.iterdir() if entry.is_dir()]
             if orphans:
                 raise CorruptFile(path, f"it is missing, but there are partitions such as {orphans[0]}") from None
-            store = cls(path, new_cluster_id, ())
-            store._write()
-            return store
+            return cls(path, new_cluster_id, ())
         except ValueError as error:
             raise CorruptFile(path, f"it is not JSON: {error}") from error
         return cls(path, *_parse(path, document))
+
+    def begin_leader_epoch(self, now_ms: int) -> None:
+        """Goes on to an epoch that no batch is of, neither here nor in a folder that this one may be an older copy of.
+
+        Raises:
+            OSError: it could not be written down.
+        """
+        clock = now_ms // 1000 - EPOCH_CLOCK_FROM_S
+        self.leader_epoch = max(self.leader_epoch + 1, clock if clock < EPOCH_CLOCK_MAX else 0)
+        self._write()
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
@@ -140,6 +156,7 @@ class TopicStore:
         document = {
             "format": FORMAT,
             "cluster_id": self.cluster_id,
+            "leader_epoch": self.leader_epoch,
             "topics": [
                 {
                     "name": topic.name,
@@ -153,9 +170,9 @@ class TopicStore:
         write_atomically(self._path, json.dumps(document, separators=(",", ":")).encode() + b"\n")
 
 
-def _parse(path: Path, document: Any) -> tuple[str, list[Topic]]:
+def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
     try:
-        if document["format"] != FORMAT:
+        if document["format"] not in FORMATS_READ:
             raise CorruptFile(path, f"format {document['format']}; this version reads {FORMAT}")
         topics = [
             Topic(
@@ -166,6 +183,6 @@ def _parse(path: Path, document: Any) -> tuple[str, list[Topic]]:
             )
             for row in document["topics"]
         ]
-        return str(document["cluster_id"]), topics
+        return str(document["cluster_id"]), topics, int(document.get("leader_epoch", 0))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFile(path, f"a topic cannot be read: {error!r}") from error

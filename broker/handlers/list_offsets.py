@@ -10,7 +10,6 @@ from typing import Any
 
 from kafka.protocol.consumer import ListOffsetsResponse
 
-from headrace.broker.config import LEADER_EPOCH
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log.partition_log import FoundTimestamp, PartitionLog
@@ -38,10 +37,13 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _partition(context: RequestContext, name: str, wanted: Any) -> Any:
-    code, found = ErrorCode.NONE, None
+    code, found, epoch = ErrorCode.NONE, None, -1
     try:
         leader_epoch = wanted.current_leader_epoch if context.version >= 4 else -1
-        found = _look_up(context.node.log(name, wanted.partition_index, leader_epoch), wanted.timestamp)
+        log = context.node.log(name, wanted.partition_index, leader_epoch)
+        found = _look_up(log, wanted.timestamp)
+        if found is not None:
+            epoch = log.leader_epoch if found.offset >= log.log_end_offset else log.epochs.at(found.offset)
     except RequestRefused as refused:
         code = refused.code
     return _PartitionResponse(
@@ -50,7 +52,7 @@ def _partition(context: RequestContext, name: str, wanted: Any) -> Any:
         error_code=code,
         timestamp=found.timestamp_ms if found else NO_TIMESTAMP,
         offset=found.offset if found else -1,
-        leader_epoch=LEADER_EPOCH if found else -1,
+        leader_epoch=epoch,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kafka.protocol.metadata import MetadataResponse
 
-from headrace.broker.config import LEADER_EPOCH, NODE_ID
+from headrace.broker.config import NODE_ID
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -37,7 +37,7 @@ def _topics(context: RequestContext, request: Any) -> list[Any]:
     node, version = context.node, context.version
     # In version 0 an empty list asks for all topics, later null does.
     if request.topics is None or (version == 0 and not request.topics):
-        return [_found(topic, version) for topic in node.topics]
+        return [_found(context, topic) for topic in node.topics]
     # Each once, so that a request of some bytes cannot ask for an answer of gigabytes.
     wanted = dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics)
     refusals: dict[str, RequestRefused] = {}
@@ -52,31 +52,32 @@ def _one(
     node, version = context.node, context.version
     if name is None:
         topic = node.topics.by_id(topic_id) if topic_id is not None else None
-        return _found(topic, version) if topic else _missing(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, version)
+        return _found(context, topic) if topic else _missing(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, version)
     try:
-        return _found(node.topic(name), version)
+        return _found(context, node.topic(name))
     except RequestRefused as unknown:
         return _missing(name, None, refusals.get(name, unknown).code, version)
 
 
-def _found(topic: Topic, version: int) -> Any:
+def _found(context: RequestContext, topic: Topic) -> Any:
+    version, leader_epoch = context.version, context.node.topics.leader_epoch
     return MetadataResponse.MetadataResponseTopic(
         version=version,
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=[_partition(index, version) for index in range(topic.partitions)],
+        partitions=[_partition(index, leader_epoch, version) for index in range(topic.partitions)],
     )
 
 
-def _partition(index: int, version: int) -> Any:
+def _partition(index: int, leader_epoch: int, version: int) -> Any:
     return MetadataResponse.MetadataResponseTopic.MetadataResponsePartition(
         version=version,
         error_code=ErrorCode.NONE,
         partition_index=index,
         leader_id=NODE_ID,
-        leader_epoch=LEADER_EPOCH,
+        leader_epoch=leader_epoch,
         replica_nodes=[NODE_ID],
         isr_nodes=[NODE_ID],
         offline_replicas=[],

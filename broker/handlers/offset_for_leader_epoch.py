@@ -1,4 +1,7 @@
-"""OffsetForLeaderEpoch, versions 2 to 4: where a leader epoch ended. There is one epoch, and it has not ended."""
+"""OffsetForLeaderEpoch, versions 2 to 4: where a leader epoch ended, so that clients notice a log that was cut back.
+
+Of an epoch without batches the one before it is told; of the leader's own, the end of the log.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from typing import Any
 
 from kafka.protocol.consumer import OffsetForLeaderEpochResponse
 
-from headrace.broker.config import LEADER_EPOCH
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -32,8 +34,7 @@ def _partition(context: RequestContext, name: str, wanted: Any) -> Any:
     code, epoch, end = ErrorCode.NONE, -1, -1
     try:
         log = context.node.log(name, wanted.partition, wanted.current_leader_epoch)
-        if wanted.leader_epoch == LEADER_EPOCH:
-            epoch, end = LEADER_EPOCH, log.high_watermark
+        epoch, end = log.epoch_end(wanted.leader_epoch) or (-1, -1)
     except RequestRefused as refused:
         code = refused.code
     return _TopicResult.EpochEndOffset(

@@ -6,7 +6,7 @@ watermark. The high watermark is the log end, except where acknowledgement waits
 it is what has been forced, so that nobody reads a message that a power failure could take back.
 
 Files per partition: `<base>.log`, `.index`, `.timeindex` and, where a segment begins, `<offset>.snapshot` with the
-state of idempotent producers up to that offset.
+state of idempotent producers up to that offset; `leader-epoch-checkpoint` says which leader epochs its batches are of.
 
 Not for use by threads. Only `flush_job` results are meant to be carried out by one.
 """
@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.broker.errors import RequestRefused
-from headrace.broker.log import produced
+from headrace.broker.log import leader_epochs, produced
 from headrace.broker.log.files import OpenFiles, sync_folder, write_fully
 from headrace.broker.log.index import TimeEntry, floor_offset_in_file, floor_position_in_file
+from headrace.broker.log.leader_epochs import LeaderEpochs
 from headrace.broker.log.opened import opened
 from headrace.broker.log.producer_state import ProducerStates
 from headrace.broker.log.scan import PlacedBatch, SegmentFacts
@@ -86,8 +87,10 @@ class PartitionLog:
         "_visible_to",
         "active",
         "closed",
+        "epochs",
         "folder",
         "high_watermark",
+        "leader_epoch",
         "limits",
         "log_start_offset",
         "producers",
@@ -104,6 +107,8 @@ class PartitionLog:
         closed: list[ClosedSegment],
         active: SegmentFacts,
         producers: ProducerStates,
+        epochs: LeaderEpochs,
+        leader_epoch: int,
         log_start_offset: int,
         recovery_point: int,
         is_saved: bool,
@@ -114,9 +119,12 @@ class PartitionLog:
         self.closed = closed
         self.active = active
         self.producers = producers
+        self.epochs = epochs
+        self.leader_epoch = leader_epoch
         self.log_start_offset = min(max(log_start_offset, self.first_base_offset), active.next_offset)
         self.recovery_point = min(recovery_point, active.next_offset)
         self.high_watermark = active.next_offset
+        self.epochs.cut(self.log_start_offset, self.log_end_offset)
         self.waiters: set[Callable[[], None]] = set()
         self._files = files
         self._active_since_ms = now_ms
@@ -175,7 +183,9 @@ class PartitionLog:
         base_offset = active.next_offset
         if not active.size:
             self._active_since_ms = now_ms
-        self._write(produced.prefix(base_offset, header), memoryview(batch)[PREFIX_BYTES:])
+        if self.epochs.latest != self.leader_epoch:
+            self._begin_epoch(base_offset)
+        self._write(produced.prefix(base_offset, header, self.leader_epoch), memoryview(batch)[PREFIX_BYTES:])
         self._is_saved = False
         placed = header._replace(base_offset=base_offset)
         active.add(placed, size)
@@ -183,6 +193,18 @@ class PartitionLog:
         if not self.limits.forced_reads_only:
             self._advance(active.next_offset, active.base_offset, active.size)
         return base_offset
+
+    def _begin_epoch(self, offset: int) -> None:
+        """Notes that the leader's epoch begins, before its first batch is written."""
+        begun = LeaderEpochs(self.epochs)
+        begun.cut(self.log_start_offset, offset)
+        begun.begin(self.leader_epoch, offset)
+        try:
+            path = begun.write(self.folder)
+        except OSError as error:
+            raise _refusal(self.folder / leader_epochs.FILE_NAME, error) from error
+        self.epochs = begun
+        self._unforced.append(path)
 
     def _write(self, prefix: bytes, rest: memoryview) -> None:
         path = segment_path(self.folder, self.active.base_offset, LOG)
@@ -370,6 +392,12 @@ class PartitionLog:
         if not entries:
             return None
         return self.find_timestamp(max(entry.timestamp_ms for entry in entries))
+
+    def epoch_end(self, epoch: int) -> tuple[int, int] | None:
+        """The newest epoch that is not above `epoch`, and the offset behind its last batch; None when there is none."""
+        if epoch == self.leader_epoch:
+            return epoch, self.high_watermark
+        return None if epoch > self.leader_epoch else self.epochs.end_of(epoch, self.high_watermark)
 
     # Letting go
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.broker.config import LEADER_EPOCH
 from headrace.broker.errors import RequestRefused
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import (
@@ -77,6 +76,6 @@ def _check_fields(header: BatchHeader) -> None:
         raise RequestRefused(ErrorCode.INVALID_RECORD, f"{header.record_count} records in {header.size} bytes")
 
 
-def prefix(base_offset: int, header: BatchHeader) -> bytes:
+def prefix(base_offset: int, header: BatchHeader, leader_epoch: int) -> bytes:
     """The first 16 bytes of a batch as it is stored at `base_offset`."""
-    return PREFIX.pack(base_offset, header.batch_length, LEADER_EPOCH)
+    return PREFIX.pack(base_offset, header.batch_length, leader_epoch)

@@ -22,6 +22,7 @@ from headrace.broker.log.index import (
     TimeIndex,
     last_time_entry_in_file,
 )
+from headrace.broker.log.leader_epochs import FIRST_EPOCH, LeaderEpochs, read_leader_epochs
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.producer_state import ProducerStates
 from headrace.broker.log.scan import Scan, SegmentFacts, scan_segment, walk_batches
@@ -57,19 +58,31 @@ def open_log(
     is_clean: bool,
     recovery_point: int,
     log_start_offset: int,
+    leader_epoch: int,
+    had_epochs: bool = True,
     now_ms: int,
 ) -> OpenLog:
-    """Opens, and if need be repairs, the log in `folder`, which must exist."""
+    """Opens, and if need be repairs, the log in `folder`, which must exist.
+
+    Args:
+        leader_epoch: of what will be appended; all that is there is of it or of older ones.
+        had_epochs: whether whoever wrote the log counted epochs; else all of it is of the first one.
+    """
     _remove_leftovers(folder)
     bases = base_offsets(folder) or [0]
+    on_file = read_leader_epochs(folder)
+    known = [(FIRST_EPOCH, bases[0])] if on_file is None else list(on_file)
+    epochs = LeaderEpochs(known)
+    if on_file is None and had_epochs:
+        is_clean, recovery_point = False, 0
     segments: list[SegmentFacts] = []
     truncated = 0
     for at, base in enumerate(bases):
         following = bases[at + 1] if at + 1 < len(bases) else None
         if is_clean or (following is not None and following <= recovery_point):
-            segments.append(_trusted(folder, base, following))
+            segments.append(_trusted(folder, base, following, epochs, leader_epoch))
             continue
-        scan, size = _scan(segment_path(folder, base, LOG), base)
+        scan, size = _scan(segment_path(folder, base, LOG), base, epochs, leader_epoch)
         if not scan.fault and following not in (None, scan.facts.next_offset):
             scan = Scan(scan.facts, f"the next segment begins at {following}")
         segments.append(scan.facts)
@@ -82,6 +95,8 @@ def open_log(
             sync_file(segment_path(folder, base, LOG))
         if scan.fault:
             break
+    if list(epochs) != known or (on_file is None and segments[-1].next_offset > bases[0]):
+        sync_file(epochs.write(folder))
     active = segments.pop()
     closed = [
         ClosedSegment(folder, facts.base_offset, facts.next_offset, facts.size, facts.largest) for facts in segments
@@ -93,6 +108,8 @@ def open_log(
         closed=closed,
         active=active,
         producers=_producer_states(folder, closed, active, now_ms),
+        epochs=epochs,
+        leader_epoch=leader_epoch,
         log_start_offset=log_start_offset,
         recovery_point=active.next_offset if is_clean or limits.forced_reads_only else recovery_point,
         is_saved=is_clean,
@@ -107,7 +124,7 @@ def _remove_leftovers(folder: Path) -> None:
             path.unlink()
 
 
-def _scan(path: Path, base_offset: int) -> tuple[Scan, int]:
+def _scan(path: Path, base_offset: int, epochs: LeaderEpochs, newest_epoch: int) -> tuple[Scan, int]:
     if not path.exists() or path.stat().st_size == 0:
         return Scan(SegmentFacts(base_offset, base_offset), ""), 0
     with (
@@ -115,7 +132,7 @@ def _scan(path: Path, base_offset: int) -> tuple[Scan, int]:
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
         memoryview(mapped) as view,
     ):
-        return scan_segment(view, base_offset), len(view)
+        return scan_segment(view, base_offset, epochs, newest_epoch), len(view)
 
 
 def _truncate(folder: Path, base: int, scan: Scan, size: int, later: list[int]) -> int:
@@ -140,14 +157,14 @@ def _truncate(folder: Path, base: int, scan: Scan, size: int, later: list[int]) 
     return lost
 
 
-def _trusted(folder: Path, base: int, following: int | None) -> SegmentFacts:
+def _trusted(folder: Path, base: int, following: int | None, epochs: LeaderEpochs, newest_epoch: int) -> SegmentFacts:
     """The facts of a segment whose bytes are known to be good; indexes that do not fit are rebuilt."""
     path = segment_path(folder, base, LOG)
     size = path.stat().st_size if path.exists() else 0
     facts = _indexed(folder, base, size) if following is None else _closed(folder, base, size, following)
     if facts is not None:
         return facts
-    scan, _ = _scan(path, base)
+    scan, _ = _scan(path, base, epochs, newest_epoch)
     _write_indexes(folder, scan.facts)
     return scan.facts
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.broker.config import LEADER_EPOCH
 from headrace.broker.log.index import INTERVAL_BYTES, OffsetIndex, TimeEntry, TimeIndex
+from headrace.broker.log.leader_epochs import LeaderEpochs
 from headrace.kafka_wire.record_batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
@@ -66,19 +66,26 @@ class Scan:
     fault: str
 
 
-def scan_segment(view: memoryview, base_offset: int) -> Scan:
-    """Reads batches from the front as long as each is whole, intact and continues the offsets."""
+def scan_segment(view: memoryview, base_offset: int, epochs: LeaderEpochs, newest_epoch: int) -> Scan:
+    """Reads batches from the front as long as each is whole, intact and continues the offsets.
+
+    Args:
+        epochs: what the log's file of them says; grows where a crash left the file behind the batches.
+        newest_epoch: no batch can be of a newer one.
+    """
     facts = SegmentFacts(base_offset, base_offset)
     while facts.size < len(view):
-        fault = _fault(view, facts)
+        fault = _fault(view, facts, epochs, newest_epoch)
         if fault:
             return Scan(facts, fault)
         header = read_batch_header(view, facts.size)
+        if header.leader_epoch > epochs.at(header.base_offset):
+            epochs.begin(header.leader_epoch, header.base_offset)
         facts.add(header, header.size)
     return Scan(facts, "")
 
 
-def _fault(view: memoryview, facts: SegmentFacts) -> str:
+def _fault(view: memoryview, facts: SegmentFacts, epochs: LeaderEpochs, newest_epoch: int) -> str:
     at, rest = facts.size, len(view) - facts.size
     if rest < HEADER_BYTES:
         return "the header is cut off"
@@ -89,11 +96,13 @@ def _fault(view: memoryview, facts: SegmentFacts) -> str:
         return "the batch is cut off"
     if not has_valid_crc(view[at : at + header.size], header):
         return "the batch fails its CRC"
-    # The CRC does not cover these two. Nothing is ever taken out of the middle of a log, so offsets have no holes.
+    # The CRC does not cover these three. Nothing is ever taken out of the middle of a log, so offsets have no holes.
     if header.base_offset != facts.next_offset or header.last_offset_delta < 0:
         return f"offset {header.base_offset} where {facts.next_offset} was due"
-    if header.leader_epoch != LEADER_EPOCH:
-        return f"leader epoch {header.leader_epoch}"
+    due = epochs.at(header.base_offset)
+    is_new = due < header.leader_epoch <= newest_epoch and header.base_offset >= epochs.latest_start
+    if header.leader_epoch != due and not is_new:
+        return f"leader epoch {header.leader_epoch} where {due} was due"
     return ""
 
 

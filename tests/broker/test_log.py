@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from broker_samples import NOW_MS, append, batch, contents, header_of, opened, with_attributes
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.index import OffsetIndex, TimeEntry, TimeIndex
+from headrace.broker.log.leader_epochs import FILE_NAME, LeaderEpochs
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.produced import check_produced
 from headrace.broker.log.retention import UNLIMITED, expired_segments
@@ -211,6 +213,110 @@ def test_the_end_is_known_when_retention_took_everything(tmp_path: Path) -> None
     assert (log.log_start_offset, log.log_end_offset, contents(log)) == (10, 10, [])
     again = opened(tmp_path).log
     assert (again.log_start_offset, append(again, batch(b"x"))) == (10, 10)
+
+
+def restarted(folder: Path, leader_epoch: int, values: int, **settings: Any) -> PartitionLog:
+    """The log after a start under this epoch, with so many batches more."""
+    log = opened(folder, limits=SMALL, leader_epoch=leader_epoch, **settings).log
+    for _ in range(values):
+        append(log, batch(b"value"))
+    return log
+
+
+def epochs_in(log: PartitionLog) -> list[int]:
+    return [placed.header.leader_epoch for placed, _ in log.batches(log.log_start_offset)]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_each_start_has_an_epoch_that_its_batches_bear(tmp_path: Path, is_clean: bool) -> None:
+    restarted(tmp_path, 5, 10).close()
+    restarted(tmp_path, 7, 0, is_clean=is_clean).close()
+    log = restarted(tmp_path, 9, 6, is_clean=is_clean)
+    assert epochs_in(log) == [5] * 10 + [9] * 6
+    assert [log.epochs.at(offset) for offset in range(16)] == epochs_in(log)
+    asked = {epoch: log.epoch_end(epoch) for epoch in (4, 5, 6, 8, 9, 10)}
+    assert asked == {4: (4, 0), 5: (5, 10), 6: (5, 10), 8: (5, 10), 9: (9, 16), 10: None}
+    assert (tmp_path / FILE_NAME).read_text() == "0\n2\n5 0\n9 10\n"
+
+
+def test_the_leaders_epoch_ends_where_the_log_does_also_without_batches(tmp_path: Path) -> None:
+    restarted(tmp_path, 5, 3).close()
+    log = restarted(tmp_path, 7, 0, is_clean=True)
+    assert (log.epoch_end(7), log.epoch_end(6), log.epoch_end(5)) == ((7, 3), (5, 3), (5, 3))
+    assert opened(tmp_path / "empty", leader_epoch=7).log.epoch_end(5) is None
+
+
+def test_a_log_that_lost_its_end_goes_on_under_another_epoch(tmp_path: Path) -> None:
+    restarted(tmp_path, 5, 2).close()
+    restarted(tmp_path, 7, 4)
+    last = segment_path(tmp_path, base_offsets(tmp_path)[-1], LOG)
+    last.write_bytes(last.read_bytes()[:-1])
+    log = restarted(tmp_path, 9, 3)
+    assert epochs_in(log) == [5] * 2 + [7] * 3 + [9] * 3
+    assert log.epoch_end(7) == (7, 5)
+    for path in tmp_path.glob("*.log"):
+        path.write_bytes(path.read_bytes()[: len(batch(b"value"))] if path.name.startswith("0" * 20) else b"")
+    log = restarted(tmp_path, 11, 1)
+    assert epochs_in(log) == [5, 11]
+    assert (log.epoch_end(9), log.epoch_end(11)) == ((5, 1), (11, 2))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"0\n9\n5 0\n", b"0\n1\nx y\n", b"\xff", b"0\n2\n7 3\n5 0\n"])
+def test_epochs_are_taken_from_the_batches_where_their_file_is_lost(tmp_path: Path, content: bytes | None) -> None:
+    restarted(tmp_path, 5, 10).close()
+    restarted(tmp_path, 7, 5, is_clean=True).close()
+    if content is None:
+        (tmp_path / FILE_NAME).unlink()
+    else:
+        (tmp_path / FILE_NAME).write_bytes(content)
+    log = restarted(tmp_path, 9, 0, is_clean=True)
+    assert (len(contents(log)), log.epoch_end(5), log.epoch_end(7)) == (15, (5, 10), (7, 15))
+    log.close()
+    again = restarted(tmp_path, 11, 0, is_clean=True)
+    assert again.epoch_end(5) == (5, 10)
+
+
+def test_a_file_of_epochs_that_is_behind_is_brought_up_to_date(tmp_path: Path) -> None:
+    restarted(tmp_path, 5, 10).close()
+    before = (tmp_path / FILE_NAME).read_bytes()
+    restarted(tmp_path, 7, 5, is_clean=True)
+    (tmp_path / FILE_NAME).write_bytes(before)
+    restarted(tmp_path, 9, 0).close()
+    assert restarted(tmp_path, 11, 0, is_clean=True).epoch_end(5) == (5, 10)
+
+
+def test_a_log_of_an_older_release_is_all_of_the_first_epoch(tmp_path: Path) -> None:
+    restarted(tmp_path, 0, 5).close()
+    (tmp_path / FILE_NAME).unlink()
+    log = restarted(tmp_path, 9, 2, is_clean=True, had_epochs=False)
+    assert (epochs_in(log), log.epoch_end(0)) == ([0] * 5 + [9] * 2, (0, 5))
+
+
+def test_epochs_that_retention_took_are_forgotten(tmp_path: Path) -> None:
+    for epoch in range(1, 8):
+        restarted(tmp_path, epoch, 5).close()
+    log = restarted(tmp_path, 9, 1)
+    log.advance_log_start(22)
+    log.close()
+    log = restarted(tmp_path, 11, 1, log_start_offset=22)
+    assert list(log.epochs) == [(5, 20), (6, 25), (7, 30), (9, 35), (11, 36)]
+    assert log.epoch_end(3) == (3, 20), "all of it was before what is left"
+
+
+@pytest.mark.parametrize("epoch", [3, 6, 10])
+def test_an_epoch_that_no_batch_can_have_there_is_damage(tmp_path: Path, epoch: int) -> None:
+    restarted(tmp_path, 5, 3).close()
+    restarted(tmp_path, 7, 3)
+    path = segment_path(tmp_path, 0, LOG)
+    raw = bytearray(path.read_bytes())
+    struct.pack_into(">i", raw, 4 * len(batch(b"value")) + 12, epoch)
+    path.write_bytes(raw)
+    assert len(contents(restarted(tmp_path, 9, 0))) == 4
+
+
+def test_of_two_epochs_at_one_offset_the_newer_counts() -> None:
+    epochs = LeaderEpochs([(3, 0), (5, 10), (7, 10)])
+    assert (epochs.at(9), epochs.at(10), epochs.end_of(5, 20)) == (3, 7, (5, 10))
 
 
 def segment(next_offset: int, size: int, timestamp_ms: int) -> ClosedSegment:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -230,6 +232,73 @@ def test_a_deletion_cut_short_is_finished_at_the_next_start(tmp_path: Path) -> N
     run(tmp_path, second)
 
 
+def test_every_start_is_another_leader_epoch_whatever_the_clock_says(tmp_path: Path) -> None:
+    clock, seen = Clock(), []
+
+    async def look(node: BrokerNode) -> None:
+        seen.append(node.topics.leader_epoch)
+
+    for ms in (NOW_MS, NOW_MS, NOW_MS - 10**9, 0, NOW_MS + 5_000, 2**45, NOW_MS):
+        clock.ms = ms
+        run(tmp_path, look, clock=clock)
+    first = NOW_MS // 1000 - 1_577_836_800
+    assert seen == [first, first + 1, first + 2, first + 3, first + 5, first + 6, first + 7]
+
+
+def test_a_folder_put_back_from_a_copy_never_comes_to_the_same_epoch(tmp_path: Path) -> None:
+    clock, seen, copy = Clock(), [], tmp_path / "copy"
+
+    async def look(node: BrokerNode) -> None:
+        seen.append(node.topics.leader_epoch)
+
+    folder = tmp_path / "data"
+    run(folder, look, clock=clock)
+    shutil.copytree(folder, copy)
+    for _ in range(3):
+        clock.ms += 3_600_000
+        run(folder, look, clock=clock)
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    clock.ms += 3_600_000
+    run(folder, look, clock=clock)
+    assert seen == sorted(set(seen))
+
+
+def test_a_client_with_another_leader_epoch_is_told_so(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {})
+        epoch = node.topics.leader_epoch
+        assert node.log("t", 0, epoch) is node.log("t", 0)
+        for wrong, code in ((epoch - 1, ErrorCode.FENCED_LEADER_EPOCH), (epoch + 1, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+            with pytest.raises(RequestRefused) as refused:
+                node.log("t", 0, wrong)
+            assert refused.value.code is code
+
+    run(tmp_path, work)
+
+
+def test_a_folder_of_the_release_before_epochs_is_taken_over(tmp_path: Path) -> None:
+    async def first(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {})
+        log = node.log("t", 0)
+        log.leader_epoch = 0
+        append(log, batch(b"x"))
+
+    async def second(node: BrokerNode) -> None:
+        log = node.log("t", 0)
+        append(log, batch(b"y"))
+        assert [epoch for epoch, _ in log.epochs] == [0, node.topics.leader_epoch]
+        assert contents(log) == [(0, b"x"), (1, b"y")]
+
+    run(tmp_path, first)
+    path = tmp_path / "topics.json"
+    document = json.loads(path.read_text())
+    assert document.pop("leader_epoch") > 0
+    path.write_text(json.dumps({**document, "format": 1}))
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").unlink()
+    run(tmp_path, second)
+
+
 def test_a_folder_has_one_broker(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         with pytest.raises(DataFolderInUse):
@@ -253,7 +322,7 @@ def test_a_damaged_topic_file_stops_the_start_and_touches_nothing(tmp_path: Path
     if damage == "missing":
         path.unlink()
     else:
-        changed = {"cut": text[:-20], "format": text.replace('"format":1', '"format":2')}
+        changed = {"cut": text[:-20], "format": text.replace('"format":2', '"format":3')}
         path.write_text(changed.get(damage, text.replace('"partitions"', '"part"')))
     with pytest.raises(CorruptFile, match=r"topics\.json"):
         run(tmp_path, nothing)

@@ -55,6 +55,8 @@ def opened(
     recovery_point: int = 0,
     limits: LogLimits | None = None,
     log_start_offset: int = 0,
+    leader_epoch: int = 0,
+    had_epochs: bool = True,
 ) -> OpenLog:
     folder.mkdir(parents=True, exist_ok=True)
     files = OpenFiles(64)
@@ -68,6 +70,8 @@ def opened(
         is_clean=is_clean,
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
+        leader_epoch=leader_epoch,
+        had_epochs=had_epochs,
         now_ms=NOW_MS,
     )
 
