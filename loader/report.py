@@ -10,6 +10,7 @@ from headrace.loader.check.settle import SettledTopic
 from headrace.loader.decide.conflict import Conflict
 from headrace.loader.decide.decision import Decision, TopicDecision
 from headrace.loader.decide.decision_log import Offered
+from headrace.loader.decide.state import TopicState
 from headrace.loader.follow.engine import Followed
 from headrace.loader.plan.load_plan import LoadPlan, TopicWork
 from headrace.loader.work_unit import FileKind, UnitResult
@@ -111,9 +112,13 @@ def _notes_on(decision: Decision, refused: Mapping[str, Conflict]) -> list[str]:
         f"{topic}: {_replaced_note(decided.table, decision.slot, offsets.partition, *offsets.replaced)}"
         for topic, decided in sorted(decision.topics.items())
         for offsets in decided.ranges
-        if offsets.replaced is not None
+        if offsets.replaced is not None and _had_rows(plan.works[topic].known, offsets.partition, offsets.replaced[0])
     ]
     return notes
+
+
+def _had_rows(known: TopicState | None, partition: int, offset: int) -> bool:
+    return known is not None and known.partitions[partition].has_rows_from(offset)
 
 
 def _replaced_note(table: str, slot: int, partition: int, start: int, end: int) -> str:

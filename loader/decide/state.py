@@ -34,6 +34,10 @@ class PartitionState:
     epochs: ReadEpochs = NOTHING_READ
     incarnation: int = field(default=0, metadata=MATTERS)
 
+    def has_rows_from(self, offset: int) -> bool:
+        """Whether messages may have been read from `offset` on; emptied offsets behind the last batch hold none."""
+        return offset < (self.epochs.end if self.epochs.starts else self.next_offset)
+
 
 @dataclass(frozen=True, slots=True)
 class FileTotals:

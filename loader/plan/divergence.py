@@ -99,7 +99,10 @@ def _after(search: _Search, answer: EpochEnd, known: PartitionState) -> _Search 
     """The next question, or the end of what is shared. Pure."""
     read_end = known.epochs.end
     if not search.is_read:
-        return max(0, read_end, min(search.up_to, answer.end))
+        # What the leader then wrote last may have been the emptied offsets: if it is not there, they are read again,
+        # which costs nothing.
+        unsure = bool(known.epochs.starts) and answer.epoch < search.epoch
+        return read_end if unsure else max(0, read_end, min(search.up_to, answer.end))
     up_to = min(search.up_to, answer.end) if answer.end >= 0 else search.up_to
     if answer.epoch < search.epoch:
         # The log holds nothing of this epoch, so it went apart before, wherever the epoch found instead ends.

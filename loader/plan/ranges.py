@@ -109,7 +109,7 @@ def _planned(
         shared_end = _shared_end(offsets, known)
         if shared_end < known.next_offset:
             start = diverged_at = shared_end
-            lost = _replaced(offsets, known, shared_end)
+            lost = _replaced(offsets, known, shared_end) if known.has_rows_from(shared_end) else None
         if start < offsets.start:
             removed = f"offsets {start} to {offsets.start - 1} were removed before they were read"
             what = f"{lost.what}, and {removed}" if lost else removed
