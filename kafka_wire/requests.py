@@ -211,15 +211,13 @@ def epoch_ends(
         for answer in topic.partitions:
             tp = TopicPartition(topic.topic, answer.partition)
             refused = answer.error_code == CLUSTER_AUTHORIZATION_FAILED
-            found[tp] = (NONE, None) if refused else (answer.error_code, _epoch_end(answer, questions[tp]))
+            found[tp] = (NONE, None) if refused else (answer.error_code, _epoch_end(answer, questions[tp], version))
     return found
 
 
-def _epoch_end(answer: Message, question: EpochQuestion) -> EpochEnd:
-    epoch = getattr(answer, "leader_epoch", None)  # version 0 says only where it ended
-    if answer.end_offset < 0 or epoch == -1:
-        return EpochEnd(-1, -1)
-    return EpochEnd(question.epoch if epoch is None else epoch, answer.end_offset)
+def _epoch_end(answer: Message, question: EpochQuestion, version: int) -> EpochEnd:
+    epoch = answer.leader_epoch if version else question.epoch  # version 0 says only where it ended
+    return EpochEnd(-1, -1) if -1 in (epoch, answer.end_offset) else EpochEnd(epoch, answer.end_offset)
 
 
 def fetch_batches(

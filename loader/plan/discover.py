@@ -148,5 +148,5 @@ def _doubts(
             continue
         partition = known.partitions.get(tp.partition)
         if partition is not None and is_doubtful(partition, offsets.leader_epoch, offsets.start, offsets.end):
-            doubts[tp] = Doubt(partition, offsets.leader_epoch)
+            doubts[tp] = Doubt(partition, offsets.leader_epoch, bool(topics[tp.topic].topic_id))
     return doubts

@@ -3,7 +3,8 @@
 After an unclean election, or when a broker's disk was put back from an older copy, a log ends before what was read of
 it, and soon has grown beyond that again: the same offsets, other messages. Then the leader's epoch is another than it
 was, and what epochs the log holds says where the two went apart (KIP-101, KIP-279). Without epochs (brokers before
-Kafka 0.11 know none) only a log that ends too early is noticed.
+Kafka 0.11 know none) only a log that ends too early is noticed. Where topics have no ids, one whose leader epochs began
+again was made anew.
 """
 
 from __future__ import annotations
@@ -26,10 +27,18 @@ class EpochSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A partition whose log may be another than the one that was read. `leader_epoch` is the leader's now."""
+    """A partition whose log may be another than the one that was read. `leader_epoch` is the leader's now.
+
+    `has_topic_id` says that the topic is known to be the same one.
+    """
 
     known: PartitionState
     leader_epoch: int
+    has_topic_id: bool = True
+
+    @property
+    def is_made_anew(self) -> bool:
+        return not self.has_topic_id and 0 <= self.leader_epoch < self.known.leader_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +61,10 @@ def is_doubtful(known: PartitionState, leader_epoch: int, start: int, end: int) 
 
 def shared_ends(source: EpochSource, doubts: Mapping[TopicPartition, Doubt]) -> SharedEnds:
     """Asks about all partitions together: one request per broker, more only for those that diverged."""
-    searches = {tp: search for tp, doubt in doubts.items() if (search := _first(doubt.known)) is not None}
-    offsets: dict[TopicPartition, int] = {}
+    offsets = {tp: 0 for tp, doubt in doubts.items() if doubt.is_made_anew}
+    searches = {
+        tp: search for tp, doubt in doubts.items() if tp not in offsets and (search := _first(doubt.known)) is not None
+    }
     errors: dict[TopicPartition, str] = {}
     while searches:
         questions = {tp: EpochQuestion(search.epoch, doubts[tp].leader_epoch) for tp, search in searches.items()}
@@ -112,7 +123,7 @@ def _after(search: _Search, answer: EpochEnd, known: PartitionState) -> _Search 
         return _Search(epoch, min(up_to, end), tuple(older), True)
     if up_to < read_end:
         return up_to
-    if answer.end < known.next_offset and known.leader_epoch > search.epoch:
+    if read_end < known.next_offset and known.leader_epoch > search.epoch:
         # Every batch read is there. Behind them compaction had left none, so what stood there is of any epoch up to
         # the leader's then.
         return _Search(known.leader_epoch, known.next_offset, (), False)

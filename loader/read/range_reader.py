@@ -8,6 +8,7 @@ so that a range that stops in the middle leaves a prefix that is whole.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
-from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable
+from headrace.kafka_wire.errors import CorruptBatch, KafkaError, KafkaUnavailable
 from headrace.kafka_wire.record_batch import (
     CONTROL,
     HEADER_BYTES,
@@ -160,16 +161,20 @@ def read_range(
     newest_epoch = offsets.leader_epoch if offsets.leader_epoch >= 0 else EPOCH_MAX
     silent_since = time.monotonic()
     throttled_s = 0.0
+    ahead: FetchSlice | None = None
     while tally.position < offsets.end:
         before = tally.position
-        piece = fetch(before)
+        piece, ahead = ahead or fetch(before), None
         tally.bytes_read += len(piece.records)
         where = f"broker {piece.broker}, topic {topic_partition.topic} partition {topic_partition.partition}"
         transactions = TransactionFilter(piece.aborted)
         for batch in batches(piece.records, where, batch_bytes_max):
             if batch.base_offset > tally.position > before and not batch.is_followed:
                 break  # asked for again, it comes with what follows it, which tells whether the gap is one
-            _check_place(batch, piece, start, tally.position, where, fetch)
+            if batch.next_offset < offsets.end and not batch.is_followed:
+                with contextlib.suppress(KafkaError):  # asked again when this batch is booked, it will come again
+                    ahead = fetch(batch.next_offset)
+            _check_place(batch, piece, ahead, start, tally.position, where, fetch)
             kind = transactions.kind(batch)
             if batch.leader_epoch <= newest_epoch:
                 tally.note_epoch(batch, offsets.end)
@@ -208,6 +213,7 @@ def read_range(
 def _check_place(
     batch: Batch,
     piece: FetchSlice,
+    ahead: FetchSlice | None,
     start: int,
     position: int,
     where: str,
@@ -219,6 +225,7 @@ def _check_place(
     offsets, or of none. Compaction takes batches out, but moves none.
 
     Args:
+        ahead: what comes behind the batch, where the piece that it came in does not show that.
         start: where reading began, which may be in the middle of a batch.
         position: the offset that is due.
 
@@ -226,6 +233,7 @@ def _check_place(
         CorruptBatch: the batch ends before the offset that is due, goes back, or lies beyond the readable log.
     """
     first, end = batch.base_offset, batch.next_offset
+    following = _first_offset(ahead) if ahead else -1
     fault = ""
     if end <= position:
         fault = f"offset {position} was due"
@@ -233,10 +241,17 @@ def _check_place(
         fault = f"the batch before it ended at {position}"
     elif end > piece.high_watermark:
         fault = f"the log is readable to {piece.high_watermark}"
+    elif 0 <= following < end:
+        fault = f"the next one begins at {following}"
     elif first > position and not batch.is_followed and not _is_next_after(fetch(first - 1), first):
         fault = f"the log holds another batch before it, although {position} was due"
     if fault:
         raise CorruptBatch(f"{where} offset {first}: a batch takes the offsets [{first}, {end}), but {fault}")
+
+
+def _first_offset(piece: FetchSlice) -> int:
+    """Where the first batch of an answer begins, -1 when there is none."""
+    return read_batch_header(piece.records).base_offset if len(piece.records) >= HEADER_BYTES else -1
 
 
 def _is_next_after(piece: FetchSlice, first: int) -> bool:
@@ -244,9 +259,7 @@ def _is_next_after(piece: FetchSlice, first: int) -> bool:
 
     A throttled answer is empty whatever the log holds.
     """
-    if len(piece.records) < HEADER_BYTES:
-        return bool(piece.throttle_ms)
-    return read_batch_header(piece.records).base_offset == first
+    return _first_offset(piece) == first or bool(piece.throttle_ms and not piece.records)
 
 
 def _says_nothing_is_left(piece: FetchSlice, end: int) -> bool:

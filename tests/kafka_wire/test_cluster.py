@@ -19,6 +19,8 @@ from kafka.protocol.consumer import (
     ListOffsetsResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
 )
 from kafka.protocol.metadata import (
     ApiVersionsRequest,
@@ -31,7 +33,15 @@ from kafka.protocol.metadata import (
 
 from headrace.kafka_wire import cluster as kafka_client
 from headrace.kafka_wire.breaker import COOL_DOWN_S
-from headrace.kafka_wire.cluster import THROTTLE_S_MAX, AbortedTransaction, KafkaCluster, PartitionMetadata
+from headrace.kafka_wire.cluster import (
+    THROTTLE_S_MAX,
+    AbortedTransaction,
+    EpochAnswers,
+    EpochEnd,
+    EpochQuestion,
+    KafkaCluster,
+    PartitionMetadata,
+)
 from headrace.kafka_wire.connection import parse_bootstrap_servers
 from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
 from headrace.kafka_wire.topic_partition import TopicPartition
@@ -45,6 +55,7 @@ PAIRS = (
     (FetchRequest, FetchResponse, 13),
     (FindCoordinatorRequest, FindCoordinatorResponse, 3),
     (OffsetCommitRequest, OffsetCommitResponse, 8),
+    (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, 4),
 )
 BY_KEY = {request.API_KEY: (request, response) for request, response, _ in PAIRS}
 
@@ -334,6 +345,56 @@ def test_offsets_refused_for_good_are_not_asked_again(broker: ScriptedBroker, cl
     reason = cluster.offset_answers([TP], "latest").errors[TP]
     assert reason.startswith(f"broker 127.0.0.1:{broker.port}: ") and "TOPIC_AUTHORIZATION_FAILED" in reason
     assert len(broker.of(ListOffsetsRequest)) == 1
+
+
+def epoch_ended(epoch: int, end: int, error: int = 0) -> Callable[[Any, int], Any]:
+    def answer(request: Any, version: int) -> Any:
+        topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+        told = {"leader_epoch": epoch} if version >= 1 else {}
+        found = topic.EpochEndOffset(version=version, partition=2, error_code=error, end_offset=end, **told)
+        return OffsetForLeaderEpochResponse(
+            version=version, topics=[topic(version=version, topic="orders", partitions=[found])]
+        )
+
+    return answer
+
+
+def test_where_an_epoch_ended(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(OffsetForLeaderEpochRequest, epoch_ended(3, 80))
+    assert cluster.epoch_answers({TP: EpochQuestion(4, 7)}).ends == {TP: EpochEnd(3, 80)}
+    (asked,) = broker.of(OffsetForLeaderEpochRequest)
+    (partition,) = asked.topics[0].partitions
+    assert (asked.replica_id, partition.leader_epoch, partition.current_leader_epoch) == (-2, 4, 7)
+    broker.script(OffsetForLeaderEpochRequest, epoch_ended(-1, -1))
+    assert cluster.epoch_answers({TP: EpochQuestion(4, 7)}).ends == {TP: EpochEnd(-1, -1)}
+    assert cluster.epoch_answers({}).ends == {}
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_older_brokers_are_asked_in_their_own_words(version: int) -> None:
+    broker = ScriptedBroker()
+    broker.versions[OffsetForLeaderEpochRequest.API_KEY] = (0, version)
+    broker.script(OffsetForLeaderEpochRequest, epoch_ended(4, 80))
+    with KafkaCluster(f"127.0.0.1:{broker.port}", timeout_s=5) as cluster:
+        assert cluster.epoch_answers({TP: EpochQuestion(4, 7)}).ends == {TP: EpochEnd(4, 80)}
+        broker.script(OffsetForLeaderEpochRequest, epoch_ended(-1, -1))
+        assert cluster.epoch_answers({TP: EpochQuestion(4, 7)}).ends == {TP: EpochEnd(-1, -1)}
+
+
+def test_a_broker_that_does_not_serve_epochs_says_nothing(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(OffsetForLeaderEpochRequest, epoch_ended(-1, -1, error=31))
+    assert cluster.epoch_answers({TP: EpochQuestion(4, 7)}) == EpochAnswers({TP: None})
+    other = ScriptedBroker()
+    del other.versions[OffsetForLeaderEpochRequest.API_KEY]
+    with KafkaCluster(f"127.0.0.1:{other.port}", timeout_s=5) as stranger:
+        assert stranger.epoch_answers({TP: EpochQuestion(4, 7)}) == EpochAnswers({TP: None})
+
+
+def test_a_broker_with_another_leader_epoch_is_named(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(OffsetForLeaderEpochRequest, epoch_ended(-1, -1, error=74))
+    answers = cluster.epoch_answers({TP: EpochQuestion(4, 7)})
+    assert answers.ends == {} and "FENCED_LEADER_EPOCH" in answers.errors[TP]
+    assert len(broker.of(OffsetForLeaderEpochRequest)) == 1
 
 
 def test_group_offsets(broker: ScriptedBroker, cluster: KafkaCluster) -> None:

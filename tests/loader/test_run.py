@@ -9,14 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from headrace.avro_schema import parse_schema
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.table import TableState
+from headrace.kafka_wire.cluster import EpochQuestion
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.check.settle import ROOM_NEEDED
 from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.decision_log import DecisionLog, Offered
+from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import LoaderError
 from headrace.loader.follow.base import Step
 from headrace.loader.follow.schema import SchemaFollower
@@ -451,6 +455,164 @@ def test_lost_ground_is_declared_as_a_gap(world: World) -> None:
     assert "were removed before they were read" in load(world).problems["orders"][0]
     world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
     assert load(world).loaded[0].gaps == 4 + 9
+
+
+def taking_up(world: World) -> None:
+    plan = dataclasses.replace(world.settings.plan, lost_ground="earliest")
+    world.settings = dataclasses.replace(world.settings, plan=plan)
+
+
+def test_a_log_that_was_cut_back_and_grew_again_is_held_and_then_taken_up_where_it_diverged(world: World) -> None:
+    topic = world.topic("orders", [1] * 100, [1] * 5)
+    load(world)
+    counted = sum(row.count for row in world.audit.values())
+    topic.cut_back(0, 80, *[1] * 70)
+    held = load(world)
+    assert held.problems["orders"] == (
+        "partition 0: offsets 80 to 99 were loaded and are no longer in the log, which was cut back and grew again "
+        "(leader epoch 1, was 0); loader.lost_ground=earliest takes up at 80",
+    )
+    assert held.slot == 0
+    taking_up(world)
+    report = load(world)
+    assert report.problems == {}
+    (loaded,) = report.loaded
+    assert (loaded.rows, loaded.offsets, loaded.gaps) == (70, 70, 0)
+    assert [offset for partition, offset in world.rows("orders") if partition == 0] == sorted(
+        [*range(100), *range(80, 150)]
+    )
+    assert report.notes == (
+        "orders: partition 0: offsets 80 to 99 were loaded and are no longer in the log, which was cut back and grew "
+        "again (leader epoch 1, was 0); taken up at 80",
+        "orders: the log of partition 0 is another from offset 80 on: the rows of its offsets 80 to 99 in files of "
+        "orders before 0-2- were read from a log that is no more, and stay; what took their place is in files from "
+        "0-2- on",
+    )
+    decided = world.log().decision(2).topics["orders"].ranges[0]
+    assert (decided.previous, decided.start, decided.end, decided.replaced) == (100, 80, 150, (80, 100))
+    assert (decided.incarnation, decided.epochs) == (1, ReadEpochs(((1, 80),), 150))
+    state = world.log().read_state().topics["orders"].partitions[0]
+    assert (state.next_offset, state.incarnation) == (150, 1)
+    assert state.epochs == ReadEpochs(((0, 0), (1, 80)), 150)
+    assert sum(row.count for row in world.audit.values()) == counted + 70
+    assert load(world).slot == 0
+
+
+def test_offsets_that_come_twice_are_counted_twice(world: World) -> None:
+    """Also where the ranges of both logs are the same ones."""
+    topic = world.topic("orders", [1] * 80)
+    load(world)
+    topic.logs[0] += [1] * 20
+    load(world)
+    taking_up(world)
+    topic.cut_back(0, 80, *[1] * 20)
+    load(world)
+    assert sum(row.count for row in world.audit.values()) == 120
+
+
+def test_only_partitions_with_another_leader_epoch_are_asked_about(world: World) -> None:
+    topic = world.cluster.topics["orders"]
+    for _ in range(2):
+        load(world)
+        topic.logs[0] += [1]
+    assert world.cluster.epoch_requests == []
+    topic.epochs[1] = 4
+    load(world)
+    (asked,) = world.cluster.epoch_requests
+    assert asked == {TopicPartition("orders", 1): EpochQuestion(0, 4)}
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_clean_election_is_no_divergence(world: World) -> None:
+    topic = world.cluster.topics["orders"]
+    load(world)
+    topic.cut_back(0, 10, 1, 1)
+    report = load(world)
+    assert (report.problems, report.notes) == ({}, ())
+    assert world.rows("orders") == world.produced("orders")
+    assert world.log().read_state().topics["orders"].partitions[0].incarnation == 0
+
+
+def test_a_log_that_ends_before_us_is_taken_up_at_its_end_where_nobody_knows_epochs(world: World) -> None:
+    world.cluster.answers_epochs = False
+    load(world)
+    topic = world.cluster.topics["orders"]
+    topic.cut_back(0, 4)
+    assert load(world).problems["orders"] == (
+        "partition 0: the log ends at 4 although offsets up to 9 were loaded; "
+        "loader.lost_ground=earliest takes up at 4",
+    )
+    taking_up(world)
+    assert any("the rows of its offsets 4 to 9" in note for note in load(world).notes)
+    topic.logs[0] += [1] * 9
+    assert load(world).loaded[0].rows == 9
+    assert [offset for partition, offset in world.rows("orders") if partition == 0] == sorted(
+        [*range(10), *range(4, 13)]
+    )
+
+
+def test_a_topic_made_again_where_there_are_no_topic_ids_is_noticed_by_its_epochs(world: World) -> None:
+    topic = world.topic("orders", [1] * 10, topic_id="")
+    topic.cut_back(0, 5, *[1] * 5)
+    load(world)
+    world.topic("orders", [1] * 30, topic_id="")
+    assert "offsets 0 to 9 were loaded and are no longer in the log" in load(world).problems["orders"][0]
+    taking_up(world)
+    assert load(world).loaded[0].rows == 30
+    assert not load(world).notes
+
+
+def test_what_retention_took_of_the_new_log_is_a_gap_of_it(world: World) -> None:
+    topic = world.topic("orders", [1] * 100)
+    load(world)
+    topic.cut_back(0, 80, *[1] * 70)
+    topic.first, topic.logs = 90, [[1] * 60]
+    taking_up(world)
+    report = load(world)
+    assert (report.loaded[0].rows, report.loaded[0].gaps) == (60, 10)
+    decided = world.log().decision(2).topics["orders"].ranges[0]
+    assert (decided.replaced, decided.start, decided.gaps) == ((80, 100), 90, ((80, 90),))
+    assert "and offsets 80 to 89 were removed before they were read; declared as a gap" in report.notes[0]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["grow", "cut", "elect", "load", "broken"]), st.integers(0, 12), st.integers(0, 12)),
+        max_size=14,
+    )
+)
+def test_offsets_are_loaded_once_in_each_log_whatever_becomes_of_it(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
+) -> None:
+    world = World(tmp_path_factory.mktemp("world"))
+    world.registry.register("orders-value", 1, ORDER_V1)
+    topic = world.topic("orders", [1] * 5)
+    taking_up(world)
+    for what, one, other in steps:
+        if what == "grow":
+            topic.logs[0] += [1] * one
+        elif what == "cut":
+            topic.cut_back(0, min(one, topic.end(0)), *[1] * other)
+        elif what == "elect":
+            topic.cut_back(0, topic.end(0), *[1] * one)
+        else:
+            world.pool.broken = {TopicPartition("orders", 0): one} if what == "broken" else {}
+            load(world)
+    world.pool.broken = {}
+    load(world)
+    owner: dict[int, int] = {}
+    for slot in range(1, world.log().head() + 1):
+        for decided in world.log().decision(slot).topics["orders"].ranges if world.log().decision(slot).topics else ():
+            if decided.diverged_at is not None:
+                owner = {offset: epoch for offset, epoch in owner.items() if offset < decided.diverged_at}
+            epochs = decided.epochs.starts
+            for offset in range(decided.start, decided.end):
+                assert offset not in owner, "decided twice"
+                owner[offset] = [epoch for epoch, start in epochs if start <= offset][-1]
+    starts = topic.starts.get(0, [(0, 0)])
+    expected = {offset: [epoch for epoch, start in starts if start <= offset][-1] for offset in range(topic.end(0))}
+    assert owner == expected
 
 
 def test_a_transaction_that_does_not_end_is_told_and_the_rest_is_loaded(world: World) -> None:

@@ -15,6 +15,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from headrace.kafka_wire.cluster import KafkaCluster
+
 MESSAGES = 10_000
 PATIENCE_S = 60
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -205,7 +207,9 @@ def test_offsets_by_time(broker_address: str) -> None:
     consumer = KafkaConsumer(bootstrap_servers=broker_address)
     place = TopicPartition(topic, 0)
     found = consumer.offsets_for_times({place: 1_700_000_041_500})[place]
-    assert (found.offset, found.timestamp, found.leader_epoch) == (42, 1_700_000_042_000, 0)
+    with KafkaCluster(broker_address) as cluster:
+        leader_epoch = cluster.metadata([topic]).topics[topic].partitions[0].leader_epoch
+    assert (found.offset, found.timestamp, found.leader_epoch) == (42, 1_700_000_042_000, leader_epoch)
     assert consumer.offsets_for_times({place: 1_700_000_100_000})[place] is None
     assert (consumer.beginning_offsets([place])[place], consumer.end_offsets([place])[place]) == (0, 100)
     consumer.close()

@@ -13,6 +13,7 @@ from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.check import settle as settling
 from headrace.loader.check.settle import READ_AGAIN, ROOM_NEEDED, SettledTopic
+from headrace.loader.epochs import ReadEpochs
 from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
 from headrace.loader.work_unit import (
     AuditCount,
@@ -258,3 +259,28 @@ def test_lost_ground_is_declared_even_when_nothing_is_left_to_read() -> None:
     ranges = (PlannedRange(0, 5, 20, 20, 0, 0),)
     settled = settle({"t": TopicRanges("id", False, ranges, ())}, [], [])["t"]
     assert [(one.previous, one.start, one.end, one.gaps) for one in settled.ranges] == [(5, 20, 20, ((5, 20),))]
+
+
+def test_of_a_log_that_diverged_the_epochs_of_all_pieces_are_decided_in_order() -> None:
+    ranges = (PlannedRange(0, 50, 20, 40, 7, 0, 20, 3),)
+    pieces = [
+        dataclasses.replace(done(0, 30, 40), epochs=ReadEpochs(((6, 31), (7, 35)), 40)),
+        dataclasses.replace(done(0, 20, 30), epochs=ReadEpochs(((5, 20),), 30)),
+    ]
+    units = [unit(0, offsets(0, 30, 40)), unit(1, offsets(0, 20, 30))]
+    results = [
+        result(0, pieces[:1], [staged("a", (0, 30, 40))]),
+        result(1, pieces[1:], [staged("b", (0, 20, 30))]),
+    ]
+    (decided,) = settle({"t": TopicRanges("id", False, ranges, ())}, units, results)["t"].ranges
+    assert decided.epochs == ReadEpochs(((5, 20), (6, 30), (7, 35)), 40)
+    assert (decided.diverged_at, decided.replaced, decided.incarnation, decided.gaps) == (20, (20, 50), 3, ())
+
+
+def test_a_divergence_is_decided_even_when_nothing_is_left_to_read() -> None:
+    ranges = (PlannedRange(0, 50, 50, 50, 7, 0, 20, 3), PlannedRange(1, 50, 20, 20, 7, 0, 20, 3))
+    settled = settle({"t": TopicRanges("id", False, ranges, ())}, [], [])["t"]
+    assert [(one.partition, one.end, one.replaced, one.gaps) for one in settled.ranges] == [
+        (0, 50, (20, 50), ((20, 50),)),
+        (1, 20, (20, 50), ()),
+    ]

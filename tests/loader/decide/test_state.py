@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
 from headrace.loader.decide.conflict import ConflictRule, find_conflict, topic_conflicts
-from headrace.loader.decide.decision import Decision, DecisionKind
+from headrace.loader.decide.decision import DecidedRange, Decision, DecisionKind
+from headrace.loader.decide.document import read_document, write_document
 from headrace.loader.decide.json_values import canonical, to_json
 from headrace.loader.decide.state import EMPTY, FileTotals, LoaderState, fold
+from headrace.loader.epochs import ReadEpochs
 from loader_samples import (
     clean,
     compact,
@@ -27,6 +30,11 @@ def state_of(*decisions: Decision) -> LoaderState:
     for slot, decision in enumerate(decisions, start=1):
         state = fold(state, decision.at(slot))
     return state
+
+
+def diverged_range(diverged_at: int, start: int, end: int, incarnation: int = 1) -> DecidedRange:
+    found = decided_range(0, 15, start, end)
+    return dataclasses.replace(found, diverged_at=diverged_at, incarnation=incarnation)
 
 
 FIRST = load(
@@ -79,6 +87,11 @@ def test_asked_ids_are_kept() -> None:
         (load("w2", {"orders": topic_decision(decided_range(0, 15, 15, 20))}), None),
         (load("w2", {"orders": topic_decision(decided_range(1, None, 0, 4))}), None),
         (load("w2", {"orders": topic_decision(decided_range(0, 15, 30, 40))}), None),  # lost ground, declared
+        (load("w2", {"orders": topic_decision(diverged_range(12, 12, 40))}), None),
+        (load("w2", {"orders": topic_decision(diverged_range(12, 15, 15))}), None),
+        (load("w2", {"orders": topic_decision(decided_range(0, 15, 12, 40))}), ConflictRule.LOG_DIVERGED),
+        (load("w2", {"orders": topic_decision(diverged_range(12, 12, 40, 2))}), ConflictRule.LOG_DIVERGED),
+        (load("w2", {"orders": topic_decision(diverged_range(12, 12, 40, 0))}), ConflictRule.LOG_DIVERGED),
         (load("w2", {"orders": topic_decision(decided_range(0, 10, 10, 20))}), ConflictRule.OFFSETS_DECIDED),
         (load("w2", {"orders": topic_decision(decided_range(0, None, 10, 20))}), ConflictRule.OFFSETS_DECIDED),
         (load("w2", {"orders": topic_decision(decided_range(0, 20, 20, 25))}), ConflictRule.OFFSETS_DECIDED),
@@ -102,6 +115,30 @@ def test_asked_ids_are_kept() -> None:
 def test_the_rules_of_conflict(decision: Decision, rule: ConflictRule | None) -> None:
     conflict = find_conflict(state_of(FIRST), decision)
     assert (conflict.rule if conflict else None) == rule
+
+
+def test_a_log_taken_up_where_it_diverged_goes_back_and_counts() -> None:
+    first = dataclasses.replace(decided_range(0, None, 10, 15), epochs=ReadEpochs(((1, 10), (2, 13)), 15))
+    again = dataclasses.replace(diverged_range(12, 12, 40), epochs=ReadEpochs(((4, 12),), 40))
+    state = state_of(load("w1", {"orders": topic_decision(first, new=True)}))
+    assert state.topics["orders"].partitions[0].epochs == ReadEpochs(((1, 10), (2, 13)), 15)
+    state = fold(state, load("w2", {"orders": topic_decision(again)}).at(2))
+    known = state.topics["orders"].partitions[0]
+    assert (known.next_offset, known.incarnation, known.epochs) == (40, 1, ReadEpochs(((1, 10), (4, 12)), 40))
+    for incarnation, rule in ((0, ConflictRule.LOG_DIVERGED), (1, None)):
+        late = dataclasses.replace(decided_range(0, 40, 40, 50), incarnation=incarnation)
+        conflict = find_conflict(state, load("w3", {"orders": topic_decision(late)}))
+        assert (conflict.rule if conflict else None) == rule
+
+
+def test_a_release_that_knows_no_incarnations_refuses_a_log_with_one() -> None:
+    first = load("w1", {"orders": topic_decision(decided_range(0, None, 10, 15), new=True)}).at(1)
+    second = load("w2", {"orders": topic_decision(diverged_range(12, 12, 40))}).at(2)
+    state = fold(fold(EMPTY, first), second)
+    for value, needs in ((first, []), (second, ["incarnation"]), (state, ["incarnation"])):
+        document = json.loads(write_document(value))
+        assert document["needs"] == needs
+        assert read_document(write_document(value), type(value)).value == value
 
 
 def test_voided_work_is_never_decided() -> None:

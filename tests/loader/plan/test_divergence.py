@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -159,13 +160,22 @@ def test_what_an_older_release_read_is_judged_by_the_leaders_epoch() -> None:
     assert shared(Leader([1] * 150, 1), state) == 0, "a broker that knows no epoch 3"
 
 
+def test_a_topic_without_id_whose_leader_epochs_began_again_was_made_anew() -> None:
+    state = known(read_of([0] * 10 + [1] * 5, 15), 15, 1)
+    again, there = Leader([0] * 30, 0), Doubt(state, 0)
+    assert shared_ends(again, {TP: there}).offsets == {TP: 10}, "with an id it is a broker that went back in time"
+    assert shared_ends(again, {TP: replace(there, has_topic_id=False)}).offsets == {TP: 0}
+    assert shared_ends(again, {TP: Doubt(state, 1, has_topic_id=False)}).offsets == {TP: 10}
+    assert shared_ends(again, {TP: Doubt(state, -1, has_topic_id=False)}).offsets == {TP: 10}
+
+
 def test_a_tail_that_compaction_emptied_is_no_divergence() -> None:
     state = known(ReadEpochs(((3, 0),), 60), 100, 4)
     assert shared(Leader([3] * 70 + [4] * 40 + [5] * 9, 5), state) == 100
     assert shared(Leader([3] * 70 + [4] * 15 + [5] * 90, 5), state) == 85
     assert shared(Leader([3] * 50 + [5] * 90, 5), state) == 50
-    assert shared(Leader([3] * 100 + [5] * 9, 5), state) == 100
-    assert shared(Leader([3] * 90 + [5] * 9, 5), state) == 60, "of epoch 4 nothing is there"
+    for length in (90, 100):
+        assert shared(Leader([3] * length + [5] * 9, 5), state) == 60, "of epoch 4 nothing is there"
 
 
 class Silent:

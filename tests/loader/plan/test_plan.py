@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import defaultdict
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.decide.state import FileTotals, PartitionState, TopicState
+from headrace.loader.epochs import ReadEpochs
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets, is_wanted
 from headrace.loader.plan.packing import IMBALANCE_MAX, SPLITS_PER_TASK, TASK_BYTES_MIN, pack, split, weight
 from headrace.loader.plan.ranges import HELD_BACK_MAX, TRIED_AGAIN, TopicRanges, offset_ranges, topic_ranges
@@ -78,6 +80,43 @@ def test_lost_ground_holds_the_partition_until_policy_declares_the_gap(start: in
     assert declared.ranges[0].previous == 100
     assert declared.ranges[0].start == min(start, end) or declared.ranges[0].start == end
     assert declared.ranges[0].has_news
+
+
+def test_a_log_that_ends_too_early_is_taken_up_at_its_end() -> None:
+    (planned,) = ranges_of(found_topic(0, 60), known_topic(100), "earliest").ranges
+    assert (planned.start, planned.end, planned.diverged_at, planned.incarnation) == (60, 60, 60, 1)
+
+
+def diverged(start: int, end: int, shared_end: int, held_back: int = 0) -> DiscoveredTopic:
+    offsets = PartitionOffsets(0, 3, start, end, end + held_back, shared_end)
+    return DiscoveredTopic("orders", "id-1", (offsets,), {})
+
+
+def test_a_log_that_is_shared_to_the_end_is_read_on_although_it_is_not_readable_yet() -> None:
+    ranges = ranges_of(diverged(0, 60, 100, 90), known_topic(100))
+    assert ranges.problems == ()
+    assert not ranges.ranges[0].has_news
+
+
+def test_behind_the_divergence_an_open_transaction_of_the_new_log_is_waited_for() -> None:
+    ranges = ranges_of(diverged(0, 60, 80, 90), known_topic(100), "earliest")
+    (planned,) = ranges.ranges
+    assert (planned.previous, planned.start, planned.end, planned.diverged_at) == (100, 80, 80, 80)
+    assert planned.has_news
+
+
+def test_a_divergence_behind_the_start_of_the_log_is_news_also_where_nothing_moves() -> None:
+    (planned,) = ranges_of(diverged(100, 100, 80), known_topic(100), "earliest").ranges
+    assert (planned.previous, planned.start, planned.end, planned.diverged_at) == (100, 100, 100, 80)
+    assert planned.has_news
+
+
+def test_emptied_offsets_that_may_be_others_now_are_read_again_without_a_word() -> None:
+    known = known_topic(100)
+    partition = dataclasses.replace(known.partitions[0], epochs=ReadEpochs(((2, 0),), 60))
+    ranges = ranges_of(diverged(0, 120, 60), dataclasses.replace(known, partitions={0: partition}))
+    assert (ranges.problems, ranges.notes) == ((), ())
+    assert (ranges.ranges[0].start, ranges.ranges[0].end, ranges.ranges[0].diverged_at) == (60, 120, 60)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
 from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable, OffsetOutOfRange
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record, headers_of
 from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.read.range_reader import StopBefore, Tally, read_range
 from headrace.loader.work_unit import OffsetRange
 from record_batches import make_batch, reseal
@@ -278,3 +279,182 @@ def test_gaps_are_all_counted_and_the_first_thousand_listed() -> None:
     offsets = range(0, 5000, 2)
     _, tally = read(serve([make_batch(offsets, next_offset=5000)]), 0, 5000)
     assert tally.gap_offsets == 2500 and len(tally.gaps) == 1000
+
+
+def moved(batch: bytes, base: int) -> bytes:
+    """The batch with another offset in front, which its checksum does not cover."""
+    return struct.pack(">q", base) + batch[8:]
+
+
+LOG = [make_batch(range(n, n + 5)) for n in range(0, 50, 5)]
+
+
+def damaged(at: int, batch: bytes) -> list[bytes]:
+    return [*LOG[:at], batch, *LOG[at + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("at", "base", "fault"),
+    [
+        (3, 17, r"the batch takes the offsets \[17, 22\), and the next one begins at 20"),
+        (3, 13, r"the batch takes the offsets \[10, 15\), and the next one begins at 13"),
+        (3, 2**40, "and the next one begins at 20"),
+        (3, 15 - 2**63, r"the batch takes the offsets \[10, 15\), and the next one begins at -9223372036854775793"),
+        (0, -(2**63), r"a batch cannot take the offsets \[-9223372036854775808, -9223372036854775803\)"),
+        (9, 2**40, r"a batch takes the offsets \[1099511627776, 1099511627781\), but the log is readable to 50"),
+        (9, 41, r"the batch takes the offsets \[40, 45\), and the next one begins at 41"),
+        (0, 1, r"the batch takes the offsets \[1, 6\), and the next one begins at 5"),
+    ],
+)
+def test_a_batch_that_is_not_where_it_says_is_corrupt_and_no_gap(at: int, base: int, fault: str) -> None:
+    fetch = in_segments(damaged(at, moved(LOG[at], base)), 10)
+    tally = Tally(0)
+    taken: list[Record] = []
+    with pytest.raises(CorruptBatch, match=fault):
+        read_range(fetch, OffsetRange(TP, 0, 50), taken.extend, tally, batch_bytes_max=CAP, patience_s=0)
+    assert tally.position == len(taken) <= 5 * at
+    assert offsets_of(taken) == list(range(len(taken))) and tally.gap_offsets == 0
+
+
+def in_segments(log: Sequence[bytes], batches_each: int) -> Callable[[int], FetchSlice]:
+    """Fetches like a broker whose segments hold so many batches of five: no answer goes on into the next segment. What
+    an offset is in is found by its place."""
+
+    def fetch(offset: int) -> FetchSlice:
+        at = min(max(offset, 0) // 5, len(log))
+        return FetchSlice(b"".join(log[at : (at // batches_each + 1) * batches_each]), 50, 50, 0, (), "b:1")
+
+    return fetch
+
+
+def by_their_word(log: Sequence[bytes]) -> Callable[[int], FetchSlice]:
+    """Likewise, but in one segment, and found by what the batches say of themselves."""
+
+    def fetch(offset: int) -> FetchSlice:
+        at = next((at for at, one in enumerate(log) if struct.unpack_from(">q", one)[0] + 5 > offset), len(log))
+        return FetchSlice(b"".join(log[at:]), 50, 50, 0, (), "b:1")
+
+    return fetch
+
+
+def with_flipped_bit(at: int, bit: int) -> list[bytes]:
+    batch = bytearray(LOG[at])
+    batch[bit // 8] ^= 1 << bit % 8
+    return damaged(at, bytes(batch))
+
+
+def check_that_nothing_wrong_is_read(fetch: Callable[[int], FetchSlice]) -> None:
+    tally = Tally(0)
+    taken: list[Record] = []
+    with pytest.raises((CorruptBatch, KafkaUnavailable)):
+        read_range(fetch, OffsetRange(TP, 0, 50), taken.extend, tally, batch_bytes_max=CAP, patience_s=0)
+    assert tally.gap_offsets == 0
+    assert [(record[0], record[3]) for record in taken] == [
+        (offset, b"value %d" % offset) for offset in range(tally.position)
+    ]
+
+
+BITS = st.integers(0, 95)
+"""Of the base offset and the length, which lie before what the checksum covers."""
+
+
+@given(st.integers(0, 9), BITS, st.integers(1, 5))
+def test_a_bit_flipped_on_its_way_never_becomes_a_gap(at: int, bit: int, each: int) -> None:
+    check_that_nothing_wrong_is_read(in_segments(with_flipped_bit(at, bit), each))
+
+
+@given(st.integers(1, 9), BITS)
+def test_a_bit_flipped_on_the_brokers_disk_never_becomes_a_gap(at: int, bit: int) -> None:
+    check_that_nothing_wrong_is_read(by_their_word(with_flipped_bit(at, bit)))
+
+
+@given(st.sets(st.integers(0, 9), min_size=1), st.integers(1, 5))
+def test_gaps_of_a_compacted_log_are_gaps_also_between_segments(left: set[int], each: int) -> None:
+    segments = [[LOG[n] for n in range(at, min(at + each, 10)) if n in left] for at in range(0, 10, each)]
+
+    def fetch(offset: int) -> FetchSlice:
+        for segment in segments[min(offset // (5 * each), len(segments) - 1) :]:
+            rest = [one for one in segment if struct.unpack_from(">q", one)[0] + 5 > offset]
+            if rest:
+                return FetchSlice(b"".join(rest), 50, 50, 0, (), "b:1")
+        return FetchSlice(b"", 50, 50, 0, (), "b:1")
+
+    records, tally = read(fetch, 0, 50)
+    assert offsets_of(records) == [5 * n + m for n in sorted(left) for m in range(5)]
+    assert tally.position == 50
+
+
+def test_a_gap_is_believed_when_the_offset_before_its_end_is_not_there_either() -> None:
+    batch = make_batch(range(5, 9))
+    script = Script(answer(batch))
+    _, tally = read(script, 0, 9)
+    assert (script.asked, tally.gaps) == ([0, 4], [(0, 5)])
+    with pytest.raises(CorruptBatch, match="the log holds another batch before it, although 0 was due"):
+        read(Script(answer(batch), answer(make_batch(range(5)))), 0, 9)
+    with pytest.raises(CorruptBatch, match="the log holds another batch before it"):
+        read(Script(answer(batch), answer()), 0, 9)
+    read(Script(answer(batch), answer(throttle_ms=1)), 0, 9)
+
+
+def test_a_batch_that_ends_before_what_was_asked_for_is_corrupt() -> None:
+    with pytest.raises(CorruptBatch, match=r"takes the offsets \[0, 5\), but offset 6 was due"):
+        read(Script(answer(make_batch(range(5)))), 6, 9)
+
+
+def test_a_batch_that_goes_back_behind_one_of_another_answer_is_corrupt() -> None:
+    first, second = make_batch(range(5)), make_batch(range(3, 9))
+    with pytest.raises(CorruptBatch, match=r"takes the offsets \[0, 5\), but the next one begins at 3"):
+        read(Script(answer(first), answer(second)), 0, 9)
+    script = Script(answer(first), answer(second))
+
+    def fetch(offset: int) -> FetchSlice:
+        if offset == 5 and script.asked == [0]:
+            script.asked.append(offset)
+            raise KafkaUnavailable("once")
+        return script(offset)
+
+    with pytest.raises(CorruptBatch, match="but the batch before it ended at 5"):
+        read(fetch, 0, 9)
+    assert script.asked == [0, 5, 5]
+
+
+def test_what_was_fetched_ahead_is_not_fetched_again() -> None:
+    script = Script(*[answer(batch, 50, 50) for batch in LOG])
+    records, _ = read(script, 0, 50)
+    assert offsets_of(records) == list(range(50))
+    assert script.asked == list(range(0, 50, 5))
+
+
+@pytest.mark.parametrize("length", [5, 40])
+def test_an_answer_without_a_whole_batch_is_corrupt(length: int) -> None:
+    with pytest.raises(CorruptBatch, match=f"offset 0: no whole batch in an answer of {length} bytes"):
+        read(Script(answer(make_batch(range(9))[:length])), 0, 9)
+
+
+def of_epoch(epoch: int, batch: bytes) -> bytes:
+    return batch[:12] + struct.pack(">i", epoch) + batch[16:]
+
+
+def epochs_read(*epochs: int, start: int = 0, end: int = 50, leader_epoch: int = 9) -> ReadEpochs:
+    log = [of_epoch(epoch, batch) for epoch, batch in zip(epochs, LOG, strict=False)]
+    tally = Tally(start)
+    offsets = OffsetRange(TP, start, end, leader_epoch=leader_epoch)
+    read_range(serve(log), offsets, ignored, tally, batch_bytes_max=CAP, patience_s=0)
+    return tally.epochs
+
+
+def test_the_epochs_of_the_batches_are_told_with_where_they_begin() -> None:
+    assert epochs_read(*[2] * 3, *[5] * 7) == ReadEpochs(((2, 0), (5, 15)), 50)
+    assert epochs_read(*[2] * 3, *[5] * 7, start=7, end=18) == ReadEpochs(((2, 7), (5, 15)), 18)
+    assert epochs_read(*[-1] * 10) == NOTHING_READ
+
+
+@pytest.mark.parametrize(("leader_epoch", "epochs"), [(4, (2, 0)), (7, (7, 5))])
+def test_an_epoch_that_cannot_be_is_not_remembered(leader_epoch: int, epochs: tuple[int, int]) -> None:
+    """No checksum covers it either. A leader has no batch of a later epoch than its own, and none goes back."""
+    found = epochs_read(2, 7, *[2] * 8, leader_epoch=leader_epoch)
+    assert found.starts[-1] == epochs
+
+
+def test_without_the_leaders_epoch_every_one_is_remembered() -> None:
+    assert epochs_read(2, *[7] * 9, leader_epoch=-1).starts == ((2, 0), (7, 5))
