@@ -1,8 +1,9 @@
 """The audit's rows in SQLite, `<data_dir>/audit.db`: each id once, whoever adds it and however often.
 
-Rows read from the audit topic and the offsets up to where it was read change in one transaction, so a crash between
-the two cannot happen, and reading again adds nothing. Several processes may write: each change is one short
-transaction, and a busy database is waited for.
+Rows read from the audit topic and the offsets up to where it was read change in one transaction, and so do the rows
+of the loader's decisions and what says which of them are in: a crash between the two cannot happen, adding again adds
+nothing, and a database that was lost or put back from a backup asks for what it lacks. Several processes may write:
+each change is one short transaction, and a busy database is waited for.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.audit.count import FINGERPRINT_MASK
 from headrace.audit.errors import StoreUnavailable
@@ -24,9 +25,10 @@ from headrace.audit.schema import signed64
 from headrace.audit.window import known_window
 
 DATABASE_NAME: Final = "audit.db"
-FORMAT: Final = 1
+FORMAT: Final = 2
 BUSY_TIMEOUT_S: Final = 60.0
 """How long a writer waits for another: a transaction holds at most one load's rows, which take seconds."""
+DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 _COLUMNS: Final = (
     "id",
@@ -62,9 +64,18 @@ _TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS ingested (
         topic TEXT NOT NULL, partition INTEGER NOT NULL, next_offset INTEGER NOT NULL,
         PRIMARY KEY (topic, partition))""",
+    """CREATE TABLE IF NOT EXISTS counted (
+        topic TEXT PRIMARY KEY, slot INTEGER NOT NULL, sha256 TEXT NOT NULL)""",
 )
 _FACTS: Final = """SELECT topic, window_start_ms, outcome, application, count, bytes, fingerprint, sent, crashed,
     emitted_at_ms FROM audit_row WHERE topic = ? ORDER BY window_start_ms"""
+
+
+class Counted(NamedTuple):
+    """The newest of the loader's decisions on a topic whose counts are here: its slot and its checksum."""
+
+    slot: int
+    sha256: str
 
 
 class AuditStore:
@@ -115,6 +126,34 @@ class AuditStore:
                 [(topic, partition, offset) for partition, offset in next_offsets.items()],
             )
             return added
+
+    def add_decided(self, topic: str, since: int, upto: Counted, rows: Iterable[AuditRow]) -> int:
+        """Adds the rows of a topic's decisions and notes, in the same transaction, that all up to one are in.
+
+        The note is made only where the last one is of the slot `since`, which the rows go on from (0: there is none):
+        whoever was slower than another process, or than its forgetting, adds nothing that is not there and takes
+        nothing back.
+        """
+        with self._transaction() as connection:
+            added = _insert(connection, rows)
+            if since:
+                connection.execute(
+                    "UPDATE counted SET slot = ?, sha256 = ? WHERE topic = ? AND slot = ?", (*upto, topic, since)
+                )
+            else:
+                connection.execute("INSERT OR IGNORE INTO counted VALUES (?, ?, ?)", (topic, *upto))
+            return added
+
+    def counted(self) -> dict[str, Counted]:
+        """By topic, up to where the loader's decisions are in."""
+        with self._reading() as connection:
+            found = connection.execute("SELECT topic, slot, sha256 FROM counted")
+            return {topic: Counted(slot, sha256) for topic, slot, sha256 in found}
+
+    def forget_counted(self) -> None:
+        """Makes the loader's decisions be added again, all of them; what is there stays and counts once."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM counted")
 
     def next_offsets(self, topic: str) -> dict[int, int]:
         """By partition, the offset of the audit topic that ingestion goes on from."""
@@ -167,7 +206,9 @@ class AuditStore:
         try:
             yield self._connection
         except sqlite3.Error as error:
-            raise StoreUnavailable(str(self.path), str(error)) from error
+            is_damaged = getattr(error, "sqlite_errorcode", None) in DAMAGED
+            cure = "; the log of loads has its counts: move it away and load again" if is_damaged else ""
+            raise StoreUnavailable(str(self.path), f"{error}{cure}") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -120,7 +120,7 @@ def measure(root: Path) -> dict[str, float]:
     followed = time.perf_counter()
     clean(log, LocalStaging(log.storage.root), work_id="clean", build="bench", now_ms=0, age_ms=1)
     cleaned = time.perf_counter()
-    load_status(log, None)
+    load_status(log, None, {})
     asked = time.perf_counter()
     checkpoints = sorted((root / "checkpoint").glob("*.json")) if (root / "checkpoint").exists() else []
     return {

@@ -87,11 +87,11 @@ def _with_offer(report: RunReport, plan: LoadPlan, settled: Mapping[str, Settled
         report,
         slot=decision.slot,
         loaded=(*report.loaded, *loaded),
-        notes=(*report.notes, *_notes_on(decision, offered.refused)),
+        notes=(*report.notes, *_notes_on(decision, plan, offered.refused)),
     )
 
 
-def _notes_on(decision: Decision, refused: Mapping[str, Conflict]) -> list[str]:
+def _notes_on(decision: Decision, plan: LoadPlan, refused: Mapping[str, Conflict]) -> list[str]:
     notes = [
         f"{topic}: stopped before messages of schema id {', '.join(map(str, sorted(decided.asked_ids)))}, "
         "which this load did not know yet; the next one reads them"

@@ -8,13 +8,12 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from headrace.audit.row import AuditRow
 from headrace.audit.store import DATABASE_NAME, AuditStore
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.executors.base import Executor
@@ -24,7 +23,8 @@ from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.build import current_build
 from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.file_index import FileIndex
-from headrace.loader.follow.audit import AuditFollower
+from headrace.loader.follow.audit import AuditFollower, positions_in
+from headrace.loader.follow.base import Position
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.follow.files import FilesFollower
 from headrace.loader.follow.group_offsets import GroupOffsetsFollower
@@ -171,6 +171,19 @@ def kafka_cluster(settings: Settings) -> KafkaCluster:
     return KafkaCluster(resolve_bootstrap_servers(settings), KAFKA_TIMEOUT_S)
 
 
+def counted_positions(settings: Settings) -> Mapping[str, Position]:
+    """Up to where the audit has the counts of each topic's decisions.
+
+    Raises:
+        StoreUnavailable.
+    """
+    path = settings.data_dir / DATABASE_NAME
+    if not path.exists():
+        return {}
+    with AuditStore(path) as store:
+        return positions_in(store)
+
+
 @contextmanager
 def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: bool = False) -> Iterator[Load]:
     """
@@ -194,10 +207,6 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
             quarantine_schema=QUARANTINE_SCHEMA,
         )
 
-        def add_rows(rows: Iterable[AuditRow]) -> None:
-            with AuditStore(settings.data_dir / DATABASE_NAME) as store:
-                store.add_rows(rows)
-
         engine = FollowerEngine(
             log,
             storage.staging,
@@ -206,7 +215,12 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
                 SchemaFollower(spark.executor, tables, log.head),
                 FilesFollower(storage.files),
                 PartitionsFollower(spark.executor, tables),
-                AuditFollower(add_rows, frozenset({settings.audit.topic}), socket.gethostname()),
+                AuditFollower(
+                    lambda: AuditStore(settings.data_dir / DATABASE_NAME),
+                    log.sha256,
+                    frozenset({settings.audit.topic}),
+                    socket.gethostname(),
+                ),
                 GroupOffsetsFollower(cluster),
             ),
         )

@@ -185,7 +185,7 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.kafka_wire.errors import KafkaError
     from headrace.loader.inspect.status import load_status
     from headrace.loader.plan.discover import discover
-    from headrace.pipeline.load import decision_log, kafka_cluster
+    from headrace.pipeline.load import counted_positions, decision_log, kafka_cluster
 
     log = decision_log(settings)
     log.check_format(writing=False)
@@ -195,7 +195,7 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
             discovery = discover(cluster, settings.loader.topics_include, settings.loader.topics_exclude)
     except KafkaError as error:
         note = f"no lag: {error}"
-    status = load_status(log, discovery, note)
+    status = load_status(log, discovery, counted_positions(settings), note)
     if args.format == "json":
         print_json(dataclasses.asdict(status))
     else:

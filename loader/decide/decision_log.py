@@ -6,7 +6,7 @@
     head.json                  hint of the newest slot
     checkpoint/000000100.json  the state folded up to there
     index/<folder>/<kind>/…    which files each bucket has, by day: hints
-    cursor/<follower>.json     how far each follower has got: a hint
+    cursor/<follower>.json     how far each follower has got: a hint (the audit's is in its own database)
     schemas/<id>.avsc          writer schemas met so far
     staging/<work id>/         files of work in progress; plan.json in it is for people
     lease.json                 politeness between two loads
@@ -235,11 +235,14 @@ class DecisionLog:
         """What was read before must still be there: a copy of the log that was put back may be shorter, or go on
         differently."""
         slot = self._state.slot
-        if slot and self.sha256(slot) != self._state.sha256:
+        if slot and self._said_sha256(slot) != self._state.sha256:
             raise LogReplaced(self.slots.path(slot))
 
     def sha256(self, slot: int) -> str:
         """The checksum that the decision of a slot says it has, "" for none: enough to tell two logs apart."""
+        return self._state.sha256 if slot == self._state.slot else self._said_sha256(slot)
+
+    def _said_sha256(self, slot: int) -> str:
         content = self.slots.read(slot) if slot else None
         return said_sha256(content) if content is not None else ""
 

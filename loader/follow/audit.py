@@ -1,14 +1,18 @@
-"""Hands the counts of decided work to the audit, once the rows they count can be queried."""
+"""Hands the counts of decided work to the audit, once the rows they count can be queried.
+
+How far it has got stands in the audit's own database and changes in the transaction that adds the rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
+from headrace.audit.store import AuditStore, Counted
 from headrace.audit.window import known_window
 from headrace.loader.decide.decision import CountSeries, DecidedRange, Decision, TopicDecision, WindowCount
-from headrace.loader.follow.base import Step
+from headrace.loader.follow.base import Position, Step
 
 APPLICATION = "headrace-load"
 
@@ -18,21 +22,34 @@ OUTCOMES = {"": Outcome.STORED, "written": Outcome.WRITTEN, "quarantined": Outco
 
 @dataclass(frozen=True, slots=True)
 class AuditFollower:
-    """`add_rows` takes rows that it may have seen before; `unaudited` are topics that are not counted: the audit's
-    own would count itself for ever."""
+    """`store` opens the audit's database; `sha256` is that of the decision in a slot. `unaudited`
+    are topics that are not counted: the audit's own would count itself for ever."""
 
-    add_rows: Callable[[Iterable[AuditRow]], object]
+    store: Callable[[], AuditStore]
+    sha256: Callable[[int], str]
     unaudited: frozenset[str]
     host: str
     name: str = "audit"
     is_advisory: bool = False
 
     def apply(self, step: Step) -> None:
-        if step.topic in self.unaudited:
-            return
-        rows = [row for decision in step.decisions for row in audit_rows(step.topic, decision, self.host)]
-        if rows:
-            self.add_rows(rows)
+        upto = Counted(step.state.slot, self.sha256(step.state.slot))
+        counted = step.decisions if step.topic not in self.unaudited else ()
+        rows = (row for decision in counted for row in audit_rows(step.topic, decision, self.host))
+        with self.store() as store:
+            store.add_decided(step.topic, step.since, upto, rows)
+
+    def positions(self) -> Mapping[str, Position]:
+        with self.store() as store:
+            return positions_in(store)
+
+    def forget(self) -> None:
+        with self.store() as store:
+            store.forget_counted()
+
+
+def positions_in(store: AuditStore) -> dict[str, Position]:
+    return {topic: Position(*counted) for topic, counted in store.counted().items()}
 
 
 def audit_rows(topic: str, decision: Decision, host: str) -> Iterator[AuditRow]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.state import TopicState
@@ -15,8 +15,8 @@ class Step:
     """What a follower is asked to apply.
 
     `decisions` are those of the slots after `since` that speak of the topic, oldest first; `state` is the topic as
-    of the newest slot. `rewind` makes another follower begin again at the first decision of this topic, and is on
-    disk when it returns.
+    of the newest slot. `rewind` makes another follower, one whose cursor the engine keeps, begin again at the first
+    decision of this topic, and is on disk when it returns.
     """
 
     topic: str
@@ -39,4 +39,27 @@ class Follower(Protocol):
 
     def apply(self, step: Step) -> None:
         """Raises whatever keeps the topic from going on; its message is for people."""
+        ...
+
+
+class Position(NamedTuple):
+    """A slot up to which decisions are applied, and the checksum of the decision in it."""
+
+    slot: int
+    sha256: str
+
+
+@runtime_checkable
+class KeepsPositions(Protocol):
+    """A follower that keeps how far it has got beside what it applies, and changes both at once.
+
+    So what it applies to is never lost, or put back from a backup, without its positions: it says what it lacks.
+    """
+
+    def positions(self) -> Mapping[str, Position]:
+        """By topic; one that is not named is at its very beginning. Raises whatever keeps them from being read."""
+        ...
+
+    def forget(self) -> None:
+        """Puts every topic at its beginning. Raises likewise."""
         ...

@@ -3,7 +3,8 @@
 The order is the safety: index, table schema, files, partitions, audit, group offsets. A file becomes visible only when
 its table can read it. A topic stops at the first follower that fails for it and goes on there in the next run; other
 topics are not touched by that. How far each follower has got is a hint in `cursor/<follower>.json`: a lost or old
-one means that decisions are applied again, which changes nothing.
+one means that decisions are applied again, which changes nothing. A follower whose work can be lost apart from the log
+keeps its positions itself, beside its work (`KeepsPositions`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import dataclasses
 import functools
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.loader.decide.decision import Decision
@@ -20,7 +21,8 @@ from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.document import read_document, write_document
 from headrace.loader.decide.json_values import from_json
 from headrace.loader.decide.state import LoaderState
-from headrace.loader.follow.base import Follower, Step
+from headrace.loader.errors import LoaderError
+from headrace.loader.follow.base import Follower, KeepsPositions, Position, Step
 from headrace.loader.storage.protocols import SlotStorage, Staging
 
 logger = logging.getLogger(__name__)
@@ -88,6 +90,13 @@ def read_cursor(storage: SlotStorage, follower: str) -> Cursor:
         return Cursor()
 
 
+def cursor_of(positions: Mapping[str, Position], topics: Iterable[str]) -> Cursor:
+    """What a follower says of its own positions, as a cursor over these topics."""
+    newest = max(positions.values(), default=Position(0, ""))
+    behind = {topic: positions[topic].slot if topic in positions else 0 for topic in topics}
+    return Cursor(newest.slot, "", behind, newest.sha256)
+
+
 class FollowerEngine:
     def __init__(self, log: DecisionLog, staging: Staging, followers: Sequence[Follower]) -> None:
         self._log = log
@@ -101,26 +110,55 @@ class FollowerEngine:
             also: topics whose table is looked at even though nothing is pending.
         """
         state = self._log.read_state()
-        cursors = {follower.name: self._cursor(follower, state) for follower in self._followers}
+        cursors, unread = self._cursors(state)
         positions = {topic: min(cursor.position(topic) for cursor in cursors.values()) for topic in state.topics}
         behind = {topic: slot for topic, slot in positions.items() if slot < state.topics[topic].slot}
         by_topic = self._log.decisions_of(behind, state)
         for topic in also:
             by_topic.setdefault(topic, [])
-        run = _Run(self._log, state, cursors, by_topic)
+        run = _Run(self._log, state, cursors, by_topic, unread)
         for follower in self._followers:
             run.apply(follower, also=frozenset(also) if follower.name == SCHEMA else frozenset())
         self._remove_staging(run)
-        run.save()
+        run.save(follower.name for follower in self._followers if not isinstance(follower, KeepsPositions))
         pending = tuple(topic for topic, rows in sorted(by_topic.items()) if rows)
         return Followed(state.slot, pending, run.failures, tuple(run.warnings))
 
-    def _cursor(self, follower: Follower, state: LoaderState) -> Cursor:
-        cursor = read_cursor(self._log.storage, follower.name)
+    def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
+        """The cursors by follower, and of those that keep positions which cannot be read, why."""
+        cursors: dict[str, Cursor] = {}
+        unread: dict[str, str] = {}
+        for follower in self._followers:
+            if not isinstance(follower, KeepsPositions):
+                cursors[follower.name] = self._cursor(follower.name, state)
+                continue
+            try:
+                cursors[follower.name] = self._own_cursor(follower, state)
+            except LoaderError:
+                raise  # the log cannot be read, which is nobody's position
+            except Exception as error:
+                cursors[follower.name] = Cursor(state.slot)
+                unread[follower.name] = _said(error)
+        return cursors, unread
+
+    def _cursor(self, name: str, state: LoaderState) -> Cursor:
+        cursor = read_cursor(self._log.storage, name)
         if cursor.upto > state.slot or not self._is_of_this_log(cursor):
-            logger.warning("cursor_ignored follower=%s reason=of another log", follower.name)
+            logger.warning("cursor_ignored follower=%s reason=of another log", name)
             return Cursor()  # beginning again is always right
         return cursor
+
+    def _own_cursor(self, follower: KeepsPositions, state: LoaderState) -> Cursor:
+        if not state.topics:
+            return Cursor()
+        cursor = cursor_of(follower.positions(), state.topics)
+        # Decisions are a chain: where the newest position is of this log, so are the older ones. It may be of a slot
+        # that another process has added since the state was read.
+        if self._is_of_this_log(cursor):
+            return cursor
+        logger.warning("positions_forgotten reason=of another log")
+        follower.forget()  # first, so that no topic keeps such a position if this process ends before it is applied
+        return Cursor()
 
     def _is_of_this_log(self, cursor: Cursor) -> bool:
         if not cursor.upto:
@@ -158,16 +196,23 @@ class _Run:
         state: LoaderState,
         cursors: dict[str, Cursor],
         by_topic: dict[str, list[Decision]],
+        unread: Mapping[str, str],
     ) -> None:
         self.log = log
         self.state = state
         self.cursors = cursors
         self.by_topic = by_topic
+        self.unread = unread
         self.failures: dict[str, TopicFailure] = {}
         self.warnings: list[str] = []
         self._behind: dict[str, dict[str, int]] = {name: {} for name in cursors}
 
     def apply(self, follower: Follower, *, also: frozenset[str]) -> None:
+        if follower.name in self.unread:
+            # Which topics it lacks cannot be told, so none passes for followed.
+            for topic in sorted(self.state.topics.keys() - self.failures.keys()):
+                self._fail(follower, topic, self.unread[follower.name])
+            return
         steps = []
         for topic, decisions in sorted(self.by_topic.items()):
             since = self.cursors[follower.name].position(topic)
@@ -188,13 +233,15 @@ class _Run:
             follower.apply(step)
         # Whatever is wrong with one topic must not hold the others; the sentence goes to the report.
         except Exception as error:
-            message = _said(error)
             logger.debug("follower_failed follower=%s topic=%s", follower.name, step.topic, exc_info=True)
             self._behind[follower.name][step.topic] = step.since
-            if follower.is_advisory:
-                self.warnings.append(f"{follower.name} of topic {step.topic}: {message}")
-            else:
-                self.failures[step.topic] = TopicFailure(follower.name, _advised(message))
+            self._fail(follower, step.topic, _said(error))
+
+    def _fail(self, follower: Follower, topic: str, message: str) -> None:
+        if follower.is_advisory:
+            self.warnings.append(f"{follower.name} of topic {topic}: {message}")
+        else:
+            self.failures[topic] = TopicFailure(follower.name, _advised(message))
 
     def rewind(self, name: str, topic: str) -> None:
         cursor = self.cursors[name]
@@ -205,8 +252,9 @@ class _Run:
     def passed(self, name: str, topic: str) -> bool:
         return topic not in self._behind[name]
 
-    def save(self) -> None:
-        for name, before in self.cursors.items():
+    def save(self, names: Iterable[str]) -> None:
+        for name in names:
+            before = self.cursors[name]
             after = Cursor(self.state.slot, "", self._behind[name], self.state.sha256)
             # A process that woke up late leaves a newer cursor alone.
             if after != before and read_cursor(self.log.storage, name).upto <= after.upto:

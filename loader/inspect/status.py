@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.state import TopicState
-from headrace.loader.follow.engine import read_cursor
+from headrace.loader.follow.base import Position
+from headrace.loader.follow.engine import cursor_of, read_cursor
 from headrace.loader.plan.discover import Discovery
 
-FOLLOWERS = ("index", "schema", "files", "partitions", "audit", "group_offsets")
+AUDIT = "audit"
+FOLLOWERS = ("index", "schema", "files", "partitions", AUDIT, "group_offsets")
 """In the order in which they follow."""
 
 ADVISORY = frozenset({"group_offsets"})
@@ -50,27 +52,35 @@ class LoadStatus:
         return any(set(topic.pending) - ADVISORY for topic in self.topics)
 
 
-def load_status(log: DecisionLog, discovery: Discovery | None, note: str = "") -> LoadStatus:
+def load_status(
+    log: DecisionLog, discovery: Discovery | None, counted: Mapping[str, Position], note: str = ""
+) -> LoadStatus:
     """
     Args:
+        counted: the positions of the audit, which keeps them itself.
         discovery: None when the brokers could not be asked; `note` then says why.
 
     Raises:
         BadDecision: see `DecisionLog.read_state`.
     """
     state = log.read_state()
-    cursors = {name: read_cursor(log.storage, name) for name in FOLLOWERS}
+    cursors = {name: read_cursor(log.storage, name) for name in FOLLOWERS if name != AUDIT}
+    cursors[AUDIT] = cursor_of(counted, state.topics)
     topics = tuple(
         _topic_status(
             topic,
             known,
             discovery,
-            tuple(name for name, cursor in cursors.items() if cursor.position(topic) < known.slot),
+            tuple(name for name in FOLLOWERS if cursors[name].position(topic) < known.slot),
         )
         for topic, known in sorted(state.topics.items())
     )
     waiting = tuple(sorted(set(discovery.topics) - set(state.topics))) if discovery else ()
-    positions = {name: cursor.oldest for name, cursor in cursors.items()}
+    positions = {name: cursors[name].oldest for name in FOLLOWERS}
+    # It says nothing of slots without topics, and of a topic no more than its own newest slot.
+    positions[AUDIT] = min(
+        (cursors[AUDIT].position(one.topic) for one in topics if AUDIT in one.pending), default=state.slot
+    )
     return LoadStatus(state.slot, state.decided_at_ms, topics, positions, waiting, note)
 
 

@@ -55,7 +55,7 @@ def test_a_topic_becomes_a_table_with_each_offset_once(world: World) -> None:
         ("2026-01-01", "00"): f"file://{world.warehouse}/orders/dt=2026-01-01/hr=00"
     }
     assert world.cluster.committed == {TopicPartition("orders", 0): 10, TopicPartition("orders", 1): 5}
-    assert sum(row.count for row in world.audit.values()) == 15
+    assert sum(row.count for row in world.audit("orders")) == 15
     (loaded,) = report.loaded
     assert (loaded.rows, loaded.new, report.slot, report.problems) == (15, True, 1, {})
     assert world.log().storage.children("staging") == ()

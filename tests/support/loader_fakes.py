@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from headrace.audit.row import AuditRow
+from headrace.audit.store import AuditStore
 from headrace.avro_schema import Schema, parse_schema
 from headrace.hive_ddl.errors import StaleRevision
 from headrace.hive_ddl.ops import AddPartitions, CreateTable, Op, PartitionValues, SetProperties
@@ -319,7 +321,7 @@ class World:
         self.registry = FakeRegistry()
         self.pool = FakePool(self.cluster)
         self.hive = FakeHive()
-        self.audit: dict[str, Any] = {}
+        self.audit_path = root / "audit.db"
         self.clock_ms = 1_767_225_600_000
         self._works = 0
         self.settings = RunSettings(
@@ -358,7 +360,7 @@ class World:
                 SchemaFollower(lambda: self.hive, tables, log.head),
                 FilesFollower(storage.files),
                 PartitionsFollower(lambda: self.hive, tables),
-                AuditFollower(self._add_rows, frozenset({"headrace.audit"}), "host"),
+                AuditFollower(lambda: AuditStore(self.audit_path), log.sha256, frozenset({"headrace.audit"}), "host"),
                 GroupOffsetsFollower(self.cluster),
             ),
         )
@@ -374,8 +376,10 @@ class World:
             self._new_work_id,
         )
 
-    def _add_rows(self, rows: Iterable[Any]) -> None:
-        self.audit.update({row.id: row for row in rows})
+    def audit(self, topic: str) -> list[AuditRow]:
+        """The audit's rows of a topic."""
+        with AuditStore(self.audit_path) as store:
+            return store.rows(topic)
 
     def _new_work_id(self) -> str:
         self._works += 1
