@@ -9,6 +9,7 @@ LoaderError
 │   ├── LogReplaced             another log stands where the one was that was read before
 │   └── UnsupportedFormat       written by a newer release
 ├── PublishedFileLost           a decided file is neither in staging nor where it belongs
+├── SchemaReplaced              the registry holds another schema under an id than before
 └── PoolFailed                  the tasks could not be run
 """
 
@@ -79,6 +80,20 @@ class PublishedFileLost(LoaderError):
         self.topic = topic
         self.path = path
         self.reason = reason
+
+
+class SchemaReplaced(LoaderError):
+    """`path` keeps what the id stood for."""
+
+    def __init__(self, schema_id: int, path: str) -> None:
+        super().__init__(
+            f"schema {schema_id} is another one in the registry than the one kept in {path}: the registry was made "
+            "anew or put back from an older copy, and which of the two a message was written with cannot be told; bring"
+            " back the registry that had it (headrace registry import keeps ids), or leave the topic out with "
+            "loader.topics_exclude"
+        )
+        self.schema_id = schema_id
+        self.path = path
 
 
 class PoolFailed(LoaderError):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,11 @@ class TopicWork:
     def known_ids(self) -> frozenset[int]:
         """The schema ids that need no asking: of the subject, and those met in messages before."""
         return self.schemas.load_schema.writer_ids | (self.known.asked_ids if self.known else frozenset())
+
+    @property
+    def texts_known(self) -> frozenset[int]:
+        """The schema ids whose messages would be loaded."""
+        return frozenset(self.schemas.writer_schemas)
 
     @property
     def has_news(self) -> bool:
@@ -103,6 +109,7 @@ def make_plan(
     notes: list[str] = []
     works: dict[str, TopicWork] = {}
     taken = {known.table for known in state.topics.values()}
+    schemas.ask_ahead({topic: state.topics.get(topic) for topic in discovery.topics})
     for topic, found in discovery.topics.items():
         known = state.topics.get(topic)
         answer = schemas.of_topic(topic, known)
@@ -117,6 +124,11 @@ def make_plan(
             notes += [f"{topic}: {note}" for note in work.ranges.notes]
             if work.ranges.problems:
                 problems[topic] = work.ranges.problems
+    read = {topic: work for topic, work in works.items() if any(planned.has_news for planned in work.ranges.ranges)}
+    turn = zlib.crc32(work_id.encode())
+    for topic, replaced in schemas.replaced({topic: work.texts_known for topic, work in read.items()}, turn).items():
+        del works[topic]
+        problems[topic] = (*problems.get(topic, ()), replaced.reason)
     notes += _kept_notes(works.values(), settings)
     gone = sorted(topic for topic in state.topics if topic not in discovery.topics and topic not in discovery.unusable)
     notes += [f"{topic}: not on the brokers now (or excluded); its table stays" for topic in gone]

@@ -1,24 +1,27 @@
 """The schemas of a topic, asked of the registry and kept beside the log.
 
-A schema id never changes its meaning, so what was once answered is kept in `schemas/<id>.avsc`, and a registry that
-is down stops only what nobody has asked for before. Ids found in messages that are not of the topic's own subject
+What was once answered is kept (`kept_schemas`), and a registry that is down stops only what nobody has asked for
+before. Ids found in messages that are not of the topic's own subject
 are asked for by name, so that they are known or known to be absent, and no range stops twice before one of them.
 `loader.read.units` says when.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
-from headrace.avro_schema import AvroSchemaError, Schema, self_contained_text
+from headrace.avro_schema import AvroSchemaError, self_contained_text
 from headrace.loader.decide.decision import LoadSchema
 from headrace.loader.decide.json_values import canonical
 from headrace.loader.decide.state import TopicState
+from headrace.loader.errors import SchemaReplaced
 from headrace.loader.load_schema import EMPTY, KeptRoute, LoadState, fold
+from headrace.loader.plan.asking import Asking, Identity, Question, Registry, SchemaOf, Version, Versions
+from headrace.loader.plan.kept_schemas import KeptSchemas
 from headrace.loader.storage.protocols import SlotStorage
 from headrace.registry.errors import (
     UNANSWERED,
@@ -30,26 +33,11 @@ from headrace.registry.errors import (
     VersionNotFound,
 )
 
-if TYPE_CHECKING:
-    from headrace.registry.client import RegisteredSchema
-
 logger = logging.getLogger(__name__)
 
 SUBJECT_SUFFIX = "-value"
 TIME_PROPERTY = "headrace.time"
 ALLOW = "allow the loader's registry user to read it"
-
-
-class Registry(Protocol):
-    """What is asked of the registry's client."""
-
-    def versions(self, subject: str) -> Sequence[int]: ...
-
-    def version(self, subject: str, version: int) -> RegisteredSchema: ...
-
-    def schema_by_id(self, schema_id: int) -> RegisteredSchema: ...
-
-    def parsed(self, registered: RegisteredSchema) -> Schema: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +87,36 @@ class WriterSchemas:
     """
 
     def __init__(self, registry: Registry, storage: SlotStorage, *, keeps: bool = True) -> None:
-        self._registry = registry
-        self._storage = storage
-        self._keeps = keeps
-        self._outage: RegistryError | None = None
+        self._asking = Asking(registry)
+        self._kept = KeptSchemas(storage, keeps=keeps)
+        self._replaced: dict[int, SchemaReplaced] = {}
+        self._folds: dict[str, LoadState] = {}
 
     @property
     def outage(self) -> str:
         """Why the registry could not be asked, "" while it answers."""
-        if self._outage is None:
+        outage = self._asking.outage
+        if outage is None:
             return ""
-        return (
-            str(self._outage) if isinstance(self._outage, RegistryUnavailable) else f"schema registry: {self._outage}"
-        )
+        return str(outage) if isinstance(outage, RegistryUnavailable) else f"schema registry: {outage}"
+
+    def ask_ahead(self, topics: Mapping[str, TopicState | None]) -> None:
+        """Asks what `of_topic` will ask for these topics, several questions at a time."""
+        if not topics:
+            return
+        self._asking.ahead([Identity(), *(Versions(topic + SUBJECT_SUFFIX) for topic in topics)])
+        with contextlib.suppress(*UNANSWERED, AccessRefused):
+            self._kept.use(self._asking.answer(Identity()))
+        self._asking.ahead(question for topic, known in topics.items() for question in self._questions(topic, known))
+
+    def _questions(self, topic: str, known: TopicState | None) -> Iterator[Question[object]]:
+        """Those that follow from a subject's versions, and from what is known of the topic."""
+        subject = topic + SUBJECT_SUFFIX
+        folded = self._folded(known.load_schema).versions if known else ()
+        with contextlib.suppress(RegistryError):
+            yield from (Version(subject, one) for one in self._asking.answer(Versions(subject)) if one not in folded)
+        ids = known.load_schema.writer_ids | known.asked_ids if known else frozenset()
+        yield from (SchemaOf(one) for one in sorted(ids) if not self._kept.is_compared(one))
 
     def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas | Waiting | SchemaProblem:
         """The schemas to load a topic with. `known` is what has been decided of it."""
@@ -120,6 +125,8 @@ class WriterSchemas:
             load_schema = self._load_schema(subject, known.load_schema if known else None)
         except AccessRefused as error:
             return SchemaProblem(f"subject {subject}: {error}; {ALLOW}")
+        except SchemaReplaced as error:
+            return SchemaProblem(f"subject {subject}: {error}")
         except (AvroSchemaError, ValueError) as error:
             return SchemaProblem(
                 f"subject {subject}: {error}; delete that version, or leave the topic out with loader.topics_exclude"
@@ -135,48 +142,77 @@ class WriterSchemas:
                 text = self._text(schema_id, absent)
             except AccessRefused as error:
                 return SchemaProblem(f"schema {schema_id}: {error}; {ALLOW}")
+            except SchemaReplaced as error:
+                return SchemaProblem(str(error))
             if text is not None:
                 texts[schema_id] = text
         changed = known is None or load_schema != known.load_schema
-        return TopicSchemas(load_schema, changed, texts, frozenset(absent), _folded(load_schema).routes)
+        return TopicSchemas(load_schema, changed, texts, frozenset(absent), self._folded(load_schema).routes)
+
+    def replaced(self, ids: Mapping[str, Collection[int]], turn: int) -> Mapping[str, SchemaProblem]:
+        """The topics among those with something to read that use an id which the registry gave to another schema.
+
+        To be called after `of_topic` of all topics. Texts that were compared once are not compared again, all of them,
+        in every run: of each topic the newest id is, since a registry that was put back from an older copy has lost the
+        newest ones, and another in turn. Once anything is found, all are.
+
+        Args:
+            ids: by topic, those whose schemas are known.
+            turn: another number in each run.
+        """
+        self._compare({one for known in ids.values() for one in _watched(sorted(known), turn)})
+        if self._replaced:
+            self._compare({one for known in ids.values() for one in known})
+        self._kept.save()
+        return {
+            topic: SchemaProblem(str(self._replaced[min(hit)]))
+            for topic, known in ids.items()
+            if (hit := self._replaced.keys() & set(known))
+        }
+
+    def _compare(self, ids: Collection[int]) -> None:
+        self._asking.ahead(map(SchemaOf, sorted(ids)))
+        for schema_id in sorted(ids):
+            with contextlib.suppress(AccessRefused, SchemaReplaced):
+                self._asked_text(schema_id, set())
 
     def ask(self, schema_ids: Iterable[int]) -> AskedIds:
-        """Asks for schemas by id; those that exist are kept."""
+        """Asks for schemas by id, also for those that other topics use; those that exist are kept."""
+        schema_ids = tuple(schema_ids)
         registered: set[int] = set()
         absent: set[int] = set()
         refused: dict[int, str] = {}
+        self._asking.ahead(map(SchemaOf, schema_ids))
         for schema_id in schema_ids:
             try:
-                if self._text(schema_id, absent) is not None:
+                if self._text(schema_id, absent, trusts=False) is not None:
                     registered.add(schema_id)
             except AccessRefused as error:
                 refused[schema_id] = f"{error}; {ALLOW}"
+            except SchemaReplaced as error:
+                refused[schema_id] = str(error)
+        self._kept.save()
         return AskedIds(frozenset(registered), frozenset(absent), refused)
 
     def _load_schema(self, subject: str, known: LoadSchema | None) -> LoadSchema | None:
         """The load schema after the versions that are not in it yet; None for a subject that does not exist."""
         try:
-            versions = self._versions(subject)
+            versions = self._asking.answer(Versions(subject))
         except UNANSWERED:
             if known is None:
                 raise
             return known
-        state = _folded(known) if known else EMPTY
-        news = [version for version in versions if version not in state.versions]
-        if not news:
-            return known
+        state = self._folded(known) if known else EMPTY
         folded = known
-        for version in news:
+        for version in (version for version in versions if version not in state.versions):
             try:
-                registered = self._registry.version(subject, version)
-                schema = self._registry.parsed(registered)
+                registered, schema = self._asking.answer(Version(subject, version))
             except (VersionNotFound, SubjectNotFound):
                 continue  # deleted since it was listed
-            except UNANSWERED as error:
-                self._note_outage(error)
+            except UNANSWERED:
                 break
+            self._compared(registered.schema_id, self_contained_text(schema))
             state = fold(state, version, schema, registered.schema_id)
-            self._keep(registered.schema_id, self_contained_text(schema))
             folded = LoadSchema(
                 revision=(known.revision if known else 0) + 1,
                 subject=subject,
@@ -188,54 +224,61 @@ class WriterSchemas:
             )
         return folded
 
-    def _versions(self, subject: str) -> list[int]:
-        if self._outage:
-            raise self._outage
-        try:
-            return sorted(self._registry.versions(subject))
-        except SubjectNotFound:
-            return []
-        except UNANSWERED as error:
-            self._note_outage(error)
-            raise
+    def _text(self, schema_id: int, absent: set[int], *, trusts: bool = True) -> str | None:
+        """The text of a schema; None when it does not exist (then it is added to `absent`) or cannot be asked for.
 
-    def _text(self, schema_id: int, absent: set[int]) -> str | None:
-        """The text of a schema; None when it does not exist (then it is added to `absent`) or cannot be asked for."""
-        kept = self._storage.read(_path(schema_id))
-        if kept is not None:
-            return kept.decode()
-        if self._outage:
-            return None
+        Args:
+            trusts: takes a kept text that was compared with this registry before.
+
+        Raises:
+            SchemaReplaced, AccessRefused.
+        """
+        kept = self._kept.text(schema_id)
+        if kept is not None and (self._asking.outage or (trusts and self._kept.is_compared(schema_id))):
+            return kept
+        text = self._asked_text(schema_id, absent if kept is None else set())
+        return kept if text is None else text
+
+    def _asked_text(self, schema_id: int, absent: set[int]) -> str | None:
+        """What the registry has under an id, compared with what is kept; None where it says nothing."""
+        is_kept = self._kept.text(schema_id) is not None
         try:
-            text = self_contained_text(self._registry.parsed(self._registry.schema_by_id(schema_id)))
-        except SchemaNotFound:
-            absent.add(schema_id)
-            return None
-        except UNANSWERED as error:
-            self._note_outage(error)
+            text = self_contained_text(self._asking.answer(SchemaOf(schema_id)))
+        except UNANSWERED:
             return None
         except AccessRefused:
+            if is_kept:
+                return None
             raise  # nothing is known of the schema, so its messages wait
         except (AvroSchemaError, RegistryError) as error:
-            # Registered but of no use (another format, a lost reference): its messages go to the quarantine.
-            logger.warning("schema_unusable schema_id=%d error=%s", schema_id, error)
+            if is_kept and isinstance(error, AvroSchemaError):
+                raise self._noted(self._kept.replaced(schema_id)) from error
+            if is_kept:
+                self._kept.missed(schema_id)
+            elif not isinstance(error, SchemaNotFound):
+                # Registered but of no use (another format, a lost reference): its messages go to the quarantine.
+                logger.warning("schema_unusable schema_id=%d error=%s", schema_id, error)
             absent.add(schema_id)
             return None
-        self._keep(schema_id, text)
+        self._compared(schema_id, text)
         return text
 
-    def _keep(self, schema_id: int, text: str) -> None:
-        if self._keeps and not self._storage.exists(_path(schema_id)):
-            self._storage.put_if_absent(_path(schema_id), text.encode())
+    def _compared(self, schema_id: int, text: str) -> None:
+        try:
+            self._kept.compare(schema_id, text)
+        except SchemaReplaced as error:
+            raise self._noted(error) from None
 
-    def _note_outage(self, error: RegistryError) -> None:
-        self._outage = error
-        logger.warning("registry_unavailable error=%s", error)
+    def _noted(self, error: SchemaReplaced) -> SchemaReplaced:
+        self._replaced[error.schema_id] = error
+        return error
+
+    def _folded(self, load_schema: LoadSchema) -> LoadState:
+        """Read once in a run; what is known of a large subject takes a while to read."""
+        if load_schema.fold not in self._folds:
+            self._folds[load_schema.fold] = LoadState.from_json(json.loads(load_schema.fold))
+        return self._folds[load_schema.fold]
 
 
-def _folded(load_schema: LoadSchema) -> LoadState:
-    return LoadState.from_json(json.loads(load_schema.fold))
-
-
-def _path(schema_id: int) -> str:
-    return f"schemas/{schema_id}.avsc"
+def _watched(ids: Sequence[int], turn: int) -> set[int]:
+    return {ids[-1], ids[turn % len(ids)]} if ids else set()

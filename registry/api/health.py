@@ -31,7 +31,8 @@ def ready() -> Response:
 
 @blueprint.get("/v1/metadata/id")
 def cluster_id() -> Response:
-    return answer({"scope": {"path": [], "clusters": {"kafka-cluster": "", "schema-registry-cluster": "headrace"}}})
+    name = f"headrace-{services().lookup.identity()}"
+    return answer({"scope": {"path": [], "clusters": {"kafka-cluster": "", "schema-registry-cluster": name}}})
 
 
 @blueprint.get("/v1/metadata/version")

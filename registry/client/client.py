@@ -83,6 +83,23 @@ class RegistryClient:
         client._subject_prefix = "" if name == "." else f":{name}:"
         return client
 
+    def identity(self) -> str:
+        """Which registry this is, as it says itself: one that was made anew is another.
+
+        "" where it does not say, as those of old releases do not. A Confluent registry names its Kafka cluster and its
+        group, and says nothing of what was lost there.
+        """
+        try:
+            answer = self._transport.answer(Call.of("GET", "/v1/metadata/id"))
+            scope = field_of(value_of(answer, shape=dict), "scope", dict)
+            return json.dumps(field_of(scope, "clusters", dict), sort_keys=True)
+        except errors.AccessRefused:
+            return ""
+        except errors.ServiceError as error:
+            if error.status in (200, 404, 405):
+                return ""
+            raise
+
     def register(
         self,
         subject: str,

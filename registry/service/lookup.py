@@ -56,6 +56,10 @@ class Lookup:
         self._texts = texts
         self._configuration = configuration
 
+    def identity(self) -> str:
+        """Names this registry: the same for all its processes, another for one that was made anew."""
+        return self._database.read(lambda repository: repository.identity())
+
     def contexts(self, *, prefix: str = "") -> list[str]:
         found = self._database.read(lambda repository: repository.contexts())
         return [context for context in found if context.startswith(prefix)]

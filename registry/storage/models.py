@@ -62,6 +62,14 @@ class StateRow(Base):
     settings_revision: Mapped[int] = mapped_column(BigInteger)
 
 
+class IdentityRow(Base):
+    """The one row that names this database among all others; made with it."""
+
+    __tablename__ = "registry_identity"
+
+    identity: Mapped[str] = mapped_column(Text, primary_key=True)
+
+
 class ContextRow(Base):
     """`next_id` is the next schema's. A deleted context is only not `listed`, so that its ids stay used up.
 

@@ -21,7 +21,7 @@ from headrace.registry.domain import (
 from headrace.registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, context_of, is_storable
 from headrace.registry.storage import statements
 from headrace.registry.storage.kept import ViewAtRevision
-from headrace.registry.storage.models import ConfigRow, ModeRow, SchemaRow, SubjectRow, VersionRow
+from headrace.registry.storage.models import ConfigRow, IdentityRow, ModeRow, SchemaRow, SubjectRow, VersionRow
 from headrace.registry.storage.schemas import SchemaTables, portions, schema_row, stored_schema
 from headrace.registry.storage.scopes import Conflict
 from headrace.registry.storage.views import SubjectState, SubjectView, VersionMark
@@ -49,6 +49,10 @@ class Repository(SchemaTables):
             query = query.having(live > 0)
         # Sorted here and not by the database, whose order depends on its locale.
         return sorted(self._connection.scalars(query))
+
+    def identity(self) -> str:
+        """The random name that the database was given when it was made."""
+        return self._connection.scalar(sa.select(IdentityRow.identity)) or ""
 
     def subject_count(self) -> int:
         return self._connection.scalar(sa.select(sa.func.count()).select_from(SubjectRow)) or 0

@@ -55,12 +55,26 @@ def test_migrations_reach_the_models(new_database: Callable[[], str]) -> None:
 
 def test_upgrading_again_changes_nothing_and_check_agrees(database_url: str) -> None:
     database = Database(database_url)
-    with pytest.raises(DatabaseUnusable, match=r"is at migration none, expected 0002: run .*db upgrade"):
+    with pytest.raises(DatabaseUnusable, match=r"is at migration none, expected 0003: run .*db upgrade"):
         database.check()
     database.upgrade()
     database.upgrade()
     database.check()
     database.close()
+
+
+def test_every_database_has_an_identity_of_its_own(new_database: Callable[[], str]) -> None:
+    identities = []
+    for _ in range(2):
+        database = Database(new_database())
+        database.upgrade()
+        found = database.read(lambda repository: repository.identity())
+        database.upgrade()
+        assert database.read(lambda repository: repository.identity()) == found
+        identities.append(found)
+        database.close()
+    assert len(set(identities)) == 2
+    assert all(identities)
 
 
 def test_several_upgrade_at_once(database_url: str) -> None:

@@ -157,6 +157,7 @@ class FakeRegistry:
     def __init__(self) -> None:
         self.subjects: dict[str, list[int]] = {}
         self.texts: dict[int, str] = {}
+        self.name = "registry-1"
         self.is_down = False
         self.failure: Exception | None = None
         self.requests = 0
@@ -172,6 +173,10 @@ class FakeRegistry:
             raise RegistryUnavailable("http://registry", "connection refused")
         if self.failure is not None:
             raise self.failure
+
+    def identity(self) -> str:
+        self._answer()
+        return self.name
 
     def versions(self, subject: str) -> list[int]:
         self._answer()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -442,6 +443,8 @@ def test_what_else_is_there(registry: Registry) -> None:
     assert registry.get("/contexts").json == ["."]
     assert registry.get("/healthz").json == {"status": "ok"}
     assert registry.get("/readyz").json == {"status": "ready"}
-    assert "scope" in registry.get("/v1/metadata/id").json
+    clusters = registry.get("/v1/metadata/id").json["scope"]["clusters"]
+    assert re.fullmatch("headrace-[0-9a-f]{32}", clusters["schema-registry-cluster"])
+    assert registry.get("/v1/metadata/id").json["scope"]["clusters"] == clusters
     assert registry.get("/v1/metadata/version").json == {"version": VERSION, "commitId": ""}
     assert registry.get("/v1/metadata/deployment").json == {"attributes": []}

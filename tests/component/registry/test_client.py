@@ -43,6 +43,13 @@ def test_register_and_find(client: RegistryClient, subject: str) -> None:
     assert client.version(subject, "latest").version == 2
 
 
+def test_a_registry_has_one_identity(client: RegistryClient, registry_url: str) -> None:
+    with RegistryClient(registry_url) as other:
+        assert client.identity() == other.identity()
+    assert "headrace-" in client.identity()
+    assert client.in_context(".eu").identity() == client.identity()
+
+
 def test_parsed_fetches_references(client: RegistryClient, subject: str) -> None:
     client.register(f"{subject}-a", '{"type":"fixed","name":"A","size":4}')
     client.register(

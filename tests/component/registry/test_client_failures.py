@@ -60,6 +60,29 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
+@pytest.mark.parametrize(
+    ("answer", "identity"),
+    [
+        ((200, {"scope": {"path": [], "clusters": {"b": "2", "a": "1"}}}), '{"a": "1", "b": "2"}'),
+        ((404, {"error_code": 404, "message": "HTTP 404 Not Found"}), ""),
+        ((404, "<html>no such page"), ""),
+        ((405, {"error_code": 405, "message": "HTTP 405"}), ""),
+        ((403, {"error_code": 40301, "message": "no"}), ""),
+        ((200, {"clusters": {}}), ""),
+        ((200, {"scope": {"clusters": []}}), ""),
+    ],
+)
+def test_a_registry_that_does_not_say_who_it_is_is_nobody(serve: Any, answer: tuple[int, Any], identity: str) -> None:
+    assert RegistryClient(serve([answer]).url).identity() == identity
+
+
+def test_a_failure_says_nothing_of_who_it_is(serve: Any) -> None:
+    with pytest.raises(errors.StoreError):
+        RegistryClient(serve([STORE_FAILED]).url).identity()
+    with pytest.raises(errors.ServiceError):
+        RegistryClient(serve([(401, {"error_code": 40101, "message": "who?"})]).url).identity()
+
+
 def test_immutable_answers_are_asked_for_once(serve: Any) -> None:
     server = serve([(200, ANSWER)])
     client = RegistryClient(server.url)

@@ -1,0 +1,300 @@
+"""A registry that was made anew, or put back from an older copy, gives ids to other schemas: what uses them stops."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.avro_schema import parse_schema, self_contained_text
+from headrace.loader.plan import asking, schemas
+from headrace.loader.report import RunReport
+from headrace.loader.run import plan_load, run_load
+from headrace.registry.errors import AccessRefused, RegistryUnavailable
+from loader_fakes import ORDER_V1, ORDER_V2, FakeRegistry, World
+
+CLICK = '{"type":"record","name":"Click","fields":[{"name":"page","type":"string"}]}'
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.registry.register("orders-value", 1, ORDER_V1)
+    world.registry.register("clicks-value", 2, CLICK)
+    world.topic("orders", [1] * 10)
+    world.topic("clicks", [2] * 3)
+    return world
+
+
+def load(world: World) -> RunReport:
+    return run_load(world.ports(), world.settings)
+
+
+def rebuilt(world: World, name: str, **subjects: tuple[int, str]) -> None:
+    """Another registry stands there now."""
+    world.registry.name = name
+    world.registry.subjects, world.registry.texts = {}, {}
+    for topic, (schema_id, text) in subjects.items():
+        world.registry.register(f"{topic}-value", schema_id, text)
+
+
+def more(world: World, topic: str, schema_id: int) -> None:
+    world.cluster.topics[topic].logs[0] += [schema_id] * 2
+
+
+def requests_of(world: World) -> int:
+    before = world.registry.requests
+    assert load(world).problems == {}
+    return world.registry.requests - before
+
+
+@pytest.mark.parametrize("name", ["registry-2", "registry-1", ""])
+def test_a_topic_whose_id_is_another_schema_now_stops_and_is_named(world: World, name: str) -> None:
+    """Also where the registry does not say who it is, or says the same: it was put back from an older copy."""
+    world.registry.name = name and "registry-1"
+    load(world)
+    rebuilt(world, name, clicks=(1, CLICK), orders=(2, ORDER_V1))
+    more(world, "orders", 1)  # of the old registry or of the new one: nobody can tell
+    more(world, "clicks", 2)
+    report = load(world)
+    assert report.slot == 0
+    for topic, schema_id in (("orders", 1), ("clicks", 2)):
+        (problem,) = report.problems[topic]
+        kept = world.warehouse / "_headrace" / "schemas" / f"{schema_id}.avsc"
+        assert f"schema {schema_id} is another one in the registry than the one kept in {kept}" in problem
+        assert "headrace registry import keeps ids" in problem
+        assert "loader.topics_exclude" in problem
+    assert load(world).problems.keys() == {"orders", "clicks"}, "until somebody acts"
+
+
+def test_other_topics_go_on_and_a_registry_that_is_brought_back_ends_it(world: World) -> None:
+    load(world)
+    before = dict(world.registry.texts)
+    world.registry.texts[1] = CLICK
+    more(world, "orders", 1)
+    more(world, "clicks", 2)
+    report = load(world)
+    assert (set(report.problems), [one.topic for one in report.loaded]) == ({"orders"}, ["clicks"])
+    world.registry.texts.update(before)
+    assert load(world).problems == {}
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_topic_without_news_is_named_too_when_it_is_another_registry(world: World) -> None:
+    load(world)
+    rebuilt(world, "registry-2", orders=(1, ORDER_V1), clicks=(2, ORDER_V2))
+    assert set(load(world).problems) == {"clicks"}
+
+
+def test_a_registry_that_moved_with_its_ids_is_compared_once(world: World) -> None:
+    load(world)
+    idle = requests_of(world)
+    world.registry.name = "registry-2"
+    assert requests_of(world) == idle + 2, "one question for each id"
+    assert requests_of(world) == idle
+    more(world, "orders", 1)
+    more(world, "clicks", 2)
+    assert requests_of(world) == idle + 2, "the newest id of each topic with news"
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_what_other_topics_use_by_id_alone_stops_them_too(world: World) -> None:
+    world.registry.register("", 7, ORDER_V1)
+    more(world, "orders", 7)
+    load(world)
+    load(world)
+    assert world.rows("orders") == world.produced("orders")
+    world.registry.texts[7] = CLICK
+    more(world, "orders", 1)
+    assert set(load(world).problems) == {"orders"}
+
+
+def with_ids(world: World, *schema_ids: int) -> None:
+    """Messages of further ids are loaded into the topic of orders."""
+    for schema_id in schema_ids:
+        world.registry.register("", schema_id, ORDER_V1)
+    world.cluster.topics["orders"].logs[0] += schema_ids
+    load(world)
+    load(world)
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_once_one_is_found_all_are_compared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many ids only some are compared in every run; where one was given away, others may have been."""
+    with_ids(world, *range(10, 20))
+    monkeypatch.setattr(schemas, "_watched", lambda ids, turn: {ids[-1]})
+    world.registry.texts[15] = CLICK
+    more(world, "orders", 1)
+    assert load(world).problems == {}
+    world.registry.texts[2] = ORDER_V2
+    more(world, "orders", 1)
+    more(world, "clicks", 2)
+    assert set(load(world).problems) == {"orders", "clicks"}
+
+
+def test_an_older_id_is_compared_in_turn(world: World) -> None:
+    with_ids(world, *range(10, 14))
+    world.registry.texts[11] = CLICK
+    for _ in range(100):
+        more(world, "orders", 1)
+        if load(world).problems:
+            return
+    raise AssertionError("it was never compared")
+
+
+def test_a_new_version_with_an_id_that_is_known_for_another_schema_stops_its_topic(world: World) -> None:
+    load(world)
+    world.registry.subjects["orders-value"].append(2)
+    world.registry.texts[2] = ORDER_V2
+    report = load(world)
+    assert "schema 2 is another one" in report.problems["orders"][0]
+    assert len(world.log().read_state().topics["orders"].load_schema.writer_ids) == 1
+
+
+def test_an_id_met_in_messages_that_was_known_for_another_schema_stops_its_range(world: World) -> None:
+    load(world)
+    world.registry.texts[2] = ORDER_V1
+    world.cluster.topics["orders"].logs[0] += [1, 2, 1]
+    report = load(world)
+    assert any("schema 2 is another one" in problem for problem in report.problems["orders"])
+    assert world.rows("orders") == world.produced("orders")[:11]
+
+
+def test_an_outage_says_nothing_of_what_the_registry_is(world: World) -> None:
+    load(world)
+    world.registry.is_down = True
+    more(world, "orders", 1)
+    report = load(world)
+    assert report.problems == {}
+    assert report.registry_outage
+    assert world.rows("orders") == world.produced("orders")
+    world.registry.is_down = False
+    world.registry.name = "registry-2"
+    world.registry.texts[1] = CLICK
+    assert set(load(world).problems) == {"orders"}
+
+
+@pytest.mark.parametrize("failure", [AccessRefused("not allowed"), RegistryUnavailable("http://registry", "slow")])
+def test_who_may_not_ask_what_the_registry_is_still_has_newest_ids_compared(
+    world: World, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    load(world)
+
+    def fail() -> str:
+        raise failure
+
+    monkeypatch.setattr(world.registry, "identity", fail)
+    more(world, "orders", 1)
+    report = load(world)
+    assert report.problems == {}
+    assert world.rows("orders") == world.produced("orders")
+    assert bool(report.registry_outage) is isinstance(failure, RegistryUnavailable)
+
+
+def test_a_schema_that_was_deleted_for_good_is_read_as_it_was(world: World) -> None:
+    load(world)
+    del world.registry.texts[1]
+    world.registry.name = "registry-2"
+    more(world, "orders", 1)
+    assert load(world).problems == {}
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_a_text_that_an_earlier_release_wrote_otherwise_is_the_same(world: World) -> None:
+    load(world)
+    kept = world.warehouse / "_headrace" / "schemas" / "1.avsc"
+    kept.write_text(json.dumps(json.loads(ORDER_V1), indent=2))
+    world.registry.name = "registry-2"
+    assert load(world).problems == {}
+    assert self_contained_text(parse_schema(ORDER_V1)) == ORDER_V1
+
+
+def test_a_kept_text_that_is_damaged_is_named(world: World) -> None:
+    load(world)
+    (world.warehouse / "_headrace" / "schemas" / "1.avsc").write_text('{"type":')
+    more(world, "orders", 1)
+    assert "1.avsc" in load(world).problems["orders"][0]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"identity":3,"compared":[]}'])
+def test_the_hint_may_be_lost_or_damaged(world: World, content: str) -> None:
+    load(world)
+    (world.warehouse / "_headrace" / "schemas" / "registry.json").write_text(content)
+    assert load(world).problems == {}
+    world.registry.texts[2] = ORDER_V2
+    (world.warehouse / "_headrace" / "schemas" / "registry.json").write_text(content)
+    assert set(load(world).problems) == {"clicks"}
+
+
+def test_a_plan_leaves_no_hint(world: World) -> None:
+    load(world)
+    hint = world.warehouse / "_headrace" / "schemas" / "registry.json"
+    hint.unlink()
+    ports = world.ports()
+    dry = dataclasses.replace(ports, schemas=type(ports.schemas)(world.registry, ports.log.storage, keeps=False))
+    assert plan_load(dry, world.settings).problems == {}
+    assert not hint.exists()
+
+
+class SlowRegistry(FakeRegistry):
+    """Answers after a while, and counts how many wait at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+        self.waiting = self.most = 0
+
+    def _answer(self) -> None:
+        with self.lock:
+            self.waiting += 1
+            self.most = max(self.most, self.waiting)
+        time.sleep(0.005)
+        with self.lock:
+            self.waiting -= 1
+            super()._answer()
+
+
+def slow_world(tmp_path: Path, topics: int) -> tuple[World, SlowRegistry]:
+    world = World(tmp_path)
+    world.registry = registry = SlowRegistry()
+    for number in range(topics):
+        registry.register(f"t{number}-value", number, ORDER_V1)
+        world.topic(f"t{number}", [number])
+    return world, registry
+
+
+def test_what_is_known_ahead_is_asked_several_at_a_time(tmp_path: Path) -> None:
+    world, registry = slow_world(tmp_path, 40)
+    assert len(load(world).loaded) == 40
+    assert registry.most == asking.AT_ONCE
+    registry.most = 0
+    before = registry.requests
+    load(world)
+    assert registry.most == asking.AT_ONCE
+    assert registry.requests - before == 41, "the versions of each subject, and which registry it is"
+
+
+def test_a_registry_that_is_down_is_asked_by_those_under_way_only(tmp_path: Path) -> None:
+    world, registry = slow_world(tmp_path, 40)
+    registry.is_down = True
+    before = registry.requests
+    report = load(world)
+    assert len(report.waiting) == 40
+    assert registry.requests - before <= asking.AT_ONCE
+
+
+def test_equal_members_of_two_kinds_of_question_are_two_questions() -> None:
+    class Registry(FakeRegistry):
+        def versions(self, subject: Any) -> list[int]:
+            return [5]
+
+    registry = Registry()
+    registry.register("", 5, ORDER_V1)
+    asked = asking.Asking(registry)
+    assert asked.answer(asking.Versions(5)) == (5,)  # type: ignore[arg-type]
+    assert isinstance(asked.answer(asking.SchemaOf(5)), type(parse_schema(ORDER_V1)))
