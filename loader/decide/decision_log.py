@@ -80,6 +80,7 @@ class DecisionLog:
         self.storage = storage
         self.slots = Slots(storage)
         self._state = EMPTY
+        self._newest: Document[Decision] | None = None
 
     @property
     def state(self) -> LoaderState:
@@ -142,12 +143,14 @@ class DecisionLog:
         return self.document(slot).value
 
     def document(self, slot: int) -> Document[Decision]:
-        """The decision of a slot with its checksum.
+        """The decision of a slot with its checksum; the newest one is read once.
 
         Raises:
             BadDecision: the slot is missing, cut or changed.
             UnsupportedFormat: only a newer release can read it.
         """
+        if self._newest is not None and self._newest.value.slot == slot:
+            return self._newest
         content = self.slots.read(slot)
         if content is None:
             raise BadDecision(self.slots.path(slot), "the file is missing")
@@ -285,6 +288,7 @@ class DecisionLog:
         if conflict is not None:
             raise BadDecision(path, f"it does not follow from the decisions before it: {conflict}")
         self._state = fold(self._state, decision, found.sha256)
+        self._newest = found
         if self._state.slot % CHECKPOINT_EVERY == 0:
             self._leave_checkpoint(self._state)
         return self._state

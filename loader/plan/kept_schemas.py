@@ -80,7 +80,7 @@ class KeptSchemas:
     def replaced(self, schema_id: int) -> SchemaReplaced:
         """The error; all texts are compared again until there is none."""
         self._compared.clear()
-        return SchemaReplaced(schema_id, str(self._storage.path(_path(schema_id))))
+        return SchemaReplaced(schema_id, self._storage.describe(_path(schema_id)))
 
     def save(self) -> None:
         """Leaves the hint of what has been compared."""

@@ -18,6 +18,7 @@ from headrace.hive_ddl.table import TableState
 from headrace.kafka_wire.cluster import EpochQuestion
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.check.settle import ROOM_NEEDED
+from headrace.loader.decide import decision_log
 from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.decision_log import DecisionLog, Offered
 from headrace.loader.epochs import ReadEpochs
@@ -70,6 +71,23 @@ def test_a_run_with_nothing_to_say_decides_nothing(world: World) -> None:
     assert world.pool.runs == 1
     assert len(world.hive.executed) == executed
     assert world.log().storage.children("staging") == ()
+
+
+def test_no_decision_is_read_twice_in_a_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a large load are large, and the one that a run makes is followed in the same run."""
+    load(world)
+    read: list[bytes] = []
+    read_document = decision_log.read_document
+    monkeypatch.setattr(
+        decision_log, "read_document", lambda content, wanted: read.append(content) or read_document(content, wanted)
+    )
+    load(world)
+    assert len(read) == len(set(read)) == 1
+    world.cluster.topics["orders"].logs[0] += [1]
+    read.clear()
+    assert load(world).slot == 2
+    assert len(read) == len(set(read)) == 1, "the one before"
+    assert world.rows("orders") == world.produced("orders")
 
 
 def test_the_next_run_goes_on_where_the_last_ended(world: World) -> None:

@@ -265,7 +265,7 @@ def test_a_topic_is_found_without_reading_the_others(tmp_path: Path, monkeypatch
     read.clear()
     found = log.decisions_of({"orders": 0}, state)["orders"]
     assert [one.slot for one in found] == [1, 32]
-    assert {path for path in read if path.startswith("log/")} == {slot_path(1), slot_path(32)}
+    assert {path for path in read if path.startswith("log/")} == {slot_path(1)}, "the newest has been read"
 
 
 def test_a_topic_that_conflicts_is_left_out_and_the_others_are_decided(tmp_path: Path) -> None:
