@@ -20,6 +20,7 @@ from headrace.loader.check.settle import settle
 from headrace.loader.decide.cleaning import clean, published_works
 from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.decision_log import DecisionLog, Offered
+from headrace.loader.follow.complete import CompleteUntil
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.plan.discover import Cluster, discover
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_for_people
@@ -48,7 +49,8 @@ class Ports:
     """What a run reaches the world through.
 
     `run_units` runs the work units on the pool; `tables_are_open` tells whether looking at tables costs little now
-    (a Spark session is up anyway). `now_ms` is the wall clock, for people and for the age of staging only.
+    (a Spark session is up anyway). `now_ms` is the wall clock, for people, for the age of staging and for what tables
+    say of themselves only.
     """
 
     cluster: Cluster
@@ -60,6 +62,7 @@ class Ports:
     tables_are_open: Callable[[], bool]
     now_ms: Callable[[], int]
     new_work_id: Callable[[], str]
+    complete_until: CompleteUntil
 
 
 def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
@@ -70,6 +73,7 @@ def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
     """
     logger.info("phase_started phase=plan")
     state = ports.log.read_state()
+    asked_ms = ports.now_ms()
     discovery = discover(ports.cluster, settings.topics_include, settings.topics_exclude, state)
     work_id = ports.new_work_id()
     return make_plan(
@@ -77,10 +81,9 @@ def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
         discovery,
         ports.schemas,
         work_id=work_id,
+        asked_ms=asked_ms,
         settings=settings.plan,
-        task_settings=dataclasses.replace(
-            settings.task, staging=ports.staging.location(work_id), now_ms=ports.now_ms()
-        ),
+        task_settings=dataclasses.replace(settings.task, staging=ports.staging.location(work_id), now_ms=asked_ms),
     )
 
 
@@ -106,9 +109,19 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
     if plan.has_news:
         report = _carry_out(ports, settings, plan, report)
         checked = tuple(ports.log.read_state().topics) if ports.tables_are_open() else ()
-        report = with_followed(report, ports.engine.follow(also=checked), caught_up)
+        followed = ports.engine.follow(also=checked)
+        report = with_followed(report, followed, caught_up)
     else:
+        followed = caught_up
         report = with_followed(report, caught_up)
+    behind = ports.complete_until.note(
+        ports.log.read_state(),
+        plan.discovered,
+        plan.asked_ms,
+        failed=frozenset(followed.failures),
+        work_id=plan.work_id,
+    )
+    report = dataclasses.replace(report, notes=(*report.notes, *behind))
     logger.info("phase_started phase=clean")
     clean(
         ports.log,

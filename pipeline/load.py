@@ -25,6 +25,7 @@ from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.follow.audit import AuditFollower, positions_in
 from headrace.loader.follow.base import Position
+from headrace.loader.follow.complete import CompleteUntil
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.follow.files import FilesFollower
 from headrace.loader.follow.group_offsets import GroupOffsetsFollower
@@ -54,6 +55,9 @@ logger = logging.getLogger(__name__)
 KAFKA_TIMEOUT_S = 30.0
 PRINT = "print"
 """The executor that only shows the statements."""
+
+
+NO_RUN_LOG = "off"
 
 
 class SparkEdge:
@@ -171,6 +175,14 @@ def kafka_cluster(settings: Settings) -> KafkaCluster:
     return KafkaCluster(resolve_bootstrap_servers(settings), KAFKA_TIMEOUT_S)
 
 
+def run_log_path(settings: Settings) -> Path | None:
+    """Where each load leaves its line, None for nowhere."""
+    named = settings.loader.run_log
+    if named == NO_RUN_LOG:
+        return None
+    return Path(named) if named else settings.data_dir / "logs" / "runs.jsonl"
+
+
 def counted_positions(settings: Settings) -> Mapping[str, Position]:
     """Up to where the audit has the counts of each topic's decisions.
 
@@ -235,6 +247,7 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
                 tables_are_open=lambda: spark.tables_are_open,
                 now_ms=now_ms,
                 new_work_id=new_work_id,
+                complete_until=CompleteUntil(spark.executor, log.storage, settings.hive.database, log.head),
             ),
             run_settings(settings),
         )

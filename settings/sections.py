@@ -85,6 +85,7 @@ class LoaderSettings:
     future_records: str = "own_time"  # own_time | clamp: which day a message of the future is filed under, see below
     future_max: Duration = Duration(86_400_000)  # how far after its arrival a message may be dated before it is clamped
     staging_age: Duration = Duration(7 * 86_400_000)  # undecided staging older than this is offered for cleaning
+    run_log: str = ""  # file that gets a line of JSON for each load; "" is data_dir/logs/runs.jsonl, "off" no log
     topic: tuple[TopicTable, ...] = ()  # tables of keys for some topics, see below
 
     def of_topic(self, topic: str) -> LoaderSettings:

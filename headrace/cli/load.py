@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.command import (
+    EXIT_FAILED,
     EXIT_FINDINGS,
     EXIT_OK,
     CommandError,
@@ -123,6 +124,33 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_once(args: argparse.Namespace, settings: Settings) -> int:
+    """One load, with its line in the log of runs, also where it could not run."""
+    from headrace.loader.run_log import RunLine, append_line, line_of
+    from headrace.pipeline.load import now_ms, run_log_path
+
+    started_ms = now_ms()
+    path = run_log_path(settings)
+    try:
+        report = _load_once(args, settings)
+    except Exception as error:
+        failed = RunLine(started_ms, max(0, now_ms() - started_ms), "failed", EXIT_FAILED, error=str(error)[:1_000])
+        append_line(path, failed)
+        raise
+    if report is None:
+        append_line(path, RunLine(started_ms, max(0, now_ms() - started_ms), "yielded", EXIT_OK))
+        return EXIT_OK
+    code = EXIT_FAILED if report.registry_outage else EXIT_FINDINGS if report.has_findings else EXIT_OK
+    append_line(path, line_of(report, started_ms, code))
+    if args.format == "json":
+        print_json({**dataclasses.asdict(report), "has_findings": report.has_findings})
+    else:
+        print_report(report)
+    _refuse_outage(report.registry_outage)
+    return code
+
+
+def _load_once(args: argparse.Namespace, settings: Settings) -> RunReport | None:
+    """What the load did; None when another one runs, which has been said then."""
     from headrace.loader.run import run_load
     from headrace.loader.storage.local.lease import Lease
     from headrace.pipeline.load import decision_log, lease_path, now_ms, open_load
@@ -138,22 +166,16 @@ def run_once(args: argparse.Namespace, settings: Settings) -> int:
             print_json({"yielded": line})
         else:
             print(f"{line}; this one yields")
-        return EXIT_OK
+        return None
     try:
         # Statements that are only printed are the result; with json they go beside it.
         output = sys.stderr if args.format == "json" else sys.stdout
         # Statements go to the same screen, where a line that comes and goes would cut them up.
         shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
         with shown, open_load(settings, log, output) as load:
-            report = run_load(load.ports, load.settings)
+            return run_load(load.ports, load.settings)
     finally:
         lease.release()
-    if args.format == "json":
-        print_json({**dataclasses.asdict(report), "has_findings": report.has_findings})
-    else:
-        print_report(report)
-    _refuse_outage(report.registry_outage)
-    return EXIT_FINDINGS if report.has_findings else EXIT_OK
 
 
 def _refuse_outage(registry_outage: str) -> None:

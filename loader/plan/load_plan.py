@@ -71,7 +71,7 @@ class TopicWork:
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
     """`slot` is the newest decision that the plan knows of. `waiting`, `problems`, `notes` and `registry_outage` are as
-    in the report."""
+    in the report. `discovered` is what the brokers said of the topics, after the instant `asked_ms`."""
 
     work_id: str
     slot: int
@@ -82,6 +82,8 @@ class LoadPlan:
     problems: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
     registry_outage: str
+    discovered: Mapping[str, DiscoveredTopic]
+    asked_ms: int
 
     @property
     def has_news(self) -> bool:
@@ -94,12 +96,14 @@ def make_plan(
     schemas: WriterSchemas,
     *,
     work_id: str,
+    asked_ms: int,
     settings: PlanSettings,
     task_settings: TaskSettings,
 ) -> LoadPlan:
     """Plans what has come since `state`.
 
     Args:
+        asked_ms: an instant before the brokers were asked.
         discovery: read before this is called, since `schemas` asks the registry and must do so after it.
     """
     waiting: dict[str, str] = {}
@@ -139,7 +143,17 @@ def make_plan(
     )
     units = _work_units(packing.tasks, works, work_id, settings.build, task_settings)
     return LoadPlan(
-        work_id, state.slot, works, units, packing.imbalance, waiting, problems, tuple(notes), schemas.outage
+        work_id,
+        state.slot,
+        works,
+        units,
+        packing.imbalance,
+        waiting,
+        problems,
+        tuple(notes),
+        schemas.outage,
+        discovery.topics,
+        asked_ms,
     )
 
 

@@ -476,14 +476,13 @@ def test_lost_ground_is_declared_as_a_gap(world: World) -> None:
 
 
 def taking_up(world: World) -> None:
-    plan = dataclasses.replace(world.settings.plan, lost_ground="earliest")
-    world.settings = dataclasses.replace(world.settings, plan=plan)
+    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
 
 
 def test_a_log_that_was_cut_back_and_grew_again_is_held_and_then_taken_up_where_it_diverged(world: World) -> None:
     topic = world.topic("orders", [1] * 100, [1] * 5)
     load(world)
-    counted = sum(row.count for row in world.audit.values())
+    counted = sum(row.count for row in world.audit("orders"))
     topic.cut_back(0, 80, *[1] * 70)
     held = load(world)
     assert held.problems["orders"] == (
@@ -512,7 +511,7 @@ def test_a_log_that_was_cut_back_and_grew_again_is_held_and_then_taken_up_where_
     state = world.log().read_state().topics["orders"].partitions[0]
     assert (state.next_offset, state.incarnation) == (150, 1)
     assert state.epochs == ReadEpochs(((0, 0), (1, 80)), 150)
-    assert sum(row.count for row in world.audit.values()) == counted + 70
+    assert sum(row.count for row in world.audit("orders")) == counted + 70
     assert load(world).slot == 0
 
 
@@ -525,7 +524,7 @@ def test_offsets_that_come_twice_are_counted_twice(world: World) -> None:
     taking_up(world)
     topic.cut_back(0, 80, *[1] * 20)
     load(world)
-    assert sum(row.count for row in world.audit.values()) == 120
+    assert sum(row.count for row in world.audit("orders")) == 120
 
 
 def test_only_partitions_with_another_leader_epoch_are_asked_about(world: World) -> None:

@@ -31,6 +31,7 @@ from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.decide.state import TopicState
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.follow.audit import AuditFollower
+from headrace.loader.follow.complete import CompleteUntil
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.follow.files import FilesFollower
 from headrace.loader.follow.group_offsets import GroupOffsetsFollower
@@ -379,6 +380,7 @@ class World:
             lambda: True,
             lambda: self.clock_ms,
             self._new_work_id,
+            CompleteUntil(lambda: self.hive, log.storage, "headrace", log.head),
         )
 
     def audit(self, topic: str) -> list[AuditRow]:

@@ -1,0 +1,159 @@
+"""A line of JSON for each load, for whoever watches them: appended with one write under a lock, bounded in size.
+
+    <path>      the newest lines
+    <path>.1    those before; the two hold at most `BYTES_MAX` each
+
+A line that a full disk cut stands alone and is read past: the next one begins after a line feed of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.loader.report import RunReport
+
+logger = logging.getLogger(__name__)
+
+BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of one file: some 8,000 loads, eight weeks of one every ten minutes."""
+
+TOPICS_NAMED_MAX: Final = 20
+SENTENCE_CHARS_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """One load. Times in milliseconds, `started_at_ms` since 1970; counts are of the load.
+
+    `outcome` is `decided` (rows, or changes of tables, were decided), `nothing` (there was nothing to decide),
+    `refused` (another load was faster), `yielded` (another load is running) or `failed`, with the reason in `error`.
+    `imbalance` is the slowest task's time over the mean. `problem_topics` are the first of so many `problems`.
+    """
+
+    started_at_ms: int
+    duration_ms: int
+    outcome: str
+    exit_code: int
+    slot: int = 0
+    work_id: str = ""
+    topics: int = 0
+    rows: int = 0
+    quarantined: int = 0
+    files: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    tasks: int = 0
+    read_ms: int = 0
+    imbalance_planned: float = 1.0
+    imbalance: float = 1.0
+    waiting: int = 0
+    problems: int = 0
+    problem_topics: tuple[str, ...] = ()
+    conflict: str = ""
+    error: str = ""
+
+
+def line_of(report: RunReport, started_at_ms: int, exit_code: int) -> RunLine:
+    """The line of a load that was carried through."""
+    return RunLine(
+        started_at_ms=started_at_ms,
+        duration_ms=report.duration_ms,
+        outcome="refused" if report.conflict else "decided" if report.slot else "nothing",
+        exit_code=exit_code,
+        slot=report.slot,
+        work_id=report.work_id,
+        topics=len(report.loaded),
+        rows=sum(one.rows for one in report.loaded),
+        quarantined=sum(one.quarantined for one in report.loaded),
+        files=sum(one.files for one in report.loaded),
+        bytes_read=sum(one.bytes_read for one in report.loaded),
+        bytes_written=sum(one.bytes_written for one in report.loaded),
+        tasks=report.tasks,
+        read_ms=report.read_ms,
+        imbalance_planned=round(report.imbalance_planned, 3),
+        imbalance=round(report.imbalance_measured, 3),
+        waiting=len(report.waiting),
+        problems=len(report.problems),
+        problem_topics=tuple(sorted(report.problems)[:TOPICS_NAMED_MAX]),
+        conflict=report.conflict[:SENTENCE_CHARS_MAX],
+        error=report.registry_outage[:SENTENCE_CHARS_MAX],
+    )
+
+
+def append_line(path: Path | None, line: RunLine) -> None:
+    """Adds a line, where there is a log; what keeps it from being added is said and stops nobody."""
+    if path is None:
+        return
+    content = json.dumps(dataclasses.asdict(line), separators=(",", ":")).encode() + b"\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path) as descriptor:
+            if _ends_cut(descriptor):
+                content = b"\n" + content
+            os.write(descriptor, content)
+    except OSError as error:
+        logger.warning("run_not_logged path=%s error=%s", path, error)
+
+
+def newest_lines(path: Path, count: int) -> tuple[RunLine, ...]:
+    """The newest lines, oldest first; what is no line of this log is read past."""
+    found: list[RunLine] = []
+    for file in (path.with_name(f"{path.name}.1"), path):
+        try:
+            content = file.read_bytes()
+        except OSError:
+            continue
+        found += filter(None, map(_read, content.splitlines()[-count:]))
+    return tuple(found[-count:])
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """The file, open for appending and alone in this process's hands; a full one has been put aside."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not _is_at(path, descriptor):
+                continue  # another process put it aside meanwhile
+            if os.fstat(descriptor).st_size >= BYTES_MAX:
+                path.replace(path.with_name(f"{path.name}.1"))
+                continue
+            yield descriptor
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _ends_cut(descriptor: int) -> bool:
+    size = os.fstat(descriptor).st_size
+    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+
+
+def _read(content: bytes) -> RunLine | None:
+    names = {field.name for field in dataclasses.fields(RunLine)}
+    try:
+        value: dict[str, Any] = json.loads(content)
+        # A later release may have added fields.
+        known: dict[str, Any] = {
+            name: tuple(item) if isinstance(item, list) else item for name, item in value.items() if name in names
+        }
+        return RunLine(**known)
+    except (ValueError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,101 @@
+"""The lines that loads leave."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from headrace.loader import run_log
+from headrace.loader.report import RunReport, TopicLoaded
+from headrace.loader.run_log import RunLine, append_line, line_of, newest_lines
+
+
+def line(number: int) -> RunLine:
+    return RunLine(number, 5, "nothing", 0)
+
+
+def test_lines_come_back_oldest_first(tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "runs.jsonl"
+    assert newest_lines(path, 3) == ()
+    for number in range(5):
+        append_line(path, line(number))
+    assert newest_lines(path, 3) == (line(2), line(3), line(4))
+    assert [json.loads(text)["started_at_ms"] for text in path.read_text().splitlines()] == list(range(5))
+
+
+def test_what_a_load_did_is_in_its_line() -> None:
+    loaded = TopicLoaded("orders", "orders", 10, 2, 1, 3, 0, 0, 13, 500, 400, False, False)
+    report = RunReport(
+        slot=7,
+        work_id="w",
+        loaded=(loaded, dataclasses.replace(loaded, topic="clicks")),
+        waiting={"raw": "no subject"},
+        problems={f"t{number:02d}": ("bad",) for number in range(30)},
+        tasks=4,
+        imbalance_planned=1.23456,
+        imbalance_measured=2.0,
+        read_ms=90,
+        duration_ms=100,
+    )
+    found = line_of(report, 1_000, 1)
+    assert (found.outcome, found.exit_code, found.slot, found.topics) == ("decided", 1, 7, 2)
+    assert (found.rows, found.files, found.quarantined, found.bytes_read, found.bytes_written) == (20, 4, 6, 1000, 800)
+    assert (found.imbalance_planned, found.imbalance, found.read_ms, found.duration_ms) == (1.235, 2.0, 90, 100)
+    assert (found.waiting, found.problems, len(found.problem_topics)) == (1, 30, 20)
+    assert line_of(RunReport(), 0, 0).outcome == "nothing"
+    refused = line_of(RunReport(conflict="x" * 5_000), 0, 0)
+    assert (refused.outcome, len(refused.conflict)) == ("refused", 1_000)
+
+
+def test_a_full_log_is_put_aside_and_one_older_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_log, "BYTES_MAX", 2_000)
+    path = tmp_path / "runs.jsonl"
+    for number in range(100):
+        append_line(path, line(number))
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["runs.jsonl", "runs.jsonl.1"]
+    assert all(one.stat().st_size < 2_600 for one in tmp_path.iterdir())
+    assert newest_lines(path, 6) == tuple(map(line, range(94, 100)))
+
+
+def test_a_cut_line_and_strangers_are_read_past(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    append_line(path, line(1))
+    with path.open("ab") as file:
+        file.write(b'[]\n{"started_at_ms":1}\nnot JSON\n{"started_at')
+    append_line(path, line(2))
+    later = {**dataclasses.asdict(line(3)), "of_a_later_release": 1}
+    with path.open("ab") as file:
+        file.write(json.dumps(later).encode() + b"\n")
+    assert newest_lines(path, 10) == (line(1), line(2), line(3))
+
+
+def _append(path: Path, first: int) -> None:
+    run_log.BYTES_MAX = 20_000  # type: ignore[misc]
+    for number in range(first, first + 200):
+        append_line(path, line(number))
+
+
+def test_several_processes_lose_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_append, args=(path, first)) for first in (0, 1_000, 2_000)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    found = [one.started_at_ms for one in newest_lines(path, 1_000)]
+    assert len(found) > 50
+    for first in (0, 1_000, 2_000):
+        own = [number for number in found if first <= number < first + 1_000]
+        assert own == list(range(own[0], first + 200)) if own else True, "each process's newest lines, in order"
+
+
+def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "logs").write_text("a file")
+    append_line(tmp_path / "logs" / "runs.jsonl", line(1))
+    assert "run_not_logged" in caplog.text
+    append_line(None, line(1))
