@@ -21,7 +21,7 @@ READY_LINE = "Kafka Server started"
 
 
 class ApacheKafka:
-    """A running broker; `address` is host:port."""
+    """A running broker; `address` is host:port. `data` holds a folder for each partition."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -36,6 +36,7 @@ class ApacheKafka:
             "appender.o.name = O\nappender.o.layout.type = PatternLayout\nappender.o.layout.pattern = %d %p %m%n\n",
             encoding="utf-8",
         )
+        self.data = folder / "data"
         java = ["java", "-Xmx512m", f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self._log = folder / "kafka.log"
@@ -46,11 +47,14 @@ class ApacheKafka:
                 capture_output=True,
                 timeout=READY_TIMEOUT_S,
             )
-            with self._log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    [*java, "kafka.Kafka", str(settings)], stdout=log, stderr=subprocess.STDOUT, cwd=folder
-                )
-            self._wait_until_ready()
+            self._command = [*java, "kafka.Kafka", str(settings)]
+            self.start()
+
+    def start(self) -> None:
+        """Once more, where it was stopped."""
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT, cwd=self._log.parent)
+        self._wait_until_ready()
 
     def stop(self) -> None:
         self._process.terminate()

@@ -1,0 +1,43 @@
+"""Apache Kafka with a partition that was put back from an older copy, which its controller answers with a new epoch."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from apache_kafka import ApacheKafka
+from loads_in_process import Loads, check_taken_up
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def kafka(tmp_path: Path) -> Iterator[ApacheKafka]:
+    broker = ApacheKafka(tmp_path / "broker")
+    yield broker
+    broker.stop()
+
+
+def test_a_partition_that_was_cut_back_and_grew_again_is_taken_up_where_it_diverged(
+    tmp_path: Path, kafka: ApacheKafka
+) -> None:
+    loads = Loads(tmp_path, "orders")
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    admin.create_topics([NewTopic("orders", 1)])["orders"].result(60)
+    loads.produce(kafka.address, range(80))
+    kafka.stop()
+    folder, copy = kafka.data / "orders-0", tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    kafka.start()
+    loads.produce(kafka.address, range(80, 100))
+    assert not loads.load(kafka.address).has_findings
+    kafka.stop()
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    kafka.start()
+    loads.produce(kafka.address, range(1000, 1070))
+    check_taken_up(loads, kafka.address)

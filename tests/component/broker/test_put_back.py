@@ -1,0 +1,59 @@
+"""A broker whose data folder was put back from an older copy, and a load that had read further."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from loads_in_process import Loads, check_taken_up
+from running_service import Service, StartService
+
+
+def serve(start_service: StartService, data_dir: Path) -> Service:
+    return start_service("headrace", "broker", "serve", "--data-dir", str(data_dir), "--broker-listen", "127.0.0.1:0")
+
+
+def produced_and_loaded(start_service: StartService, folder: Path, loads: Loads, copy: Path) -> None:
+    """80 messages, a copy, 20 more, and a load of all of them; the broker is down then."""
+    broker = serve(start_service, folder)
+    address = broker.addresses["broker"]
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(loads.topic, 1)])[loads.topic].result(30)
+    loads.produce(address, range(80))
+    broker.stop()
+    shutil.copytree(folder, copy)
+    broker = serve(start_service, folder)
+    loads.produce(broker.addresses["broker"], range(80, 100))
+    assert not loads.load(broker.addresses["broker"]).has_findings
+    broker.stop()
+
+
+@pytest.mark.parametrize("loads_before", [0, 1])
+def test_what_was_produced_after_the_copy_was_put_back_is_all_loaded(
+    tmp_path: Path, start_service: StartService, loads_before: int
+) -> None:
+    folder, copy, loads = tmp_path / "data", tmp_path / "copy", Loads(tmp_path, "orders")
+    produced_and_loaded(start_service, folder, loads, copy)
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    address = serve(start_service, folder).addresses["broker"]
+    for _ in range(loads_before):
+        held = loads.load(address)
+        assert "the log ends at 80 although offsets up to 99 were loaded" in held.problems["orders"][0]
+    loads.produce(address, range(1000, 1070))
+    check_taken_up(loads, address)
+
+
+def test_a_restart_alone_is_no_divergence(tmp_path: Path, start_service: StartService) -> None:
+    folder, loads = tmp_path / "data", Loads(tmp_path, "orders")
+    produced_and_loaded(start_service, folder, loads, tmp_path / "copy")
+    address = serve(start_service, folder).addresses["broker"]
+    report = loads.load(address)
+    assert (report.problems, report.notes, report.slot) == ({}, (), 0)
+    loads.produce(address, range(100, 130))
+    report = loads.load(address)
+    assert (report.problems, report.notes) == ({}, ())
+    assert sorted(row for rows in loads.rows().values() for row in rows) == [(n, n) for n in range(130)]
