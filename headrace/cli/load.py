@@ -28,11 +28,12 @@ from headrace.pipeline.java import JavaNotFoundError
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from headrace.loader.inspect.status import LoadStatus
     from headrace.loader.plan.load_plan import LoadPlan
     from headrace.loader.report import RunReport
+    from headrace.loader.run_log import RunLine
 
 KEYS = (
     "registry.url",
@@ -56,6 +57,21 @@ exit codes:
   1  a topic needs attention, and is named
   2  the load could not run; the next one catches up
 """
+STATUS_HEADER = (
+    "topic",
+    "table",
+    "next offsets",
+    "lag",
+    "rows",
+    "files",
+    "MB/file",
+    "quarantined",
+    "version",
+    "slot",
+    "complete until",
+    "pending",
+)
+RUNS_SHOWN = 10
 TOPICS_NAMED_MAX = 3  # of those that share a reason
 REASONS_SHOWN_MAX = 20  # of a kind, so that a thousand waiting topics do not hide the rest; json has them all
 
@@ -91,8 +107,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     status = verbs.add_parser(
         "status",
         help="show where every topic stands",
-        description="Next offsets, lag (in messages) and followers per topic. Exit 1: something decided is not yet in "
-        "its table.",
+        description="Per topic next offsets, lag (in messages, where the brokers answer), files with their mean size, "
+        "up to when the table is complete, and followers that are behind; and the newest loads. Exit 1: something "
+        "decided is not yet in its table.",
         epilog=examples("load status", "load status --format json"),
     )
     _add_flags(status)
@@ -207,7 +224,8 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.kafka_wire.errors import KafkaError
     from headrace.loader.inspect.status import load_status
     from headrace.loader.plan.discover import discover
-    from headrace.pipeline.load import counted_positions, decision_log, kafka_cluster
+    from headrace.loader.run_log import newest_lines
+    from headrace.pipeline.load import counted_positions, decision_log, kafka_cluster, run_log_path
 
     log = decision_log(settings)
     log.check_format(writing=False)
@@ -217,7 +235,9 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
             discovery = discover(cluster, settings.loader.topics_include, settings.loader.topics_exclude)
     except KafkaError as error:
         note = f"no lag: {error}"
-    status = load_status(log, discovery, counted_positions(settings), note)
+    path = run_log_path(settings)
+    runs = newest_lines(path, RUNS_SHOWN) if path is not None else ()
+    status = load_status(log, discovery, counted_positions(settings), note, runs)
     if args.format == "json":
         print_json(dataclasses.asdict(status))
     else:
@@ -350,6 +370,31 @@ def plan_json(plan: LoadPlan) -> dict[str, Any]:
     }
 
 
+def print_runs(runs: Sequence[RunLine]) -> None:
+    """The newest loads, oldest first."""
+    rows = [
+        (
+            _instant(one.started_at_ms),
+            one.outcome,
+            f"{one.exit_code}",
+            f"{one.slot or '-'}",
+            f"{one.topics:,}",
+            f"{one.rows:,}",
+            f"{one.duration_ms / 1000:,.1f}",
+            f"{one.imbalance:.2f}" if one.tasks else "-",
+            one.error or one.conflict or (_counted(one.problems, "topic") + " to look at" if one.problems else "-"),
+        )
+        for one in runs
+    ]
+    if rows:
+        header = ("load", "outcome", "exit", "slot", "topics", "rows", "seconds", "imbalance", "note")
+        print_table(header, rows, right=range(2, 8))
+
+
+def _instant(instant_ms: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(instant_ms / 1000))
+
+
 def print_status(status: LoadStatus) -> None:
     rows = [
         (
@@ -359,16 +404,18 @@ def print_status(status: LoadStatus) -> None:
             "-" if one.lag is None else f"{one.lag:,}",
             f"{one.rows:,}",
             f"{one.files:,}",
+            "-" if one.file_bytes_mean is None else f"{one.file_bytes_mean / 1e6:,.2f}",
             f"{one.quarantined:,}",
             f"{one.schema_version}",
             f"{one.slot}",
+            one.complete_until or "-",
             " ".join(one.pending) or "-",
         )
         for one in status.topics
     ]
     if rows:
-        header = ("topic", "table", "next offsets", "lag", "rows", "files", "quarantined", "version", "slot", "pending")
-        print_table(header, rows, right=(3, 4, 5, 6, 7, 8))
+        print_table(STATUS_HEADER, rows, right=(3, 4, 5, 6, 7, 8, 9))
+    print_runs(status.runs)
     for topic in status.waiting[:REASONS_SHOWN_MAX]:
         print(f"not loaded yet: {topic}")
     if status.note:
@@ -376,6 +423,5 @@ def print_status(status: LoadStatus) -> None:
     if not status.slot:
         print("nothing has been decided yet")
         return
-    decided = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.decided_at_ms / 1000))
     followers = " ".join(f"{name}={slot}" for name, slot in status.cursors.items())
-    print(f"newest decision {status.slot} at {decided}; followers: {followers}")
+    print(f"newest decision {status.slot} at {_instant(status.decided_at_ms)}; followers: {followers}")

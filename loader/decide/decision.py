@@ -53,13 +53,14 @@ class BucketRewrite:
     """Files of a bucket that belong to the topic no more from this slot on.
 
     Whatever else is live in the bucket goes on with it, in the folder of the new generation. `replaced` are final
-    names, with `records` rows in all of them. A bucket that has no file left is no partition any more.
+    names, with `records` rows and `bytes` in all of them. A bucket that has no file left is no partition any more.
     """
 
     kind: FileKind
     bucket: str
     replaced: tuple[str, ...]
     records: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)

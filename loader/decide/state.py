@@ -41,10 +41,15 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class FileTotals:
-    """Over all files of one kind that belong to the topic."""
+    """Over all files of one kind that belong to the topic.
+
+    `bytes` is of `weighed` files: checkpoints of the first releases do not tell it of those before them.
+    """
 
     files: int = 0
     records: int = 0
+    bytes: int = 0
+    weighed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +193,14 @@ def _fold_partition(known: PartitionState | None, offsets: DecidedRange) -> Part
 
 
 def _totals(known: FileTotals, kind: FileKind, decided: TopicDecision) -> FileTotals:
-    added = [file.records for file in decided.files if file.kind is kind]
+    added = [file for file in decided.files if file.kind is kind]
     rewrites = [rewrite for rewrite in decided.rewrites if rewrite.kind is kind]
+    replaced = sum(len(rewrite.replaced) for rewrite in rewrites)
     return FileTotals(
-        known.files + len(added) - sum(len(rewrite.replaced) for rewrite in rewrites),
-        known.records + sum(added) - sum(rewrite.records for rewrite in rewrites),
+        files=known.files + len(added) - replaced,
+        records=known.records + sum(file.records for file in added) - sum(rewrite.records for rewrite in rewrites),
+        bytes=max(0, known.bytes + sum(file.length for file in added) - sum(rewrite.bytes for rewrite in rewrites)),
+        weighed=max(0, known.weighed + len(added) - replaced),
     )
 
 

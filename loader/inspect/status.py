@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.state import TopicState
 from headrace.loader.follow.base import Position
+from headrace.loader.follow.complete import instant_text, read_completeness
 from headrace.loader.follow.engine import cursor_of, read_cursor
 from headrace.loader.plan.discover import Discovery
+from headrace.loader.run_log import RunLine
 
 AUDIT = "audit"
 FOLLOWERS = ("index", "schema", "files", "partitions", AUDIT, "group_offsets")
@@ -20,8 +22,9 @@ ADVISORY = frozenset({"group_offsets"})
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
-    """`lag` is in offsets, None when the brokers were not asked or do not have the topic. `pending` names the
-    followers that have not passed the topic's newest decision."""
+    """`lag` is in offsets, None when the brokers were not asked or do not have the topic. `file_bytes_mean` is None
+    where the sizes are not known. `complete_until` is what the table says of itself, "" for nothing. `pending` names
+    the followers that have not passed the topic's newest decision."""
 
     topic: str
     table: str
@@ -29,15 +32,18 @@ class TopicStatus:
     lag: int | None
     slot: int
     files: int
+    file_bytes_mean: int | None
     rows: int
     quarantined: int
     schema_version: int
+    complete_until: str
     pending: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadStatus:
-    """`waiting` are topics on the brokers that nothing has been decided of; `note` says why lags are missing."""
+    """`waiting` are topics on the brokers that nothing has been decided of; `note` says why lags are missing. `runs`
+    are the newest, oldest first, where loads leave lines."""
 
     slot: int
     decided_at_ms: int
@@ -45,6 +51,7 @@ class LoadStatus:
     cursors: Mapping[str, int]
     waiting: tuple[str, ...]
     note: str = ""
+    runs: tuple[RunLine, ...] = ()
 
     @property
     def has_pending(self) -> bool:
@@ -53,7 +60,11 @@ class LoadStatus:
 
 
 def load_status(
-    log: DecisionLog, discovery: Discovery | None, counted: Mapping[str, Position], note: str = ""
+    log: DecisionLog,
+    discovery: Discovery | None,
+    counted: Mapping[str, Position],
+    note: str = "",
+    runs: tuple[RunLine, ...] = (),
 ) -> LoadStatus:
     """
     Args:
@@ -66,11 +77,15 @@ def load_status(
     state = log.read_state()
     cursors = {name: read_cursor(log.storage, name) for name in FOLLOWERS if name != AUDIT}
     cursors[AUDIT] = cursor_of(counted, state.topics)
+    told = {
+        topic: instant_text(one.told_ms) for topic, one in read_completeness(log.storage).topics.items() if one.told_ms
+    }
     topics = tuple(
         _topic_status(
             topic,
             known,
             discovery,
+            told.get(topic, ""),
             tuple(name for name in FOLLOWERS if cursors[name].position(topic) < known.slot),
         )
         for topic, known in sorted(state.topics.items())
@@ -81,10 +96,12 @@ def load_status(
     positions[AUDIT] = min(
         (cursors[AUDIT].position(one.topic) for one in topics if AUDIT in one.pending), default=state.slot
     )
-    return LoadStatus(state.slot, state.decided_at_ms, topics, positions, waiting, note)
+    return LoadStatus(state.slot, state.decided_at_ms, topics, positions, waiting, note, runs)
 
 
-def _topic_status(topic: str, known: TopicState, discovery: Discovery | None, pending: Sequence[str]) -> TopicStatus:
+def _topic_status(
+    topic: str, known: TopicState, discovery: Discovery | None, complete_until: str, pending: Sequence[str]
+) -> TopicStatus:
     found = discovery.topics.get(topic) if discovery else None
     next_offsets = {number: partition.next_offset for number, partition in sorted(known.partitions.items())}
     lag = None
@@ -97,8 +114,10 @@ def _topic_status(topic: str, known: TopicState, discovery: Discovery | None, pe
         lag=lag,
         slot=known.slot,
         files=known.data.files,
+        file_bytes_mean=known.data.bytes // known.data.weighed if known.data.weighed else None,
         rows=known.data.records,
         quarantined=known.quarantine.records,
         schema_version=known.load_schema.version,
+        complete_until=complete_until,
         pending=tuple(pending),
     )

@@ -95,6 +95,7 @@ def rewrite(
     *replaced: str,
     bucket: str = BUCKET,
     records: int = 0,
+    bytes: int = 0,
     generation_before: int = 0,
     files: Iterable[DecidedFile] = (),
 ) -> TopicDecision:
@@ -104,7 +105,7 @@ def rewrite(
         audit=(),
         time_sources={},
         generation_before=generation_before,
-        rewrites=(BucketRewrite(FileKind.DATA, bucket, replaced, records),),
+        rewrites=(BucketRewrite(FileKind.DATA, bucket, replaced, records, bytes),),
     )
 
 

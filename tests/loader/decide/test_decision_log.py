@@ -206,7 +206,7 @@ def test_a_log_of_the_first_release_goes_on(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     state = log.read_state()
     assert (state.slot, state.topics["orders"].partitions[0].next_offset) == (3, 15)
-    assert state.topics["orders"].quarantine == FileTotals(1, 2)
+    assert state.topics["orders"].quarantine == FileTotals(1, 2, 1_000, 1)
     offered = log.offer(load("w4", {"orders": topic_decision(decided_range(0, 15, 15, 20), revision_before=2)}))
     assert offered.decision is not None
     assert offered.decision.topics["orders"].slot_before == 2

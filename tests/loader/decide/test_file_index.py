@@ -197,7 +197,7 @@ class Play:
     def _rewrite(self, where: list[tuple[FileKind, str]], replaced: int, new: int) -> None:
         live = self.world.live[self.world.head]
         rewrites = tuple(
-            BucketRewrite(kind, bucket, tuple(sorted(live.get((kind, bucket), ())))[replaced:], 0)
+            BucketRewrite(kind, bucket, tuple(sorted(live.get((kind, bucket), ())))[replaced:], 0, 0)
             for kind, bucket in where
         )
         files = added(*(place for bit, place in enumerate(where) if new & 1 << bit)).files
@@ -411,7 +411,7 @@ def test_generations_of_a_topic_that_was_never_rewritten_need_no_document(world:
 def test_a_decision_is_applied_once_and_in_parts() -> None:
     decided = dataclasses.replace(
         topic_decision(files=[decided_file("a", 0, 0, 5), decided_file("b", 0, 5, 9, "dt=2026-01-02/hr=00")]),
-        rewrites=(BucketRewrite(FileKind.DATA, BUCKET, ("old",), 3),),
+        rewrites=(BucketRewrite(FileKind.DATA, BUCKET, ("old",), 3, 300),),
         generation_before=4,
     )
     day = DayIndex(FileKind.DATA, "dt=2026-01-01")

@@ -50,7 +50,7 @@ def test_the_first_decision_of_a_topic_brings_all_that_is_known_of_it() -> None:
     assert known.load_schema == load_schema()
     assert known.partitions[0].next_offset == 15
     assert known.partitions[0].bytes_per_kilo_offset == 100_000
-    assert (known.data, known.quarantine) == (FileTotals(1, 5), FileTotals())
+    assert (known.data, known.quarantine) == (FileTotals(1, 5, 1_000, 1), FileTotals())
     assert (known.slot, known.quarantine_slot) == (1, 0)
 
 
@@ -65,7 +65,7 @@ def test_a_recreated_topic_starts_again_and_keeps_table_and_files() -> None:
     known = state_of(FIRST, load("w2", {"orders": again})).topics["orders"]
     assert known.topic_id == "id-2"
     assert list(known.partitions) == [1]
-    assert known.data == FileTotals(2, 8)
+    assert known.data == FileTotals(2, 8, 2_000, 2)
 
 
 def test_the_kafka_column_is_the_widest_that_any_decision_says() -> None:
@@ -169,7 +169,7 @@ def test_what_is_remembered_does_not_grow_with_what_was_decided() -> None:
         decision = dataclasses.replace(load(f"w{slot}", {"orders": one}), published=state.works)
         state = fold(state, decision.at(slot))
         sizes.append(len(canonical(to_json(state))))
-    assert state.topics["orders"].data == FileTotals(1_001, 5 * 1_001)
+    assert state.topics["orders"].data == FileTotals(1_001, 5 * 1_001, 1_000 * 1_001, 1_001)
     assert state.works == {"w1001"}
     assert max(sizes) - sizes[100] < 20, "only numbers get longer"
 
@@ -205,14 +205,14 @@ MORE = load("w2", {"orders": topic_decision(decided_range(0, 15, 15, 18), files=
 WHOLE = dataclasses.replace(decided_file("0-0", 0, 10, 18), records=8)
 MERGED = compact(
     "20260101T050000Z-0123456789abcdef",
-    {"orders": rewrite("0-1-w1-3-0", "0-2-w2-0-0", records=8, files=[WHOLE])},
+    {"orders": rewrite("0-1-w1-3-0", "0-2-w2-0-0", records=8, bytes=2_000, files=[WHOLE])},
 )
 
 
 def test_a_rewrite_takes_files_away_and_begins_a_generation() -> None:
     state = state_of(FIRST, MORE, MERGED)
     known = state.topics["orders"]
-    assert (known.data, known.generation) == (FileTotals(1, 8), 1)
+    assert (known.data, known.generation) == (FileTotals(1, 8, 1_000, 1), 1)
     assert known.partitions == state_of(FIRST, MORE).topics["orders"].partitions
     assert state.rewrites == {3: MERGED.decided_at_ms}
     assert "20260101T050000Z-0123456789abcdef" in state.works

@@ -1,0 +1,102 @@
+"""Where the loader stands, as values and as people see it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from headrace.audit.store import AuditStore
+from headrace.cli.load import print_status
+from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.loader.follow.audit import positions_in
+from headrace.loader.inspect.status import LoadStatus, load_status
+from headrace.loader.plan.discover import discover
+from headrace.loader.run import run_load
+from headrace.loader.run_log import RunLine
+from loader_fakes import ORDER_V1, World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.registry.register("orders-value", 1, ORDER_V1)
+    world.topic("orders", [1] * 10, [1] * 5)
+    return world
+
+
+def load(world: World) -> None:
+    run_load(world.ports(), world.settings)
+
+
+def status_of(world: World, *runs: RunLine) -> LoadStatus:
+    with AuditStore(world.audit_path) as store:
+        counted = positions_in(store)
+    return load_status(world.log(), discover(world.cluster, (".*",), ()), counted, "", runs)
+
+
+def test_a_topic_that_is_done(world: World) -> None:
+    load(world)
+    (topic,) = status_of(world).topics
+    published = [path.stat().st_size for path in (world.warehouse / "orders").rglob("*.avro")]
+    assert (topic.lag, topic.rows, topic.files, topic.pending) == (0, 15, 2, ())
+    assert topic.file_bytes_mean == sum(published) // 2
+    assert topic.complete_until == "2026-01-01T00:00:00Z"
+
+
+def test_lag_and_topics_that_wait(world: World) -> None:
+    load(world)
+    world.cluster.topics["orders"].logs[1] += [1] * 7
+    world.topic("raw", [9])
+    status = status_of(world)
+    assert (status.topics[0].lag, status.waiting) == (7, ("raw",))
+    assert load_status(world.log(), None, {}, "no lag: down").topics[0].lag is None
+
+
+def test_followers_that_are_behind(world: World) -> None:
+    load(world)
+    world.hive.failure = MetastoreUnavailable("thrift://hive:9083", "refused")
+    world.cluster.topics["orders"].logs[0] += [1]
+    load(world)
+    status = status_of(world)
+    assert status.has_pending
+    assert status.topics[0].pending == ("schema", "files", "partitions", "audit", "group_offsets")
+    assert set(status.cursors.values()) == {1}
+    world.hive.failure = None
+    load(world)
+    done = status_of(world)
+    assert not done.has_pending
+    assert set(done.cursors.values()) == {2}
+
+
+def test_a_lost_audit_is_behind_for_every_topic(world: World) -> None:
+    load(world)
+    status = load_status(world.log(), None, {})
+    assert (status.topics[0].pending, status.cursors["audit"]) == (("audit",), 0)
+
+
+def test_sizes_that_an_earlier_release_did_not_note_are_not_guessed(world: World) -> None:
+    load(world)
+    log = world.log()
+    state = log.read_state()
+    orders = state.topics["orders"]
+    old = dataclasses.replace(orders, data=dataclasses.replace(orders.data, bytes=0, weighed=0))
+    log._state = dataclasses.replace(state, topics={"orders": old})
+    assert load_status(log, None, {}).topics[0].file_bytes_mean is None
+
+
+def test_people_see_all_of_it(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    load(world)
+    runs = (
+        RunLine(1_767_225_600_000, 2_500, "decided", 0, slot=1, topics=1, rows=15, tasks=2, imbalance=1.25),
+        RunLine(1_767_226_200_000, 100, "nothing", 1, problems=2),
+        RunLine(1_767_226_800_000, 100, "failed", 2, error="no broker answers"),
+    )
+    print_status(status_of(world, *runs))
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "orders orders 0:10 1:5 0 15 2 0.00 0 1 1 2026-01-01T00:00:00Z -" in lines
+    assert "2026-01-01T00:00:00Z decided 0 1 1 15 2.5 1.25 -" in lines
+    assert "2026-01-01T00:10:00Z nothing 1 - 0 0 0.1 - 2 topics to look at" in lines
+    assert "2026-01-01T00:20:00Z failed 2 - 0 0 0.1 - no broker answers" in lines
+    assert lines[-1].startswith("newest decision 1 at 2026-01-01T00:00:00Z; followers: schema=1 files=1")
