@@ -81,7 +81,7 @@ class LoaderSettings:
     range_bytes_max: int = 4 * 1024 * 1024 * 1024  # cap of what one run reads from one partition
     kafka_column: str = "position"  # none | position | full: what each row says of where it came from
     quarantine_share_max: float = 0.1  # of a topic's messages in a run; over it exit 1, over 100 too: not loaded
-    lost_ground: str = "fail"  # fail | earliest: when offsets vanished before they were read
+    lost_ground: str = "fail"  # fail | earliest: when offsets vanished unread, or the log is not the one read
     future_records: str = "own_time"  # own_time | clamp: which day a message of the future is filed under, see below
     future_max: Duration = Duration(86_400_000)  # how far after its arrival a message may be dated before it is clamped
     staging_age: Duration = Duration(7 * 86_400_000)  # undecided staging older than this is offered for cleaning
