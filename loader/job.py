@@ -7,20 +7,34 @@ counts, and staged files are never found by listing a folder.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from headrace.loader.errors import PoolFailed
+from headrace.loader.rewrite.merge import MergeResult, MergeUnit, run_merge_unit
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import UnitResult, WorkUnit
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 REASON_CHARS_MAX = 300  # Spark's own message repeats the whole Python traceback
 
 
 def run_units(context: Any, units: Sequence[WorkUnit]) -> list[UnitResult]:
+    """Reads the ranges of work units, see `run_on_pool`."""
+    return run_on_pool(context, run_work_unit, units, f"headrace load {units[0].work_id}" if units else "")
+
+
+def run_merges(context: Any, units: Sequence[MergeUnit]) -> list[MergeResult]:
+    """Merges files, see `run_on_pool`."""
+    return run_on_pool(context, run_merge_unit, units, f"headrace compact {units[0].work_id}" if units else "")
+
+
+def run_on_pool(context: Any, run: Callable[[T], R], units: Sequence[T], description: str) -> list[R]:
     """Runs every unit in a task of its own and returns the results in the order of the units.
 
     Args:
@@ -31,17 +45,16 @@ def run_units(context: Any, units: Sequence[WorkUnit]) -> list[UnitResult]:
     """
     if not units:
         return []
-    context.setJobDescription(f"headrace load {units[0].work_id}")
+
+    def run_all(part: Iterable[T]) -> Iterator[R]:
+        return map(run, part)
+
+    context.setJobDescription(description)
     try:
-        results: list[UnitResult] = context.parallelize(units, len(units)).mapPartitions(_run).collect()
+        results: list[R] = context.parallelize(units, len(units)).mapPartitions(run_all).collect()
     except (Py4JError, PySparkException) as error:
-        raise PoolFailed(f"the tasks could not be run: {_reason(error)}; nothing was decided, load again") from error
+        raise PoolFailed(f"the tasks could not be run: {_reason(error)}; nothing was decided, run it again") from error
     return results
-
-
-def _run(units: Iterable[WorkUnit]) -> Iterator[UnitResult]:
-    for unit in units:
-        yield run_work_unit(unit)
 
 
 def _reason(error: Exception) -> str:

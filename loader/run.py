@@ -27,6 +27,7 @@ from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, pl
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.read.units import read_units
 from headrace.loader.report import RunReport, imbalance, merged_problems, with_followed, with_offers
+from headrace.loader.rewrite.retire import Retirement
 from headrace.loader.storage.protocols import Staging
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
 
@@ -63,6 +64,7 @@ class Ports:
     now_ms: Callable[[], int]
     new_work_id: Callable[[], str]
     complete_until: CompleteUntil
+    retirement: Retirement
 
 
 def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
@@ -96,6 +98,7 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
     started_ms = ports.now_ms()
     logger.info("phase_started phase=catch_up")
     caught_up = ports.engine.follow()
+    retired = ports.retirement.retire(ports.now_ms())
     plan = plan_load(ports, settings)
     report = RunReport(
         work_id=plan.work_id,
@@ -107,7 +110,7 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
         imbalance_planned=plan.imbalance,
     )
     if plan.has_news:
-        report = _carry_out(ports, settings, plan, report)
+        report = _carry_out(ports, settings, plan, report, retired)
         checked = tuple(ports.log.read_state().topics) if ports.tables_are_open() else ()
         followed = ports.engine.follow(also=checked)
         report = with_followed(report, followed, caught_up)
@@ -134,7 +137,9 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
     return dataclasses.replace(report, duration_ms=max(0, ports.now_ms() - started_ms))
 
 
-def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunReport) -> RunReport:
+def _carry_out(
+    ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunReport, retired: frozenset[int]
+) -> RunReport:
     """Reads, checks and decides what the plan says."""
     ports.staging.note(plan.work_id, "plan.json", plan_for_people(plan))
     logger.info("phase_started phase=read work_id=%s tasks=%d", plan.work_id, len(plan.units))
@@ -147,6 +152,7 @@ def _carry_out(ports: Ports, settings: RunSettings, plan: LoadPlan, report: RunR
     settled = with_findings(settled, {topic: work.policy for topic, work in plan.works.items()})
     published = published_works(ports.log, ports.staging)
     offer = propose(plan, settled, reading.registered_ids, published, ports.now_ms(), settings.plan.build)
+    offer = dataclasses.replace(offer, retired=retired)
     offers = _decide(ports, plan.work_id, offer)
     report = dataclasses.replace(
         report,

@@ -37,6 +37,9 @@ from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
+from headrace.loader.rewrite.merge import MergeResult, MergeUnit
+from headrace.loader.rewrite.retire import Retirement
+from headrace.loader.rewrite.run import RewritePorts
 from headrace.loader.run import Ports, RunSettings
 from headrace.loader.storage.local import LOG_FOLDER, local_storage
 from headrace.loader.storage.protocols import Storage
@@ -91,6 +94,11 @@ class SparkEdge:
         from headrace.loader.job import run_units
 
         return run_units(self._pool(), units)
+
+    def run_merges(self, units: Sequence[MergeUnit]) -> list[MergeResult]:
+        from headrace.loader.job import run_merges
+
+        return run_merges(self._pool(), units)
 
     def close(self) -> None:
         session = self._session or self._pool_session
@@ -151,10 +159,11 @@ class SparkEdge:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load that is ready to run."""
+    """A load that is ready to run, and the rewrites beside it."""
 
     ports: Ports
     settings: RunSettings
+    rewrites: RewritePorts
 
 
 def decision_log(settings: Settings) -> DecisionLog:
@@ -219,14 +228,16 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
             quarantine_schema=QUARANTINE_SCHEMA,
         )
 
+        index = FileIndex(log)
+        partitions = PartitionsFollower(spark.executor, tables, index)
         engine = FollowerEngine(
             log,
             storage.staging,
             (
-                IndexFollower(FileIndex(log)),
+                IndexFollower(index),
                 SchemaFollower(spark.executor, tables, log.head),
-                FilesFollower(storage.files),
-                PartitionsFollower(spark.executor, tables),
+                FilesFollower(storage.files, index),
+                partitions,
                 AuditFollower(
                     lambda: AuditStore(settings.data_dir / DATABASE_NAME),
                     log.sha256,
@@ -248,8 +259,20 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
                 now_ms=now_ms,
                 new_work_id=new_work_id,
                 complete_until=CompleteUntil(spark.executor, log.storage, settings.hive.database, log.head),
+                retirement=Retirement(log, index, storage.files, partitions),
             ),
             run_settings(settings),
+            RewritePorts(
+                log=log,
+                staging=storage.staging,
+                files=storage.files,
+                index=index,
+                engine=engine,
+                run_merges=spark.run_merges,
+                now_ms=now_ms,
+                new_work_id=new_work_id,
+                build=current_build(),
+            ),
         )
 
 

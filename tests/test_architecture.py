@@ -74,6 +74,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "broker": ("kafka", "crc32c"),
     "loader.write.container": ("cramjam",),
     "loader.inspect.quarantine": ("fastavro",),
+    "loader.rewrite.merge": ("fastavro",),
     "loader.job": ("pyspark", "py4j"),
     "pipeline.clients": ("kafka", "fastavro"),
     "pipeline.endpoint": ("py4j",),

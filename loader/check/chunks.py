@@ -31,10 +31,8 @@ def in_chunks(offer: Decision, new_work_id: Callable[[], str]) -> list[Decision]
         chunks[-1][topic] = decided
         size += bytes_of_topic
     first = dataclasses.replace(offer, topics=chunks[0])
-    later = [
-        dataclasses.replace(offer, work_id=new_work_id(), topics=topics, published=frozenset()) for topics in chunks[1:]
-    ]
-    return [first, *later]
+    rest = dataclasses.replace(offer, published=frozenset(), retired=frozenset())
+    return [first, *(dataclasses.replace(rest, work_id=new_work_id(), topics=topics) for topics in chunks[1:])]
 
 
 def staged_files(chunk: Decision) -> list[Staged]:

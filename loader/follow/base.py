@@ -15,15 +15,19 @@ class Step:
     """What a follower is asked to apply.
 
     `decisions` are those of the slots after `since` that speak of the topic, oldest first; `state` is the topic as
-    of the newest slot. `rewind` makes another follower, one whose cursor the engine keeps, begin again at the first
-    decision of this topic, and is on disk when it returns.
+    of the newest slot, `slot`. `works` are the ids of decided work that may still have files in staging. `rewind` makes
+    another follower, one whose cursor the engine keeps, begin again at the first decision of this topic, and is on disk
+    when it returns; `warn` takes a sentence for the report.
     """
 
     topic: str
     state: TopicState
     decisions: Sequence[Decision]
     since: int
+    slot: int
+    works: frozenset[str]
     rewind: Callable[[str], None]
+    warn: Callable[[str], None]
 
 
 class Follower(Protocol):

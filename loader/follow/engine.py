@@ -221,12 +221,23 @@ class _Run:
                 continue
             pending = [decision for decision in decisions if decision.slot > since]
             if pending or since == 0 or topic in also:
-                rewind = functools.partial(self.rewind, topic=topic)
-                steps.append(Step(topic, self.state.topics[topic], pending, since, rewind))
+                steps.append(self._step(topic, pending, since))
         if steps:
             logger.info("phase_started phase=follow:%s slot=%d topics=%d", follower.name, self.state.slot, len(steps))
         for step in steps:
             self._apply_step(follower, step)
+
+    def _step(self, topic: str, pending: Sequence[Decision], since: int) -> Step:
+        return Step(
+            topic=topic,
+            state=self.state.topics[topic],
+            decisions=pending,
+            since=since,
+            slot=self.state.slot,
+            works=self.state.works,
+            rewind=functools.partial(self.rewind, topic=topic),
+            warn=self.warnings.append,
+        )
 
     def _apply_step(self, follower: Follower, step: Step) -> None:
         try:

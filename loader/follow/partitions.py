@@ -1,16 +1,20 @@
-"""Makes the buckets of published files partitions of their tables; a bucket appears when it has its files."""
+"""Makes the buckets of published files partitions of their tables; a bucket appears when it has its files, and a
+partition goes when its bucket has none left."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from headrace.hive_ddl.executors.base import Executor
+from headrace.hive_ddl.ops import PartitionValues
 from headrace.hive_ddl.plan import plan_partitions
 from headrace.hive_ddl.table import TableState
+from headrace.loader.decide.bucket_index import generation_at, live_at
+from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.decide.state import TopicState
 from headrace.loader.follow.base import Step
-from headrace.loader.follow.layout import partition_values, topic_folder
+from headrace.loader.follow.layout import bucket_folder, partition_values
 from headrace.loader.follow.schema import TableSettings, data_table, quarantine_table
 from headrace.loader.work_unit import FileKind
 
@@ -19,29 +23,43 @@ from headrace.loader.work_unit import FileKind
 class PartitionsFollower:
     executor: Callable[[], Executor]
     settings: TableSettings
+    index: FileIndex
     name: str = "partitions"
     is_advisory: bool = False
 
     def apply(self, step: Step) -> None:
-        for kind, table in (
-            (FileKind.DATA, data_table(step.topic, step.state, self.settings, "")),
-            (FileKind.QUARANTINE, quarantine_table(step.topic, step.state, self.settings, "")),
-        ):
-            buckets = self._buckets(step, kind)
-            if buckets:
-                self._add(table, kind, step.state, buckets)
+        for kind in FileKind:
+            self.bring(step.topic, step.state, kind, _buckets(step, kind), step.slot)
 
-    def _buckets(self, step: Step, kind: FileKind) -> set[str]:
-        """Those of the decisions to apply, which are all of the topic's when it begins again."""
-        files = (file for decision in step.decisions for file in decision.topics[step.topic].files)
-        return {file.bucket for file in files if file.kind is kind}
-
-    def _add(self, table: TableState, kind: FileKind, state: TopicState, buckets: set[str]) -> None:
-        folder = topic_folder(state.folder, kind)
-        wanted = {
-            partition_values(bucket): self.settings.files.location(f"{folder}/{bucket}") for bucket in sorted(buckets)
-        }
+    def bring(self, topic: str, state: TopicState, kind: FileKind, buckets: Collection[str], slot: int) -> None:
+        """Makes the partitions of these buckets agree with what is decided up to a slot."""
+        if not buckets:
+            return
+        wanted: dict[PartitionValues, str] = {}
+        gone: set[PartitionValues] = set()
+        for bucket in sorted(buckets):
+            generation = 0
+            if state.generation:
+                indexed = self.index.bucket(topic, kind, bucket)
+                generation = generation_at(indexed, slot)
+                if not live_at(indexed, slot):
+                    gone.add(partition_values(bucket))
+                    continue
+            folder = bucket_folder(state.folder, kind, bucket, generation)
+            wanted[partition_values(bucket)] = self.settings.files.location(folder)
+        table = self._table(topic, state, kind)
         executor = self.executor()
-        existing = executor.partitions(table.database, table.name, wanted)
-        for operation in plan_partitions(table, existing, wanted):
+        existing = executor.partitions(table.database, table.name, wanted) if wanted else {}
+        for operation in plan_partitions(table, existing, wanted, gone):
             executor.execute(operation)
+
+    def _table(self, topic: str, state: TopicState, kind: FileKind) -> TableState:
+        made = quarantine_table if kind is FileKind.QUARANTINE else data_table
+        return made(topic, state, self.settings, "")
+
+
+def _buckets(step: Step, kind: FileKind) -> set[str]:
+    """Those of the decisions to apply, which are all of the topic's when it begins again."""
+    decided = [decision.topics[step.topic] for decision in step.decisions]
+    files = {file.bucket for one in decided for file in one.files if file.kind is kind}
+    return files | {rewrite.bucket for one in decided for rewrite in one.rewrites if rewrite.kind is kind}

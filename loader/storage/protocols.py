@@ -128,14 +128,17 @@ class Publication:
 class WarehouseFiles(Protocol):
     """The files that readers see."""
 
-    def publish(self, files: Sequence[Publication]) -> None:
+    def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
         """Gives decided files their names, and takes them out of staging once the names survive a loss of power.
 
         May be repeated and may run in several processes at once: readers see whole files only, and at every moment a
         file has at least one of its two names.
 
+        Returns:
+            Those that are in neither place.
+
         Raises:
-            PublishedFileLost: one is in neither place, or what is there is not what was decided.
+            PublishedFileLost: what is in one of the two is not what was decided.
         """
         ...
 
@@ -170,6 +173,11 @@ class WarehouseFiles(Protocol):
 
     def children(self, folder: str) -> tuple[str, ...]:
         """The names in a folder, sorted, for looking after the warehouse; none when there is no such folder."""
+        ...
+
+    @property
+    def reach(self) -> str:
+        """The warehouse, for tasks to open it by."""
         ...
 
     def location(self, name: str) -> str:

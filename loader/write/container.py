@@ -51,8 +51,12 @@ class ContainerFormat:
 
     def block(self, rows: Sequence[bytes]) -> bytes:
         """One block of encoded rows; there must be at least one."""
-        data = CODECS[self.codec](b"".join(rows))
-        return b"".join((encode_long(len(rows)), encode_long(len(data)), data, self.sync))
+        return self.block_of(len(rows), b"".join(rows))
+
+    def block_of(self, count: int, rows: bytes) -> bytes:
+        """One block of that many encoded rows, joined."""
+        data = CODECS[self.codec](rows)
+        return b"".join((encode_long(count), encode_long(len(data)), data, self.sync))
 
 
 def _null(data: bytes) -> bytes:

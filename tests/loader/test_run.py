@@ -23,7 +23,6 @@ from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.decision_log import DecisionLog, Offered
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import LoaderError
-from headrace.loader.follow.base import Step
 from headrace.loader.follow.schema import SchemaFollower
 from headrace.loader.plan import packing
 from headrace.loader.project.topic_projection import TopicProjection
@@ -33,7 +32,7 @@ from headrace.loader.run import plan_load, run_load
 from headrace.loader.work_unit import OddTimes, TimeOddity, UnitResult, WorkUnit
 from headrace.registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError
 from loader_fakes import ORDER_V1, ORDER_V2, World
-from loader_samples import POLICY
+from loader_samples import POLICY, step_of
 
 
 @pytest.fixture
@@ -881,8 +880,7 @@ def test_a_late_driver_does_not_put_an_older_schema_back(world: World) -> None:
     """A driver that stops before its followers and wakes up when the table has moved on."""
     load(world)
     log = world.log()
-    state = log.read_state().topics["orders"]
-    late = Step("orders", state, (log.decision(1),), 0, lambda follower: None)
+    late = step_of(log.read_state(), "orders", (log.decision(1),))
     world.registry.register("orders-value", 3, ORDER_V2)
     world.cluster.topics["orders"].logs[0] += [3]
     load(world)

@@ -14,7 +14,15 @@ from headrace.audit.row import AuditRow
 from headrace.audit.store import AuditStore
 from headrace.avro_schema import Schema, parse_schema
 from headrace.hive_ddl.errors import StaleRevision
-from headrace.hive_ddl.ops import AddPartitions, CreateTable, Op, PartitionValues, SetProperties
+from headrace.hive_ddl.ops import (
+    AddPartitions,
+    CreateTable,
+    DropPartitions,
+    Op,
+    PartitionValues,
+    SetPartitionLocation,
+    SetProperties,
+)
 from headrace.hive_ddl.table import TableState
 from headrace.kafka_wire.cluster import (
     ClusterMetadata,
@@ -42,6 +50,9 @@ from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.policy import TopicPolicy
+from headrace.loader.rewrite.merge import MergeResult, MergeUnit
+from headrace.loader.rewrite.retire import Retirement
+from headrace.loader.rewrite.run import RewritePorts
 from headrace.loader.run import Ports, RunSettings
 from headrace.loader.storage.local import local_storage
 from headrace.loader.work_unit import (
@@ -301,6 +312,11 @@ class FakeHive:
         elif isinstance(op, AddPartitions):
             parts = self.parts.setdefault((op.database, op.name), {})
             parts.update({one.values: one.location for one in op.partitions})
+        elif isinstance(op, SetPartitionLocation):
+            self.parts[(op.database, op.name)][op.partition.values] = op.partition.location
+        elif isinstance(op, DropPartitions):
+            for values in op.values:
+                self.parts.get((op.database, op.name), {}).pop(values, None)
 
     def _set(self, op: SetProperties) -> None:
         table = self.tables[(op.database, op.name)]
@@ -354,23 +370,32 @@ class World:
         return TableSettings(local_storage(self.warehouse).files, "headrace", 30_000, file_schema, ORDER_V1)
 
     def ports(self) -> Ports:
+        return self._driver()[0]
+
+    def rewrites(self) -> RewritePorts:
+        """A new driver that rewrites."""
+        return self._driver()[1]
+
+    def _driver(self) -> tuple[Ports, RewritePorts]:
         log = self.log()
         log.open()
         storage = local_storage(self.warehouse)
         tables = self.tables()
+        index = FileIndex(log)
+        partitions = PartitionsFollower(lambda: self.hive, tables, index)
         engine = FollowerEngine(
             log,
             storage.staging,
             (
-                IndexFollower(FileIndex(log)),
+                IndexFollower(index),
                 SchemaFollower(lambda: self.hive, tables, log.head),
-                FilesFollower(storage.files),
-                PartitionsFollower(lambda: self.hive, tables),
+                FilesFollower(storage.files, index),
+                partitions,
                 AuditFollower(lambda: AuditStore(self.audit_path), log.sha256, frozenset({"headrace.audit"}), "host"),
                 GroupOffsetsFollower(self.cluster),
             ),
         )
-        return Ports(
+        ports = Ports(
             self.cluster,
             WriterSchemas(self.registry, log.storage),
             log,
@@ -381,7 +406,42 @@ class World:
             lambda: self.clock_ms,
             self._new_work_id,
             CompleteUntil(lambda: self.hive, log.storage, "headrace", log.head),
+            Retirement(log, index, storage.files, partitions),
         )
+        rewrites = RewritePorts(
+            log,
+            storage.staging,
+            storage.files,
+            index,
+            engine,
+            self._merge,
+            lambda: self.clock_ms,
+            self._new_work_id,
+            "b",
+        )
+        return ports, rewrites
+
+    def _merge(self, units: Sequence[MergeUnit]) -> list[MergeResult]:
+        """Joins the lines of the files that the pool writes."""
+        results = []
+        for unit in units:
+            content = b"".join((self.warehouse / source.name).read_bytes() for source in unit.sources)
+            staged = Path(unit.staging) / f"{unit.task}-merged"
+            staged.parent.mkdir(parents=True, exist_ok=True)
+            staged.write_bytes(content)
+            pieces = {piece.partition: piece for source in unit.sources for piece in source.ranges}
+            file = StagedFile(
+                unit.kind,
+                unit.topic,
+                unit.bucket,
+                staged.name,
+                len(content),
+                hashlib.sha256(content).hexdigest(),
+                sum(source.records for source in unit.sources),
+                tuple(pieces.values()),
+            )
+            results.append(MergeResult(unit.task, (file,)))
+        return results
 
     def audit(self, topic: str) -> list[AuditRow]:
         """The audit's rows of a topic."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from headrace.loader.decide.decision import (
     BucketRewrite,
@@ -16,6 +16,8 @@ from headrace.loader.decide.decision import (
     TopicDecision,
     WindowCount,
 )
+from headrace.loader.decide.state import LoaderState
+from headrace.loader.follow.base import Step
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
 
@@ -80,6 +82,18 @@ def topic_decision(
         asked_ids=asked_ids,
         kafka_column=kafka_column,
     )
+
+
+def step_of(
+    state: LoaderState,
+    topic: str,
+    decisions: Sequence[Decision],
+    *,
+    since: int = 0,
+    warn: Callable[[str], None] = lambda sentence: None,
+) -> Step:
+    """What a follower would be asked to apply; nobody is rewound."""
+    return Step(topic, state.topics[topic], decisions, since, state.slot, state.works, lambda name: None, warn)
 
 
 def load(work_id: str, topics: dict[str, TopicDecision], slot: int = 0) -> Decision:

@@ -7,7 +7,7 @@ from pathlib import Path
 from headrace.loader.storage.local.files import LocalFiles
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.storage.local.staging import LocalStaging
-from headrace.loader.storage.protocols import Storage
+from headrace.loader.storage.protocols import Storage, WarehouseFiles
 
 LOG_FOLDER = "_headrace"
 
@@ -17,3 +17,8 @@ def local_storage(warehouse: Path) -> Storage:
     log = warehouse / LOG_FOLDER
     staging = LocalStaging(log)
     return Storage(LocalSlots(log), staging, LocalFiles(warehouse, staging))
+
+
+def files_at(reach: str) -> WarehouseFiles:
+    """The files of the warehouse that a task was told of."""
+    return local_storage(Path(reach)).files

@@ -23,21 +23,28 @@ class LocalFiles:
         self._warehouse = warehouse
         self._staging = staging
 
-    def publish(self, files: Sequence[Publication]) -> None:
+    def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
         """Links each file from staging to its name, forces the names, and only then takes the files out of staging.
 
         The names are forced even where another process made them: it may be killed before it does, and what is taken
         out of staging here would be nowhere.
         """
-        staged = [self._staging.path(file.work_id, file.staged) for file in files]
-        was_staged = [self._link(file, path) for file, path in zip(files, staged, strict=True)]
-        self._force_names(file.name for file, was in zip(files, was_staged, strict=True) if was)
-        for path, was in zip(staged, was_staged, strict=True):
-            if was:
-                path.unlink(missing_ok=True)
+        missing = []
+        both: list[tuple[Publication, Path]] = []
+        for file in files:
+            staged = self._staging.path(file.work_id, file.staged)
+            was_staged = self._link(file, staged)
+            if was_staged is None:
+                missing.append(file)
+            elif was_staged:
+                both.append((file, staged))
+        self._force_names(file.name for file, _ in both)
+        for _, staged in both:
+            staged.unlink(missing_ok=True)
+        return tuple(missing)
 
-    def _link(self, file: Publication, staged: Path) -> bool:
-        """Makes sure that the file has its name; whether it is in staging too."""
+    def _link(self, file: Publication, staged: Path) -> bool | None:
+        """Makes sure that the file has its name; whether it is in staging too, None when it is nowhere."""
         final = self._warehouse / file.name
         # The length is judged before the file can be seen: a reader must never meet a cut one.
         in_staging = length_of(staged)
@@ -47,7 +54,7 @@ class LocalFiles:
             _link_or_check(file, staged, final)
         found = length_of(final)
         if found is None:
-            raise PublishedFileLost(file.topic, str(final), f"nor is it at {staged}")
+            return None
         if found != file.length:
             raise PublishedFileLost(file.topic, str(final), _is_and_should(found, file.length))
         return in_staging is not None
@@ -101,6 +108,10 @@ class LocalFiles:
 
     def children(self, folder: str) -> tuple[str, ...]:
         return children_of(self._warehouse / folder)
+
+    @property
+    def reach(self) -> str:
+        return str(self._warehouse)
 
     def location(self, name: str) -> str:
         return local_location(self._warehouse / name)

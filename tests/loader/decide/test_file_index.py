@@ -24,11 +24,10 @@ from headrace.loader.decide.decision import BucketRewrite, DecidedFile, Decision
 from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.document import read_document
 from headrace.loader.decide.file_index import FileIndex, index_folder
-from headrace.loader.follow.base import Step
 from headrace.loader.follow.index import IndexFollower
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.work_unit import FileKind, FileRange
-from loader_samples import BUCKET, decided_file, load, rewrite, topic_decision
+from loader_samples import BUCKET, decided_file, load, rewrite, step_of, topic_decision
 
 KINDS = (FileKind.DATA, FileKind.QUARANTINE)
 BUCKETS = ("dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06", "dt=2026-01-02/hr=05", "dt=2026-01-03")
@@ -217,7 +216,7 @@ class Play:
         state = self.world.log.read_state()
         since = max(0, state.slot - given)
         decisions = self.world.log.decisions_of({TOPIC: since}, state)[TOPIC]
-        step = Step(TOPIC, state.topics[TOPIC], decisions, since, lambda name: None)
+        step = step_of(state, TOPIC, decisions, since=since)
         IndexFollower(FileIndex(self.world.log)).apply(step)
 
     def _lose(self, number: int) -> None:

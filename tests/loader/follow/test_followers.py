@@ -15,6 +15,7 @@ from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.decide.decision import Decision, WindowCount
 from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.errors import PublishedFileLost
 from headrace.loader.follow.audit import audit_rows
 from headrace.loader.follow.base import Step
@@ -26,7 +27,7 @@ from headrace.loader.storage.local import local_storage
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.storage.local.staging import LocalStaging
 from headrace.loader.work_unit import FileKind
-from loader_samples import BUCKET, clean, decided_file, decided_range, load, topic_decision
+from loader_samples import BUCKET, clean, decided_file, decided_range, load, step_of, topic_decision
 
 
 @dataclass
@@ -201,11 +202,9 @@ def test_files_are_published_by_several_processes_at_once(log: DecisionLog, tmp_
 
     def drive() -> None:
         own = DecisionLog(LocalSlots(tmp_path / "_headrace"))
-        failures.extend(
-            FollowerEngine(own, LocalStaging(own.storage.root), (FilesFollower(local_storage(tmp_path).files),))
-            .follow()
-            .failures.values()
-        )
+        follower = FilesFollower(local_storage(tmp_path).files, FileIndex(own))
+        engine = FollowerEngine(own, LocalStaging(own.storage.root), (follower,))
+        failures.extend(engine.follow().failures.values())
 
     threads = [threading.Thread(target=drive) for _ in range(4)]
     for thread in threads:
@@ -221,9 +220,26 @@ def test_files_are_published_by_several_processes_at_once(log: DecisionLog, tmp_
 def test_a_decided_file_that_is_lost_holds_its_topic(log: DecisionLog, tmp_path: Path) -> None:
     decision = decide(log, "w1", "orders")
     local_storage(tmp_path).staging.drop("w1")
-    state = log.read_state().topics["orders"]
+    follower = FilesFollower(local_storage(tmp_path).files, FileIndex(log))
     with pytest.raises(PublishedFileLost, match="topic orders is lost"):
-        FilesFollower(local_storage(tmp_path).files).apply(Step("orders", state, (decision,), 0, lambda name: None))
+        follower.apply(step_of(log.read_state(), "orders", (decision,)))
+
+
+def test_a_file_that_was_published_and_is_gone_is_told_and_holds_nothing_up(log: DecisionLog, tmp_path: Path) -> None:
+    for number in range(2):
+        decide(log, f"w{number}", "orders")
+    storage = local_storage(tmp_path)
+    follower = FilesFollower(storage.files, FileIndex(log))
+    FollowerEngine(log, storage.staging, (follower,)).follow()
+    log.offer(dataclasses.replace(load("w2", {}), published=frozenset({"w0", "w1"})))
+    (tmp_path / "orders" / BUCKET / "0-1-w0-0-0.avro").unlink()
+    said: list[str] = []
+    state = log.read_state()
+    follower.apply(step_of(state, "orders", log.decisions_of({"orders": 0}, state)["orders"], warn=said.append))
+    assert said == [
+        f"orders: published files of {BUCKET} are gone, 1 of them; put them back, or accept it with "
+        f"`headrace forget orders --bucket {BUCKET}`"
+    ]
 
 
 def test_audit_rows_of_a_decision_are_always_the_same(log: DecisionLog) -> None:
@@ -254,8 +270,7 @@ def test_group_offsets_are_those_of_the_newest_state(log: DecisionLog) -> None:
         def commit_group_offsets(self, group: str, offsets: object) -> None:
             committed[group] = offsets
 
-    state = log.read_state().topics["orders"]
-    GroupOffsetsFollower(Cluster()).apply(Step("orders", state, (first,), 0, lambda name: None))  # type: ignore[arg-type]
+    GroupOffsetsFollower(Cluster()).apply(step_of(log.read_state(), "orders", (first,)))  # type: ignore[arg-type]
     assert committed == {GROUP: {TopicPartition("orders", 0): 2}}
 
 
@@ -269,7 +284,7 @@ def test_one_time_out_of_the_coordinator_is_enough(log: DecisionLog) -> None:
             raise KafkaUnavailable("no coordinator")
 
     follower = GroupOffsetsFollower(Cluster())  # type: ignore[arg-type]
-    step = Step("orders", log.read_state().topics["orders"], (decision,), 0, lambda name: None)
+    step = step_of(log.read_state(), "orders", (decision,))
     for _ in range(2):
         with pytest.raises(KafkaUnavailable):
             follower.apply(step)

@@ -1,0 +1,81 @@
+"""Which buckets to rewrite, and the decision that does. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+
+from headrace.loader.decide.bucket_index import IndexedFile
+from headrace.loader.decide.decision import BucketRewrite, DecidedFile, TopicDecision
+from headrace.loader.decide.state import TopicState
+from headrace.loader.work_unit import FileKind
+
+DAY_MS = 86_400_000
+SMALL_SHARE = 0.5  # of the target: a file from there on is left alone, since little would be saved
+FILES_MIN = 2  # small files of a bucket that are worth a merge
+
+
+def is_expired(day: str, keep_days: int, now_ms: int) -> bool:
+    """Whether the last moment of a day is longer ago than it is kept.
+
+    Args:
+        day: such as `dt=2026-01-31`, in UTC.
+        keep_days: whole days after the end of that day.
+    """
+    return end_of_day_ms(day) + keep_days * DAY_MS <= now_ms
+
+
+def end_of_day_ms(day: str) -> int:
+    date = datetime.date.fromisoformat(day.removeprefix("dt="))
+    return (date.toordinal() - datetime.date(1970, 1, 1).toordinal() + 1) * DAY_MS
+
+
+def end_of_bucket_ms(bucket: str) -> int:
+    """The first moment that is not filed under a bucket, in ms since 1970."""
+    day, _, hour = bucket.partition("/hr=")
+    return end_of_day_ms(day) - (23 - int(hour)) * 3_600_000 if hour else end_of_day_ms(day)
+
+
+def merges(files: Sequence[IndexedFile], bytes_target: int) -> list[tuple[IndexedFile, ...]]:
+    """The files of a bucket that should become one, group by group, oldest first; none where it is not worth it."""
+    small = [file for file in files if file.length < SMALL_SHARE * bytes_target]
+    groups: list[list[IndexedFile]] = [[]]
+    for file in small:
+        if sum(one.length for one in groups[-1]) + file.length > bytes_target:
+            groups.append([])
+        groups[-1].append(file)
+    return [tuple(group) for group in groups if len(group) >= FILES_MIN]
+
+
+def rewrite(kind: FileKind, bucket: str, files: Iterable[IndexedFile]) -> BucketRewrite:
+    """Takes these files of a bucket away."""
+    replaced = tuple(files)
+    return BucketRewrite(
+        kind=kind,
+        bucket=bucket,
+        replaced=tuple(sorted(file.name for file in replaced)),
+        records=sum(file.records for file in replaced),
+        bytes=sum(file.length for file in replaced),
+    )
+
+
+def topic_decision(
+    known: TopicState, rewrites: Sequence[BucketRewrite], files: Sequence[DecidedFile] = ()
+) -> TopicDecision:
+    """What a rewrite says of a topic: nothing but its files changes."""
+    return TopicDecision(
+        topic_id=known.topic_id,
+        topic_id_before=known.topic_id,
+        revision_before=known.load_schema.revision,
+        table=known.table,
+        folder=known.folder,
+        partition_by=known.partition_by,
+        load_schema=None,
+        ranges=(),
+        files=tuple(files),
+        audit=(),
+        time_sources={},
+        asked_ids=frozenset(),
+        generation_before=known.generation,
+        rewrites=tuple(rewrites),
+    )

@@ -1,0 +1,195 @@
+"""Few files of many: the rows of container files in larger blocks and files, without a look at any row.
+
+Files of one schema are merged, so no row is decoded; a topic that changed its schema within the bucket keeps a file
+for each. The checksum of every source is compared with the decision's before a row of it is taken over, since a merge
+would give a damaged file a good checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO
+
+import fastavro
+
+from headrace.loader.build import current_build
+from headrace.loader.storage.local import files_at
+from headrace.loader.storage.local.sink import LocalSink
+from headrace.loader.storage.protocols import BlockSink, WarehouseFiles
+from headrace.loader.work_unit import FileKind, FileRange, StagedFile
+from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSource:
+    """A published file: its name below the warehouse, and what was decided of it."""
+
+    name: str
+    length: int
+    checksum: str
+    records: int
+    ranges: tuple[FileRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeUnit:
+    """The files of one bucket that become one, or one for each schema in them. Sizes are in bytes.
+
+    `warehouse` and `staging` are where the files are and go, as `reach` and `Staging.location` say it.
+    """
+
+    work_id: str
+    task: int
+    kind: FileKind
+    topic: str
+    bucket: str
+    sources: tuple[MergeSource, ...]
+    warehouse: str
+    staging: str
+    codec: str
+    block_bytes: int
+    build: str
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """The files made, or "" and why there are none."""
+
+    task: int
+    files: tuple[StagedFile, ...]
+    error: str = ""
+
+
+@dataclass(slots=True)
+class _Merged:
+    """A file that is being made."""
+
+    name: str
+    format: ContainerFormat
+    length: int = 0
+    records: int = 0
+    ranges: dict[int, FileRange] = field(default_factory=dict)
+    digest: hashlib._Hash = field(default_factory=hashlib.sha256)
+    count: int = 0
+    waiting: list[bytes] = field(default_factory=list)
+    waiting_bytes: int = 0
+
+
+class SourceDamaged(Exception):
+    """A published file is not what was decided."""
+
+
+def run_merge_unit(unit: MergeUnit) -> MergeResult:
+    """A task of the pool."""
+    try:
+        sink = LocalSink(unit.staging, unit.task)
+    except OSError as error:
+        return MergeResult(unit.task, (), f"cannot write to {unit.staging}: {error.strerror}")
+    return merge(unit, files_at(unit.warehouse), sink)
+
+
+def merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> MergeResult:
+    """Makes the files of a unit. Never raises for what can be wrong with files or disks."""
+    if unit.build != (build := current_build()):
+        return MergeResult(unit.task, (), f"task {unit.task} runs {build}, and the driver {unit.build}")
+    try:
+        return MergeResult(unit.task, _merge(unit, files, sink))
+    except SourceDamaged as error:
+        return MergeResult(unit.task, (), str(error))
+    except OSError as error:
+        return MergeResult(unit.task, (), f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    finally:
+        sink.abandon()
+
+
+def _merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> tuple[StagedFile, ...]:
+    merged: dict[str, _Merged] = {}
+    for source in unit.sources:
+        _check(source, files)
+        with files.open(source.name) as opened:
+            schema, blocks = _blocks(source, files, opened)
+            target = merged.get(schema)
+            if target is None:
+                container = ContainerFormat(schema, unit.codec, secrets.token_bytes(SYNC_BYTES))
+                target = merged[schema] = _Merged(f"{len(merged) + 1:06d}.avro", container)
+                header = {"headrace.work_id": unit.work_id, "headrace.task": str(unit.task)}
+                _append(target, container.header(header), sink)
+            records = 0
+            for count, rows in blocks:
+                records += count
+                _take(target, count, rows, unit.block_bytes, sink)
+        if records != source.records:
+            raise SourceDamaged(f"{files.describe(source.name)} has {records} rows and should have {source.records}")
+        _book(target, source)
+    for target in merged.values():
+        _flush(target, sink)
+    sink.finish([target.name for target in merged.values()])
+    return tuple(_staged(unit, target, sink) for target in merged.values())
+
+
+def _check(source: MergeSource, files: WarehouseFiles) -> None:
+    with files.open(source.name) as opened:
+        checksum = hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # every opened file can
+    if checksum != source.checksum:
+        raise SourceDamaged(
+            f"{files.describe(source.name)} is damaged: its checksum is not the decided one; restore it from a backup"
+        )
+
+
+def _blocks(source: MergeSource, files: WarehouseFiles, opened: IO[bytes]) -> tuple[str, Iterator[tuple[int, bytes]]]:
+    """The text of the schema, and the rows of each block, joined, with their number."""
+    try:
+        reader = fastavro.block_reader(opened)
+        schema = reader.metadata["avro.schema"]
+    except (ValueError, KeyError, EOFError) as error:
+        raise SourceDamaged(f"{files.describe(source.name)} is no Avro file: {error}") from error
+    return schema, ((block.num_records, block.bytes_.read()) for block in reader)
+
+
+def _take(target: _Merged, count: int, rows: bytes, block_bytes: int, sink: BlockSink) -> None:
+    target.count += count
+    target.waiting.append(rows)
+    target.waiting_bytes += len(rows)
+    if target.waiting_bytes >= block_bytes:
+        _flush(target, sink)
+
+
+def _flush(target: _Merged, sink: BlockSink) -> None:
+    if target.count:
+        _append(target, target.format.block_of(target.count, b"".join(target.waiting)), sink)
+        target.records += target.count
+        target.count, target.waiting, target.waiting_bytes = 0, [], 0
+
+
+def _append(target: _Merged, data: bytes, sink: BlockSink) -> None:
+    sink.append(target.name, data)
+    target.digest.update(data)
+    target.length += len(data)
+
+
+def _book(target: _Merged, source: MergeSource) -> None:
+    for piece in source.ranges:
+        target.ranges[piece.partition] = _joined(target.ranges.get(piece.partition), piece)
+
+
+def _joined(known: FileRange | None, piece: FileRange) -> FileRange:
+    if known is None:
+        return piece
+    first, last = min(known.first, piece.first), max(known.last, piece.last)
+    return FileRange(piece.partition, first, last, known.records + piece.records)
+
+
+def _staged(unit: MergeUnit, target: _Merged, sink: BlockSink) -> StagedFile:
+    return StagedFile(
+        kind=unit.kind,
+        topic=unit.topic,
+        bucket=unit.bucket,
+        path=f"{sink.folder}/{target.name}",
+        length=target.length,
+        checksum=target.digest.hexdigest(),
+        records=target.records,
+        ranges=tuple(target.ranges[partition] for partition in sorted(target.ranges)),
+    )

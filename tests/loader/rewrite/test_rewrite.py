@@ -1,0 +1,292 @@
+"""Buckets are rewritten beside loads: nothing is lost or doubled for a reader of the tables, whoever is killed, late or
+faster, and what was replaced stays as long as somebody may read it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from headrace.loader.errors import StorageError
+from headrace.loader.rewrite.choose import DAY_MS
+from headrace.loader.rewrite.merge import MergeResult, MergeUnit
+from headrace.loader.rewrite.retire import READERS_MS
+from headrace.loader.rewrite.run import CompactSettings, RewriteReport, compact, forget, retain
+from headrace.loader.run import run_load
+from headrace.loader.work_unit import FileKind
+from loader_fakes import ORDER_V1, World
+
+BUCKET = "dt=2026-01-01/hr=00"
+SETTINGS = CompactSettings(closed_ms=0, bytes_target=1_000_000, block_bytes=1_000, codec_of=lambda topic: "null")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Three loads of a topic, each with a file for every partition."""
+    made = World(tmp_path)
+    made.registry.register("orders-value", 1, ORDER_V1)
+    topic = made.topic("orders", [1, 1], [1])
+    for _ in range(3):
+        run_load(made.ports(), made.settings)
+        topic.logs[0].append(1)
+        topic.logs[1].append(1)
+    run_load(made.ports(), made.settings)
+    made.clock_ms += 3 * DAY_MS
+    return made
+
+
+def partition(world: World, bucket: str = BUCKET, database: str = "headrace") -> Path | None:
+    """Where the metastore says that a bucket is."""
+    values = tuple(part.partition("=")[2] for part in bucket.split("/"))
+    location = world.hive.parts.get((database, "orders"), {}).get(values)
+    return Path(location.removeprefix("file://")) if location else None
+
+
+def queried(world: World) -> list[tuple[int, int]]:
+    """What a query of the table reads, by (partition, offset)."""
+    folder = partition(world)
+    names = sorted(folder.iterdir()) if folder and folder.exists() else []
+    return sorted(tuple(json.loads(line)) for path in names for line in path.read_text().splitlines())
+
+
+def compacted(world: World) -> RewriteReport:
+    return compact(world.rewrites(), ["orders"], SETTINGS, is_dry=False)
+
+
+def test_compaction_makes_few_files_of_many_and_readers_see_the_same_rows(world: World) -> None:
+    before = queried(world)
+    assert before == world.produced("orders")
+    report = compacted(world)
+    (row,) = report.buckets
+    assert (row.topic, row.bucket, row.files, row.rows, row.made) == ("orders", BUCKET, 8, len(before), 1)
+    assert report.problems == {}
+    assert queried(world) == before
+    folder = partition(world)
+    assert folder == world.warehouse / "orders" / "_g1" / BUCKET
+    assert [path.name[:4] for path in folder.iterdir()] == ["1-5-"]
+    known = world.log().read_state().topics["orders"]
+    assert (known.data.files, known.data.records, known.generation) == (1, len(before), 1)
+    assert compacted(world).buckets == (), "one file is nothing to merge"
+
+
+def test_a_dry_run_decides_nothing(world: World) -> None:
+    before = world.log().head()
+    ports = world.rewrites()
+    assert compact(ports, ["orders"], SETTINGS, is_dry=True).buckets == compacted(world).buckets
+    assert world.log().head() == before + 1
+    assert [row.bucket for row in retain(world.rewrites(), {"orders": 1}, is_dry=True).buckets] == [BUCKET]
+    assert world.log().head() == before + 1
+
+
+def test_buckets_that_may_still_get_messages_are_left_alone(world: World) -> None:
+    end = world.clock_ms - 3 * DAY_MS + 3_600_000
+    late = dataclasses.replace(SETTINGS, closed_ms=world.clock_ms - end + 1)
+    assert compact(world.rewrites(), ["orders"], late, is_dry=True).buckets == ()
+    just = dataclasses.replace(SETTINGS, closed_ms=world.clock_ms - end)
+    assert len(compact(world.rewrites(), ["orders"], just, is_dry=True).buckets) == 1
+
+
+def test_a_late_message_joins_the_bucket_where_it_is_now(world: World) -> None:
+    compacted(world)
+    world.cluster.topics["orders"].logs[0].append(1)
+    run_load(world.ports(), world.settings)
+    assert queried(world) == world.produced("orders")
+    assert len(compacted(world).buckets) == 1
+    assert queried(world) == world.produced("orders")
+    assert partition(world) == world.warehouse / "orders" / "_g2" / BUCKET
+
+
+def test_what_was_replaced_stays_a_day_and_then_goes(world: World) -> None:
+    old = world.warehouse / "orders" / BUCKET
+    names = sorted(path.name for path in old.iterdir())
+    compacted(world)
+    world.clock_ms += READERS_MS - 1
+    run_load(world.ports(), world.settings)
+    assert sorted(path.name for path in old.iterdir()) == names, "a query may still read them"
+    assert world.log().read_state().rewrites
+    world.clock_ms += 1
+    run_load(world.ports(), world.settings)
+    assert not old.exists()
+    assert queried(world) == world.produced("orders")
+    world.cluster.topics["orders"].logs[0].append(1)
+    run_load(world.ports(), world.settings)
+    assert world.log().read_state().rewrites == {}, "the next decision says that they are gone"
+
+
+def test_nothing_goes_while_a_partition_cannot_be_looked_at(world: World) -> None:
+    old = world.warehouse / "orders" / BUCKET
+    compacted(world)
+    world.clock_ms += READERS_MS
+    back = f"file://{old}"
+    world.hive.parts["headrace", "orders"]["2026-01-01", "00"] = back  # a driver that woke up late switched it back
+    run_load(world.ports(), world.settings)
+    assert partition(world) == world.warehouse / "orders" / "_g1" / BUCKET
+    assert queried(world) == world.produced("orders")
+
+
+def test_a_load_decided_while_files_are_merged_lives_on_beside_them(world: World) -> None:
+    ports = world.rewrites()
+    merge = ports.run_merges
+
+    def overtaken(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
+        world.cluster.topics["orders"].logs[1].append(1)
+        run_load(world.ports(), world.settings)
+        return merge(units)
+
+    report = compact(dataclasses.replace(ports, run_merges=overtaken), ["orders"], SETTINGS, is_dry=False)
+    assert report.slot == 6
+    assert queried(world) == world.produced("orders")
+    folder = partition(world)
+    assert folder is not None and len(list(folder.iterdir())) == 2
+
+
+def test_of_two_compactions_the_slower_one_is_refused_and_leaves_nothing(world: World) -> None:
+    ports = world.rewrites()
+    merge = ports.run_merges
+
+    def overtaken(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
+        results = merge(units)
+        compacted(world)
+        return results
+
+    report = compact(dataclasses.replace(ports, run_merges=overtaken), ["orders"], SETTINGS, is_dry=False)
+    assert report.slot == 0
+    assert "another command was faster" in report.problems["orders"][0]
+    assert queried(world) == world.produced("orders")
+
+
+def test_a_damaged_source_keeps_its_bucket_as_it_is(world: World) -> None:
+    def damaged(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
+        return [MergeResult(unit.task, (), "f.avro is damaged") for unit in units]
+
+    ports = dataclasses.replace(world.rewrites(), run_merges=damaged)
+    report = compact(ports, ["orders"], SETTINGS, is_dry=False)
+    assert report.buckets == ()
+    assert report.problems == {"orders": (f"{BUCKET} was not compacted: f.avro is damaged",)}
+    assert queried(world) == world.produced("orders")
+
+
+def test_retention_takes_the_partition_and_later_the_files(world: World) -> None:
+    assert retain(world.rewrites(), {"orders": 3}, is_dry=False).buckets == (), "not old enough by a millisecond"
+    world.clock_ms += DAY_MS
+    report = retain(world.rewrites(), {"orders": 3}, is_dry=False)
+    assert [(row.bucket, row.files, row.made) for row in report.buckets] == [(BUCKET, 8, 0)]
+    assert partition(world) is None
+    assert (world.warehouse / "orders" / BUCKET).exists()
+    world.clock_ms += READERS_MS
+    run_load(world.ports(), world.settings)
+    assert not (world.warehouse / "orders" / BUCKET).exists()
+    known = world.log().read_state().topics["orders"]
+    assert (known.data.files, known.data.records) == (0, 0)
+
+
+def test_a_message_for_a_day_that_is_gone_opens_it_again_without_the_old_rows(world: World) -> None:
+    world.clock_ms += DAY_MS
+    retain(world.rewrites(), {"orders": 3}, is_dry=False)
+    world.cluster.topics["orders"].logs[0].append(1)
+    run_load(world.ports(), world.settings)
+    assert queried(world) == [world.produced("orders")[len(world.cluster.topics["orders"].logs[0]) - 1]]
+
+
+def test_files_that_are_gone_are_forgotten_by_a_decision(world: World) -> None:
+    folder = world.warehouse / "orders" / BUCKET
+    lost = sorted(folder.iterdir())[0]
+    rows = len(lost.read_text().splitlines())
+    lost.unlink()
+    report = forget(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False)
+    assert [(row.bucket, row.files, row.rows) for row in report.buckets] == [(BUCKET, 1, rows)]
+    assert len(queried(world)) == len(world.produced("orders")) - rows
+    assert forget(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False).buckets == ()
+    for path in (world.warehouse / "_headrace" / "cursor").iterdir():
+        path.unlink()
+    report_of_load = run_load(world.ports(), world.settings)
+    assert not report_of_load.has_findings
+    assert not [note for note in report_of_load.notes if "are gone" in note], "it was accepted"
+
+
+def test_an_hour_removed_by_hand_stalls_nothing_though_cursors_are_lost(world: World) -> None:
+    world.cluster.topics["orders"].logs[0].append(1)
+    run_load(world.ports(), world.settings)
+    for path in (world.warehouse / "orders" / BUCKET).glob("0-1-*"):
+        path.unlink()
+    for path in (world.warehouse / "_headrace" / "cursor").iterdir():
+        path.unlink()
+    world.cluster.topics["orders"].logs[0].append(1)
+    report = run_load(world.ports(), world.settings)
+    assert not report.has_findings
+    assert [note for note in report.notes if "headrace forget orders --bucket" in note]
+    after = run_load(world.ports(), world.settings)
+    assert not [note for note in after.notes if "are gone" in note], "it is said once"
+
+
+@pytest.mark.parametrize("lost", ["cursor", "index", "checkpoint"])
+def test_hints_that_are_lost_after_rewrites_change_nothing(world: World, lost: str) -> None:
+    compacted(world)
+    world.cluster.topics["orders"].logs[0].append(1)
+    run_load(world.ports(), world.settings)
+    world.clock_ms += READERS_MS
+    run_load(world.ports(), world.settings)
+    for path in (world.warehouse / "_headrace" / lost).rglob("*.json"):
+        path.unlink()
+    world.cluster.topics["orders"].logs[1].append(1)
+    report = run_load(world.ports(), world.settings)
+    assert report.problems == {}
+    assert not [note for note in report.notes if "are gone" in note]
+    assert queried(world) == world.produced("orders")
+
+
+@pytest.mark.parametrize("step", ["bring", "publish", "keep"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_compaction_killed_anywhere_is_finished_or_begun_again(
+    world: World, step: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.cluster.topics["orders"].logs[0].append(1)
+    ports = world.rewrites()
+    owner = ports.staging if step == "keep" else ports.files
+    plain: Callable[..., object] = getattr(type(owner), step)
+
+    def killed(*arguments: object) -> object:
+        if when == "after":
+            plain(*arguments)
+        raise KeyboardInterrupt
+
+    merge = ports.run_merges
+
+    def beside_a_load(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
+        run_load(world.ports(), world.settings)
+        monkeypatch.setattr(type(owner), step, killed)
+        return merge(units)
+
+    with pytest.raises(KeyboardInterrupt):
+        compact(dataclasses.replace(ports, run_merges=beside_a_load), ["orders"], SETTINGS, is_dry=False)
+    monkeypatch.undo()
+    run_load(world.ports(), world.settings)
+    assert queried(world) == world.produced("orders")
+    compacted(world)
+    assert queried(world) == world.produced("orders")
+
+
+def test_a_disk_that_fails_while_merged_files_are_kept_decides_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = world.rewrites()
+
+    def refuse(*_: object) -> None:
+        raise StorageError("no room")
+
+    monkeypatch.setattr(type(ports.staging), "keep", refuse)
+    with pytest.raises(StorageError):
+        compact(ports, ["orders"], SETTINGS, is_dry=False)
+    assert world.log().head() == 4
+
+
+def test_a_dropped_table_comes_back_with_its_rewritten_partitions(world: World) -> None:
+    compacted(world)
+    world.hive.tables.clear()
+    world.hive.parts.clear()
+    world.cluster.topics["orders"].logs[0].append(1)
+    run_load(world.ports(), world.settings)
+    assert queried(world) == world.produced("orders")
