@@ -1,8 +1,10 @@
-"""`headrace quarantine list`: the messages that could not be loaded, and why."""
+"""`headrace quarantine`: the messages that could not be loaded, and why."""
 
 from __future__ import annotations
 
 import argparse
+import base64
+import codecs
 import itertools
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,8 +17,8 @@ from headrace.cli.command import (
     examples,
     print_json,
     print_table,
-    settings_from,
 )
+from headrace.cli.decided import decided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from headrace.loader.storage.protocols import WarehouseFiles
 
 ROWS_SHOWN = 100  # by default: a screen or two; the count of all is always told
+MESSAGES_SHOWN = 20
+BYTES_SHOWN = 256  # of a key or value: some lines of a terminal
+REASONS = ("framing", "absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible")
+"""Codes of the quarantine; a list of its own, so that the help needs none of the loader's libraries."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -43,35 +49,113 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_settings_flags(listing, ("loader.warehouse",))
     add_format_flag(listing)
     listing.set_defaults(run=run)
+    show = verbs.add_parser(
+        "show",
+        help="show the messages themselves",
+        description="Quarantined messages of a topic with their bytes, made safe for a terminal: what is no text is "
+        "shown in hexadecimal, and control characters are escaped.",
+        epilog=examples(
+            "quarantine show orders",
+            "quarantine show orders --reason absent_schema --limit 5",
+            "quarantine show orders --format json",
+        ),
+    )
+    show.add_argument("topic", metavar="TOPIC", help="the topic that the messages are of")
+    show.add_argument("--reason", metavar="CODE", default="", help=f"only these: {', '.join(REASONS)}")
+    show.add_argument(
+        "--limit", type=int, default=MESSAGES_SHOWN, metavar="N", help=f"at most N messages (default: {MESSAGES_SHOWN})"
+    )
+    show.add_argument(
+        "--bytes",
+        type=int,
+        default=BYTES_SHOWN,
+        metavar="N",
+        help=f"at most N bytes of a key or value; json has them all, in base64 (default: {BYTES_SHOWN})",
+    )
+    add_settings_flags(show, ("loader.warehouse",))
+    add_format_flag(show)
+    show.set_defaults(run=run_show)
 
 
 def run(args: argparse.Namespace) -> int:
-    from headrace.loader.errors import LoaderError
     from headrace.loader.inspect.quarantine import decided_files
-    from headrace.pipeline.load import decision_log, warehouse_storage
 
     if args.limit < 0:
         raise CommandError(f"--limit: expected a number of messages, found {args.limit}")
-    settings = settings_from(args)
-    log = decision_log(settings)
-    try:
-        log.check_format(writing=False)
-        state = log.read_state()
-    except LoaderError as error:
-        raise CommandError(str(error)) from error
-    except OSError as error:
-        raise CommandError(f"cannot read the decisions at {error.filename}: {error.strerror}") from error
-    if args.topic is not None and args.topic not in state.topics:
-        known = ", ".join(sorted(state.topics)) or "none yet"
-        raise CommandError(f"nothing of topic {args.topic} has been loaded; loaded topics: {known}")
-    files = decided_files(log, args.topic)
+    with decided(args) as known:
+        if args.topic is not None:
+            known.topic(args.topic)
+        files = decided_files(known.log, args.topic)
     total = sum(file.records for file in files)
-    rows = list(itertools.islice(_rows(files, warehouse_storage(settings).files), args.limit))
+    rows = list(itertools.islice(_rows(files, known.storage.files), args.limit))
     if args.format == "json":
         print_json({"total": total, "messages": [_json(topic, row) for topic, row in rows]})
     else:
         _print(rows, total)
     return EXIT_OK
+
+
+def run_show(args: argparse.Namespace) -> int:
+    from headrace.loader.inspect.quarantine import decided_files
+
+    for flag in ("limit", "bytes"):
+        if getattr(args, flag) < 0:
+            raise CommandError(f"--{flag}: expected a number from 0, found {getattr(args, flag)}")
+    if args.reason and args.reason not in REASONS:
+        raise CommandError(f"--reason: expected one of {', '.join(REASONS)}, found {args.reason}")
+    with decided(args) as known:
+        known.topic(args.topic)
+        files = decided_files(known.log, args.topic)
+    wanted = (row for _, row in _rows(files, known.storage.files) if not args.reason or row.code == args.reason)
+    rows = list(itertools.islice(wanted, args.limit))
+    if args.format == "json":
+        print_json({"topic": args.topic, "messages": [_whole(args.topic, row) for row in rows]})
+    else:
+        for row in rows:
+            _print_message(row, args.bytes)
+        print(f"{len(rows)} messages shown of {sum(file.records for file in files)} in quarantine")
+    return EXIT_OK
+
+
+def _print_message(row: QuarantinedRow, bytes_max: int) -> None:
+    schema = "" if row.schema_id is None else f", schema {row.schema_id}"
+    print(f"partition {row.partition}, offset {row.offset}, {_time(row.timestamp_ms)}{schema}")
+    print(f"  {row.code}: {_printable(row.reason)}")
+    for name, data in (("key", row.key), ("value", row.value), *((f"header {key}", data) for key, data in row.headers)):
+        print(f"  {_printable(name)}: {_shown(data, bytes_max)}")
+
+
+def _shown(data: bytes | None, bytes_max: int) -> str:
+    """The bytes for a terminal, which they cannot change."""
+    if data is None:
+        return "none"
+    cut = data[:bytes_max]
+    more = f" … ({len(data):,} bytes)" if len(data) > bytes_max else ""
+    try:
+        # A letter that the cut goes through is left out.
+        text = codecs.getincrementaldecoder("utf-8")().decode(cut, final=not more)
+    except UnicodeDecodeError:
+        return f"0x{cut.hex()}{more}"
+    # A framed message is no text even where all of its bytes could be.
+    return f"0x{cut.hex()}{more}" if "\0" in text else f"{_printable(text)}{more}"
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def _whole(topic: str, row: QuarantinedRow) -> dict[str, Any]:
+    """All of a message, for a program."""
+    return {
+        **_json(topic, row),
+        "key": _base64(row.key),
+        "value": _base64(row.value),
+        "headers": [{"key": key, "value": _base64(value)} for key, value in row.headers],
+    }
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
 
 
 def _rows(files: Sequence[QuarantineFile], warehouse: WarehouseFiles) -> Iterator[tuple[str, QuarantinedRow]]:

@@ -24,6 +24,7 @@ STEPS: Mapping[str, str] = {
     "read": "reading messages and writing files",
     "check": "checking what was read",
     "decide": "deciding",
+    "follow:index": "noting which files there are",
     "follow:schema": "making and changing tables",
     "follow:files": "putting files into their partitions",
     "follow:partitions": "adding partitions",

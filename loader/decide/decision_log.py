@@ -25,7 +25,7 @@ import heapq
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace.loader.decide.conflict import Conflict, find_conflict, topic_conflicts, work_conflict
@@ -33,7 +33,7 @@ from headrace.loader.decide.decision import Decision, TopicDecision
 from headrace.loader.decide.document import FORMAT, Document, FieldNotKnown, read_document, said_sha256, write_document
 from headrace.loader.decide.json_values import canonical, from_json, to_json
 from headrace.loader.decide.slots import Slots
-from headrace.loader.decide.state import EMPTY, LoaderState, fold, has_quarantine, place
+from headrace.loader.decide.state import EMPTY, LoaderState, fold, place
 from headrace.loader.errors import BadDecision, LogReplaced, StorageError, UnsupportedFormat
 from headrace.loader.storage.protocols import SlotStorage
 
@@ -169,8 +169,7 @@ class DecisionLog:
             decided = found.value.topics.get(topic)
             if decided is not None:
                 yield found
-            link = decided.slot_before if decided is not None else None
-            slot = slot - 1 if link is None else link  # what format 1 does not tell is looked for one by one
+            slot = _older(slot, decided)
 
     def decisions_of(self, since: Mapping[str, int], state: LoaderState) -> dict[str, list[Decision]]:
         """By topic the decisions of later slots that speak of it, oldest first; each is read once, and no others are.
@@ -179,30 +178,13 @@ class DecisionLog:
             since: the slot after which, for each topic.
             state: as of the newest slot.
         """
-        starts = {topic: state.topics[topic].slot for topic in since}
-        return self._chains(starts, since, lambda decided: decided.slot_before, lambda decided: True)
-
-    def quarantines_of(self, topics: Iterable[str], state: LoaderState) -> dict[str, list[Decision]]:
-        """By topic the decisions that have quarantine files of it, oldest first."""
-        starts = {topic: state.topics[topic].quarantine_slot for topic in topics}
-        return self._chains(
-            starts, dict.fromkeys(starts, 0), lambda decided: decided.quarantine_slot_before, has_quarantine
-        )
-
-    def _chains(
-        self,
-        starts: Mapping[str, int],
-        since: Mapping[str, int],
-        before: Callable[[TopicDecision], int | None],
-        is_wanted: Callable[[TopicDecision], bool],
-    ) -> dict[str, list[Decision]]:
-        """Goes back from each topic's start by the links, from the newest slot to the oldest of all topics together."""
-        found: dict[str, list[Decision]] = {topic: [] for topic in starts}
+        found: dict[str, list[Decision]] = {topic: [] for topic in since}
         waiting: dict[int, list[str]] = defaultdict(list)
-        for topic, slot in starts.items():
-            waiting[slot].append(topic)
+        for topic in since:
+            waiting[state.topics[topic].slot].append(topic)
         slots = [-slot for slot in waiting]
         heapq.heapify(slots)
+        # Back by the links from the newest slot to the oldest of all topics together.
         while slots:
             slot = -heapq.heappop(slots)
             topics = [topic for topic in waiting.pop(slot, ()) if slot > since[topic]]
@@ -210,10 +192,9 @@ class DecisionLog:
             for topic in topics:
                 assert decision is not None
                 decided = decision.topics.get(topic)
-                if decided is not None and is_wanted(decided):
+                if decided is not None:
                     found[topic].append(decision)
-                link = before(decided) if decided is not None else None
-                older = slot - 1 if link is None else link  # what format 1 does not tell is looked for one by one
+                older = _older(slot, decided)
                 if older not in waiting:
                     heapq.heappush(slots, -older)
                 waiting[older].append(topic)
@@ -346,3 +327,9 @@ class DecisionLog:
             self.storage.replace(HEAD_PATH, canonical({"slot": slot}) + b"\n")
         except OSError as error:
             logger.warning("hint_not_written slot=%d error=%s", slot, error)
+
+
+def _older(slot: int, decided: TopicDecision | None) -> int:
+    """Where the topic spoke before; what format 1 does not tell is looked for one by one."""
+    link = decided.slot_before if decided is not None else None
+    return slot - 1 if link is None else link

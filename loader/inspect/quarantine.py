@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
 import fastavro
 
-from headrace.loader.decide.decision import DecidedFile, Decision
 from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.follow.layout import topic_folder
+from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.inspect.placed_files import placed_files
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.work_unit import FileKind
 
@@ -60,23 +60,14 @@ def decided_files(log: DecisionLog, topic: str | None = None) -> list[Quarantine
         BadDecision: see `DecisionLog.read_state`.
     """
     state = log.read_state()
+    index = FileIndex(log)
     wanted = sorted(state.topics) if topic is None else [topic] if topic in state.topics else []
-    found = log.quarantines_of(wanted, state)
     return [
-        QuarantineFile(
-            name,
-            file.bucket,
-            f"{topic_folder(state.topics[name].folder, file.kind)}/{file.bucket}/{file.name}",
-            file.records,
-        )
+        QuarantineFile(name, placed.bucket, placed.path, placed.file.records)
         for name in wanted
-        for file in sorted(_files_of(name, found[name]), key=lambda file: file.bucket)
+        if state.topics[name].quarantine.files
+        for placed in placed_files(index, log, name, FileKind.QUARANTINE, state.slot)
     ]
-
-
-def _files_of(topic: str, decisions: Iterable[Decision]) -> Iterator[DecidedFile]:
-    for decision in decisions:
-        yield from (file for file in decision.topics[topic].files if file.kind is FileKind.QUARANTINE)
 
 
 def _row(record: Mapping[str, Any]) -> QuarantinedRow:

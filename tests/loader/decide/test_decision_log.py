@@ -211,7 +211,7 @@ def test_a_log_of_the_first_release_goes_on(tmp_path: Path) -> None:
     assert offered.decision is not None
     assert offered.decision.topics["orders"].slot_before == 2
     assert [one.slot for one in log.decisions_of({"orders": 0}, offered.state)["orders"]] == [1, 2, 4]
-    assert [one.slot for one in log.quarantines_of(["orders"], offered.state)["orders"]] == [1]
+    assert [one.value.slot for one in log.back("orders", offered.state)] == [4, 2, 1]
     assert open_log(tmp_path).read_state() == offered.state
     assert read_cursor(log.storage, "files") == Cursor(3, "20260101T052000Z-00000000000000aa", {"orders": 1})
     format_said = json.loads((tmp_path / "format.json").read_text())
@@ -230,7 +230,7 @@ def test_where_no_links_are_told_every_slot_is_looked_at(tmp_path: Path) -> None
         log.storage.put_if_absent(slot_path(number + 1), canonical(document) + b"\n")
     state = log.read_state()
     assert (state.topics["orders"].slot, state.topics["orders"].quarantine_slot) == (4, 3)
-    assert [one.slot for one in log.quarantines_of(["orders"], state)["orders"]] == [1, 3]
+    assert [one.value.slot for one in log.back("orders", state)] == [4, 3, 2, 1]
     assert [one.slot for one in log.decisions_of({"orders": 1}, state)["orders"]] == [2, 3, 4]
 
 

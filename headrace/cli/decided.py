@@ -1,0 +1,58 @@
+"""What the commands that read decisions share: the log of the settings' warehouse, and what can be wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.cli.command import CommandError, settings_from
+from headrace.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.loader.decide.decision_log import DecisionLog
+    from headrace.loader.decide.state import TopicState
+    from headrace.loader.storage.protocols import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """`log` has read its newest state."""
+
+    settings: Settings
+    log: DecisionLog
+    storage: Storage
+
+    def topic(self, name: str) -> TopicState:
+        """
+        Raises:
+            CommandError: nothing of the topic has been loaded.
+        """
+        topics = self.log.state.topics
+        if name not in topics:
+            known = ", ".join(sorted(topics)) or "none yet"
+            raise CommandError(f"nothing of topic {name} has been loaded; loaded topics: {known}")
+        return topics[name]
+
+
+@contextlib.contextmanager
+def decided(args: argparse.Namespace) -> Iterator[Decided]:
+    """While open, what keeps decisions from being read becomes the one line that ends a command."""
+    from headrace.loader.decide.decision_log import DecisionLog
+    from headrace.loader.errors import LoaderError
+    from headrace.pipeline.load import warehouse_storage
+
+    settings = settings_from(args)
+    storage = warehouse_storage(settings)
+    log = DecisionLog(storage.slots)
+    try:
+        log.check_format(writing=False)
+        log.read_state()
+        yield Decided(settings, log, storage)
+    except LoaderError as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error

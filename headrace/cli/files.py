@@ -1,0 +1,115 @@
+"""`headrace files`: which files hold a topic's rows. Tables know; programs that read paths, such as Pig's, must ask."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.command import (
+    EXIT_OK,
+    CommandError,
+    add_format_flag,
+    add_settings_flags,
+    examples,
+    print_json,
+    print_table,
+)
+from headrace.cli.decided import Decided, decided
+
+if TYPE_CHECKING:
+    from headrace.loader.inspect.placed_files import PlacedFile
+
+BUCKET = re.compile(r"dt=\d{4}-\d\d-\d\d(/hr=\d\d)?")
+LIMIT = re.compile(r"\d{4}-\d\d-\d\d(T\d\d)?")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows the files that hold the rows of a topic, as far as they are in place: neither such as were replaced "
+        "by others, nor what no decision put there. Paths of whole folders show both."
+    )
+    parser.epilog = examples(
+        "files orders",
+        "files orders --bucket dt=2026-01-31/hr=07",
+        "files orders --from 2026-01-01 --to 2026-02-01 --format paths",
+    )
+    parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are shown")
+    parser.add_argument("--bucket", metavar="BUCKET", default="", help="only dt=2026-01-31/hr=07, or all of a dt")
+    parser.add_argument("--from", dest="since", metavar="TIME", default="", help="buckets from this day or hour on")
+    parser.add_argument(
+        "--to", dest="until", metavar="TIME", default="", help="buckets before this day or hour: 2026-01-31T07, in UTC"
+    )
+    parser.add_argument("--quarantine", action="store_true", help="the files of messages that could not be loaded")
+    add_settings_flags(parser, ("loader.warehouse",))
+    add_format_flag(parser, ("text", "json", "paths"))
+
+
+def run(args: argparse.Namespace) -> int:
+    from headrace.loader.decide.file_index import FileIndex
+    from headrace.loader.inspect.placed_files import BucketFilter, placed_files, slot_in_place
+    from headrace.loader.work_unit import FileKind
+
+    _check(args)
+    with decided(args) as known:
+        newest = known.topic(args.topic).slot
+        slot = slot_in_place(known.log, args.topic)
+        kind = FileKind.QUARANTINE if args.quarantine else FileKind.DATA
+        wanted = BucketFilter(args.bucket, args.since, args.until)
+        index = FileIndex(known.log)
+        files = list(placed_files(index, known.log, args.topic, kind, slot, wanted))
+    if args.format == "json":
+        print_json(
+            {"topic": args.topic, "slot": slot, "newest_slot": newest, "files": [_json(known, f) for f in files]}
+        )
+    elif args.format == "paths":
+        for one in files:
+            print(known.storage.files.describe(one.path))
+    else:
+        _print(known, files)
+        if slot < newest:
+            print(f"as of decision {slot}: what {newest} decided is not in place yet; the next load brings it there")
+    return EXIT_OK
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.bucket and not BUCKET.fullmatch(args.bucket):
+        raise CommandError(f"--bucket: expected dt=2026-01-31/hr=07 or dt=2026-01-31, found {args.bucket}")
+    for flag, value in (("--from", args.since), ("--to", args.until)):
+        if value and not LIMIT.fullmatch(value):
+            raise CommandError(f"{flag}: expected a day 2026-01-31 or an hour 2026-01-31T07, found {value}")
+
+
+def _print(known: Decided, files: list[PlacedFile]) -> None:
+    if files:
+        print_table(
+            ("bucket", "rows", "bytes", "decision", "path"),
+            [
+                (
+                    one.bucket,
+                    f"{one.file.records:,}",
+                    f"{one.file.length:,}",
+                    f"{one.file.since}",
+                    known.storage.files.describe(one.path),
+                )
+                for one in files
+            ],
+            right=(1, 2, 3),
+        )
+    rows, size = sum(one.file.records for one in files), sum(one.file.length for one in files)
+    print(f"{len(files):,} files, {rows:,} rows, {size / 1e6:,.1f} MB")
+
+
+def _json(known: Decided, one: PlacedFile) -> dict[str, Any]:
+    return {
+        "bucket": one.bucket,
+        "path": known.storage.files.describe(one.path),
+        "rows": one.file.records,
+        "bytes": one.file.length,
+        "sha256": one.file.checksum,
+        "decision": one.file.since,
+        "offsets": [
+            {"partition": span.partition, "first": span.first, "last": span.last, "rows": span.records}
+            for span in one.file.ranges
+        ],
+    }

@@ -1,0 +1,67 @@
+"""`headrace locate`: where the message of one offset is, or why it is nowhere."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+from headrace.cli.command import EXIT_OK, CommandError, add_format_flag, add_settings_flags, examples, print_json
+from headrace.cli.decided import Decided, decided
+
+if TYPE_CHECKING:
+    from headrace.loader.inspect.locate import Located
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Says which file holds the message of an offset, or that it is in quarantine, a gap, a message without a row "
+        "(tombstone, transaction marker, aborted), or not loaded yet; and by which decision."
+    )
+    parser.epilog = (
+        examples("locate orders 0 12345", "locate orders 0 12345 --format json")
+        + "\n\nFiles are looked into only where several of them span the offset."
+    )
+    parser.add_argument("topic", metavar="TOPIC", help="the topic of the message")
+    parser.add_argument("partition", metavar="PARTITION", type=int, help="its partition")
+    parser.add_argument("offset", metavar="OFFSET", type=int, help="its offset")
+    add_settings_flags(parser, ("loader.warehouse",))
+    add_format_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from headrace.loader.decide.file_index import FileIndex
+    from headrace.loader.inspect.locate import locate
+
+    for name in ("partition", "offset"):
+        if getattr(args, name) < 0:
+            raise CommandError(f"{name.upper()}: expected a number from 0, found {getattr(args, name)}")
+    with decided(args) as known:
+        known.topic(args.topic)
+        index = FileIndex(known.log)
+        try:
+            found = locate(known.log, index, known.storage.files, args.topic, args.partition, args.offset)
+        except ValueError as error:
+            raise CommandError(f"a file that may hold the message cannot be read: {error}; see: headrace verify") from (
+                error
+            )
+    if args.format == "json":
+        paths = [known.storage.files.describe(path) for path in found.files]
+        print_json({**dataclasses.asdict(found), "fate": found.fate.name.lower(), "files": paths})
+    else:
+        _print(found, known)
+    return EXIT_OK
+
+
+def _print(found: Located, known: Decided) -> None:
+    detail = f" ({found.detail})" if found.detail else ""
+    print(f"{found.topic}-{found.partition} offset {found.offset}: {found.fate.value}{detail}")
+    for path in found.files:
+        print(f"  {known.storage.files.describe(path)}")
+    if found.slot:
+        decided_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found.decided_at_ms / 1000))
+        print(
+            f"  loaded by decision {found.slot} at {decided_at} with offsets {found.start} to before {found.end} "
+            f"(work {found.work_id})"
+        )

@@ -1,0 +1,132 @@
+"""`headrace verify`: files against decisions against brokers."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.command import (
+    EXIT_FINDINGS,
+    EXIT_OK,
+    add_format_flag,
+    add_settings_flags,
+    examples,
+    print_json,
+    print_table,
+)
+from headrace.cli.decided import Decided, decided
+from headrace.cli.terminal import steps_shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.loader.inspect.findings import TopicVerified
+    from headrace.loader.plan.discover import Discovery
+
+FINDINGS_SHOWN_MAX = 20  # of a topic; json has them all
+EPILOG = """
+
+What is compared:
+  decisions  offsets follow on each other, and each is a row, quarantined, a tombstone, a marker or a gap
+  files      are in place, as long as decided, readable to their end, with as many rows; nothing else beside them
+  brokers    hold neither less than was loaded nor begin after it
+
+exit codes:
+  0  all agree
+  1  findings: each names its file or partition
+  2  could not tell
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Compares what was decided with the files on disk and with the brokers, and changes nothing. Safe beside loads."
+    )
+    parser.epilog = examples("verify", "verify orders payments --checksums", "verify --format json") + EPILOG
+    parser.add_argument("topics", nargs="*", metavar="TOPIC", help="only these topics (default: all)")
+    parser.add_argument("--checksums", action="store_true", help="also read every byte and compare the SHA-256")
+    add_settings_flags(parser, ("loader.warehouse", "kafka.bootstrap_servers"))
+    add_format_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    with decided(args) as known:
+        topics = args.topics or sorted(known.log.state.topics)
+        for topic in topics:
+            known.topic(topic)
+        discovery, notes = _discover(known)
+        verified = _verify(known, topics, discovery, checksums=args.checksums)
+    if discovery is not None:
+        absent = [topic for topic in topics if topic not in discovery.topics]
+        notes += [f"{topic}: not compared with the brokers, which do not have it for this load" for topic in absent]
+    if args.format == "json":
+        print_json({"topics": [_json(one) for one in verified], "notes": notes})
+    else:
+        _print(verified, notes)
+    return EXIT_FINDINGS if any(one.findings for one in verified) else EXIT_OK
+
+
+def _discover(known: Decided) -> tuple[Discovery | None, list[str]]:
+    from headrace.kafka_wire.errors import KafkaError
+    from headrace.loader.plan.discover import discover
+    from headrace.pipeline.load import kafka_cluster
+
+    loader = known.settings.loader
+    try:
+        with kafka_cluster(known.settings) as cluster:
+            return discover(cluster, loader.topics_include, loader.topics_exclude), []
+    except KafkaError as error:
+        return None, [f"not compared with the brokers: {error}"]
+
+
+def _verify(
+    known: Decided, topics: Sequence[str], discovery: Discovery | None, *, checksums: bool
+) -> list[TopicVerified]:
+    from headrace.loader.decide.file_index import FileIndex
+    from headrace.loader.inspect.verify import verify_topic
+
+    verified = []
+    with steps_shown() as show:
+        for number, topic in enumerate(topics, start=1):
+            show(f"comparing {topic} ({number:,} of {len(topics):,})")
+            discovered = discovery.topics.get(topic) if discovery else None
+            # An index of its own for each topic: what is read of one is not needed for the next.
+            index = FileIndex(known.log)
+            verified.append(verify_topic(known.log, index, known.storage, topic, discovered, checksums=checksums))
+    return verified
+
+
+def _print(verified: Sequence[TopicVerified], notes: Sequence[str]) -> None:
+    if verified:
+        print_table(
+            ("topic", "decisions", "files", "rows", "MB", "waiting", "findings"),
+            [
+                (
+                    one.topic,
+                    f"{one.decisions:,}",
+                    f"{one.files:,}",
+                    f"{one.rows:,}",
+                    f"{one.bytes / 1e6:,.1f}",
+                    f"{one.waiting:,}",
+                    f"{len(one.findings):,}",
+                )
+                for one in verified
+            ],
+            right=range(1, 7),
+        )
+    for one in verified:
+        for finding in one.findings[:FINDINGS_SHOWN_MAX]:
+            where = f": {finding.where}" if finding.where else ""
+            print(f"FINDING: {one.topic}: {finding.check}{where}: {finding.message}")
+        if len(one.findings) > FINDINGS_SHOWN_MAX:
+            more = len(one.findings) - FINDINGS_SHOWN_MAX
+            print(f"FINDING: {one.topic}: and {more:,} more; --format json has them all")
+    for note in notes:
+        print(f"note: {note}")
+    findings = sum(len(one.findings) for one in verified)
+    print(f"{len(verified):,} topics, {sum(one.files for one in verified):,} files: {findings:,} findings")
+
+
+def _json(one: TopicVerified) -> dict[str, Any]:
+    return dataclasses.asdict(one)

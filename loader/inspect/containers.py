@@ -1,0 +1,84 @@
+"""Avro container files, read back to be checked: by their blocks, and by where their rows came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO
+
+import fastavro
+
+from headrace.loader.write.container import MAGIC, SYNC_BYTES
+
+LONG_BYTES_MAX = 10  # of a varint of 64 bits
+
+
+def count_rows(file: IO[bytes], length: int) -> int:
+    """The rows that the blocks of a container file of this length say they hold; the blocks are passed over.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no container file, or it is cut.
+    """
+    sync = _skip_header(file)
+    rows = 0
+    while (begin := file.tell()) < length:
+        count, size = _read_long(file), _read_long(file)
+        if count <= 0 or size < 0 or file.tell() + size + SYNC_BYTES > length:
+            raise ValueError(f"the block at byte {begin:,} is cut or no block")
+        file.seek(size, 1)
+        if file.read(SYNC_BYTES) != sync:
+            raise ValueError(f"the block at byte {begin:,} does not end with the file's sync marker")
+        rows += count
+    return rows
+
+
+def positions(file: IO[bytes]) -> Iterator[tuple[int, int]] | None:
+    """Partition and offset of every row of a data file, None when it has no column that tells them.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no such file.
+    """
+    schema = fastavro.reader(file).writer_schema
+    file.seek(0)
+    # The column is the last one, under a name that depends on the others'; its record has one that nothing else has.
+    column = schema["fields"][-1] if isinstance(schema, dict) and schema.get("fields") else {}
+    record = next((one for one in column.get("type", ()) if isinstance(one, dict)), {})
+    if not str(record.get("name", "")).startswith("headrace.load.kafka_position"):
+        return None
+    return _positions(file, {**schema, "fields": [column]}, column["name"])
+
+
+def _positions(file: IO[bytes], schema: dict[str, object], column: str) -> Iterator[tuple[int, int]]:
+    for row in fastavro.reader(file, reader_schema=schema):
+        assert isinstance(row, dict)
+        if row[column] is not None:
+            yield row[column]["partition"], row[column]["offset"]
+
+
+def _skip_header(file: IO[bytes]) -> bytes:
+    """Reads past the metadata and returns the sync marker."""
+    if file.read(len(MAGIC)) != MAGIC:
+        raise ValueError("it does not begin as an Avro container file")
+    while (pairs := _read_long(file)) != 0:
+        if pairs < 0:  # then the size of these in bytes follows, by which they can be passed over
+            file.seek(_read_long(file), 1)
+            continue
+        for _ in range(2 * pairs):
+            file.seek(_read_long(file), 1)
+    sync = file.read(SYNC_BYTES)
+    if len(sync) != SYNC_BYTES:
+        raise ValueError("it ends within its header")
+    return sync
+
+
+def _read_long(file: IO[bytes]) -> int:
+    number = 0
+    for place in range(LONG_BYTES_MAX):
+        byte = file.read(1)
+        if not byte:
+            raise ValueError(f"it ends at byte {file.tell():,}, within a number")
+        number |= (byte[0] & 0x7F) << 7 * place
+        if byte[0] < 0x80:
+            return (number >> 1) ^ -(number & 1)
+    raise ValueError(f"there is no number before byte {file.tell():,}")

@@ -1,0 +1,147 @@
+"""A topic's decisions compared with one another: from the newest back to the first, nothing taken from an index."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headrace.loader.decide.decision import DecidedFile, DecidedRange, Decision, DecisionKind, TopicDecision
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.errors import DecisionLogError
+from headrace.loader.inspect.findings import Check, Finding
+from headrace.loader.work_unit import FileKind
+
+Bucket = tuple[FileKind, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFile:
+    """A decided file, with the slot and the work that it came from."""
+
+    slot: int
+    work_id: str
+    file: DecidedFile
+
+
+@dataclass(slots=True)
+class Chain:
+    """What all decisions of a topic say: `live` are the files as of `slot`, `later` those of newer decisions, whose
+    place is not made yet. `generations` are of the buckets that were rewritten, as of `slot`."""
+
+    slot: int
+    decisions: int = 0
+    live: list[ChainFile] = field(default_factory=list)
+    later: list[ChainFile] = field(default_factory=list)
+    generations: dict[Bucket, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    is_whole: bool = True
+
+
+def read_chain(log: DecisionLog, topic: str, slot: int) -> Chain:
+    """
+    Args:
+        slot: up to which the topic's files are in their places.
+    """
+    known = log.state.topics[topic]
+    chain = Chain(slot)
+    ends: dict[int, int | None] = {number: one.next_offset for number, one in known.partitions.items()}
+    replaced: dict[Bucket, set[str]] = defaultdict(set)
+    totals = {FileKind.DATA: (0, 0), FileKind.QUARANTINE: (0, 0)}
+    try:
+        for document in log.back(topic, log.state):
+            decision = document.value
+            decided = decision.topics[topic]
+            chain.decisions += 1
+            chain.findings += _compare(topic, decision, decided, ends)
+            _take_files(chain, decision, decided, replaced)
+            for kind in totals:
+                totals[kind] = _added(totals[kind], decided, kind)
+    except DecisionLogError as error:
+        chain.is_whole = False
+        chain.findings.append(Finding(topic, Check.DECISIONS, "", str(error)))
+        return chain
+    chain.findings += _begin_nowhere(topic, ends)
+    for kind, wanted in ((FileKind.DATA, known.data), (FileKind.QUARANTINE, known.quarantine)):
+        if totals[kind] != (wanted.files, wanted.records):
+            files, records = totals[kind]
+            message = (
+                f"all decisions add up to {files:,} {kind.value} files of {records:,} rows, and the state says "
+                f"{wanted.files:,} of {wanted.records:,}"
+            )
+            chain.findings.append(Finding(topic, Check.DECISIONS, "", message))
+    chain.live.reverse()
+    return chain
+
+
+def _take_files(chain: Chain, decision: Decision, decided: TopicDecision, replaced: dict[Bucket, set[str]]) -> None:
+    files = [ChainFile(decision.slot, decision.work_id, file) for file in reversed(decided.files)]
+    if decision.slot > chain.slot:
+        chain.later += files
+        return
+    chain.live += [one for one in files if one.file.name not in replaced[one.file.kind, one.file.bucket]]
+    for rewrite in decided.rewrites:
+        chain.generations.setdefault((rewrite.kind, rewrite.bucket), decided.generation)
+        replaced[rewrite.kind, rewrite.bucket].update(rewrite.replaced)
+
+
+def _compare(topic: str, decision: Decision, decided: TopicDecision, ends: dict[int, int | None]) -> Iterator[Finding]:
+    """What does not fit in one decision, or between it and the next newer ones of its partitions.
+
+    Args:
+        ends: by partition where the newer decisions begin, None where they say that nothing was before them; changed.
+    """
+    rows = _rows_by_partition(decided, FileKind.DATA), _rows_by_partition(decided, FileKind.QUARANTINE)
+    for offsets in decided.ranges:
+        where = f"{topic}-{offsets.partition}"
+        said = f"decision {decision.slot} has offsets {offsets.start} to before {offsets.end}"
+        if offsets.partition in ends and offsets.end != (end := ends[offsets.partition]):
+            later = f"begin at {end}" if end is not None else "say that nothing was before them"
+            yield Finding(topic, Check.DECISIONS, where, f"{said}, and the later ones {later}")
+        if offsets.counts.total != offsets.end - offsets.start:
+            message = f"{said}, and counts {offsets.counts.total} of them"
+            yield Finding(topic, Check.DECISIONS, where, message)
+        counted = (offsets.counts.records, offsets.counts.quarantined)
+        found = (rows[0][offsets.partition], rows[1][offsets.partition])
+        if decision.kind is DecisionKind.LOAD and counted != found:
+            message = f"{said}, of which {counted[0]} are rows and {counted[1]} quarantined, and its files have {found}"
+            yield Finding(topic, Check.DECISIONS, where, message)
+        yield from _undeclared(topic, decision, offsets)
+        ends[offsets.partition] = offsets.previous
+    if decided.topic_id_before not in (None, decided.topic_id):
+        ends.clear()  # the topic was re-created here: what came before it counts on its own
+
+
+def _undeclared(topic: str, decision: Decision, offsets: DecidedRange) -> Iterator[Finding]:
+    previous = offsets.previous
+    if previous is not None and previous < offsets.start and (previous, offsets.start) not in offsets.gaps:
+        message = (
+            f"decision {decision.slot} leaves out offsets {previous} to before {offsets.start} and declares no gap"
+        )
+        yield Finding(topic, Check.DECISIONS, f"{topic}-{offsets.partition}", message)
+
+
+def _begin_nowhere(topic: str, ends: dict[int, int | None]) -> Iterator[Finding]:
+    for partition, end in sorted(ends.items()):
+        if end is not None:
+            message = f"the oldest decision goes on from offset {end}, and nothing was decided before it"
+            yield Finding(topic, Check.DECISIONS, f"{topic}-{partition}", message)
+
+
+def _rows_by_partition(decided: TopicDecision, kind: FileKind) -> Counter[int]:
+    rows: Counter[int] = Counter()
+    for file in decided.files:
+        if file.kind is kind:
+            for one in file.ranges:
+                rows[one.partition] += one.records
+    return rows
+
+
+def _added(totals: tuple[int, int], decided: TopicDecision, kind: FileKind) -> tuple[int, int]:
+    """Files and rows with those of one more decision."""
+    added = [file.records for file in decided.files if file.kind is kind]
+    taken = [rewrite for rewrite in decided.rewrites if rewrite.kind is kind]
+    return (
+        totals[0] + len(added) - sum(len(rewrite.replaced) for rewrite in taken),
+        totals[1] + sum(added) - sum(rewrite.records for rewrite in taken),
+    )

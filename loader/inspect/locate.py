@@ -1,0 +1,196 @@
+"""Where the message of one offset is, and by which decision; from the decisions, and from files only where these do not
+tell.
+
+A load reads offsets in order but files rows by their own time, so several files may span an offset. Those are looked
+into, which takes as long as reading them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from headrace.loader.decide.decision import DecidedRange, Decision
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.follow.layout import bucket_folder
+from headrace.loader.inspect.containers import positions
+from headrace.loader.inspect.placed_files import placed_files, slot_in_place
+from headrace.loader.inspect.quarantine import read_rows
+from headrace.loader.storage.protocols import WarehouseFiles
+from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
+
+
+class Fate(StrEnum):
+    """What became of an offset."""
+
+    ROW = "a row"
+    QUARANTINED = "in quarantine"
+    GAP = "a gap"
+    NO_ROW = "no row"
+    REMOVED = "removed"
+    NOT_LOADED = "not loaded yet"
+    PASSED = "never loaded"
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """`files` are paths below the warehouse: the one that holds the message, or those that may. `detail` is a sentence
+    for people. `slot` is the decision that loaded the offset, with those from `start` to before `end`; 0 for none."""
+
+    topic: str
+    partition: int
+    offset: int
+    fate: Fate
+    detail: str
+    files: tuple[str, ...] = ()
+    slot: int = 0
+    work_id: str = ""
+    decided_at_ms: int = 0
+    start: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A file whose offsets span the wanted one; `is_sure` when they are without holes."""
+
+    kind: FileKind
+    path: str
+    is_sure: bool
+
+
+def locate(
+    log: DecisionLog, index: FileIndex, files: WarehouseFiles, topic: str, partition: int, offset: int
+) -> Located:
+    """
+    Args:
+        topic: one that something has been decided of.
+
+    Raises:
+        BadDecision, UnsupportedFormat: a decision on the way cannot be read.
+        OSError, ValueError: a file that must be looked into cannot be read.
+    """
+    known = log.state.topics[topic].partitions.get(partition)
+    answer = Located(topic, partition, offset, Fate.NOT_LOADED, "nothing of this partition has been decided")
+    if known is None:
+        return answer
+    if offset >= known.next_offset:
+        return replace(answer, detail=f"the next offset to load is {known.next_offset}")
+    found = _decision_on(log, topic, partition, offset)
+    if found is None:
+        return replace(answer, fate=Fate.PASSED, detail="the first load of the partition began after it")
+    decision, offsets = found
+    answer = replace(
+        answer,
+        slot=decision.slot,
+        work_id=decision.work_id,
+        decided_at_ms=decision.decided_at_ms,
+        start=offsets.start,
+        end=offsets.end,
+    )
+    if any(start <= offset < end for start, end in offsets.gaps):
+        return replace(answer, fate=Fate.GAP, detail="the brokers had it no more when it was to be read")
+    candidates = list(_candidates(log, index, topic, decision, partition, offset))
+    if not candidates and _spanning(decision, topic, partition, offset):
+        return replace(answer, fate=Fate.REMOVED, detail="its file was taken away by a later decision")
+    return _among(answer, candidates, files, offsets.counts)
+
+
+def _decision_on(log: DecisionLog, topic: str, partition: int, offset: int) -> tuple[Decision, DecidedRange] | None:
+    """The newest decision on the offset, of the topic as it is now: one that was re-created counts anew."""
+    state = log.state
+    for document in log.back(topic, state):
+        decided = document.value.topics[topic]
+        if decided.topic_id != state.topics[topic].topic_id:
+            return None
+        for offsets in decided.ranges:
+            if offsets.partition == partition:
+                if offsets.start <= offset < offsets.end or any(start <= offset < end for start, end in offsets.gaps):
+                    return document.value, offsets
+                if offsets.previous is None:
+                    return None
+    return None
+
+
+def _spans(ranges: Iterable[FileRange], partition: int, offset: int) -> FileRange | None:
+    return next((one for one in ranges if one.partition == partition and one.first <= offset <= one.last), None)
+
+
+def _spanning(decision: Decision, topic: str, partition: int, offset: int) -> bool:
+    return any(_spans(file.ranges, partition, offset) for file in decision.topics[topic].files)
+
+
+def _candidates(
+    log: DecisionLog, index: FileIndex, topic: str, decision: Decision, partition: int, offset: int
+) -> Iterable[_Candidate]:
+    """The live files that span the offset: those of the decision, or what later decisions put in their place."""
+    state = log.state.topics[topic]
+    spanning = [file for file in decision.topics[topic].files if _spans(file.ranges, partition, offset)]
+    if not state.generation:
+        for file in spanning:
+            path = f"{bucket_folder(state.folder, file.kind, file.bucket, 0)}/{file.name}"
+            yield _candidate(file.kind, path, file.ranges, partition, offset)
+        return
+    for kind in FileKind:
+        buckets = {file.bucket for file in spanning if file.kind is kind}
+        if buckets:
+            # What is not in its place yet is still in the one before.
+            slot = max(decision.slot, slot_in_place(log, topic))
+            for placed in placed_files(index, log, topic, kind, slot, buckets.__contains__):
+                if placed.file.since >= decision.slot and _spans(placed.file.ranges, partition, offset):
+                    yield _candidate(kind, placed.path, placed.file.ranges, partition, offset)
+
+
+def _candidate(kind: FileKind, path: str, ranges: Sequence[FileRange], partition: int, offset: int) -> _Candidate:
+    span = _spans(ranges, partition, offset)
+    assert span is not None
+    return _Candidate(kind, path, span.records == span.last - span.first + 1)
+
+
+def _among(answer: Located, candidates: Sequence[_Candidate], files: WarehouseFiles, counts: RangeCounts) -> Located:
+    sure = [one for one in candidates if one.is_sure][:1]
+    unsure: list[str] = []
+    for one in sure or candidates:
+        detail = _look(answer, one, files)
+        if detail is None and not one.is_sure:
+            unsure.append(one.path)
+        elif detail or one.is_sure:
+            fate = Fate.QUARANTINED if one.kind is FileKind.QUARANTINE else Fate.ROW
+            return replace(answer, fate=fate, detail=detail or "", files=(one.path,))
+    if unsure:
+        detail = "one of these files may hold it; they are not in place yet, or do not say where their rows come from"
+        return replace(answer, fate=Fate.UNCLEAR, detail=detail, files=tuple(unsure))
+    return _of_no_row(answer, counts)
+
+
+def _look(answer: Located, candidate: _Candidate, files: WarehouseFiles) -> str | None:
+    """What is to be said of the message when the file holds it, "" when it does not, None when it cannot be told."""
+    wanted = (answer.partition, answer.offset)
+    if candidate.is_sure and candidate.kind is FileKind.DATA:
+        return "" if files.length(candidate.path) is not None else None
+    try:
+        with files.open(candidate.path) as file:
+            if candidate.kind is FileKind.QUARANTINE:
+                rows = (row for row in read_rows(file) if (row.partition, row.offset) == wanted)
+                return next((f"{row.code}: {row.reason}" for row in rows), "")
+            found = positions(file)
+            return None if found is None else ("found in it" if wanted in found else "")
+    except FileNotFoundError:
+        return None
+
+
+def _of_no_row(answer: Located, counts: RangeCounts) -> Located:
+    """Nothing was filed under the offset; the range's counts say what it can have been."""
+    words = {
+        "tombstones (no value)": counts.tombstones,
+        "transaction markers": counts.control,
+        "messages of aborted transactions": counts.aborted,
+        "offsets that the log did not hold": counts.gaps,
+    }
+    among = " and ".join(f"{number:,} {word}" for word, number in words.items() if number)
+    if not among:
+        return replace(answer, fate=Fate.UNCLEAR, detail="no file of its decision holds it: run `headrace verify`")
+    return replace(answer, fate=Fate.NO_ROW, detail=f"it is one of {among} of its range")

@@ -1,0 +1,170 @@
+"""Files against decisions against brokers. Nothing is changed, and what is found are values.
+
+Safe beside a load: what is decided while this looks is looked at the next time, and files on their way to their places
+are counted as waiting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.file_index import FileIndex, index_folder
+from headrace.loader.errors import StorageError
+from headrace.loader.follow.layout import bucket_folder
+from headrace.loader.inspect.containers import count_rows
+from headrace.loader.inspect.decided_chain import Bucket, Chain, ChainFile, read_chain
+from headrace.loader.inspect.findings import Check, Finding, TopicVerified
+from headrace.loader.inspect.placed_files import slot_in_place
+from headrace.loader.plan.discover import DiscoveredTopic
+from headrace.loader.storage.protocols import Staged, Storage, WarehouseFiles
+from headrace.loader.work_unit import FileKind
+
+READ_BYTES = 1024 * 1024
+HIDDEN = (".", "_")  # how names begin that Hive, Spark and Pig pass over
+
+
+def verify_topic(
+    log: DecisionLog,
+    index: FileIndex,
+    storage: Storage,
+    topic: str,
+    discovered: DiscoveredTopic | None = None,
+    *,
+    checksums: bool = False,
+) -> TopicVerified:
+    """Compares one topic as of the state that the log has read.
+
+    Args:
+        discovered: the topic on the brokers; None when it is not to be compared with them.
+        checksums: also reads every byte of every file.
+    """
+    chain = read_chain(log, topic, slot_in_place(log, topic))
+    findings = list(chain.findings)
+    if chain.is_whole:
+        findings += _compare_index(log, index, topic, chain)
+    waiting = 0
+    for decided in chain.later:
+        waiting += 1
+        findings += _check_waiting(topic, storage, _name(log, topic, chain, decided), decided)
+    for decided in chain.live:
+        findings += _check_file(topic, storage.files, _name(log, topic, chain, decided), decided, checksums)
+    if chain.is_whole:
+        findings += _foreign(log, topic, storage.files, chain)
+    if discovered is not None:
+        findings += _compare_offsets(log, discovered)
+    return TopicVerified(
+        topic,
+        chain.decisions,
+        len(chain.live),
+        sum(one.file.records for one in chain.live if one.file.kind is FileKind.DATA),
+        sum(one.file.length for one in chain.live),
+        waiting,
+        tuple(findings),
+    )
+
+
+def _name(log: DecisionLog, topic: str, chain: Chain, decided: ChainFile) -> str:
+    file = decided.file
+    generation = chain.generations.get((file.kind, file.bucket), 0)
+    return f"{bucket_folder(log.state.topics[topic].folder, file.kind, file.bucket, generation)}/{file.name}"
+
+
+def _check_waiting(topic: str, storage: Storage, name: str, decided: ChainFile) -> Iterator[Finding]:
+    """Whether a file that is not in its place yet can be brought there."""
+    try:
+        storage.staging.keep(decided.work_id, [Staged(decided.file.staged, decided.file.length)])
+    except (StorageError, OSError) as error:
+        if storage.files.length(name) is None:
+            message = f"the file of decision {decided.slot} is neither there nor staged: {error}"
+            yield Finding(topic, Check.PLACE, name, message)
+
+
+def _check_file(topic: str, files: WarehouseFiles, name: str, decided: ChainFile, checksums: bool) -> Iterator[Finding]:
+    """The first thing that is wrong with a file."""
+    file, by = decided.file, f"decided in {decided.slot}"
+    try:
+        length = files.length(name)
+        if length is None:
+            yield Finding(topic, Check.PLACE, name, f"is missing; it was {by}")
+        elif length != file.length:
+            yield Finding(topic, Check.LENGTH, name, f"has {length:,} bytes instead of the {file.length:,} {by}")
+        elif checksums and (found := _sha256(files, name)) != file.checksum:
+            yield Finding(topic, Check.CHECKSUM, name, f"has the SHA-256 {found} instead of {file.checksum}, {by}")
+        elif (rows := _rows(files, name, length)) != file.records:
+            yield Finding(topic, Check.ROWS, name, f"has {rows:,} rows instead of the {file.records:,} {by}")
+    except OSError as error:
+        yield Finding(topic, Check.PLACE, name, f"cannot be read: {error.strerror or error}; it was {by}")
+    except ValueError as error:
+        yield Finding(topic, Check.ROWS, name, f"cannot be read: {error}; it was {by}")
+
+
+def _sha256(files: WarehouseFiles, name: str) -> str:
+    with files.open(name) as file:
+        digest = hashlib.sha256()
+        while block := file.read(READ_BYTES):
+            digest.update(block)
+        return digest.hexdigest()
+
+
+def _rows(files: WarehouseFiles, name: str, length: int) -> int:
+    with files.open(name) as file:
+        return count_rows(file, length)
+
+
+def _compare_index(log: DecisionLog, index: FileIndex, topic: str, chain: Chain) -> Iterator[Finding]:
+    decided = _names(chain.live)
+    indexed: dict[Bucket, set[str]] = {}
+    for kind in FileKind:
+        for day in index.days(topic, kind):
+            for bucket in index.day(topic, kind, day).buckets:
+                indexed[kind, bucket] = {file.name for file in index.live(topic, kind, bucket, chain.slot)}
+    for kind, bucket in sorted({*decided, *indexed}):
+        ours, theirs = decided.get((kind, bucket), set()), indexed.get((kind, bucket), set())
+        if ours != theirs:
+            message = f"the index has {len(theirs)} files of {kind.value}/{bucket}, and the decisions {len(ours)}"
+            folder = log.storage.describe(index_folder(log.state.topics[topic].folder))
+            yield Finding(topic, Check.INDEX, "", f"{message}: remove {folder}, which the next load makes anew")
+
+
+def _names(files: Iterable[ChainFile]) -> dict[Bucket, set[str]]:
+    found: dict[Bucket, set[str]] = defaultdict(set)
+    for one in files:
+        found[one.file.kind, one.file.bucket].add(one.file.name)
+    return found
+
+
+def _foreign(log: DecisionLog, topic: str, files: WarehouseFiles, chain: Chain) -> Iterator[Finding]:
+    """Files that readers of the topic find and nobody decided."""
+    later = _names(chain.later)
+    for (kind, bucket), names in sorted(_names(chain.live).items()):
+        generation = chain.generations.get((kind, bucket), 0)
+        folder = bucket_folder(log.state.topics[topic].folder, kind, bucket, generation)
+        for name in files.children(folder):
+            if not name.startswith(HIDDEN) and name not in names and name not in later.get((kind, bucket), ()):
+                message = "nothing decided this file, and readers find it: move it away"
+                yield Finding(topic, Check.FOREIGN, f"{folder}/{name}", message)
+
+
+def _compare_offsets(log: DecisionLog, discovered: DiscoveredTopic) -> Iterator[Finding]:
+    topic = discovered.topic
+    known = log.state.topics[topic]
+    if known.topic_id and discovered.topic_id and known.topic_id != discovered.topic_id:
+        message = "the topic was re-created on the brokers since its newest decision"
+        yield Finding(topic, Check.OFFSETS, "", message)
+        return
+    on_brokers = {one.partition: one for one in discovered.partitions}
+    for number, partition in sorted(known.partitions.items()):
+        found = on_brokers.get(number)
+        where = f"{topic}-{number}"
+        if found is None:
+            if number not in discovered.errors:
+                yield Finding(topic, Check.OFFSETS, where, "the brokers have no such partition")
+        elif partition.next_offset > max(found.end, found.high_watermark):
+            message = f"the log ends at {found.high_watermark}, before the next offset to load, {partition.next_offset}"
+            yield Finding(topic, Check.OFFSETS, where, message)
+        elif partition.next_offset < found.start:
+            message = f"the log begins at {found.start}, after the next offset to load, {partition.next_offset}"
+            yield Finding(topic, Check.OFFSETS, where, message)

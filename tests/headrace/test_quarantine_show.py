@@ -1,0 +1,92 @@
+"""Quarantined messages on a terminal, which their bytes must not reach as they are."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.cli import main
+from headrace.cli.quarantine import REASONS, _shown
+from headrace.loader.project.quarantine import QuarantineCode
+from headrace.loader.work_unit import FileKind
+from shelf import Shelf
+
+BUCKET = "dt=2026-01-01/hr=05"
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    shelf = Shelf(tmp_path)
+    shelf.load({}, (0, None, 0, 3), quarantined={BUCKET: [(0, n) for n in range(3)]})
+    return shelf
+
+
+def show(folder: Path, *arguments: str, code: int = 0) -> int:
+    return main(["quarantine", "show", "orders", *arguments, "--data-dir", str(folder)])
+
+
+def test_messages_are_shown_with_their_bytes(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show(tmp_path) == 0
+    assert capsys.readouterr().out.splitlines()[-5:] == [
+        "partition 0, offset 2, 2026-01-01 00:00:00Z, schema 7",
+        "  absent_schema: there is no schema 7",
+        "  key: k",
+        "  value: v",
+        "3 messages shown of 3 in quarantine",
+    ]
+    assert show(tmp_path, "--limit", "1") == 0
+    assert "1 messages shown of 3 in quarantine" in capsys.readouterr().out
+    assert show(tmp_path, "--reason", "framing", "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out) == {"topic": "orders", "messages": []}
+    assert show(tmp_path, "--reason", "absent_schema", "--format", "json") == 0
+    first = json.loads(capsys.readouterr().out)["messages"][0]
+    assert (first["offset"], first["code"], base64.b64decode(first["value"])) == (0, "absent_schema", b"v")
+    assert (first["key"], first["headers"]) == (base64.b64encode(b"k").decode(), [])
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (None, "none"),
+        (b"", ""),
+        ("grün".encode(), "grün"),
+        (b"\x1b[2Jgone\r\n", "\\x1b[2Jgone\\r\\n"),
+        ("a\u202eb\x9bc".encode(), "a\\u202eb\\x9bc"),
+        (b"\x00\x00\x00\x00\x07abc", "0x0000000007616263"),
+        (b"\xff\xfe", "0xfffe"),
+        (b"x" * 20, "xxxxxxxx … (20 bytes)"),
+        (b"\x00" * 20, "0x" + "00" * 8 + " … (20 bytes)"),
+    ],
+)
+def test_bytes_cannot_change_the_terminal(data: bytes | None, shown: str) -> None:
+    assert _shown(data, 8 if data and len(data) == 20 else 256) == shown
+
+
+def test_text_that_is_cut_within_a_letter_is_still_text() -> None:
+    assert _shown("grün".encode(), 3) == "gr … (5 bytes)"
+
+
+def test_a_message_that_was_replaced_is_not_shown_twice(
+    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shelf.rewrite(BUCKET, [(0, 1)], FileKind.QUARANTINE)
+    for verb in ("show", "list"):
+        assert main(["quarantine", verb, "orders", "--format", "json", "--data-dir", str(tmp_path)]) == 0
+        assert [one["offset"] for one in json.loads(capsys.readouterr().out)["messages"]] == [1]
+
+
+def test_what_cannot_be_asked_for_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, said in (
+        (("--reason", "bad"), "--reason: expected one of framing, absent_schema"),
+        (("--limit", "-1"), "--limit: expected"),
+        ((), "nothing of topic orders has been loaded; loaded topics: none yet"),
+    ):
+        assert show(tmp_path, *arguments) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_every_code_can_be_asked_for() -> None:
+    assert tuple(code.value for code in QuarantineCode) == REASONS

@@ -1,0 +1,169 @@
+"""Where a message is, for everything that can become of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.cli import main
+from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.inspect.locate import Fate, Located, locate
+from headrace.loader.work_unit import FileKind, RangeCounts
+from shelf import BAD, Shelf
+
+FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    """Partition 0: 0 to 3 in one file, 4 to 9 in two, 10 to 19 a gap, then 20 to 25, of which 22 is in quarantine."""
+    shelf = Shelf(tmp_path)
+    shelf.load({FIVE: [(0, n) for n in range(4)]}, (0, None, 0, 4))
+    shelf.load({FIVE: [(0, 4), (0, 6), (0, 9)], SIX: [(0, 5), (0, 7), (0, 8)]}, (0, 4, 4, 10))
+    shelf.load({FIVE: [(0, n) for n in (20, 21, 23, 24, 25)]}, (0, 10, 20, 26), quarantined={SIX: [(0, 22)]})
+    return shelf
+
+
+def ask(shelf: Shelf, offset: int, partition: int = 0) -> Located:
+    shelf.log.read_state()
+    return locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", partition, offset)
+
+
+def test_a_row_is_found_in_the_one_file_that_holds_it(shelf: Shelf) -> None:
+    for offset, bucket, slot in ((0, FIVE, 1), (3, FIVE, 1), (4, FIVE, 2), (5, SIX, 2), (8, SIX, 2), (25, FIVE, 3)):
+        found = ask(shelf, offset)
+        assert (found.fate, found.slot, len(found.files)) == (Fate.ROW, slot, 1)
+        assert found.files[0].startswith(f"orders/{bucket}/0-{slot}-work-{slot}")
+    assert (found.start, found.end, found.work_id) == (20, 26, "work-3")
+
+
+def test_files_are_opened_only_where_several_span_the_offset(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("headrace.loader.inspect.locate.positions")
+    assert ask(shelf, 2).fate is Fate.ROW
+    with pytest.raises(NameError):
+        ask(shelf, 5)
+
+
+def test_only_the_decisions_on_the_way_are_read(shelf: Shelf) -> None:
+    read: list[int] = []
+    document = shelf.log.document
+    shelf.log.document = lambda slot: read.append(slot) or document(slot)  # type: ignore[method-assign,assign,func-returns-value]
+    ask(shelf, 5)
+    assert read == [3, 2]
+
+
+def test_what_has_no_row(shelf: Shelf) -> None:
+    assert (ask(shelf, 22).fate, ask(shelf, 22).detail) == (Fate.QUARANTINED, f"{BAD.code}: {BAD.reason}")
+    assert ask(shelf, 15).fate is Fate.GAP
+    assert (ask(shelf, 26).fate, ask(shelf, 26).detail) == (Fate.NOT_LOADED, "the next offset to load is 26")
+    assert ask(shelf, 0, partition=7).fate is Fate.NOT_LOADED
+    shelf.load({}, (1, None, 5, 8), counts=RangeCounts(tombstones=2, control=1))
+    assert ask(shelf, 4, partition=1).fate is Fate.PASSED
+    found = ask(shelf, 6, partition=1)
+    assert (found.fate, found.detail) == (
+        Fate.NO_ROW,
+        "it is one of 2 tombstones (no value) and 1 transaction markers of its range",
+    )
+
+
+def test_a_tombstone_between_rows_is_told_from_them(shelf: Shelf) -> None:
+    shelf.load({FIVE: [(0, 26), (0, 28)]}, (0, 26, 26, 29), counts=RangeCounts(records=2, tombstones=1))
+    assert ask(shelf, 28).fate is Fate.ROW
+    assert ask(shelf, 27).fate is Fate.NO_ROW
+
+
+def test_a_file_that_has_lost_its_row_is_said(shelf: Shelf) -> None:
+    shelf.load({FIVE: [(0, 26), (0, 28)]}, (0, 26, 26, 29))
+    found = ask(shelf, 27)
+    assert (found.fate, found.detail) == (Fate.UNCLEAR, "no file of its decision holds it: run `headrace verify`")
+
+
+def test_after_a_rewrite_the_file_is_the_one_in_its_place(shelf: Shelf) -> None:
+    shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 6, 9, 20, 21, 23, 24, 25)])
+    found = ask(shelf, 2)
+    assert (found.fate, found.slot) == (Fate.ROW, 1)
+    assert found.files == (f"orders/_g1/{FIVE}/1-4-work-4-0-0.avro",)
+    assert ask(shelf, 5).files[0].startswith(f"orders/{SIX}/")
+    assert ask(shelf, 22).fate is Fate.QUARANTINED
+    shelf.rewrite(FIVE, [])
+    assert ask(shelf, 2).fate is Fate.REMOVED
+    assert ask(shelf, 5).fate is Fate.ROW
+
+
+def test_a_rewrite_that_is_not_in_place_yet_is_not_answered_with(shelf: Shelf) -> None:
+    shelf.follows = False
+    shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 6, 9, 20, 21, 23, 24, 25)])
+    assert ask(shelf, 2).files[0].startswith(f"orders/{FIVE}/0-1-")
+
+
+def test_files_that_cannot_be_asked_are_all_named(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    shelf.load({FIVE: [(0, 0), (0, 2)], SIX: [(0, 1), (0, 3)]}, (0, None, 0, 4), kafka_column="none")
+    assert [ask(shelf, 1).fate, len(ask(shelf, 1).files)] == [Fate.UNCLEAR, 2]
+    assert len(ask(shelf, 0).files) == 1
+    shelf.follows = False
+    shelf.load({FIVE: [(0, 4), (0, 6)], SIX: [(0, 5)]}, (0, 4, 4, 7))
+    assert (ask(shelf, 4).fate, len(ask(shelf, 4).files)) == (Fate.UNCLEAR, 1)
+    found = ask(shelf, 5)
+    assert (found.fate, len(found.files)) == (Fate.ROW, 1), "which the decision alone tells"
+
+
+def test_a_topic_that_was_recreated_counts_anew(shelf: Shelf) -> None:
+    shelf.load({FIVE: [(0, n) for n in range(5, 7)]}, (0, None, 5, 7), topic_id="id-2")
+    assert ask(shelf, 6).slot == 4
+    assert ask(shelf, 8).fate is Fate.NOT_LOADED
+    assert ask(shelf, 2).fate is Fate.PASSED
+
+
+def test_the_columns_of_keys_are_no_hindrance(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    shelf.load({FIVE: [(0, 0), (0, 2)], SIX: [(0, 1), (0, 3)]}, (0, None, 0, 4), kafka_column="full")
+    assert [ask(shelf, n).files[0].split("/0-")[0] for n in range(4)] == [
+        f"orders/{bucket}" for bucket in (FIVE, SIX, FIVE, SIX)
+    ]
+
+
+def test_the_command_says_it_in_words_and_in_json(
+    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(*arguments: str) -> str:
+        assert main(["locate", "orders", *arguments, "--data-dir", str(tmp_path)]) == 0
+        return capsys.readouterr().out
+
+    lines = told("0", "5").splitlines()
+    assert lines[0] == "orders-0 offset 5: a row (found in it)"
+    assert lines[1] == f"  {shelf.warehouse}/orders/{SIX}/0-2-work-2-0-1.avro"
+    assert lines[2] == "  loaded by decision 2 at 2026-01-01T00:00:00Z with offsets 4 to before 10 (work work-2)"
+    found = json.loads(told("0", "22", "--format", "json"))
+    assert (found["fate"], found["slot"]) == ("quarantined", 3)
+    assert Path(found["files"][0]).exists()
+    assert told("0", "99") == "orders-0 offset 99: not loaded yet (the next offset to load is 26)\n"
+
+
+def test_what_cannot_be_asked_for_is_one_line(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        (("users", "0", "1"), "nothing of topic users has been loaded; loaded topics: orders"),
+        (("orders", "-1", "1"), "expected"),
+        (("orders", "0", "x"), "invalid int value: 'x'"),
+    ):
+        try:
+            assert main(["locate", *words, "--data-dir", str(tmp_path)]) == 2
+        except SystemExit as ended:
+            assert ended.code == 2
+        assert said in capsys.readouterr().err
+    path = shelf.warehouse / ask(shelf, 5).files[0]
+    path.write_bytes(b"no container")
+    assert main(["locate", "orders", "0", "5", "--data-dir", str(tmp_path)]) == 2
+    assert "a file that may hold the message cannot be read" in capsys.readouterr().err
+    (shelf.warehouse / "_headrace" / "log/000000002.json").write_text("{}")
+    assert main(["locate", "orders", "0", "5", "--data-dir", str(tmp_path)]) == 2
+    assert "000000002.json is damaged" in capsys.readouterr().err
+
+
+def test_quarantine_that_was_replaced_is_looked_for_in_its_new_place(shelf: Shelf) -> None:
+    shelf.rewrite(SIX, [(0, 22)], FileKind.QUARANTINE)
+    found = ask(shelf, 22)
+    assert found.files[0].startswith(f"_quarantine/orders/_g1/{SIX}/")
+    assert found.fate is Fate.QUARANTINED

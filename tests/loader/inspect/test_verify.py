@@ -1,0 +1,290 @@
+"""Every way in which files, decisions and brokers can disagree is found, and nothing else is."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.cli import main
+from headrace.kafka_wire.errors import KafkaUnavailable
+from headrace.loader.decide.decision import BucketRewrite, DecidedFile, TopicDecision
+from headrace.loader.decide.file_index import FileIndex, index_folder
+from headrace.loader.decide.state import LoaderState
+from headrace.loader.inspect.findings import Check, TopicVerified
+from headrace.loader.inspect.verify import verify_topic
+from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
+from headrace.loader.work_unit import FileKind, RangeCounts
+from shelf import Shelf, container
+
+FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-02/hr=06"
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    shelf = Shelf(tmp_path)
+    shelf.load({FIVE: [(0, n) for n in range(5)], SIX: [(1, 0)]}, (0, None, 0, 5), (1, None, 0, 1))
+    shelf.load({FIVE: [(0, 5)]}, (0, 5, 5, 7), quarantined={SIX: [(0, 6)]})
+    shelf.load({FIVE: [(0, 9)]}, (0, 7, 9, 10))
+    return shelf
+
+
+def verified(shelf: Shelf, discovered: DiscoveredTopic | None = None, *, checksums: bool = False) -> TopicVerified:
+    shelf.log.read_state()
+    index = FileIndex(shelf.log)
+    return verify_topic(shelf.log, index, shelf.storage, "orders", discovered, checksums=checksums)
+
+
+def found(shelf: Shelf, **options: bool) -> list[tuple[Check, str]]:
+    return [(one.check, one.where) for one in verified(shelf, **options).findings]
+
+
+def path(shelf: Shelf, slot: int, bucket: str = FIVE) -> Path:
+    (one,) = (shelf.warehouse / "orders" / bucket).glob(f"0-{slot}-*")
+    return one
+
+
+def test_what_agrees_has_no_findings(shelf: Shelf) -> None:
+    one = verified(shelf, checksums=True)
+    assert one.findings == ()
+    assert (one.decisions, one.files, one.rows, one.waiting) == (3, 5, 8, 0)
+    assert one.bytes == sum(file.stat().st_size for file in shelf.warehouse.rglob("dt=*/hr=*/*.avro"))
+    shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 5, 9)])
+    one = verified(shelf, checksums=True)
+    assert (one.findings, one.decisions, one.files, one.rows) == ((), 4, 3, 8)
+    shelf.rewrite(FIVE, [])
+    assert (verified(shelf).findings, verified(shelf).rows) == ((), 1)
+
+
+def _flip(file: Path, place: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "check", "message"),
+    [
+        (lambda file: file.unlink(), Check.PLACE, "is missing; it was decided in 1"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-1]), Check.LENGTH, "bytes instead of the"),
+        (lambda file: _flip(file, 0), Check.ROWS, "does not begin as an Avro container"),
+        (lambda file: _flip(file, -1), Check.ROWS, "does not end with the file's sync marker"),
+        (lambda file: file.write_bytes(bytes(file.stat().st_size)), Check.ROWS, "does not begin as"),
+        (lambda file: (file.unlink(), file.mkdir()), Check.LENGTH, "bytes instead of"),
+    ],
+)
+def test_a_file_that_is_not_as_decided(
+    shelf: Shelf, damage: Callable[[Path], object], check: Check, message: str
+) -> None:
+    damaged = path(shelf, 1)
+    damage(damaged)
+    (one,) = verified(shelf).findings
+    assert (one.check, one.where) == (check, str(damaged.relative_to(shelf.warehouse)))
+    assert message in one.message
+
+
+def test_a_disk_that_fails_is_a_finding(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(file: object, length: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("headrace.loader.inspect.verify.count_rows", fail)
+    findings = verified(shelf).findings
+    assert {one.check for one in findings} == {Check.PLACE}
+    assert findings[0].message == "cannot be read: Input/output error; it was decided in 1"
+
+
+def test_rows_are_counted_by_the_blocks_of_the_file(shelf: Shelf) -> None:
+    decision = shelf.log.decision(1).topics["orders"]
+    file = path(shelf, 1)
+    whole = file.read_bytes()
+    fewer = container([(0, n) for n in range(3)])
+    file.write_bytes(fewer)
+    assert len(fewer) < len(whole)
+    assert found(shelf) == [(Check.LENGTH, str(file.relative_to(shelf.warehouse)))]
+    changed = tuple(dataclasses.replace(one, length=len(fewer)) if one.records == 5 else one for one in decision.files)
+    _change(shelf, 1, lambda decided: dataclasses.replace(decided, files=changed))
+    assert (Check.ROWS, str(file.relative_to(shelf.warehouse))) in found(shelf)
+
+
+def test_bytes_that_were_changed_are_found_by_their_checksum(shelf: Shelf) -> None:
+    file = path(shelf, 1)
+    content = file.read_bytes()
+    place = content.index(bytes(range(16))) + 16 + 3
+    _flip(file, place)
+    assert found(shelf) == []
+    assert found(shelf, checksums=True) == [(Check.CHECKSUM, str(file.relative_to(shelf.warehouse)))]
+
+
+def test_files_that_nobody_decided_are_found_where_readers_find_them(shelf: Shelf) -> None:
+    folder = path(shelf, 1).parent
+    for name in (".hidden", "_SUCCESS", "part-00000.avro"):
+        (folder / name).write_bytes(b"x")
+    (shelf.warehouse / "orders" / "_g9").mkdir()
+    assert found(shelf) == [(Check.FOREIGN, f"orders/{FIVE}/part-00000.avro")]
+    (folder / "part-00000.avro").unlink()
+    shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 5, 9)])
+    assert found(shelf) == [], "those that were replaced are where no reader looks"
+
+
+def test_files_on_their_way_are_waiting_and_lost_ones_are_not(shelf: Shelf) -> None:
+    shelf.follows = False
+    decision = shelf.load({FIVE: [(0, 10)]}, (0, 10, 10, 11))
+    one = verified(shelf)
+    assert (one.findings, one.waiting, one.files) == ((), 1, 5)
+    shelf.storage.staging.drop(decision.work_id)
+    (lost,) = verified(shelf).findings
+    assert (lost.check, "the file of decision 4 is neither there nor staged" in lost.message) == (Check.PLACE, True)
+    target = path(shelf, 1).parent / decision.topics["orders"].files[0].name
+    target.write_bytes(b"brought there before its note was made")
+    assert found(shelf) == []
+
+
+def test_a_rewrite_on_its_way_leaves_the_files_before_it_in_force(shelf: Shelf) -> None:
+    shelf.follows = False
+    shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 5, 9)])
+    assert (found(shelf), verified(shelf).waiting) == ([], 1)
+    path(shelf, 1).unlink()
+    assert [check for check, _ in found(shelf)] == [Check.PLACE]
+
+
+def _change(shelf: Shelf, slot: int, change: Callable[[TopicDecision], TopicDecision]) -> None:
+    """What a decision says, as no loader would have decided it."""
+    document = shelf.log.document
+
+    def changed(wanted: int) -> object:
+        found = document(wanted)
+        if wanted != slot:
+            return found
+        topics = {**found.value.topics, "orders": change(found.value.topics["orders"])}
+        return dataclasses.replace(found, value=dataclasses.replace(found.value, topics=topics))
+
+    shelf.log.document = changed  # type: ignore[method-assign,assign]
+
+
+def _range(decided: TopicDecision, **changes: object) -> TopicDecision:
+    first = dataclasses.replace(decided.ranges[0], **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(decided, ranges=(first, *decided.ranges[1:]))
+
+
+@pytest.mark.parametrize(
+    ("slot", "change", "messages"),
+    [
+        (2, lambda d: _range(d, end=8, counts=RangeCounts(records=1, quarantined=2)), ["later ones begin at 7", "has"]),
+        (2, lambda d: _range(d, counts=RangeCounts(records=1)), ["counts 1 of them", "and its files have (1, 1)"]),
+        (2, lambda d: _range(d, counts=RangeCounts(records=2)), ["of which 2 are rows and 0 quarantined"]),
+        (2, lambda d: _range(d, previous=None), ["the later ones say that nothing was before them"]),
+        (1, lambda d: _range(d, previous=3), ["goes on from offset 3", "declares no gap"][:1]),
+        (3, lambda d: _range(d, gaps=()), ["leaves out offsets 7 to before 9 and declares no gap"]),
+        (
+            3,
+            lambda d: dataclasses.replace(d, slot_before=1),
+            ["the later ones begin at 7", "data files of 7 rows, and the state says 4 of 8", "0 quarantine files"],
+        ),
+    ],
+)
+def test_decisions_that_do_not_follow_on_each_other(
+    shelf: Shelf, slot: int, change: Callable[[TopicDecision], TopicDecision], messages: list[str]
+) -> None:
+    _change(shelf, slot, change)
+    texts = [one.message for one in verified(shelf).findings if one.check is Check.DECISIONS]
+    assert len(texts) == len(messages), texts
+    for text, message in zip(texts, messages, strict=True):
+        assert message in text
+
+
+def test_a_damaged_decision_is_a_finding_and_the_files_are_still_looked_at(shelf: Shelf) -> None:
+    (shelf.warehouse / "_headrace" / "log/000000001.json").write_text("{}")
+    path(shelf, 2).unlink()
+    (decision, file) = verified(shelf).findings
+    assert (decision.check, "000000001.json is damaged" in decision.message) == (Check.DECISIONS, True)
+    assert file.check is Check.PLACE
+
+
+def test_a_topic_that_was_recreated_is_one_history(shelf: Shelf) -> None:
+    shelf.load({FIVE: [(0, n) for n in range(5, 7)]}, (0, None, 5, 7), topic_id="id-2")
+    shelf.load({FIVE: [(0, 7)]}, (0, 7, 7, 8), topic_id="id-2")
+    assert found(shelf) == []
+
+
+def test_an_index_that_lies_is_found(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileIndex, "live", lambda *_: ())
+    findings = verified(shelf).findings
+    assert {one.check for one in findings} == {Check.INDEX}
+    assert str(shelf.log.storage.describe(index_folder("orders"))) in findings[0].message
+
+
+def on_brokers(
+    *offsets: tuple[int, int], topic_id: str = "id-1", errors: dict[int, str] | None = None
+) -> DiscoveredTopic:
+    partitions = tuple(PartitionOffsets(n, 0, start, end, end) for n, (start, end) in enumerate(offsets))
+    return DiscoveredTopic("orders", topic_id, partitions, errors or {})
+
+
+@pytest.mark.parametrize(
+    ("discovered", "messages"),
+    [
+        (on_brokers((0, 10), (1, 50)), []),
+        (on_brokers((10, 10), (1, 1), topic_id=""), []),
+        (on_brokers((0, 9), (0, 1)), ["the log ends at 9, before the next offset to load, 10"]),
+        (on_brokers((11, 20), (0, 1)), ["the log begins at 11, after the next offset to load, 10"]),
+        (on_brokers((0, 10)), ["the brokers have no such partition"]),
+        (on_brokers((0, 10), errors={1: "no leader"}), []),
+        (on_brokers((0, 1), topic_id="id-2"), ["the topic was re-created on the brokers since its newest decision"]),
+    ],
+)
+def test_offsets_are_compared_with_the_brokers(shelf: Shelf, discovered: DiscoveredTopic, messages: list[str]) -> None:
+    findings = verified(shelf, discovered).findings
+    assert [one.message for one in findings] == messages
+    assert {one.check for one in findings} <= {Check.OFFSETS}
+
+
+def test_an_open_transaction_is_no_loss(shelf: Shelf) -> None:
+    held = PartitionOffsets(0, 0, 0, 8, 30)
+    discovered = DiscoveredTopic("orders", "id-1", (held, PartitionOffsets(1, 0, 0, 1, 1)), {})
+    assert verified(shelf, discovered).findings == ()
+
+
+@pytest.fixture
+def no_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(*_: object) -> object:
+        raise KafkaUnavailable("no broker of 127.0.0.1:1 answers")
+
+    monkeypatch.setattr("headrace.pipeline.load.kafka_cluster", down)
+
+
+@pytest.mark.usefixtures("no_brokers")
+def test_the_command_ends_1_with_findings(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--data-dir", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["orders", "3", "5", "8", "0.0", "0", "0"]
+    assert lines[-2:] == [
+        "note: not compared with the brokers: no broker of 127.0.0.1:1 answers",
+        "1 topics, 5 files: 0 findings",
+    ]
+    path(shelf, 1).unlink()
+    assert main(["verify", "orders", "--checksums", "--data-dir", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert f"FINDING: orders: place: orders/{FIVE}/0-1-work-1-0-0.avro: is missing; it was decided in 1\n" in out
+    assert main(["verify", "--format", "json", "--data-dir", str(tmp_path)]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["topics"][0]["findings"][0]["check"] == "place"
+    assert main(["verify", "users", "--data-dir", str(tmp_path)]) == 2
+
+
+def test_sums_of_a_rewrite_that_are_wrong_are_found(shelf: Shelf) -> None:
+    """The state adds what decisions say, and so does the check; a file that was replaced twice shows."""
+    name = shelf.log.decision(1).topics["orders"].files[0].name
+    state: LoaderState = shelf.log.read_state()
+    rewrite = BucketRewrite(FileKind.DATA, FIVE, (name,), 5, 0)
+
+    def take_away(decided: TopicDecision) -> TopicDecision:
+        files: tuple[DecidedFile, ...] = decided.files
+        return dataclasses.replace(decided, files=files, rewrites=(rewrite,))
+
+    _change(shelf, 3, take_away)
+    assert state.topics["orders"].data.files == 4
+    assert any("3 data files of 3 rows, and the state says 4 of 8" in one.message for one in verified(shelf).findings)
