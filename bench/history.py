@@ -34,7 +34,7 @@ from headrace.loader.decide.document import said_sha256, write_document
 from headrace.loader.decide.slots import PACK_SLOTS, slot_path
 from headrace.loader.decide.state import EMPTY, LoaderState, fold, place
 from headrace.loader.follow.base import Step
-from headrace.loader.follow.engine import FollowerEngine
+from headrace.loader.follow.engine import Cursor, FollowerEngine, cursor_path
 from headrace.loader.inspect.status import FOLLOWERS, load_status
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.storage.local.staging import LocalStaging
@@ -102,7 +102,9 @@ def make_log(root: Path, runs: int) -> None:
         if run % CHECKPOINT_EVERY == 0 and runs - run < 2 * CHECKPOINT_EVERY:
             storage.replace(checkpoint_path(run), write_document(state))
     storage.replace("head.json", json.dumps({"slot": runs}).encode())
-    engine(DecisionLog(storage)).follow()
+    # As after the last of these runs: followers that begin anew would read all of them.
+    for name in FOLLOWERS:
+        storage.replace(cursor_path(name), write_document(Cursor(runs, sha256=state.sha256)))
 
 
 def engine(log: DecisionLog) -> FollowerEngine:

@@ -23,7 +23,7 @@ import dataclasses
 import heapq
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -33,7 +33,8 @@ from headrace.loader.decide.state import FileTotals, LoaderState, PartitionState
 from headrace.loader.plan.discover import DiscoveredTopic, Discovery, PartitionOffsets
 from headrace.loader.plan.load_plan import PlanSettings, make_plan
 from headrace.loader.plan.packing import pack, weight
-from headrace.loader.plan.schemas import TopicSchemas
+from headrace.loader.plan.schemas import SchemaProblem, TopicSchemas
+from headrace.loader.policy import TopicPolicy
 from headrace.loader.work_unit import OffsetRange, TaskSettings
 from headrace.settings import Settings
 
@@ -160,6 +161,12 @@ class Answered:
 
     outage = ""
 
+    def ask_ahead(self, topics: Mapping[str, TopicState | None]) -> None:
+        pass
+
+    def replaced(self, ids: Mapping[str, Collection[int]], turn: int) -> Mapping[str, SchemaProblem]:
+        return {}
+
     def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas:
         return TopicSchemas(SCHEMA, False, {1: SCHEMA.text}, frozenset(), {})
 
@@ -186,11 +193,12 @@ def plan_seconds(ranges: Sequence[OffsetRange], file_bytes_target: int) -> float
         )
         for topic, members in topics.items()
     }
-    settings = PlanSettings(TASKS, "hour", 2**40, file_bytes_target, "fail", "bench")
-    task = TaskSettings("", "", "hour", "position", "snappy", (), file_bytes_target)
+    policy = TopicPolicy("hour", "position", "snappy", (), "fail", 0.1, None)
+    settings = PlanSettings(TASKS, 2**40, file_bytes_target, lambda topic: policy, "bench")
+    task = TaskSettings("", "", file_bytes_target)
     state, discovery = LoaderState(slot=1, topics=known), Discovery("", found, {})
     started = time.perf_counter()
-    make_plan(state, discovery, cast(Any, Answered()), work_id="w", settings=settings, task_settings=task)
+    make_plan(state, discovery, cast(Any, Answered()), work_id="w", asked_ms=0, settings=settings, task_settings=task)
     return time.perf_counter() - started
 
 

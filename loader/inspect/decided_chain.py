@@ -113,11 +113,12 @@ def _compare(topic: str, decision: Decision, decided: TopicDecision, ends: dict[
 
 
 def _undeclared(topic: str, decision: Decision, offsets: DecidedRange) -> Iterator[Finding]:
-    previous = offsets.previous
-    if previous is not None and previous < offsets.start and (previous, offsets.start) not in offsets.gaps:
-        message = (
-            f"decision {decision.slot} leaves out offsets {previous} to before {offsets.start} and declares no gap"
-        )
+    """Offsets that are left out, after what was decided before or where another log was taken up."""
+    since = offsets.previous if offsets.diverged_at is None else offsets.diverged_at
+    if since is None or since >= offsets.start:
+        return
+    if not any(start <= since and offsets.start <= end for start, end in offsets.gaps):
+        message = f"decision {decision.slot} leaves out offsets {since} to before {offsets.start}, and declares no gap"
         yield Finding(topic, Check.DECISIONS, f"{topic}-{offsets.partition}", message)
 
 

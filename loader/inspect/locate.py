@@ -132,7 +132,7 @@ def _candidates(
     if not state.generation:
         for file in spanning:
             path = f"{bucket_folder(state.folder, file.kind, file.bucket, 0)}/{file.name}"
-            yield _candidate(file.kind, path, file.ranges, partition, offset)
+            yield _Candidate(file.kind, path, _is_dense(file.ranges, partition, offset))
         return
     for kind in FileKind:
         buckets = {file.bucket for file in spanning if file.kind is kind}
@@ -141,13 +141,15 @@ def _candidates(
             slot = max(decision.slot, slot_in_place(log, topic))
             for placed in placed_files(index, log, topic, kind, slot, buckets.__contains__):
                 if placed.file.since >= decision.slot and _spans(placed.file.ranges, partition, offset):
-                    yield _candidate(kind, placed.path, placed.file.ranges, partition, offset)
+                    # Of a file that several became, which may be of several logs, the span says nothing.
+                    is_own = placed.file.since == decision.slot
+                    is_sure = is_own and _is_dense(placed.file.ranges, partition, offset)
+                    yield _Candidate(kind, placed.path, is_sure)
 
 
-def _candidate(kind: FileKind, path: str, ranges: Sequence[FileRange], partition: int, offset: int) -> _Candidate:
+def _is_dense(ranges: Sequence[FileRange], partition: int, offset: int) -> bool:
     span = _spans(ranges, partition, offset)
-    assert span is not None
-    return _Candidate(kind, path, span.records == span.last - span.first + 1)
+    return span is not None and span.records == span.last - span.first + 1
 
 
 def _among(answer: Located, candidates: Sequence[_Candidate], files: WarehouseFiles, counts: RangeCounts) -> Located:

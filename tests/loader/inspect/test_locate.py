@@ -83,7 +83,7 @@ def test_a_file_that_has_lost_its_row_is_said(shelf: Shelf) -> None:
 def test_after_a_rewrite_the_file_is_the_one_in_its_place(shelf: Shelf) -> None:
     shelf.rewrite(FIVE, [(0, n) for n in (0, 1, 2, 3, 4, 6, 9, 20, 21, 23, 24, 25)])
     found = ask(shelf, 2)
-    assert (found.fate, found.slot) == (Fate.ROW, 1)
+    assert (found.fate, found.slot, found.detail) == (Fate.ROW, 1, "found in it")
     assert found.files == (f"orders/_g1/{FIVE}/1-4-work-4-0-0.avro",)
     assert ask(shelf, 5).files[0].startswith(f"orders/{SIX}/")
     assert ask(shelf, 22).fate is Fate.QUARANTINED

@@ -178,7 +178,7 @@ def _range(decided: TopicDecision, **changes: object) -> TopicDecision:
         (2, lambda d: _range(d, counts=RangeCounts(records=2)), ["of which 2 are rows and 0 quarantined"]),
         (2, lambda d: _range(d, previous=None), ["the later ones say that nothing was before them"]),
         (1, lambda d: _range(d, previous=3), ["goes on from offset 3", "declares no gap"][:1]),
-        (3, lambda d: _range(d, gaps=()), ["leaves out offsets 7 to before 9 and declares no gap"]),
+        (3, lambda d: _range(d, gaps=()), ["leaves out offsets 7 to before 9, and declares no gap"]),
         (
             3,
             lambda d: dataclasses.replace(d, slot_before=1),
