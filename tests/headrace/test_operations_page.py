@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from configparser import ConfigParser
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,7 +23,8 @@ from headrace.settings import load_settings
 from pages import block, page
 
 PAGE = page("docs/operations.md")
-OOZIE = ROOT / "examples" / "oozie"
+SCHEDULE = ROOT / "examples" / "schedule"
+OOZIE = SCHEDULE / "oozie"
 SETTINGS_FILE = "/etc/headrace/headrace.toml"
 PROGRAM = "/opt/headrace/.venv/bin/headrace"
 
@@ -62,12 +68,73 @@ def test_systemd_understands_the_units(path: str, name: str, tmp_path: Path) -> 
     assert name not in checked.stderr
 
 
+def test_the_page_shows_the_example_for_cron() -> None:
+    assert block(PAGE, "# /etc/cron.d/headrace").strip() == (SCHEDULE / "cron" / "headrace").read_text().strip()
+
+
+def runs_the_load(words: Sequence[str]) -> bool:
+    """Whether it is the installed program, and a load with the settings of the page."""
+    parsed = _parser(words[1:]).parse_args(words[1:])
+    return words[0] == PROGRAM and words[1] == "load" and parsed.config == Path(SETTINGS_FILE)
+
+
+def test_systemd_starts_the_load_every_ten_minutes_and_once_after_a_pause() -> None:
+    units = {name: ConfigParser(interpolation=None, comment_prefixes="#") for name in ("service", "timer")}
+    for name, unit in units.items():
+        unit.read(SCHEDULE / "systemd" / f"headrace-load.{name}")
+    assert runs_the_load(shlex.split(units["service"]["Service"]["ExecStart"]))
+    assert units["service"]["Service"]["Type"] == "oneshot", "else the timer starts loads beside each other"
+    assert units["timer"]["Timer"]["OnCalendar"] == "*:0/10"
+    assert units["timer"]["Timer"]["Persistent"] == "true"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_understands_the_timer(tmp_path: Path) -> None:
+    for path in (SCHEDULE / "systemd").iterdir():
+        (tmp_path / path.name).write_text(path.read_text().replace(PROGRAM, sys.executable))
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "headrace-load.timer")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert checked.returncode == 0, checked.stderr
+    assert "headrace-load" not in checked.stderr
+
+
+def test_airflow_runs_the_load_one_at_a_time_and_none_of_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against stand-ins for the two classes that the file takes from Airflow."""
+    made: dict[str, dict[str, Any]] = {}
+
+    class Stub:
+        def __init__(self, **options: Any) -> None:
+            made[type(self).__name__] = options
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None: ...
+
+    for module, name in (("airflow.sdk", "DAG"), ("airflow.providers.standard.operators.bash", "BashOperator")):
+        stub = ModuleType(module)
+        setattr(stub, name, type(name, (Stub,), {}))
+        monkeypatch.setitem(sys.modules, module, stub)
+    runpy.run_path(str(SCHEDULE / "airflow" / "headrace_load.py"))
+    dag, task = made["DAG"], made["BashOperator"]
+    assert (dag["schedule"], dag["catchup"], dag["max_active_runs"]) == ("*/10 * * * *", False, 1)
+    assert dag["start_date"].tzinfo is not None
+    assert (task["task_id"], task["retries"]) == ("load", 0)
+    assert runs_the_load(shlex.split(task["bash_command"]))
+
+
 def test_oozie_runs_the_load() -> None:
     workflow = ElementTree.parse(OOZIE / "workflow.xml").getroot()
     words = [node.text or "" for node in workflow.iterfind(".//{*}ssh/{*}args")]
     assert workflow.findtext(".//{*}ssh/{*}command") == PROGRAM
     assert _parser(words).parse_args(words).config == Path(SETTINGS_FILE)
-    ElementTree.parse(OOZIE / "coordinator.xml")
+    controls = ElementTree.parse(OOZIE / "coordinator.xml").getroot().find("{*}controls")
+    assert controls is not None
+    assert (controls.findtext("{*}concurrency"), controls.findtext("{*}execution")) == ("1", "LAST_ONLY")
     given = set(re.findall(r"^([\w.]+)=", (OOZIE / "job.properties").read_text(), re.MULTILINE))
     for file in OOZIE.iterdir():
         assert set(re.findall(r"\$\{(\w+)\}", file.read_text())) <= given, file

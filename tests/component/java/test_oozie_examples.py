@@ -1,0 +1,86 @@
+"""Oozie's own schemas accept the example, and refuse what Oozie would: element order and names are its rules."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import xmlschema
+
+from checkout import ROOT
+
+pytestmark = pytest.mark.java
+
+EXAMPLE = ROOT / "examples" / "schedule" / "oozie"
+POM = ROOT / "tests" / "support" / "servers" / "oozie.pom.xml"
+
+
+@pytest.fixture(scope="module")
+def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the schemas, out of Oozie's client, which Maven fetches."""
+    if shutil.which("mvn") is None:
+        pytest.skip("no Maven on the PATH to fetch Oozie's schemas with")
+    folder = tmp_path_factory.mktemp("oozie")
+    listed = folder / "classpath"
+    command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={listed}"]
+    subprocess.run(command, check=True, capture_output=True, timeout=600, stdin=subprocess.DEVNULL)
+    with zipfile.ZipFile(listed.read_text(encoding="utf-8").strip()) as client:
+        for name in client.namelist():
+            if name.endswith(".xsd"):
+                client.extract(name, folder)
+    return folder
+
+
+def schema_of(document: ElementTree.Element, folder: Path) -> xmlschema.XMLSchema:
+    """Of all namespaces in the document together, so that actions are judged too."""
+    namespaces = {element.tag.partition("}")[0][1:] for element in document.iter()}
+    found = {ElementTree.parse(path).getroot().get("targetNamespace", ""): path for path in folder.rglob("*.xsd")}
+    assert namespaces <= found.keys(), namespaces - found.keys()
+    imports = "".join(f'<xs:import namespace="{one}" schemaLocation="{found[one].as_uri()}"/>' for one in namespaces)
+    return xmlschema.XMLSchema(f'<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">{imports}</xs:schema>')
+
+
+def errors_of(document: ElementTree.Element, folder: Path) -> list[str]:
+    return [error.reason or "" for error in schema_of(document, folder).iter_errors(document)]
+
+
+def parsed(name: str) -> ElementTree.Element:
+    return ElementTree.parse(EXAMPLE / name).getroot()
+
+
+@pytest.mark.parametrize("name", ["workflow.xml", "coordinator.xml"])
+def test_oozie_accepts_the_example(name: str, schemas: Path) -> None:
+    assert errors_of(parsed(name), schemas) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "parent", "child"),
+    [
+        ("workflow.xml", ".//{*}action/{*}ssh", "command"),
+        ("workflow.xml", ".//{*}action", "error"),
+        ("workflow.xml", ".", "start"),
+        ("coordinator.xml", "{*}action/{*}workflow", "app-path"),
+        ("coordinator.xml", ".", "action"),
+    ],
+)
+def test_oozie_refuses_it_without_what_it_needs(name: str, parent: str, child: str, schemas: Path) -> None:
+    document = parsed(name)
+    holder = document if parent == "." else document.find(parent)
+    assert holder is not None
+    lost = holder.find(f"{{*}}{child}")
+    assert lost is not None
+    schema = schema_of(document, schemas)
+    holder.remove(lost)
+    assert list(schema.iter_errors(document))
+
+
+def test_oozie_refuses_an_element_that_it_does_not_know(schemas: Path) -> None:
+    document = parsed("coordinator.xml")
+    controls = document.find("{*}controls")
+    assert controls is not None
+    ElementTree.SubElement(controls, controls.tag.replace("controls", "overlap")).text = "never"
+    assert errors_of(document, schemas)
