@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from headrace.avro_schema import frame
-from headrace.hive_ddl.table import local_location
+from headrace.hive_ddl.table import COMPLETE_UNTIL, local_location
+from headrace.loader.follow.complete import instant_text
 from load_world import FIELDS, NOTE, LoadWorld
 
 pytestmark = pytest.mark.spark
 
 NOBODY = "127.0.0.1:1"
+LOADS_S = 150  # more than two loads take
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +43,14 @@ def session(world: LoadWorld) -> Iterator[Any]:
     close_session(session)
 
 
+def away_from_the_hour() -> int:
+    """Waits until no hour begins within the next loads, and says when the present one began, in ms since 1970."""
+    left_s = 3600 - time.time() % 3600
+    if left_s < LOADS_S:
+        time.sleep(left_s + 1)
+    return int(time.time() // 3600) * 3_600_000
+
+
 def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(world: LoadWorld, session: Any) -> None:
     session.sql("CREATE DATABASE headrace")
     session.sql("CREATE TABLE headrace.mine (a INT) STORED AS TEXTFILE")
@@ -60,6 +71,8 @@ def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
     assert "schema files partitions audit" in held.stdout
 
     session.sql("DROP TABLE headrace.mine")
+    # A new hour would be told to the tables by the load that has nothing else to do.
+    hour_ms = away_from_the_hour()
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     world.produce("second", 10)  # of which, as of every topic here, less than a tenth is bad
     second = world.load("--format", "json")
@@ -83,6 +96,10 @@ def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
         "mine": 10,
         "bad": 2,
     }
+
+    for topic in topics:
+        (said,) = session.sql(f"SHOW TBLPROPERTIES headrace.{topic} ('{COMPLETE_UNTIL}')").collect()
+        assert said.value == instant_text(hour_ms)
 
     third = world.load()
     assert third.returncode == 0
