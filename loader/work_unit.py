@@ -59,6 +59,9 @@ class TopicPlan:
     routes: Mapping[int, KeptRoute] = field(default_factory=dict)
 
 
+BLOCK_BYTES = 1024 * 1024  # of one Avro block, before compression
+
+
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
     """The part of the settings that tasks need, but for what each topic has its own. Sizes are in bytes."""
@@ -66,7 +69,7 @@ class TaskSettings:
     bootstrap_servers: str
     staging: str  # where the work's files go, as `Staging.location` says it; tasks write below it under own names
     file_bytes_target: int
-    block_bytes: int = 1024 * 1024  # uncompressed bytes of one Avro block
+    block_bytes: int = BLOCK_BYTES
     fetch_bytes: int = 8 * 1024 * 1024  # of one fetch from one partition
     record_bytes_max: int = 64 * 1024 * 1024  # a decompressed batch beyond this is refused
     fetch_timeout_ms: int = 30_000

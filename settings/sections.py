@@ -85,6 +85,9 @@ class LoaderSettings:
     future_records: str = "own_time"  # own_time | clamp: which day a message of the future is filed under, see below
     future_max: Duration = Duration(86_400_000)  # how far after its arrival a message may be dated before it is clamped
     staging_age: Duration = Duration(7 * 86_400_000)  # undecided staging older than this is offered for cleaning
+    retention_days: int = 0  # whole days that `retain` keeps of a topic after the end of a day; 0 keeps all
+    compact: bool = False  # whether `compact` without topics takes the topic
+    compact_after: Duration = Duration(21_600_000)  # how long after its end a bucket is left to late messages
     run_log: str = ""  # file that gets a line of JSON for each load; "" is data_dir/logs/runs.jsonl, "off" no log
     topic: tuple[TopicTable, ...] = ()  # tables of keys for some topics, see below
 
@@ -202,6 +205,9 @@ TOPIC_KEYS = (
     "lost_ground",
     "future_records",
     "future_max",
+    "retention_days",
+    "compact",
+    "compact_after",
 )
 """Keys of `loader` that a `[[loader.topic]]` may give."""
 
@@ -217,6 +223,7 @@ AT_LEAST: Mapping[str, int] = {
     "loader.tasks": 0,
     "loader.file_bytes_target": 1024 * 1024,
     "loader.range_bytes_max": 1024 * 1024,
+    "loader.retention_days": 0,
     "hive.literal_chars_max": 1024,
 }
 

@@ -78,6 +78,16 @@ class CompactSettings:
     codec_of: Callable[[str], str]
 
 
+def merged_reports(one: RewriteReport, other: RewriteReport) -> RewriteReport:
+    """Two that were made one after the other, as one."""
+    return RewriteReport(
+        (*one.buckets, *other.buckets),
+        other.slot or one.slot,
+        merged_problems(one.problems, other.problems),
+        (*one.notes, *other.notes),
+    )
+
+
 Chosen = tuple[str, FileKind, str, tuple[IndexedFile, ...]]
 """(topic, kind, bucket, files to take away)"""
 

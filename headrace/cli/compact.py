@@ -1,0 +1,47 @@
+"""`headrace compact`: few files of the many small ones of buckets that are closed."""
+
+from __future__ import annotations
+
+import argparse
+
+from headrace.cli.command import CommandError, examples
+from headrace.cli.rewriting import EXIT_CODES, add_rewrite_flags, known_topics, rewriting, show_report
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Merges the small files of hours (or days) that are over, so that queries open few. Tables show the same rows "
+        "at every moment; the old files stay for a day, for queries under way. Safe beside loads."
+    )
+    parser.epilog = examples("compact", "compact orders payments --dry-run") + EXIT_CODES
+    parser.add_argument(
+        "topics",
+        nargs="*",
+        metavar="TOPIC",
+        help="only these topics (default: those with loader.compact = true, by [[loader.topic]] or for all)",
+    )
+    add_rewrite_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from headrace.loader.rewrite.run import CompactSettings, RewriteReport, compact, merged_reports
+    from headrace.loader.work_unit import BLOCK_BYTES
+
+    with rewriting(args) as (settings, ports):
+        loader = settings.loader
+        topics = [topic for topic in known_topics(ports, args.topics) if args.topics or loader.of_topic(topic).compact]
+        if not topics:
+            raise CommandError("no topic is to be compacted: name one, or set loader.compact, also in [[loader.topic]]")
+        by_closing: dict[int, list[str]] = {}
+        for topic in topics:
+            by_closing.setdefault(loader.of_topic(topic).compact_after.ms, []).append(topic)
+        report = RewriteReport()
+        for closed_ms, members in sorted(by_closing.items()):
+            choice = CompactSettings(
+                closed_ms=closed_ms,
+                bytes_target=loader.file_bytes_target,
+                block_bytes=BLOCK_BYTES,
+                codec_of=lambda topic: loader.of_topic(topic).codec,
+            )
+            report = merged_reports(report, compact(ports, members, choice, is_dry=args.dry_run))
+    return show_report(args, report, "merged", "nothing to merge")

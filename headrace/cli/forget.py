@@ -1,0 +1,38 @@
+"""`headrace forget`: accepts that published files are gone."""
+
+from __future__ import annotations
+
+import argparse
+
+from headrace.cli.command import CommandError, examples
+from headrace.cli.rewriting import EXIT_CODES, add_rewrite_flags, known_topics, rewriting, show_report
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Takes the files of a topic out of its record that are no longer in the warehouse: removed by hand, or lost "
+        "with a disk. Files that are there stay. What is forgotten is not loaded again: restore the files if you can."
+    )
+    parser.epilog = examples("forget orders --dry-run", "forget orders --bucket dt=2026-01-31/hr=07") + EXIT_CODES
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("--bucket", default="", metavar="BUCKET", help="only this one, such as dt=2026-01-31/hr=07")
+    parser.add_argument("--quarantine", action="store_true", help="of the topic's quarantine instead of its rows")
+    add_rewrite_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from headrace.loader.rewrite.run import forget
+    from headrace.loader.work_unit import FileKind
+
+    kind = FileKind.QUARANTINE if args.quarantine else FileKind.DATA
+    with rewriting(args) as (_, ports):
+        known_topics(ports, [args.topic])
+        buckets = {
+            bucket
+            for day in ports.index.days(args.topic, kind)
+            for bucket in ports.index.day(args.topic, kind, day).buckets
+        }
+        if args.bucket and args.bucket not in buckets:
+            raise CommandError(f"--bucket: {args.topic} has no {args.bucket}; `headrace files {args.topic}` names them")
+        report = forget(ports, args.topic, [kind], args.bucket, is_dry=args.dry_run)
+    return show_report(args, report, "forgotten", "nothing is missing")

@@ -1,0 +1,43 @@
+"""`headrace retain`: takes days away that are older than they are to be kept."""
+
+from __future__ import annotations
+
+import argparse
+
+from headrace.cli.command import CommandError, examples
+from headrace.cli.rewriting import EXIT_CODES, add_rewrite_flags, known_topics, rewriting, show_report
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Removes old days from tables and quarantine: first from the tables, and a day later, when no query reads them "
+        "any more, from the disk. Messages that come for such a day later open it again. Safe beside loads."
+    )
+    parser.epilog = examples("retain", "retain clicks --days 90 --dry-run") + EXIT_CODES
+    parser.add_argument(
+        "topics",
+        nargs="*",
+        metavar="TOPIC",
+        help="only these topics (default: those with loader.retention_days, by [[loader.topic]] or for all)",
+    )
+    parser.add_argument(
+        "--days", type=int, metavar="N", help="keep N whole days of the named topics instead of loader.retention_days"
+    )
+    add_rewrite_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from headrace.loader.rewrite.run import retain
+
+    if args.days is not None and (args.days < 1 or not args.topics):
+        raise CommandError("--days: expected the topics by name, and at least 1 day to keep")
+    with rewriting(args) as (settings, ports):
+        days = {
+            topic: args.days or settings.loader.of_topic(topic).retention_days
+            for topic in known_topics(ports, args.topics)
+        }
+        keep = {topic: kept for topic, kept in days.items() if kept}
+        if not keep:
+            raise CommandError("no topic has a time to be kept: set loader.retention_days, or give topics and --days")
+        report = retain(ports, keep, is_dry=args.dry_run)
+    return show_report(args, report, "removed", "nothing is older than it is kept")

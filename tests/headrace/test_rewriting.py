@@ -1,0 +1,113 @@
+"""`headrace compact`, `retain` and `forget` over a warehouse of real files, with statements printed instead of run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import fastavro
+import pytest
+
+from headrace.cli import main
+from headrace.loader.work_unit import FileKind, FileRange
+from shelf import Shelf
+
+SIX, SEVEN = "dt=2026-01-31/hr=06", "dt=2026-01-31/hr=07"
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    """Two loads of two hours, each with a file in both."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADRACE__KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setenv("HEADRACE__HIVE__EXECUTOR", "print")
+    made = Shelf(tmp_path)
+    made.load({SIX: [(0, 0), (0, 1)], SEVEN: [(0, 2)]}, (0, None, 0, 3))
+    made.load({SIX: [(0, 3)], SEVEN: [(0, 4)]}, (0, 3, 3, 5))
+    return made
+
+
+def run(shelf: Shelf, *words: str) -> int:
+    return main([*words, "--data-dir", str(shelf.warehouse.parent)])
+
+
+def test_retention_in_json_and_for_people(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(shelf, "retain", "orders", "--days", "30", "--dry-run", "--format", "json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["dry_run"]
+    assert [(one["bucket"], one["files"], one["rows"]) for one in report["buckets"]] == [(SIX, 2, 3), (SEVEN, 2, 2)]
+    head = shelf.log.head()
+    assert run(shelf, "retain", "orders", "--days", "30") == 0
+    printed = capsys.readouterr().out
+    assert "DROP IF EXISTS" in printed
+    assert f"4 files of 2 buckets removed (decision {head + 1})" in printed
+    assert run(shelf, "retain", "orders", "--days", "30") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing is older than it is kept"
+
+
+def test_the_settings_say_what_is_kept(shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(shelf, "retain") == 2
+    assert "no topic has a time to be kept: set loader.retention_days" in capsys.readouterr().err
+    (tmp_path / "headrace.toml").write_text('[[loader.topic]]\npattern = "ord.*"\nretention_days = 7\n')
+    assert run(shelf, "retain", "--dry-run") == 0
+    assert "4 files of 2 buckets would be removed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("retain", "--days", "3"), "--days: expected the topics by name, and at least 1 day to keep"),
+        (("retain", "orders", "--days", "0"), "--days: expected the topics by name, and at least 1 day to keep"),
+        (("retain", "payments", "--days", "1"), "nothing of topic payments has been loaded; loaded topics: orders"),
+        (("compact",), "no topic is to be compacted: name one, or set loader.compact"),
+        (("forget", "payments"), "nothing of topic payments has been loaded; loaded topics: orders"),
+        (("forget", "orders", "--bucket", "dt=1"), "--bucket: orders has no dt=1; `headrace files orders` names them"),
+    ],
+)
+def test_mistakes_are_one_line(
+    shelf: Shelf, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(shelf, *words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_what_is_gone_is_forgotten(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(shelf, "forget", "orders") == 0
+    assert "nothing is missing" in capsys.readouterr().out
+    (lost,) = (shelf.warehouse / "orders" / SIX).glob("0-2-*")
+    lost.unlink()
+    assert run(shelf, "forget", "orders", "--bucket", SEVEN) == 0
+    assert "nothing is missing" in capsys.readouterr().out
+    assert run(shelf, "forget", "orders", "--quarantine") == 0
+    assert "nothing is missing" in capsys.readouterr().out
+    assert run(shelf, "forget", "orders") == 0
+    assert "1 files of 1 buckets forgotten (decision 3)" in capsys.readouterr().out
+    assert run(shelf, "verify", "orders") == 0
+
+
+def test_compaction_of_real_files(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from headrace.loader.rewrite.merge import run_merge_unit
+    from headrace.pipeline.load import SparkEdge
+
+    monkeypatch.setattr(SparkEdge, "run_merges", lambda edge, units: [run_merge_unit(unit) for unit in units])
+    assert run(shelf, "compact", "orders") == 0
+    assert "4 files of 2 buckets merged (decision 3)" in capsys.readouterr().out
+    (merged,) = (shelf.warehouse / "orders" / "_g1" / SIX).iterdir()
+    with merged.open("rb") as file:
+        assert [(row["kafka"]["partition"], row["kafka"]["offset"]) for row in fastavro.reader(file)] == [
+            (0, 0),
+            (0, 1),
+            (0, 3),
+        ]
+    (file_of_six,) = [
+        file for decided in [shelf.log.decision(3)] for file in decided.topics["orders"].files if file.bucket == SIX
+    ]
+    assert (file_of_six.kind, file_of_six.ranges) == (FileKind.DATA, (FileRange(0, 0, 3, 3),))
+    assert run(shelf, "verify", "orders", "--checksums") == 0
+    assert run(shelf, "locate", "orders", "0", "3") == 0
+    assert merged.name in capsys.readouterr().out
+    assert run(shelf, "compact", "orders") == 0
+    assert "nothing to merge" in capsys.readouterr().out
