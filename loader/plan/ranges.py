@@ -135,16 +135,19 @@ def _shared_end(offsets: PartitionOffsets, known: PartitionState) -> int:
     """Up to where the log is the one that was read, at most to the next offset; without an answer, what it holds."""
     if offsets.shared_end is not None:
         return offsets.shared_end
-    return known.next_offset if offsets.start > known.next_offset else min(known.next_offset, offsets.end)
+    return min(known.next_offset, offsets.end)
 
 
 def _replaced(offsets: PartitionOffsets, known: PartitionState, shared_end: int) -> _Lost:
-    what = f"offsets {shared_end} to {known.next_offset - 1} were loaded and are no longer in the log"
-    if offsets.high_watermark < known.next_offset:
-        what = f"the log ends at {offsets.high_watermark} although offsets up to {known.next_offset - 1} were loaded"
-        what += f", and it is the same only up to {shared_end}" if shared_end < offsets.high_watermark else ""
-    elif offsets.high_watermark > shared_end:
-        what += f", which was cut back and grew again (leader epoch {offsets.leader_epoch}, was {known.leader_epoch})"
+    last, log_end = known.next_offset - 1, offsets.high_watermark
+    if log_end < known.next_offset:
+        what = f"the log ends at {log_end} although offsets up to {last} were loaded"
+        what += f", and it is the same only up to {shared_end}" if shared_end < log_end else ""
+    else:
+        what = (
+            f"offsets {shared_end} to {last} were loaded and are no longer in the log, which was cut back and grew "
+            f"again (leader epoch {offsets.leader_epoch}, was {known.leader_epoch})"
+        )
     return _Lost(what, f"takes up at {shared_end}", f"taken up at {shared_end}")
 
 

@@ -98,6 +98,26 @@ def test_a_log_that_is_shared_to_the_end_is_read_on_although_it_is_not_readable_
     assert not ranges.ranges[0].has_news
 
 
+@pytest.mark.parametrize(
+    ("end", "shared_end", "what"),
+    [
+        (90, 80, "the log ends at 90 although offsets up to 99 were loaded, and it is the same only up to 80"),
+        (90, 90, "the log ends at 90 although offsets up to 99 were loaded"),
+        (100, 100, ""),
+        (
+            100,
+            99,
+            "offsets 99 to 99 were loaded and are no longer in the log, which was cut back and grew again (leader "
+            "epoch 3, was 0)",
+        ),
+    ],
+)
+def test_what_became_of_a_log_is_said_in_one_line(end: int, shared_end: int, what: str) -> None:
+    held = ranges_of(diverged(0, end, shared_end), known_topic(100))
+    remedy = f"; loader.lost_ground=earliest takes up at {shared_end}"
+    assert held.problems == ((f"partition 0: {what}{remedy}",) if what else ())
+
+
 def test_behind_the_divergence_an_open_transaction_of_the_new_log_is_waited_for() -> None:
     ranges = ranges_of(diverged(0, 60, 80, 90), known_topic(100), "earliest")
     (planned,) = ranges.ranges

@@ -447,6 +447,7 @@ def test_the_epochs_of_the_batches_are_told_with_where_they_begin() -> None:
     assert epochs_read(*[2] * 3, *[5] * 7) == ReadEpochs(((2, 0), (5, 15)), 50)
     assert epochs_read(*[2] * 3, *[5] * 7, start=7, end=18) == ReadEpochs(((2, 7), (5, 15)), 18)
     assert epochs_read(*[-1] * 10) == NOTHING_READ
+    assert epochs_read(*[0] * 10) == ReadEpochs(((0, 0),), 50)
 
 
 @pytest.mark.parametrize(("leader_epoch", "epochs"), [(4, (2, 0)), (7, (7, 5))])
