@@ -38,6 +38,7 @@ class State(StrEnum):
     """The verdict of a window; of a topic, the worst of its windows."""
 
     COMPLETE = "complete"  # every tier counted the same messages
+    PASSED_OVER = "passed over"  # fewer messages than before, as many as a decision passed over in the topic
     PENDING = "pending"  # not equal yet, and too early to say more
     UNKNOWN = "unknown"  # a tier that must have counted is silent
     SURPLUS = "surplus"  # more messages than before
@@ -45,7 +46,15 @@ class State(StrEnum):
     MIXED = "mixed"  # other messages than before: some lost, some doubled or foreign
 
 
-SEVERITY: Final = (State.COMPLETE, State.PENDING, State.UNKNOWN, State.SURPLUS, State.SHORT, State.MIXED)
+SEVERITY: Final = (
+    State.COMPLETE,
+    State.PASSED_OVER,
+    State.PENDING,
+    State.UNKNOWN,
+    State.SURPLUS,
+    State.SHORT,
+    State.MIXED,
+)
 FINDINGS: Final = frozenset({State.SURPLUS, State.SHORT, State.MIXED})
 
 
@@ -123,6 +132,7 @@ def reconcile_topic(
     windows = tuple(reconcile_window(window, context, now_ms=now_ms, grace_ms=grace_ms) for window in alone)
     if pooled:
         windows = (_reconcile_pooled(pooled, alone, context, now_ms=now_ms, grace_ms=grace_ms), *windows)
+    windows = _with_passed_over(windows, context)
     state = max((window.state for window in windows), key=SEVERITY.index, default=State.COMPLETE)
     states = Counter(window.state for window in windows)
     silent = all(window.acknowledged is None for window in facts)
@@ -139,6 +149,26 @@ def reconcile_topic(
         latency_p50_ms=_percentile(latencies, 50),
         latency_p95_ms=_percentile(latencies, 95),
     )
+
+
+def _with_passed_over(windows: tuple[WindowVerdict, ...], context: TopicContext) -> tuple[WindowVerdict, ...]:
+    """What a decision passed over, such as a corrupt batch, is missing in windows that nobody can tell from its bytes.
+
+    So the topic's short windows have one answer: what is missing in all of them is no more than what was passed over,
+    or they are short. Only what is missing in the log counts, since what was read must be in rows.
+    """
+    offsets = context.offsets
+    short = [
+        window
+        for window in windows
+        if window.state is State.SHORT and _log_to_tables(window.facts, context).state is State.COMPLETE
+    ]
+    missing = -sum(window.difference for window in short)
+    if not short or missing > offsets.passed_over_count:
+        return windows
+    why = f"a decision passed over {many(offsets.passed_over_count, 'offset')}: {ranges_text(offsets.passed_over)}"
+    explained = {id(window): _told_otherwise(window, State.PASSED_OVER, why) for window in short}
+    return tuple(explained.get(id(window), window) for window in windows)
 
 
 def _split_scattered(
@@ -382,7 +412,7 @@ def _complete_until(windows: Sequence[WindowVerdict], now_ms: int) -> int | None
             continue  # what is missing there is missing at no known time
         if window.facts.window_start_ms == SCATTERED_MS and window.state is State.COMPLETE:
             continue
-        if window.state is not State.COMPLETE or window.facts.window_end_ms > now_ms:
+        if window.state not in (State.COMPLETE, State.PASSED_OVER) or window.facts.window_end_ms > now_ms:
             break
         until = window.facts.window_end_ms
     return until

@@ -34,13 +34,14 @@ class Outcome(StrEnum):
     STORED = "stored"  # broker: they are in the log
     WRITTEN = "written"  # loader: they are rows of a data file
     QUARANTINED = "quarantined"  # loader: they are rows of the topic's quarantine
+    PASSED_OVER = "passed over"  # loader: offsets, not messages, that a decision declared to be in no row
     CONSUMED = "consumed"  # consumer: the application was given them
 
 
 OUTCOMES: Final = {
     Tier.PRODUCER: (Outcome.ACKNOWLEDGED,),
     Tier.BROKER: (Outcome.STORED,),
-    Tier.LOADER: (Outcome.WRITTEN, Outcome.QUARANTINED),
+    Tier.LOADER: (Outcome.WRITTEN, Outcome.QUARANTINED, Outcome.PASSED_OVER),
     Tier.CONSUMER: (Outcome.CONSUMED,),
 }
 

@@ -68,7 +68,7 @@ _TABLES: Final = (
         topic TEXT PRIMARY KEY, slot INTEGER NOT NULL, sha256 TEXT NOT NULL)""",
 )
 _FACTS: Final = """SELECT topic, window_start_ms, outcome, application, count, bytes, fingerprint, sent, crashed,
-    emitted_at_ms FROM audit_row WHERE topic = ? ORDER BY window_start_ms"""
+    emitted_at_ms FROM audit_row WHERE topic = ? AND outcome != 'passed over' ORDER BY window_start_ms"""
 
 
 class Counted(NamedTuple):
@@ -172,14 +172,12 @@ class AuditStore:
             yield from gather(map(CountedRow._make, connection.execute(_FACTS, (topic,))))
 
     def offset_check(self, topic: str) -> OffsetCheck:
-        """Whether the offsets that the loader counted of this topic are contiguous."""
+        """Whether the offsets that the loader counted of this topic are contiguous, and which it passed over."""
+        select = 'SELECT DISTINCT partition, start, "end" FROM audit_row WHERE topic = ?'
         with self._reading() as connection:
             return check_offsets(
-                connection.execute(
-                    'SELECT DISTINCT partition, start, "end" FROM audit_row '
-                    "WHERE topic = ? AND tier = ? AND partition >= 0",
-                    (topic, Tier.BROKER.value),
-                )
+                connection.execute(f"{select} AND tier = ? AND partition >= 0", (topic, Tier.BROKER.value)),
+                connection.execute(f"{select} AND outcome = ?", (topic, Outcome.PASSED_OVER.value)),
             )
 
     def rows(self, topic: str) -> list[AuditRow]:

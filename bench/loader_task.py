@@ -168,6 +168,8 @@ def load(log: list[tuple[int, bytes]], messages: int, load_schema: str, codec: s
         time_fields=("header.time",),
         lost_ground="fail",
         quarantine_share_max=0.1,
+        record_bytes_max=64 * 1024 * 1024,
+        corrupt_batches="fail",
         future_ms_max=None,
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -7,6 +7,7 @@ KafkaError
 ├── OffsetOutOfRange        the log does not hold the offset
 ├── LogChanged              the topic was re-created, or its leader changed since it was last asked about
 ├── CorruptBatch            bytes that are not the record batch they claim to be
+│   └── MisplacedBatch      it is whole, and claims offsets that it cannot have
 └── MalformedMessage        bytes that are not the request or answer they should be
 """
 
@@ -41,7 +42,15 @@ class LogChanged(KafkaError):
 
 
 class CorruptBatch(KafkaError):
-    pass
+    """`next_offset` is the offset after the batch where that is known all the same, else None."""
+
+    def __init__(self, message: str, next_offset: int | None = None) -> None:
+        super().__init__(message)
+        self.next_offset = next_offset
+
+
+class MisplacedBatch(CorruptBatch):
+    """The checksum does not cover the base offset: the neighbours tell that it is wrong, and nobody what is right."""
 
 
 class MalformedMessage(KafkaError):

@@ -22,7 +22,7 @@ from crc32c import crc32c
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from headrace.kafka_wire.codecs import DecompressionError, decompress
-from headrace.kafka_wire.errors import CorruptBatch
+from headrace.kafka_wire.errors import CorruptBatch, MisplacedBatch
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
@@ -74,10 +74,7 @@ class BatchHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch with all its records; `next_offset` is the offset after it, also when compaction took records.
-
-    `is_followed` says that the same bytes show where the next batch begins, which is not before this one ends.
-    """
+    """One batch with all its records; `next_offset` is the offset after it, also when compaction took records."""
 
     base_offset: int
     next_offset: int
@@ -85,7 +82,27 @@ class Batch:
     attributes: int
     producer_id: int
     records: list[Record]
-    is_followed: bool = False
+
+
+class Frame(NamedTuple):
+    """A whole batch as it lies in a fetch, not looked into: what the bytes before those of the checksum say of it.
+
+    `next_base_offset` is what the one after it begins with, None where the fetch ends before it says so.
+    """
+
+    position: int
+    base_offset: int
+    next_base_offset: int | None
+    view: memoryview
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.view)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether the same bytes show where the next batch begins, which must not be before this one ends."""
+        return self.next_base_offset is not None
 
 
 def read_batch_header(view: memoryview | bytes, pos: int = 0) -> BatchHeader:
@@ -96,36 +113,29 @@ def has_valid_crc(batch: memoryview, header: BatchHeader) -> bool:
     return bool(crc32c(batch[CRC_FROM : header.size]) == header.crc)
 
 
-def batches(data: bytes, where: str, bytes_max: int) -> Iterator[Batch]:
-    """The whole batches of a fetch; a cut one at the end is left for the next fetch.
-
-    No checksum covers the offset that a batch begins with, so it is compared with where the next one begins.
+def frames(data: bytes, where: str) -> Iterator[Frame]:
+    """The whole batches of a fetch, one after the other; a cut one at the end is left for the next fetch.
 
     Args:
         where: broker, topic and partition, for messages.
-        bytes_max: a batch that unfolds to more is refused.
 
     Raises:
-        CorruptBatch: a wrong length, magic, checksum, codec or record, or offsets that overlap.
+        CorruptBatch: a length that none can have, or the format of messages before record batches.
     """
     view = memoryview(data)
     position = 0
     while len(data) - position >= _BASE_AND_LENGTH.size:
         base_offset, length = _BASE_AND_LENGTH.unpack_from(data, position)
-        size = LENGTH_OVERHEAD + length
+        end = position + LENGTH_OVERHEAD + length
         at = f"{where} offset {base_offset}"
-        if len(data) - position > MAGIC_AT and data[position + MAGIC_AT] != MAGIC:
-            raise CorruptBatch(
-                f"{at}: message format {data[position + MAGIC_AT]} is older than Kafka 0.11's record batches and is "
-                "not read; set the topic's message format to 2 and let the old segments expire"
-            )
-        if size < HEADER_BYTES:
+        if len(data) - position > MAGIC_AT and data[position + MAGIC_AT] < MAGIC:
+            raise _of_old_format(at, data[position + MAGIC_AT])
+        if end - position < HEADER_BYTES:
             raise CorruptBatch(f"{at}: a batch of {length} bytes is shorter than its header")
-        if len(data) - position < size:
+        if len(data) < end:
             return
-        following = _base_at(data, position + size)
-        yield _checked(view[position : position + size], at, bytes_max, following)
-        position += size
+        yield Frame(position, base_offset, _base_at(data, end), view[position:end])
+        position = end
 
 
 def _base_at(data: bytes, position: int) -> int | None:
@@ -133,30 +143,76 @@ def _base_at(data: bytes, position: int) -> int | None:
     return int(_BASE.unpack_from(data, position)[0]) if len(data) - position >= _BASE.size else None
 
 
-def _checked(view: memoryview, at: str, bytes_max: int, following: int | None) -> Batch:
+def read_batch(frame: Frame, where: str, bytes_max: int) -> Batch:
+    """The batch in a frame.
+
+    No checksum covers the offset that a batch begins with, so it is compared with where the next one begins, and that
+    before its records are looked at: of one that cannot be opened, too, only its place says where the log goes on.
+
+    Args:
+        where: broker, topic and partition, for messages.
+        bytes_max: a batch that unfolds to more is refused.
+
+    Raises:
+        MisplacedBatch: offsets that none can have, or that overlap with those of the next one.
+        CorruptBatch: a wrong magic, checksum, codec or record.
+    """
+    view, at = frame.view, f"{where} offset {frame.base_offset}"
+    if view[MAGIC_AT] != MAGIC:
+        raise CorruptBatch(f"{at}: there is no message format {view[MAGIC_AT]}")
     header = read_batch_header(view)
-    if not has_valid_crc(view, header):
-        raise CorruptBatch(f"{at}: the checksum of the batch is wrong")
-    records = open_batch(view, header, at, bytes_max)
-    next_offset = header.last_offset + 1
-    if records and not header.base_offset <= records[0][0] <= records[-1][0] < next_offset:
-        raise CorruptBatch(f"{at}: records lie outside the offsets of their batch")
-    if not 0 <= header.base_offset < next_offset:
-        raise CorruptBatch(f"{at}: a batch cannot take the offsets [{header.base_offset}, {next_offset})")
-    if following is not None and following < next_offset:
+    checksum = crc32c(view[CRC_FROM:])
+    if checksum != header.crc:
         raise CorruptBatch(
-            f"{at}: the batch takes the offsets [{header.base_offset}, {next_offset}), and the next one begins at "
-            f"{following}: one of them is not where it says"
+            f"{at}: the checksum of the batch is wrong: it says {header.crc:#010x} and the bytes give {checksum:#010x}"
         )
-    return Batch(
-        header.base_offset,
-        next_offset,
-        header.leader_epoch,
-        header.attributes,
-        header.producer_id,
-        records,
-        following is not None,
+    next_offset = header.last_offset + 1
+    if not 0 <= header.base_offset < next_offset:
+        raise MisplacedBatch(f"{at}: a batch cannot take the offsets [{header.base_offset}, {next_offset})")
+    if frame.next_base_offset is not None and frame.next_base_offset < next_offset:
+        raise MisplacedBatch(
+            f"{at}: the batch takes the offsets [{header.base_offset}, {next_offset}), and the next one begins at "
+            f"{frame.next_base_offset}: one of them is not where it says"
+        )
+    try:
+        records = open_batch(view, header, at, bytes_max)
+    except CorruptBatch as error:
+        raise CorruptBatch(str(error), next_offset) from error
+    if records and not header.base_offset <= records[0][0] <= records[-1][0] < next_offset:
+        raise CorruptBatch(f"{at}: records lie outside the offsets of their batch", next_offset)
+    return Batch(header.base_offset, next_offset, header.leader_epoch, header.attributes, header.producer_id, records)
+
+
+def _of_old_format(at: str, magic: int) -> CorruptBatch:
+    return CorruptBatch(
+        f"{at}: message format {magic} is older than Kafka 0.11's record batches and is "
+        "not read; set the topic's message format to 2 and let the old segments expire"
     )
+
+
+def offset_after(data: bytes, frame: Frame) -> int | None:
+    """The offset after a batch whose own word cannot be trusted: that of the next one, which stands right behind it.
+
+    That one is believed where its checksum is right, or that of one further on to which the lengths in between lead;
+    but not where what follows the whole one shows that it is elsewhere, since no checksum covers that.
+
+    Args:
+        data: a fetch that has the frame where it was found.
+    """
+    view = memoryview(data)
+    position, before, found = frame.end, frame.base_offset, None
+    while len(data) - position >= HEADER_BYTES:
+        header = read_batch_header(view, position)
+        if header.magic != MAGIC or header.size < HEADER_BYTES or header.base_offset <= before:
+            return None
+        if len(data) - position < header.size:
+            return None
+        found = header.base_offset if found is None else found
+        if crc32c(view[position + CRC_FROM : position + header.size]) == header.crc:
+            following = _base_at(data, position + header.size)
+            return found if following is None or following > header.last_offset else None
+        position, before = position + header.size, header.base_offset
+    return None
 
 
 def open_batch(batch: memoryview, header: BatchHeader, at: str, bytes_max: int) -> list[Record]:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from headrace.loader.load_schema.kafka_record import wider_column
 
+FAIL, QUARANTINE = "fail", "quarantine"
+"""Words of the setting `loader.corrupt_batches`; the third is `skip`."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
@@ -18,6 +21,8 @@ class TopicPolicy:
     time_fields: tuple[str, ...]
     lost_ground: str  # fail | earliest
     quarantine_share_max: float
+    record_bytes_max: int  # what one batch may unfold to
+    corrupt_batches: str  # fail | quarantine | skip
     future_ms_max: int | None  # how far after its arrival a message may be dated; None files all by their own time
 
     def with_table(self, partition_by: str, kafka_column: str) -> TopicPolicy:

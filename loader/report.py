@@ -140,7 +140,7 @@ def _topic_loaded(topic: str, decided: TopicDecision, work: TopicWork, one: Sett
         partitions=len({file.bucket for file in data}),
         quarantined=counts.quarantined,
         tombstones=counts.tombstones,
-        gaps=sum(end - start for offsets in decided.ranges for start, end in offsets.gaps),
+        gaps=sum(end - start for offsets in decided.ranges for start, end in offsets.gaps) + counts.corrupt,
         offsets=sum(offsets.end - offsets.start for offsets in decided.ranges),
         bytes_read=sum(offsets.bytes_read for offsets in decided.ranges),
         bytes_written=sum(file.length for file in decided.files),

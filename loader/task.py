@@ -19,23 +19,29 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from headrace.avro_schema import AvroSchemaError
 from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
-from headrace.kafka_wire.errors import KafkaError, LogChanged
+from headrace.kafka_wire.errors import CorruptBatch, KafkaError, LogChanged
 from headrace.kafka_wire.record_batch import Record
 from headrace.loader.build import current_build
 from headrace.loader.load_schema import load_schema_with_kafka
+from headrace.loader.policy import FAIL
 from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.messages import Clamp, Enough, RangeMessages, StopBeforeUnknownSchema, UnknownIds
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.read.range_reader import Tally, read_range
+from headrace.loader.read.surroundings import CorruptSpan
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import BlockSink
 from headrace.loader.work_unit import (
+    CorruptStop,
     FileKind,
     OffsetRange,
+    PassedOver,
     RangeCounts,
     RangeResult,
     StagedFile,
@@ -89,6 +95,15 @@ def run_work_unit(unit: WorkUnit) -> UnitResult:
 
 def _nothing(offsets: OffsetRange, error: str) -> RangeResult:
     return RangeResult(dataclasses.replace(offsets, end=offsets.start), RangeCounts(), error=error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    """Why a range was read no further; nothing is set where its end was reached."""
+
+    error: str = ""
+    unknown_ids: tuple[int, ...] = ()
+    corrupt: CorruptStop | None = None
 
 
 class _Task:
@@ -159,7 +174,7 @@ class _Task:
             None if policy.future_ms_max is None else Clamp(policy.future_ms_max, self._settings.now_ms),
         )
         try:
-            reason, unknown_ids = self._read_through(offsets, projection, messages, tally)
+            stop = self._read_through(offsets, projection, messages, tally)
         except LogChanged as changed:
             rows.drop()
             return _nothing(offsets, str(changed))
@@ -171,7 +186,7 @@ class _Task:
             rows.drop()
             return _nothing(offsets, f"{where} offset {tally.position}: {type(defect).__name__}: {defect}")
         self._keep(offsets, rows)
-        return _range_result(offsets, tally, messages, reason, unknown_ids)
+        return _range_result(offsets, tally, messages, stop)
 
     def _keep(self, offsets: OffsetRange, rows: RangeRows) -> None:
         """Hands the rows of a range over to files: to its own if what comes before it may yet fail elsewhere, since an
@@ -188,28 +203,38 @@ class _Task:
 
     def _read_through(
         self, offsets: OffsetRange, projection: TopicProjection, messages: RangeMessages, tally: Tally
-    ) -> tuple[str, tuple[int, ...]]:
-        """Reads until the end, a message of an unknown schema, or an error of the brokers: that error, or "", and the
-        ids that are unknown."""
+    ) -> _Stop:
+        """Reads until the end, a message of an unknown schema, a batch that cannot be read, or an error of the brokers,
+        and says which."""
+        fate = self._unit.topics[offsets.topic_partition.topic].policy.corrupt_batches
         try:
-            self._read(offsets, messages.take, tally)
+            self._read(offsets, messages.take, tally, None if fate == FAIL else partial(messages.pass_corrupt, fate))
         except StopBeforeUnknownSchema as stop:
-            return "", self._ids_from_here_on(offsets, projection, tally.position, stop.schema_id)
+            return _Stop(unknown_ids=self._ids_from_here_on(offsets, projection, tally.position, stop.schema_id))
         except LogChanged:
             raise
+        except CorruptBatch as error:
+            next_offset = -1 if error.next_offset is None else error.next_offset
+            return _Stop(str(error), corrupt=CorruptStop(tally.position, next_offset))
         except KafkaError as error:
             topic_partition = offsets.topic_partition
             where = f"topic {topic_partition.topic} partition {topic_partition.partition}"
             said = str(error)
-            return (said if where in said else f"{where} offset {tally.position}: {said}"), ()
-        return "", ()
+            return _Stop(said if where in said else f"{where} offset {tally.position}: {said}")
+        return _Stop()
 
-    def _read(self, offsets: OffsetRange, take: Callable[[list[Record]], None], tally: Tally) -> None:
-        def fetch(offset: int) -> FetchSlice:
+    def _read(
+        self,
+        offsets: OffsetRange,
+        take: Callable[[list[Record]], None],
+        tally: Tally,
+        pass_over: Callable[[CorruptSpan], PassedOver] | None = None,
+    ) -> None:
+        def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
             return self._cluster.fetch(
                 offsets.topic_partition,
                 offset,
-                self._settings.fetch_bytes,
+                bytes_max or self._settings.fetch_bytes,
                 topic_id=offsets.topic_id,
                 leader_epoch=offsets.leader_epoch,
             )
@@ -219,8 +244,9 @@ class _Task:
             offsets,
             take,
             tally,
-            batch_bytes_max=self._settings.record_bytes_max,
+            batch_bytes_max=self._unit.topics[offsets.topic_partition.topic].policy.record_bytes_max,
             patience_s=self._settings.fetch_timeout_ms / 1000,
+            pass_over=pass_over,
         )
 
     def _ids_from_here_on(
@@ -251,9 +277,7 @@ class _Task:
         return found
 
 
-def _range_result(
-    offsets: OffsetRange, tally: Tally, messages: RangeMessages, error: str, unknown_ids: tuple[int, ...]
-) -> RangeResult:
+def _range_result(offsets: OffsetRange, tally: Tally, messages: RangeMessages, stop: _Stop) -> RangeResult:
     counts = RangeCounts(
         records=messages.written,
         tombstones=messages.tombstones,
@@ -261,6 +285,7 @@ def _range_result(
         aborted=tally.aborted,
         gaps=tally.gap_offsets,
         quarantined=messages.quarantined,
+        corrupt=tally.corrupt,
     )
     done = dataclasses.replace(offsets, end=tally.position)
     assert counts.total == done.end - done.start, f"{counts} do not add up to {done}"
@@ -271,8 +296,10 @@ def _range_result(
         audit=messages.audit(),
         time_sources=dict(messages.time_sources),
         bytes_read=tally.bytes_read,
-        error=error,
-        unknown_ids=unknown_ids,
+        error=stop.error,
+        unknown_ids=stop.unknown_ids,
         odd_times=messages.odd_times(),
         epochs=tally.epochs.below(done.end),
+        passed_over=tuple(tally.passed_over),
+        corrupt_stop=stop.corrupt,
     )

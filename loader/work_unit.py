@@ -71,7 +71,6 @@ class TaskSettings:
     file_bytes_target: int
     block_bytes: int = BLOCK_BYTES
     fetch_bytes: int = 8 * 1024 * 1024  # of one fetch from one partition
-    record_bytes_max: int = 64 * 1024 * 1024  # a decompressed batch beyond this is refused
     fetch_timeout_ms: int = 30_000
     now_ms: int = 0  # the driver's wall clock at the start of the run, the same for all tasks and attempts
 
@@ -131,10 +130,35 @@ class RangeCounts:
     aborted: int = 0  # records of aborted transactions
     gaps: int = 0  # offsets that the log no longer holds (compaction, DeleteRecords inside the range)
     quarantined: int = 0
+    corrupt: int = 0  # offsets of batches that cannot be read and were passed over, as the topic's policy says
 
     @property
     def total(self) -> int:
-        return self.records + self.tombstones + self.control + self.aborted + self.gaps + self.quarantined
+        known = self.records + self.tombstones + self.control + self.aborted + self.quarantined
+        return known + self.gaps + self.corrupt
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """Offsets `[start, end)` of a partition that were not read on purpose: by the topic's policy, those of a batch that
+    cannot be read, or by an operator's command.
+
+    `reason` is a sentence. `is_kept` says that the bytes of the batch are one row of the topic's quarantine.
+    """
+
+    start: int
+    end: int
+    reason: str
+    is_kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptStop:
+    """Why a range stopped at `offset`: the batch there cannot be read. `next_offset` is the offset after it, -1 where
+    that cannot be told."""
+
+    offset: int
+    next_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +211,7 @@ class RangeResult:
     a message whose writer schema the plan does not know: its id, then others like it from further on in the range.
     `time_sources` counts which source gave each message its time (`header.time`, `timestamp`, `record`, …), and
     `odd_times` how many of them cannot be meant.
+    `passed_over` are batches that cannot be read and did not stop the range, and `corrupt_stop` is one that did.
     `bytes_read` is what came off the wire. `gaps` says where offsets are missing, the first thousand places;
     `counts.gaps` counts all of them. `epochs` are of the batches that hold what is done.
     """
@@ -201,6 +226,8 @@ class RangeResult:
     unknown_ids: tuple[int, ...] = ()
     odd_times: tuple[OddTimes, ...] = ()
     epochs: ReadEpochs = NOTHING_READ
+    passed_over: tuple[PassedOver, ...] = ()
+    corrupt_stop: CorruptStop | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -307,6 +307,8 @@ def topic_policy(loader: LoaderSettings) -> TopicPolicy:
         time_fields=loader.time_fields,
         lost_ground=loader.lost_ground,
         quarantine_share_max=loader.quarantine_share_max,
+        record_bytes_max=loader.record_bytes_max,
+        corrupt_batches=loader.corrupt_batches,
         future_ms_max=loader.future_max.ms if loader.future_records == "clamp" else None,
     )
 

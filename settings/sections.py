@@ -82,6 +82,8 @@ class LoaderSettings:
     kafka_column: str = "position"  # none | position | full: what each row says of where it came from
     quarantine_share_max: float = 0.1  # of a topic's messages in a run; over it exit 1, over 100 too: not loaded
     lost_ground: str = "fail"  # fail | earliest: when offsets vanished unread, or the log is not the one read
+    record_bytes_max: int = 64 * 1024 * 1024  # what one batch may unfold to; a larger one is taken for corrupt
+    corrupt_batches: str = "fail"  # fail | quarantine | skip: what becomes of a batch that cannot be read
     future_records: str = "own_time"  # own_time | clamp: which day a message of the future is filed under, see below
     future_max: Duration = Duration(86_400_000)  # how far after its arrival a message may be dated before it is clamped
     staging_age: Duration = Duration(7 * 86_400_000)  # undecided staging older than this is offered for cleaning
@@ -190,6 +192,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "loader.codec": ("null", "deflate", "snappy"),
     "loader.kafka_column": ("none", "position", "full"),
     "loader.lost_ground": ("fail", "earliest"),
+    "loader.corrupt_batches": ("fail", "quarantine", "skip"),
     "loader.future_records": ("own_time", "clamp"),
     "hive.executor": ("spark", "print"),
     "compat.subject_strategy": ("topic", "record", "topic-record", "file"),
@@ -203,6 +206,8 @@ TOPIC_KEYS = (
     "codec",
     "quarantine_share_max",
     "lost_ground",
+    "record_bytes_max",
+    "corrupt_batches",
     "future_records",
     "future_max",
     "retention_days",
@@ -224,6 +229,7 @@ AT_LEAST: Mapping[str, int] = {
     "loader.file_bytes_target": 1024 * 1024,
     "loader.range_bytes_max": 1024 * 1024,
     "loader.retention_days": 0,
+    "loader.record_bytes_max": 64 * 1024,
     "hive.literal_chars_max": 1024,
 }
 

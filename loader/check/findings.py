@@ -15,7 +15,7 @@ from headrace.loader.check.settle import SettledTopic
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.odd_times import UNITS_PER_SECOND, likely_unit
 from headrace.loader.project.topic_projection import FUTURE_TIME, RECORD_TIME
-from headrace.loader.work_unit import OddTimes, TimeOddity
+from headrace.loader.work_unit import OddTimes, PassedOver, TimeOddity
 
 UNIT_NAMES = {"seconds": "seconds", "millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
 
@@ -35,6 +35,7 @@ def _with_findings(topic: str, one: SettledTopic, share_max: float) -> SettledTo
             f"loader.quarantine_share_max ({share_max:.0%}) allows; the others were loaded, and these are in the "
             f"quarantine: mend what `headrace quarantine list {topic}` shows, or raise the limit"
         )
+    problems += [_passed_over(offsets.partition, passed) for offsets in one.ranges for passed in offsets.passed_over]
     for odd in one.odd_times:
         sentence = f"{odd.messages:,} of {many(messages, 'message')} {_what_is_odd(odd)}"
         if odd.messages > share_max * messages:
@@ -48,6 +49,14 @@ def _with_findings(topic: str, one: SettledTopic, share_max: float) -> SettledTo
             "loader.future_max allows, and are filed by the time of that"
         )
     return dataclasses.replace(one, problems=tuple(problems), notes=tuple(notes))
+
+
+def _passed_over(partition: int, passed: PassedOver) -> str:
+    where = "and its bytes are in the quarantine" if passed.is_kept else "and its bytes are kept nowhere"
+    return (
+        f"partition {partition}: {many(passed.end - passed.start, 'offset')} from {passed.start} on passed over, as "
+        f"corrupt_batches says, {where}: {passed.reason}"
+    )
 
 
 def _what_is_odd(odd: OddTimes) -> str:

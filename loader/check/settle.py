@@ -147,7 +147,7 @@ def _settle_topic(
     ]
     problems += failures
     problems += [
-        f"{_name(piece.planned)}: {piece.result.error}; {TRIED_AGAIN}" for piece in pieces if piece.result.error
+        f"{_name(piece.planned)}: {piece.result.error}; {_advice(piece)}" for piece in pieces if piece.result.error
     ]
     wrong = [piece for piece in pieces if piece.result.counts.total != _length(piece.result.done)]
     problems += [
@@ -184,6 +184,22 @@ def _settle_topic(
     )
 
 
+def _advice(piece: _Piece) -> str:
+    """What to do about a range that stopped."""
+    stop = piece.result.corrupt_stop
+    if stop is None:
+        return TRIED_AGAIN
+    at = piece.planned.topic_partition
+    skip = f"headrace offsets skip {at.topic} {at.partition} {stop.offset}"
+    replica = "nothing behind it is read. Let another replica lead, whose copy may be whole; else"
+    if stop.next_offset < 0:
+        return f"{replica} find where to go on, and pass over it: {skip} --to OFFSET --reason TEXT"
+    return (
+        f"{replica} set loader.corrupt_batches for the topic, or pass over this one: "
+        f"{skip} --to {stop.next_offset} --reason TEXT"
+    )
+
+
 def _whole(
     pieces: Sequence[_Piece], files: Sequence[_TaskFile], wrong: Sequence[_Piece]
 ) -> tuple[list[_Piece], list[_TaskFile]]:
@@ -216,7 +232,8 @@ def _accounting(pieces: Sequence[_Piece], files: Sequence[_TaskFile]) -> str:
         expected: dict[tuple[int, int], int] = defaultdict(int)
         for piece in pieces:
             counts = piece.result.counts
-            number = counts.records if kind is FileKind.DATA else counts.quarantined
+            batches_kept = sum(one.is_kept for one in piece.result.passed_over)
+            number = counts.records if kind is FileKind.DATA else counts.quarantined + batches_kept
             expected[(piece.task, piece.planned.topic_partition.partition)] += number
         found: dict[tuple[int, int], int] = defaultdict(int)
         for one in files:
@@ -252,6 +269,7 @@ def _decided_range(planned: PlannedRange, pieces: Sequence[_Piece]) -> DecidedRa
         epochs=functools.reduce(ReadEpochs.then, (piece.result.epochs for piece in pieces), NOTHING_READ),
         diverged_at=planned.diverged_at,
         incarnation=planned.incarnation,
+        passed_over=tuple(one for piece in pieces for one in piece.result.passed_over),
     )
 
 

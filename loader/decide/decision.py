@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from headrace.loader.decide.document import MATTERS
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
-from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
+from headrace.loader.work_unit import FileKind, FileRange, PassedOver, RangeCounts
 
 WORK_ID_DIGITS = 8  # the last of the work id, in the names of files: they tell apart what two logs put in one slot
 
@@ -68,7 +68,8 @@ class DecidedRange:
     """What became of the offsets `[start, end)` of one partition.
 
     `previous` is the next offset that the plan found in the log, None for a partition that was not there. It
-    differs from `start` only where ground was lost: `[previous, start)` is then among `gaps`.
+    differs from `start` only where ground was lost or passed over: `[previous, start)` is then among `gaps`.
+    `passed_over` are the offsets that were not read on purpose, within the range or before it.
 
     But where the broker's log no longer held what was read of it from `diverged_at` on, it was taken up there: `start`
     is below `previous` then (or `[diverged_at, start)` is among `gaps`), and `replaced` says which rows of earlier
@@ -87,6 +88,7 @@ class DecidedRange:
     epochs: ReadEpochs = NOTHING_READ
     diverged_at: int | None = None
     incarnation: int = field(default=0, metadata=MATTERS)
+    passed_over: tuple[PassedOver, ...] = ()
 
     @property
     def replaced(self) -> tuple[int, int] | None:

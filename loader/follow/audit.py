@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
 from headrace.audit.store import AuditStore, Counted
-from headrace.audit.window import known_window
+from headrace.audit.window import known_window, window_start
 from headrace.loader.decide.decision import CountSeries, DecidedRange, Decision, TopicDecision, WindowCount
 from headrace.loader.follow.base import Position, Step
+from headrace.loader.work_unit import PassedOver
 
 APPLICATION = "headrace-load"
 
@@ -56,9 +57,42 @@ def audit_rows(topic: str, decision: Decision, host: str) -> Iterator[AuditRow]:
     """The rows of one decision; the same decision always gives the same ids."""
     decided = decision.topics[topic]
     ranges = {offsets.partition: offsets for offsets in decided.ranges}
+    for offsets in decided.ranges:
+        for passed in offsets.passed_over:
+            yield _passed_over_row(topic, decision, decided, offsets, passed, host)
     for series in decided.audit:
         for window in series.windows:
             yield _row(topic, decision, decided, series, window, ranges[series.partition], host)
+
+
+def _passed_over_row(
+    topic: str, decision: Decision, decided: TopicDecision, offsets: DecidedRange, passed: PassedOver, host: str
+) -> AuditRow:
+    """Counts offsets under the time of the decision: of the messages in them, if any, nothing is known."""
+    start_ms = window_start(decision.decided_at_ms)
+    tier, outcome, partition, log_id = Tier.LOADER, Outcome.PASSED_OVER, offsets.partition, _log_id(decided, offsets)
+    return AuditRow(
+        id=range_row_id(tier, outcome, topic, partition, passed.start, passed.end, start_ms, topic_id=log_id),
+        tier=tier,
+        outcome=outcome,
+        topic=topic,
+        window_start_ms=start_ms,
+        count=passed.end - passed.start,
+        bytes=0,
+        fingerprint=0,
+        application=APPLICATION,
+        host=host,
+        instance=decision.work_id,
+        emitted_at_ms=decision.decided_at_ms,
+        partition=partition,
+        start=passed.start,
+        end=passed.end,
+    )
+
+
+def _log_id(decided: TopicDecision, offsets: DecidedRange) -> str:
+    """Offsets that are read again from a log which was cut back and grew are counted again: they are other messages."""
+    return f"{decided.topic_id}/{offsets.incarnation}" if offsets.incarnation else decided.topic_id
 
 
 def _row(
@@ -71,8 +105,6 @@ def _row(
     host: str,
 ) -> AuditRow:
     tier, outcome = Tier(series.tier), OUTCOMES[series.outcome]
-    # Offsets that are read again from a log which was cut back and grew are counted again: they are other messages.
-    log_id = f"{decided.topic_id}/{offsets.incarnation}" if offsets.incarnation else decided.topic_id
     return AuditRow(
         id=range_row_id(
             tier,
@@ -82,7 +114,7 @@ def _row(
             offsets.start,
             offsets.end,
             window.window_start_ms,
-            topic_id=log_id,
+            topic_id=_log_id(decided, offsets),
         ),
         tier=tier,
         outcome=outcome,

@@ -17,6 +17,7 @@ from headrace.avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.native import BadBody, UnreadableValue
+from headrace.loader.policy import QUARANTINE
 from headrace.loader.project.kafka_column import Suffix
 from headrace.loader.project.odd_times import NO_TIMESTAMP, OddTimeNotes
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode, encode_row
@@ -31,7 +32,8 @@ from headrace.loader.project.topic_projection import (
     framed,
 )
 from headrace.loader.read.range_reader import StopBefore, Tally
-from headrace.loader.work_unit import AuditCount, FileKind, OddTimes
+from headrace.loader.read.surroundings import CorruptSpan
+from headrace.loader.work_unit import AuditCount, FileKind, OddTimes, PassedOver
 
 ID_HEADER = VALUE_HEADER.encode()
 
@@ -203,6 +205,21 @@ class RangeMessages:
         if headers is NO_HEADERS:
             self._by_prefix[value[:PREFIX_BYTES]] = writer
         return writer, body
+
+    def pass_corrupt(self, fate: str, span: CorruptSpan) -> PassedOver:
+        """Keeps the bytes of a batch that cannot be read in the quarantine, if that is the policy's word for it.
+
+        The row stands for all of the batch, at its first offset that is in the range, and under the day that the header
+        names unless that is absurd: nothing else is known of its messages, so the audit counts none of them.
+        """
+        is_kept = fate == QUARANTINE
+        if is_kept:
+            time_ms = span.timestamp_ms if 0 <= span.timestamp_ms <= TIME_MS_MAX else NO_TIMESTAMP
+            reason = f"offsets {span.start} to {span.end - 1}: {span.reason}"
+            bad = BadMessage(QuarantineCode.CORRUPT_BATCH, reason)
+            row = encode_row(self._partition, span.start, time_ms, None, span.batch, NO_HEADERS, bad)
+            self._add(FileKind.QUARANTINE, self._bucket_of(time_ms), span.start, row)
+        return PassedOver(span.start, span.end, span.reason, is_kept)
 
     def audit(self) -> tuple[AuditCount, ...]:
         """By kind, then by window."""

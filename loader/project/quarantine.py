@@ -21,6 +21,7 @@ class QuarantineCode(StrEnum):
     MALFORMED = "malformed"  # the bytes are no value of their schema
     UNREADABLE = "unreadable"  # a row of the value would make queries of the table fail
     UNCONVERTIBLE = "unconvertible"  # the load schema has no place for the value
+    CORRUPT_BATCH = "corrupt_batch"  # the row's value is a whole record batch as the log has it, and no message
 
 
 SCHEMA = json.dumps(

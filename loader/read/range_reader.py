@@ -1,14 +1,13 @@
 """One range of a partition: raw record batches in, records out in offset order, and every offset accounted for.
 
 What lies outside the range `[start, end)` is dropped, since fetches are aligned to batches and ranges are not. Every
-offset of the range is one of: a data record, a transaction marker (control), a record of an aborted transaction, or a
-gap that compaction or deletion left. Whatever is handed on is in offset order and without holes that are not counted,
-so that a range that stops in the middle leaves a prefix that is whole.
+offset of the range is one of: a data record, a transaction marker (control), a record of an aborted transaction, a
+gap that compaction or deletion left, or of a corrupt batch that is passed over. Whatever is handed on is in offset
+order and without holes that are not counted, so that a range that stops in the middle leaves a prefix that is whole.
 """
 
 from __future__ import annotations
 
-import contextlib
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,22 +15,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
-from headrace.kafka_wire.errors import CorruptBatch, KafkaError, KafkaUnavailable
-from headrace.kafka_wire.record_batch import (
-    CONTROL,
-    HEADER_BYTES,
-    TRANSACTIONAL,
-    Batch,
-    Record,
-    batches,
-    read_batch_header,
-)
+from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable, MisplacedBatch
+from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, Batch, Record, frames, read_batch
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
-from headrace.loader.work_unit import OffsetRange
+from headrace.loader.read.surroundings import LOOK_BEHIND_BYTES, CorruptSpan, Fetch, Surroundings
+from headrace.loader.work_unit import OffsetRange, PassedOver
 
 ABORT_MARKER = 0
 
 GAPS_LISTED_MAX = 1_000  # of one range: enough to see where, and small enough for a decision
+PASSED_OVER_MAX = 100  # corrupt batches in one range: more are no accident but a disk to look at
 EPOCH_MAX = (1 << 31) - 1
 THROTTLED_S_MAX = 600.0  # without a record in between: a quota is counted over seconds, so this is none
 
@@ -55,6 +48,7 @@ class Tally:
     aborted: int = 0
     gap_offsets: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
+    passed_over: list[PassedOver] = field(default_factory=list)
     bytes_read: int = 0
     epochs: ReadEpochs = NOTHING_READ
     _mark: tuple[int, int, list[tuple[int, int]]] = (0, 0, [])
@@ -77,6 +71,16 @@ class Tally:
         if batch.leader_epoch >= last:
             read = ReadEpochs(((batch.leader_epoch, self.position),), min(batch.next_offset, end))
             self.epochs = self.epochs.then(read)
+
+    @property
+    def corrupt(self) -> int:
+        return sum(one.end - one.start for one in self.passed_over)
+
+    def pass_corrupt(self, one: PassedOver) -> None:
+        """Moves the position, which must be where it begins, behind a batch that cannot be read."""
+        assert one.start == self.position, (one, self.position)
+        self.passed_over.append(one)
+        self.position = one.end
 
     def pass_over(self, records: Sequence[Record]) -> None:
         """Moves the position behind records, counting the gaps between them."""
@@ -132,13 +136,14 @@ class StopBefore(Exception):
 
 
 def read_range(
-    fetch: Callable[[int], FetchSlice],
+    fetch: Fetch,
     offsets: OffsetRange,
     take: Callable[[list[Record]], None],
     tally: Tally,
     *,
     batch_bytes_max: int,
     patience_s: float,
+    pass_over: Callable[[CorruptSpan], PassedOver] | None = None,
 ) -> None:
     """Hands the data records of a range on, in order and in lists, and keeps `tally` up to date.
 
@@ -146,13 +151,15 @@ def read_range(
     offset that was not. A range whose tail the log no longer holds ends with a gap.
 
     Args:
-        fetch: brings raw batches from an offset on; waits where a broker throttled the answer before.
         take: is given each list of records; may raise `StopBefore`, which then leaves here.
         batch_bytes_max: a batch that unfolds to more is refused.
         patience_s: how long answers without news are borne before the log is called short; throttled ones say nothing.
+        pass_over: is told of each batch that cannot be read before its offsets are passed over; None stops there.
 
     Raises:
-        CorruptBatch: bytes that are not the batch they claim to be.
+        MisplacedBatch: a batch that is not where it says it is.
+        CorruptBatch: bytes that are not the batch they claim to be, which `pass_over` does not want, or behind which
+            nobody can tell where to go on; the tally stands before them.
         KafkaUnavailable: the log ends before the range does, or the broker throttles without end.
         KafkaError: whatever `fetch` raises.
     """
@@ -162,20 +169,37 @@ def read_range(
     silent_since = time.monotonic()
     throttled_s = 0.0
     ahead: FetchSlice | None = None
+    bytes_max: int | None = None
+    passed: set[int] = set()
     while tally.position < offsets.end:
         before = tally.position
-        piece, ahead = ahead or fetch(before), None
+        piece = ahead or fetch(before, bytes_max)
         tally.bytes_read += len(piece.records)
         where = f"broker {piece.broker}, topic {topic_partition.topic} partition {topic_partition.partition}"
         transactions = TransactionFilter(piece.aborted)
-        for batch in batches(piece.records, where, batch_bytes_max):
-            if batch.base_offset > tally.position > before and not batch.is_followed:
-                break  # asked for again, it comes with what follows it, which tells whether the gap is one
-            if batch.next_offset < offsets.end and not batch.is_followed:
-                with contextlib.suppress(KafkaError):  # asked again when this batch is booked, it will come again
-                    ahead = fetch(batch.next_offset)
-            _check_place(batch, piece, ahead, start, tally.position, where, fetch)
+        place = Surroundings(piece, before, where, fetch, start=start, end=offsets.end)
+        bytes_max = None
+        for frame in frames(piece.records, where):
+            try:
+                batch = read_batch(frame, where, batch_bytes_max)
+            except MisplacedBatch:
+                # Its own word is all that says where the log goes on, so that no policy can pass over it.
+                raise
+            except CorruptBatch as error:
+                if frame.base_offset in passed:
+                    continue  # the broker found the next offset in it
+                if error.next_offset is None or place.is_known(frame, error.next_offset, tally.position):
+                    _pass_corrupt(error, place.span_of(error, frame, tally.position, offsets.end), tally, pass_over)
+                    passed.add(frame.base_offset)
+                    # The next answer may begin with it again, and is to show what stands behind it too.
+                    bytes_max = len(frame.view) + LOOK_BEHIND_BYTES[-1]
+                # The list of aborted transactions may have counted on a marker in it; one from here on does not.
+                break
+            if not place.is_known(frame, batch.next_offset, tally.position):
+                break
             kind = transactions.kind(batch)
+            if batch.next_offset <= tally.position:
+                continue
             if batch.leader_epoch <= newest_epoch:
                 tally.note_epoch(batch, offsets.end)
             records = _book(batch, kind, offsets.end, tally)
@@ -187,6 +211,7 @@ def read_range(
                     raise
             if tally.position >= offsets.end:
                 return
+        ahead = place.ahead
         if piece.records and tally.position == before:
             # Brokers send the first batch whole, whatever its size.
             raise CorruptBatch(f"{where} offset {before}: no whole batch in an answer of {len(piece.records)} bytes")
@@ -210,56 +235,22 @@ def read_range(
             )
 
 
-def _check_place(
-    batch: Batch,
-    piece: FetchSlice,
-    ahead: FetchSlice | None,
-    start: int,
-    position: int,
-    where: str,
-    fetch: Callable[[int], FetchSlice],
+def _pass_corrupt(
+    error: CorruptBatch, span: CorruptSpan, tally: Tally, pass_over: Callable[[CorruptSpan], PassedOver] | None
 ) -> None:
-    """Refuses a batch that cannot be where it says it is, before anything of it, or the gap before it, is booked.
-
-    The offset that a batch begins with lies outside of its checksum: one flipped bit there makes messages of other
-    offsets, or of none. Compaction takes batches out, but moves none.
-
-    Args:
-        ahead: what comes behind the batch, where the piece that it came in does not show that.
-        start: where reading began, which may be in the middle of a batch.
-        position: the offset that is due.
+    """Books the offsets of a batch that cannot be read, if they are to be passed over.
 
     Raises:
-        CorruptBatch: the batch ends before the offset that is due, goes back, or lies beyond the readable log.
+        CorruptBatch: they are not, or too many were.
     """
-    first, end = batch.base_offset, batch.next_offset
-    following = _first_offset(ahead) if ahead else -1
-    fault = ""
-    if end <= position:
-        fault = f"offset {position} was due"
-    elif first < position != start:
-        fault = f"the batch before it ended at {position}"
-    elif end > piece.high_watermark:
-        fault = f"the log is readable to {piece.high_watermark}"
-    elif 0 <= following < end:
-        fault = f"the next one begins at {following}"
-    elif first > position and not batch.is_followed and not _is_next_after(fetch(first - 1), first):
-        fault = f"the log holds another batch before it, although {position} was due"
-    if fault:
-        raise CorruptBatch(f"{where} offset {first}: a batch takes the offsets [{first}, {end}), but {fault}")
-
-
-def _first_offset(piece: FetchSlice) -> int:
-    """Where the first batch of an answer begins, -1 when there is none."""
-    return read_batch_header(piece.records).base_offset if len(piece.records) >= HEADER_BYTES else -1
-
-
-def _is_next_after(piece: FetchSlice, first: int) -> bool:
-    """Whether the answer for the offset before `first` agrees that there is nothing but the batch that begins there.
-
-    A throttled answer is empty whatever the log holds.
-    """
-    return _first_offset(piece) == first or bool(piece.throttle_ms and not piece.records)
+    if pass_over is None:
+        raise CorruptBatch(str(error), span.next_offset) from error
+    if len(tally.passed_over) >= PASSED_OVER_MAX:
+        more = f"{error}; one of more than {PASSED_OVER_MAX} such batches that this load met there"
+        raise CorruptBatch(more, span.next_offset) from error
+    tally.skip_to(span.start)
+    if span.start < span.end:
+        tally.pass_corrupt(pass_over(span))
 
 
 def _says_nothing_is_left(piece: FetchSlice, end: int) -> bool:

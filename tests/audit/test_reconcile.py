@@ -16,6 +16,7 @@ from headrace.audit.reconcile import (
     reconcile_topics,
     reconcile_window,
 )
+from headrace.audit.report import has_findings
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 
 GRACE_MS = 1_800_000
@@ -316,3 +317,30 @@ def test_offsets_show_holes_and_overlaps() -> None:
     check = check_offsets([(0, 0, 5), (0, 5, 9), (0, 5, 9), (0, 12, 20), (0, 15, 17), (1, 4, 6), (1, 5, 8)])
     assert check.holes == ((0, 9, 12),)
     assert check.overlaps == ((0, 15, 17), (1, 5, 6))
+
+
+def with_passed_over(*windows: WindowFacts, passed_over: tuple[tuple[int, int, int], ...]) -> TopicVerdict:
+    offsets = OffsetCheck(passed_over=passed_over)
+    return reconcile_topic("t", windows, offsets, now_ms=10 * LATE_MS, grace_ms=GRACE_MS)
+
+
+def test_messages_missing_are_no_finding_when_a_decision_passed_over_as_many_offsets() -> None:
+    windows = at(0, counted(5), counted(3, B)), at(WINDOW_MS, counted(5), counted(4, B)), at(2 * WINDOW_MS, ALL, ALL)
+    found = with_passed_over(*windows, passed_over=((0, 10, 12), (1, 5, 6)))
+    assert [window.state for window in found.windows] == [State.PASSED_OVER, State.PASSED_OVER, State.COMPLETE]
+    assert (found.state, found.complete_until_ms) == (State.PASSED_OVER, 3 * WINDOW_MS)
+    assert found.windows[0].sentence.endswith(
+        "; a decision passed over 3 offsets: partition 0 [10, 12), partition 1 [5, 6)"
+    )
+    assert not has_findings([found])
+    one_more = with_passed_over(*windows, passed_over=((0, 10, 12),))
+    assert one_more.state is State.SHORT and one_more.windows[0].difference == -2
+
+
+def test_what_was_read_and_is_in_no_row_was_not_passed_over() -> None:
+    lost = dataclasses.replace(facts(ALL, ALL, counted(3)), window_start_ms=0)
+    assert with_passed_over(lost, passed_over=((0, 0, 99),)).state is State.SHORT
+
+
+def test_other_messages_are_mixed_whatever_was_passed_over() -> None:
+    assert with_passed_over(at(0, ALL, counted(5, B)), passed_over=((0, 0, 99),)).state is State.MIXED

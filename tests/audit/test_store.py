@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.audit.errors import StoreUnavailable
+from headrace.audit.offsets import OffsetCheck
 from headrace.audit.row import AuditRow, Outcome, Tier
 from headrace.audit.store import AuditStore
 from headrace.audit.window import NAMES
@@ -74,6 +75,16 @@ def test_offsets_of_broker_rows_are_checked(tmp_path: Path) -> None:
         store.add_rows([row("1", start=0, end=4), row("2", start=6, end=8), row("3", start=0, end=4)])
         store.add_rows([row("4", tier=Tier.LOADER, outcome=Outcome.WRITTEN, start=4, end=6)])
         assert store.offset_check("t").holes == ((0, 4, 6),)
+
+
+def test_what_was_passed_over_is_no_count_of_a_window(tmp_path: Path) -> None:
+    with AuditStore(tmp_path / "audit.db") as store:
+        store.add_rows([row("1", start=0, end=8)])
+        before = list(store.facts("t"))
+        store.add_rows([row("2", tier=Tier.LOADER, outcome=Outcome.PASSED_OVER, start=4, end=6)])
+        assert list(store.facts("t")) == before
+        assert store.offset_check("t") == OffsetCheck(passed_over=((0, 4, 6),))
+        assert store.offset_check("t").passed_over_count == 2
 
 
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:

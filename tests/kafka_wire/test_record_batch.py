@@ -12,11 +12,13 @@ from kafka.record.default_records import DefaultRecordBatch
 from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import (
     NO_HEADERS,
-    batches,
+    Batch,
     build_batch,
+    frames,
     has_valid_crc,
     headers_of,
     open_batch,
+    read_batch,
     read_batch_header,
     records_of,
 )
@@ -24,6 +26,12 @@ from headrace.loader.native.encode import encode_long
 from record_batches import make_batch, reseal
 
 CAP = 1 << 24
+
+
+def batches(data: bytes, where: str, bytes_max: int) -> list[Batch]:
+    return [read_batch(frame, where, bytes_max) for frame in frames(data, where)]
+
+
 BYTES = st.none() | st.binary(max_size=300)
 
 
@@ -60,7 +68,7 @@ def test_every_byte_that_the_checksum_covers_is_checked(at: int, mask: int) -> N
     batch[at] ^= mask
     assert not has_valid_crc(memoryview(batch), read_batch_header(batch))
     with pytest.raises(CorruptBatch, match="here offset 0: the checksum of the batch is wrong"):
-        list(batches(bytes(batch), "here", CAP))
+        batches(bytes(batch), "here", CAP)
 
 
 def test_a_whole_batch_is_opened_without_its_neighbour() -> None:
@@ -74,15 +82,15 @@ def test_a_batch_whose_records_lie_elsewhere_is_refused() -> None:
     batch = bytearray(make_batch([0, 1, 2]))
     struct.pack_into(">i", batch, 23, 1)  # it says that its last offset is 1
     with pytest.raises(CorruptBatch, match="outside the offsets of their batch"):
-        list(batches(reseal(batch), "here", CAP))
+        batches(reseal(batch), "here", CAP)
 
 
 def test_a_batch_shorter_than_its_header_is_refused() -> None:
     batch = bytearray(make_batch([0]))
     struct.pack_into(">i", batch, 8, 48)
     with pytest.raises(CorruptBatch, match="a batch of 48 bytes is shorter than its header"):
-        list(batches(bytes(batch), "here", CAP))
-    assert list(batches(make_batch([0])[:-1], "here", CAP)) == [], "a cut batch comes whole with the next fetch"
+        batches(bytes(batch), "here", CAP)
+    assert batches(make_batch([0])[:-1], "here", CAP) == [], "a cut batch comes whole with the next fetch"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +118,7 @@ def test_garbage_with_a_right_checksum_is_refused(payload: bytes, codec: int) ->
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     struct.pack_into(">h", batch, 21, codec)
     try:
-        found = list(batches(reseal(batch), "here", CAP))
+        found = batches(reseal(batch), "here", CAP)
     except CorruptBatch:
         return
     assert len(found[0].records) == 1
@@ -120,7 +128,7 @@ def test_garbage_with_a_right_checksum_is_refused(payload: bytes, codec: int) ->
 def test_a_batch_that_unfolds_beyond_the_cap_is_refused(codec: int) -> None:
     batch = make_batch([0], codec=codec, value=lambda offset: bytes(1 << 20))
     with pytest.raises(CorruptBatch, match="unfolds to more than 65536 bytes"):
-        list(batches(batch, "here", 65_536))
+        batches(batch, "here", 65_536)
 
 
 def test_null_headers_and_values() -> None:

@@ -29,9 +29,11 @@ from headrace.loader.project.topic_projection import FUTURE_TIME
 from headrace.loader.storage.local import sink
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import (
+    CorruptStop,
     FileKind,
     OddTimes,
     OffsetRange,
+    RangeCounts,
     StagedFile,
     TaskSettings,
     TimeOddity,
@@ -46,6 +48,7 @@ from record_batches import make_batch
 
 HOUR_MS = 3_600_000
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
+FETCH_BYTES = 1 << 20  # more is asked for when what follows a batch is wanted
 SCHEMA = json.dumps(
     {"type": "record", "name": "Event", "fields": [{"name": "timestamp", "type": "long"}, {"name": "n", "type": "int"}]}
 )
@@ -59,7 +62,8 @@ def message(n: int, time_ms: int = T0, schema_id: int = 1) -> bytes:
 
 
 class Cluster:
-    """Serves partitions from memory, batch by batch; `failures` maps an offset to the error of fetching it.
+    """Serves partitions from memory, batch by batch unless more is asked for; `failures` maps an offset to the error of
+    fetching it.
 
     A partition is readable to the end of its last batch, or up to `ends`.
     """
@@ -79,7 +83,8 @@ class Cluster:
         if (topic_partition, offset) in self.failures:
             raise self.failures[topic_partition, offset]
         log = self.logs.get(topic_partition, [])
-        records = next((batch for end, batch in log if end > offset), b"")
+        rest = [batch for end, batch in log if end > offset]
+        records = b"".join(rest if max_bytes > FETCH_BYTES else rest[:1])
         readable_end = self.ends.get(topic_partition, max((end for end, _ in log), default=0))
         return FetchSlice(records, readable_end, readable_end, 0, (), "b:1")
 
@@ -107,6 +112,7 @@ def unit(tmp_path: Path) -> Callable[..., WorkUnit]:
             staging=str(tmp_path / "staging" / "w"),
             file_bytes_target=1 << 30,
             fetch_timeout_ms=0,
+            fetch_bytes=FETCH_BYTES,
         )
         of_topic = {name: settings.pop(name) for name in list(settings) if hasattr(plan.policy, name)}
         plan = replace(plan, policy=replace(plan.policy, **of_topic))
@@ -319,7 +325,75 @@ def test_a_corrupt_batch_stops_its_partition_there_and_nothing_else(
     assert {one.partition: one.end for one in found.ranges} == {0: 4, 1: 30}
     (problem,) = found.problems
     assert "topic orders partition 0 offset 4: the checksum of the batch is wrong" in problem
+    assert problem.endswith(
+        "; nothing behind it is read. Let another replica lead, whose copy may be whole; else set "
+        "loader.corrupt_batches for the topic, or pass over this one: "
+        "headrace offsets skip orders 0 4 --to 6 --reason TEXT"
+    )
     assert sum(file.records for file in found.files) == 34
+
+
+@pytest.mark.parametrize("fate", ["quarantine", "skip"])
+@pytest.mark.parametrize("parts", [1, 15], ids=["one range", "ranges that share batches"])
+def test_a_corrupt_batch_is_passed_over_where_policy_says_so(
+    cluster: Cluster, unit: Callable[..., WorkUnit], tmp_path: Path, fate: str, parts: int
+) -> None:
+    for n in range(0, 30, 3):
+        cluster.put(0, {n + at: message(n + at) for at in range(3)})
+    log = cluster.logs[TopicPartition("orders", 0)]
+    log[2] = (9, log[2][1][:-1] + bytes([log[2][1][-1] ^ 1]))
+    pieces = split(replace(offsets(0, 30), bytes_estimate=30), 30 // parts)
+    found = settled([unit(*pieces, corrupt_batches=fate)])
+    (decided,) = found.ranges
+    assert (decided.end, decided.counts, found.problems) == (30, RangeCounts(records=27, corrupt=3), ())
+    assert decided.gaps == ()
+    passed = decided.passed_over
+    assert (passed[0].start, passed[-1].end, sum(one.end - one.start for one in passed)) == (6, 9, 3)
+    assert {one.is_kept for one in passed} == {fate == "quarantine"}
+    assert "offset 6: the checksum of the batch is wrong: it says 0x" in passed[0].reason
+    kept = [file for file in found.files if file.kind is FileKind.QUARANTINE]
+    quarantined = []
+    for file in kept:
+        with (tmp_path / "staging" / "w" / file.staged).open("rb") as opened:
+            quarantined += read_rows(opened)
+    quarantined.sort(key=lambda row: row.offset)
+    if fate == "skip":
+        assert kept == []
+    else:
+        assert {row.value for row in quarantined} == {log[2][1]}
+        assert [(row.offset, row.code) for row in quarantined] == [(one.start, "corrupt_batch") for one in passed]
+        assert quarantined[0].reason.startswith(
+            f"offsets 6 to {passed[0].end - 1}: broker b:1, topic orders partition 0"
+        )
+        assert quarantined[0].timestamp_ms == 1008  # of its last record
+    assert sum(series.windows[0].messages for series in found.audit if series.tier == "broker") == 27
+
+
+def test_a_batch_that_unfolds_beyond_the_limit_follows_the_same_policy(run: Run, cluster: Cluster) -> None:
+    cluster.put(0, {0: message(0)})
+    cluster.put(0, {n: message(n) * 2_000 for n in range(1, 5)}, codec=1)
+    cluster.put(0, {5: message(5)})
+    (found,) = run(offsets(0, 6), record_bytes_max=65_536).ranges
+    assert found.done.end == 1 and found.corrupt_stop == CorruptStop(1, 5)
+    assert "unfolds to more than 65536 bytes" in found.error
+    (found,) = run(offsets(0, 6), record_bytes_max=65_536, corrupt_batches="skip").ranges
+    assert found.done.end == 6 and found.counts == RangeCounts(records=2, corrupt=4)
+    (found,) = run(offsets(0, 6)).ranges
+    assert found.counts.corrupt == 0 and found.done.end == 6
+
+
+def test_a_header_that_names_an_absurd_day_keeps_its_batch_where_times_out_of_range_go(
+    run: Run, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.put(0, {0: message(0)})
+    cluster.put(0, {1: message(1)})
+    log = cluster.logs[TopicPartition("orders", 0)]
+    batch = bytearray(log[0][1])
+    batch[35] ^= 0x40  # the uppermost bits of the greatest time
+    log[0] = (1, bytes(batch))
+    result = run(offsets(0, 2), corrupt_batches="quarantine")
+    (kept,) = [file for file in result.files if file.kind is FileKind.QUARANTINE]
+    assert kept.bucket == "dt=1970-01-01/hr=00"
 
 
 def test_a_range_that_follows_another_shares_no_file(run: Run, cluster: Cluster, tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ POLICY = TopicPolicy(
     time_fields=("timestamp",),
     lost_ground="fail",
     quarantine_share_max=0.1,
+    record_bytes_max=64 * 1024 * 1024,
+    corrupt_batches="fail",
     future_ms_max=None,
 )
 BUCKET = "dt=2026-01-01/hr=05"

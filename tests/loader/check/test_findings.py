@@ -10,7 +10,7 @@ from headrace.loader.check.findings import with_findings
 from headrace.loader.check.settle import SettledTopic
 from headrace.loader.decide.decision import DecidedRange
 from headrace.loader.project.topic_projection import FUTURE_TIME
-from headrace.loader.work_unit import OddTimes, RangeCounts, TimeOddity
+from headrace.loader.work_unit import OddTimes, PassedOver, RangeCounts, TimeOddity
 from loader_samples import POLICY
 
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
@@ -115,3 +115,17 @@ def test_odd_times_of_few_are_a_note_and_of_many_a_problem() -> None:
 )
 def test_what_is_odd_names_the_field_an_example_and_what_to_do(odd: OddTimes, expected: str) -> None:
     assert told(settled(5, 0, odd)) == ((f"5 of 5 messages {expected}",), ())
+
+
+@pytest.mark.parametrize(("is_kept", "where"), [(True, "are in the quarantine"), (False, "are kept nowhere")])
+def test_batches_passed_over_are_a_problem_once(is_kept: bool, where: str) -> None:
+    passed = PassedOver(40, 60, "broker b:1 said so", is_kept)
+    (decided,) = settled(10, 0).ranges
+    one = SettledTopic(ranges=(dataclasses.replace(decided, passed_over=(passed,)),), problems=("before",))
+    assert told(one) == (
+        (
+            "partition 0: 20 offsets from 40 on passed over, as corrupt_batches says, "
+            f"and its bytes {where}: broker b:1 said so",
+        ),
+        (),
+    )

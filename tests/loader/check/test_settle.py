@@ -17,10 +17,12 @@ from headrace.loader.epochs import ReadEpochs
 from headrace.loader.plan.ranges import TRIED_AGAIN, PlannedRange, TopicRanges
 from headrace.loader.work_unit import (
     AuditCount,
+    CorruptStop,
     FileKind,
     FileRange,
     OddTimes,
     OffsetRange,
+    PassedOver,
     RangeCounts,
     RangeResult,
     StagedFile,
@@ -284,3 +286,34 @@ def test_a_divergence_is_decided_even_when_nothing_is_left_to_read() -> None:
         (0, 50, (20, 50), ((20, 50),)),
         (1, 20, (20, 50), ()),
     ]
+
+
+def corrupt(start: int, end: int, *, is_kept: bool) -> RangeResult:
+    one = PassedOver(start, end, "the checksum is wrong", is_kept)
+    counts = RangeCounts(records=10 - (end - start), corrupt=end - start)
+    return RangeResult(offsets(0, 0, 10), counts, passed_over=(one,))
+
+
+def test_a_corrupt_batch_that_is_kept_is_one_row_and_takes_all_its_offsets() -> None:
+    units = [unit(0, offsets(0, 0, 10))]
+    data = StagedFile(FileKind.DATA, "t", "b", "d", 10, "00", 6, (FileRange(0, 0, 9, 6),))
+    row = StagedFile(FileKind.QUARANTINE, "t", "b", "q", 10, "00", 1, (FileRange(0, 4, 4, 1),))
+    kept = settle(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=True)], [data, row])])["t"]
+    assert (ends(kept), kept.problems) == ({0: 10}, ())
+    assert kept.ranges[0].passed_over == (PassedOver(4, 8, "the checksum is wrong", True),)
+    for is_kept, files in ((True, [data]), (False, [data, row])):
+        wrong = settle(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=is_kept)], files)])["t"]
+        assert wrong.ranges == () and "quarantine records and counted" in wrong.problems[0]
+    skipped = settle(planned({0: 10}), units, [result(0, [corrupt(4, 8, is_kept=False)], [data])])["t"]
+    assert skipped.counts == RangeCounts(records=6, corrupt=4)
+
+
+def test_what_to_do_about_a_corrupt_batch_is_said_and_of_brokers_nothing() -> None:
+    def problem(stop: CorruptStop | None) -> str:
+        one = dataclasses.replace(done(0, 0, 4, "it is broken"), corrupt_stop=stop)
+        return settle(planned({0: 10}), [unit(0, offsets(0, 0, 10))], [result(0, [one], [])])["t"].problems[0]
+
+    assert problem(None) == f"partition 0 [0, 10): it is broken; {TRIED_AGAIN}"
+    assert problem(CorruptStop(4, 7)).endswith("pass over this one: headrace offsets skip t 0 4 --to 7 --reason TEXT")
+    assert problem(CorruptStop(4, -1)).endswith("pass over it: headrace offsets skip t 0 4 --to OFFSET --reason TEXT")
+    assert "brokers" not in problem(CorruptStop(4, 7))

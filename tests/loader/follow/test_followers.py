@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.audit.row import Outcome
 from headrace.audit.window import OUT_OF_RANGE_MS, WINDOW_MS
 from headrace.kafka_wire.errors import KafkaUnavailable
 from headrace.kafka_wire.topic_partition import TopicPartition
@@ -26,7 +27,7 @@ from headrace.loader.follow.layout import bucket_folder
 from headrace.loader.storage.local import local_storage
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.storage.local.staging import LocalStaging
-from headrace.loader.work_unit import FileKind
+from headrace.loader.work_unit import FileKind, PassedOver
 from loader_samples import BUCKET, clean, decided_file, decided_range, load, step_of, topic_decision
 
 
@@ -248,6 +249,21 @@ def test_audit_rows_of_a_decision_are_always_the_same(log: DecisionLog) -> None:
     assert once == again
     assert len({row.id for row in once}) == len(once) == 1
     assert (once[0].count, once[0].start, once[0].end, once[0].partition) == (5, 0, 1, 0)
+
+
+def test_what_a_decision_passed_over_is_told_to_the_audit(log: DecisionLog) -> None:
+    decision = decide(log, "w1", "orders")
+    decided = decision.topics["orders"]
+    passed = PassedOver(3, 9, "the checksum is wrong", is_kept=True)
+    ranges = (dataclasses.replace(decided.ranges[0], passed_over=(passed,)),)
+    changed = dataclasses.replace(decision, topics={"orders": dataclasses.replace(decided, ranges=ranges)})
+    told, *counts = audit_rows("orders", changed, "h")
+    assert (told.outcome, told.count, told.partition, told.start, told.end) == (Outcome.PASSED_OVER, 6, 0, 3, 9)
+    assert told.window_start_ms == decision.decided_at_ms - decision.decided_at_ms % WINDOW_MS
+    assert counts == list(audit_rows("orders", decision, "h"))
+    again = (dataclasses.replace(ranges[0], incarnation=1),)
+    changed = dataclasses.replace(decision, topics={"orders": dataclasses.replace(decided, ranges=again)})
+    assert next(audit_rows("orders", changed, "h")).id != told.id, "the log was cut back and grew: other messages"
 
 
 def test_absurd_windows_that_earlier_versions_decided_are_one_and_keep_their_ids(log: DecisionLog) -> None:

@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
-from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable, OffsetOutOfRange
+from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable, MisplacedBatch, OffsetOutOfRange
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record, headers_of
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
+from headrace.loader.read import range_reader
 from headrace.loader.read.range_reader import StopBefore, Tally, read_range
-from headrace.loader.work_unit import OffsetRange
+from headrace.loader.read.surroundings import CorruptSpan, Fetch
+from headrace.loader.work_unit import OffsetRange, PassedOver
 from record_batches import make_batch, reseal
 
 TP = TopicPartition("orders", 3)
@@ -27,7 +29,7 @@ def serve(
     aborted: tuple[AbortedTransaction, ...] = (),
     slice_bytes: int = 1 << 30,
     readable_end: int | None = None,
-) -> Callable[[int], FetchSlice]:
+) -> Fetch:
     """Fetches like a broker: from the batch that holds the offset on, cut at `slice_bytes` but for the first.
 
     The log is readable to the end of its last batch, or up to `readable_end` when compaction took the last ones.
@@ -35,17 +37,16 @@ def serve(
     spans = [(struct.unpack_from(">q", b)[0] + struct.unpack_from(">i", b, 23)[0] + 1, b) for b in log]
     end = spans[-1][0] if readable_end is None else readable_end
 
-    def fetch(offset: int) -> FetchSlice:
+    def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         rest = [batch for end, batch in spans if end > offset]
         data = b"".join(rest)
-        return FetchSlice(data[: max(slice_bytes, len(rest[0]) if rest else 0)], end, end, 0, aborted, "b:1")
+        size = max(slice_bytes if bytes_max is None else bytes_max, len(rest[0]) if rest else 0)
+        return FetchSlice(data[:size], end, end, 0, aborted, "b:1")
 
     return fetch
 
 
-def read(
-    fetch: Callable[[int], FetchSlice], start: int, end: int, patience_s: float = 0.0
-) -> tuple[list[Record], Tally]:
+def read(fetch: Fetch, start: int, end: int, patience_s: float = 0.0) -> tuple[list[Record], Tally]:
     tally = Tally(start)
     records: list[Record] = []
     read_range(fetch, OffsetRange(TP, start, end), records.extend, tally, batch_bytes_max=CAP, patience_s=patience_s)
@@ -170,7 +171,7 @@ class Script:
         self.answers = list(answers)
         self.asked: list[int] = []
 
-    def __call__(self, offset: int) -> FetchSlice:
+    def __call__(self, offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         self.asked.append(offset)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
@@ -237,7 +238,7 @@ def test_an_error_of_the_second_fetch_leaves_the_first_as_prefix() -> None:
     log = [make_batch(range(5)), make_batch(range(5, 10))]
     tally = Tally(0)
 
-    def fetch(offset: int) -> FetchSlice:
+    def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         if offset:
             raise OffsetOutOfRange("gone")
         return serve(log[:1])(offset)
@@ -316,21 +317,21 @@ def test_a_batch_that_is_not_where_it_says_is_corrupt_and_no_gap(at: int, base: 
     assert offsets_of(taken) == list(range(len(taken))) and tally.gap_offsets == 0
 
 
-def in_segments(log: Sequence[bytes], batches_each: int) -> Callable[[int], FetchSlice]:
+def in_segments(log: Sequence[bytes], batches_each: int) -> Fetch:
     """Fetches like a broker whose segments hold so many batches of five: no answer goes on into the next segment. What
     an offset is in is found by its place."""
 
-    def fetch(offset: int) -> FetchSlice:
+    def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         at = min(max(offset, 0) // 5, len(log))
         return FetchSlice(b"".join(log[at : (at // batches_each + 1) * batches_each]), 50, 50, 0, (), "b:1")
 
     return fetch
 
 
-def by_their_word(log: Sequence[bytes]) -> Callable[[int], FetchSlice]:
+def by_their_word(log: Sequence[bytes]) -> Fetch:
     """Likewise, but in one segment, and found by what the batches say of themselves."""
 
-    def fetch(offset: int) -> FetchSlice:
+    def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         at = next((at for at, one in enumerate(log) if struct.unpack_from(">q", one)[0] + 5 > offset), len(log))
         return FetchSlice(b"".join(log[at:]), 50, 50, 0, (), "b:1")
 
@@ -343,7 +344,7 @@ def with_flipped_bit(at: int, bit: int) -> list[bytes]:
     return damaged(at, bytes(batch))
 
 
-def check_that_nothing_wrong_is_read(fetch: Callable[[int], FetchSlice]) -> None:
+def check_that_nothing_wrong_is_read(fetch: Fetch) -> None:
     tally = Tally(0)
     taken: list[Record] = []
     with pytest.raises((CorruptBatch, KafkaUnavailable)):
@@ -372,7 +373,7 @@ def test_a_bit_flipped_on_the_brokers_disk_never_becomes_a_gap(at: int, bit: int
 def test_gaps_of_a_compacted_log_are_gaps_also_between_segments(left: set[int], each: int) -> None:
     segments = [[LOG[n] for n in range(at, min(at + each, 10)) if n in left] for at in range(0, 10, each)]
 
-    def fetch(offset: int) -> FetchSlice:
+    def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         for segment in segments[min(offset // (5 * each), len(segments) - 1) :]:
             rest = [one for one in segment if struct.unpack_from(">q", one)[0] + 5 > offset]
             if rest:
@@ -407,7 +408,7 @@ def test_a_batch_that_goes_back_behind_one_of_another_answer_is_corrupt() -> Non
         read(Script(answer(first), answer(second)), 0, 9)
     script = Script(answer(first), answer(second))
 
-    def fetch(offset: int) -> FetchSlice:
+    def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
         if offset == 5 and script.asked == [0]:
             script.asked.append(offset)
             raise KafkaUnavailable("once")
@@ -459,3 +460,282 @@ def test_an_epoch_that_cannot_be_is_not_remembered(leader_epoch: int, epochs: tu
 
 def test_without_the_leaders_epoch_every_one_is_remembered() -> None:
     assert epochs_read(2, *[7] * 9, leader_epoch=-1).starts == ((2, 0), (7, 5))
+
+
+def passing(into: list[CorruptSpan]) -> Callable[[CorruptSpan], PassedOver]:
+    def pass_over(span: CorruptSpan) -> PassedOver:
+        into.append(span)
+        return PassedOver(span.start, span.end, span.reason)
+
+    return pass_over
+
+
+def flipped(batch: bytes, bit: int) -> bytes:
+    data = bytearray(batch)
+    data[bit // 8] ^= 1 << bit % 8
+    return bytes(data)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 4), unique=True, min_size=1).map(sorted), min_size=1, max_size=6),
+    st.data(),
+    st.integers(60, 400),
+)
+def test_whatever_bit_is_flipped_no_other_batch_is_lost_and_nothing_else_is_read(
+    widths: list[list[int]], data: st.DataObject, slice_bytes: int
+) -> None:
+    """Anywhere in the batch, the fields that its checksum does not cover too; a broker that looks for an offset goes by
+    the lengths and offsets that it wrote itself."""
+    log, base = [], 0
+    for kept in widths:
+        log.append(make_batch([base + offset for offset in kept], base=base, next_offset=base + kept[-1] + 1))
+        base += kept[-1] + 1
+    where = data.draw(st.integers(0, len(log) - 1))
+    bit = data.draw(st.integers(0, len(log[where]) * 8 - 1))
+    damaged = [*log]
+    damaged[where] = flipped(log[where], bit)
+    ends = [struct.unpack_from(">q", b)[0] + struct.unpack_from(">i", b, 23)[0] + 1 for b in log]
+
+    def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
+        rest = [batch for end, batch in zip(ends, damaged, strict=True) if end > offset]
+        size = max(slice_bytes if bytes_max is None else bytes_max, len(rest[0]) if rest else 0)
+        return FetchSlice(b"".join(rest)[:size], base, base, 0, (), "b:1")
+
+    whole, _ = read(serve(log), 0, base)
+    start, end = ([0, *ends][where], ends[where])
+    records: list[Record] = []
+    spans: list[CorruptSpan] = []
+    tally = Tally(0)
+    reader = OffsetRange(TP, 0, base)
+    try:
+        read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing(spans))
+    except (CorruptBatch, KafkaUnavailable):
+        # Of two that overlap the first may be the one that lies, so that it, too, is not read.
+        is_base = bit < 64
+        assert ([0, 0, *ends][where] if is_base else start) <= tally.position < base
+    assert [(span.start, span.end) for span in spans] in ([], [(start, end)])
+    lost = spans != []
+    assert records == [
+        record for record in whole if record[0] < tally.position and not (lost and start <= record[0] < end)
+    ]
+    assert len(records) + tally.gap_offsets + tally.corrupt == tally.position
+    assert tally.gap_offsets == sum(
+        offset not in {record[0] for record in whole}
+        for offset in range(tally.position)
+        if not (lost and start <= offset < end)
+    )
+
+
+def test_batches_one_after_the_other_are_passed_over_each_by_itself() -> None:
+    log = [make_batch(range(n, n + 5)) for n in range(0, 50, 5)]
+    for number in (3, 4, 9):
+        log[number] = flipped(log[number], 600)
+    spans: list[CorruptSpan] = []
+    records: list[Record] = []
+    tally = Tally(0)
+    read_range(
+        serve(log, slice_bytes=70),
+        OffsetRange(TP, 0, 50),
+        records.extend,
+        tally,
+        batch_bytes_max=CAP,
+        patience_s=0,
+        pass_over=passing(spans),
+    )
+    assert [(span.start, span.end) for span in spans] == [(15, 20), (20, 25), (45, 50)]
+    assert [span.batch for span in spans] == [log[3], log[4], log[9]]
+    assert offsets_of(records) == [*range(15), *range(25, 45)] and tally.corrupt == 15
+
+
+def test_what_the_range_has_of_a_corrupt_batch_is_passed_over() -> None:
+    log = [make_batch(range(5)), flipped(make_batch(range(5, 15)), 600), make_batch(range(15, 20))]
+    for start, end, span in ((7, 20, (7, 15)), (0, 9, (5, 9)), (8, 10, (8, 10))):
+        spans: list[CorruptSpan] = []
+        tally = Tally(start)
+        reader = OffsetRange(TP, start, end)
+        read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing(spans))
+        assert [(one.start, one.end) for one in spans] == [span] and tally.position == end
+
+
+def test_a_gap_before_a_corrupt_batch_is_a_gap() -> None:
+    log = [make_batch(range(5)), flipped(make_batch(range(8, 12)), 600), make_batch([12])]
+    tally = Tally(0)
+    reader = OffsetRange(TP, 0, 13)
+    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing([]))
+    assert (tally.gaps, tally.gap_offsets, tally.corrupt) == ([(5, 8)], 3, 4)
+
+
+def test_a_corrupt_batch_stops_before_it_and_says_where_the_log_goes_on() -> None:
+    log = [make_batch(range(5)), flipped(make_batch(range(5, 15)), 600), make_batch(range(15, 20))]
+    tally = Tally(0)
+    with pytest.raises(CorruptBatch) as stop:
+        read_range(serve(log), OffsetRange(TP, 0, 20), ignored, tally, batch_bytes_max=CAP, patience_s=0)
+    assert (tally.position, stop.value.next_offset) == (5, 15)
+
+
+@pytest.mark.parametrize(
+    ("behind", "high_watermark"),
+    [
+        (b"", 99),  # the log goes on, and nothing of it comes
+        (bytes(200), 10),
+        (make_batch(range(15, 20))[:100], 10),  # it is cut
+        (make_batch(range(3, 5)), 10),  # it goes back
+        (flipped(make_batch(range(15, 20)), 600), 10),  # it is corrupt too, and no whole one follows
+    ],
+    ids=["nothing", "garbage", "cut", "backwards", "corrupt"],
+)
+def test_without_a_whole_batch_right_behind_it_a_corrupt_one_stops_the_range(
+    behind: bytes, high_watermark: int
+) -> None:
+    batch = flipped(make_batch(range(5, 15)), 600)
+
+    def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
+        return FetchSlice(batch + behind, high_watermark, high_watermark, 0, (), "b:1")
+
+    tally, spans = Tally(5), []
+    with pytest.raises(CorruptBatch, match="checksum") as stop:
+        read_range(
+            fetch,
+            OffsetRange(TP, 5, 99),
+            ignored,
+            tally,
+            batch_bytes_max=CAP,
+            patience_s=0,
+            pass_over=passing(spans),
+        )
+    assert (stop.value.next_offset, tally.position, spans) == (None, 5, [])
+
+
+def test_a_marker_that_is_corrupt_aborts_nothing_after_it() -> None:
+    """The broker's list for what follows does not have the transaction that ended there."""
+    log = [
+        make_batch([0, 1], producer_id=7, transactional=True),
+        flipped(make_batch([2], producer_id=7, transactional=True, control=0), 600),
+        make_batch([3, 4], producer_id=7, transactional=True),
+        make_batch([5], producer_id=7, transactional=True, control=1),
+    ]
+    spans: list[CorruptSpan] = []
+    records: list[Record] = []
+
+    def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
+        aborted = (AbortedTransaction(7, 0),) if offset < 3 else ()
+        return serve(log, aborted)(offset, bytes_max)
+
+    tally = Tally(0)
+    reader = OffsetRange(TP, 0, 6)
+    read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing(spans))
+    assert (offsets_of(records), tally.aborted, tally.control, tally.corrupt) == ([3, 4], 2, 1, 1)
+
+
+def test_more_corrupt_batches_than_an_accident_leaves_stop_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_reader, "PASSED_OVER_MAX", 3)
+    log = [flipped(make_batch([n]), 600) if n % 2 else make_batch([n]) for n in range(12)]
+    tally = Tally(0)
+    reader = OffsetRange(TP, 0, 12)
+    with pytest.raises(CorruptBatch, match="one of more than 3 such batches") as stop:
+        read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing([]))
+    assert (tally.position, stop.value.next_offset, tally.corrupt) == (7, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("base_offsets", "stops_at", "why"),
+    [
+        ((0, 5, 3, 15), 5, r"takes the offsets \[5, 10\), .* next one begins at 3"),
+        ((0, 5, 12, 15), 10, r"takes the offsets \[12, 17\), .* next one begins at 15"),
+        ((0, 5, 10, 1 << 40), 15, rf"takes the offsets \[{1 << 40}, {(1 << 40) + 5}\), but the log is readable to 20"),
+        ((-5, 5, 10, 15), 0, r"a batch cannot take the offsets \[-5, 0\)"),
+    ],
+)
+@pytest.mark.parametrize("slice_bytes", [60, 700])
+def test_a_batch_at_an_offset_that_it_cannot_have_is_no_gap(
+    base_offsets: Sequence[int], stops_at: int, why: str, slice_bytes: int
+) -> None:
+    """Its checksum does not cover the base offset, so no policy can tell where to go on."""
+    true = (0, 5, 10, 15)
+    log = [
+        struct.pack(">q", said) + make_batch(range(base, base + 5))[8:]
+        for base, said in zip(true, base_offsets, strict=True)
+    ]
+
+    def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
+        rest = log[offset // 5 :]
+        return FetchSlice(b"".join(rest)[: max(bytes_max or slice_bytes, len(rest[0]))], 20, 20, 0, (), "b:1")
+
+    tally, spans = Tally(0), []
+    reader = OffsetRange(TP, 0, 20)
+    with pytest.raises(MisplacedBatch, match=why) as stop:
+        read_range(fetch, reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing(spans))
+    assert (tally.position, tally.gap_offsets, spans, stop.value.next_offset) == (stops_at, 0, [], None)
+
+
+@pytest.mark.parametrize(("at", "base"), [(3, 17), (3, 13), (9, 2**40), (0, -(2**63))])
+@pytest.mark.parametrize("each", [1, 10])
+def test_a_batch_that_cannot_be_opened_is_passed_over_only_where_its_place_is_told(
+    at: int, base: int, each: int
+) -> None:
+    """Its checksum is right and so is the number of its offsets, but not the one that it begins with."""
+    large = make_batch(range(5 * at, 5 * at + 5), value=lambda offset: bytes(1000))
+    for said, is_passed in ((5 * at, True), (base, False)):
+        tally, spans = Tally(0), []
+        fetch = in_segments(damaged(at, moved(large, said)), each)
+        reader = OffsetRange(TP, 0, 50)
+        try:
+            read_range(fetch, reader, ignored, tally, batch_bytes_max=4000, patience_s=0, pass_over=passing(spans))
+        except MisplacedBatch:
+            assert not is_passed and spans == [] and tally.position <= 5 * at
+        else:
+            assert is_passed and [(one.start, one.end) for one in spans] == [(5 * at, 5 * at + 5)]
+        assert tally.gap_offsets == 0
+
+
+def test_what_stands_behind_a_whole_batch_must_agree_with_it_before_a_corrupt_one_is_passed_over() -> None:
+    log = damaged(3, flipped(LOG[3], 600))
+    for said in (22, 24):
+        log[4] = moved(LOG[4], said)
+        tally, spans = Tally(0), []
+        with pytest.raises(CorruptBatch, match="checksum"):
+            read_range(
+                serve(log),
+                OffsetRange(TP, 0, 50),
+                ignored,
+                tally,
+                batch_bytes_max=CAP,
+                patience_s=0,
+                pass_over=passing(spans),
+            )
+        assert (tally.position, spans) == (15, [])
+
+
+def test_a_corrupt_batch_that_fills_an_answer_and_seems_to_hold_what_follows_is_passed_over() -> None:
+    """It comes again where the offset behind it is asked for, and again as large as all of the answer."""
+    large = bytearray(make_batch(range(5, 10), value=lambda offset: bytes(1000)))
+    large[26] ^= 8  # its last offset, which brokers go by
+    log = damaged(1, bytes(large))
+    tally, spans, records = Tally(0), [], []
+    reader = OffsetRange(TP, 0, 50)
+    fetch = serve(log, slice_bytes=1000)
+    read_range(fetch, reader, records.extend, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing(spans))
+    assert [(one.start, one.end) for one in spans] == [(5, 10)]
+    assert offsets_of(records) == [*range(5), *range(10, 50)]
+
+
+def test_the_epochs_of_what_is_read_around_a_corrupt_batch_are_remembered() -> None:
+    log = [of_epoch(2 if at < 4 else 3, batch) for at, batch in enumerate(damaged(3, flipped(LOG[3], 600)))]
+    tally = Tally(0)
+    reader = OffsetRange(TP, 0, 50, leader_epoch=9)
+    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing([]))
+    assert tally.epochs == ReadEpochs(((2, 0), (3, 15)), 50), "its own epoch is no more believed than the rest of it"
+
+
+def test_a_log_full_of_gaps_is_read_in_whatever_pieces_it_comes() -> None:
+    log = [make_batch([n + 2], base=n + 2, next_offset=n + 3) for n in range(0, 40, 4)]
+    for slice_bytes in (60, 100, 200, 5000):
+        records, tally = read(serve(log, slice_bytes=slice_bytes, readable_end=45), 0, 45)
+        assert offsets_of(records) == [n + 2 for n in range(0, 40, 4)] and tally.gap_offsets == 35
+
+
+def test_batches_that_were_not_asked_for_are_passed() -> None:
+    """Brokers may begin an answer before the offset that was asked for."""
+    log = [make_batch(range(n, n + 5)) for n in range(0, 20, 5)]
+    records, _ = read(lambda offset, bytes_max=None, /: serve(log)(0), 12, 20)
+    assert offsets_of(records) == list(range(12, 20))
