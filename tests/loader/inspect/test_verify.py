@@ -181,6 +181,12 @@ def _range(decided: TopicDecision, **changes: object) -> TopicDecision:
         (3, lambda d: _range(d, gaps=()), ["leaves out offsets 7 to before 9, and declares no gap"]),
         (
             3,
+            lambda d: _range(d, start=6, diverged_at=5, counts=RangeCounts(records=4)),
+            ["4 are rows", "out offsets 5 to"],
+        ),
+        (3, lambda d: _range(d, start=6, diverged_at=6, counts=RangeCounts(records=4)), ["of which 4 are rows"]),
+        (
+            3,
             lambda d: dataclasses.replace(d, slot_before=1),
             ["the later ones begin at 7", "data files of 7 rows, and the state says 4 of 8", "0 quarantine files"],
         ),
