@@ -23,6 +23,7 @@ from headrace.avro_schema import (
     Map,
     Name,
     Primitive,
+    PrimitiveType,
     Record,
     Schema,
     Type,
@@ -63,6 +64,25 @@ def decode(schema: Schema, row: bytes, *, reader: Schema | None = None) -> Any:
     wanted = None if reader is None else fastavro.parse_schema(_stripped(json.loads(reader.text), "logicalType"))
     value = fastavro.schemaless_reader(source, _plain(schema), wanted)
     assert source.read() == b"", "bytes follow the row"
+    return value if reader is None else _rounded(reader, reader.root, value)
+
+
+def _rounded(schema: Schema, node: Type, value: Any) -> Any:
+    """With floats as a float holds them: fastavro leaves an int as it is where the reader's schema says float."""
+    node = schema.resolve(node)
+    if value is None:
+        return None
+    if isinstance(node, Union):
+        choices = [branch for branch in node.branches if branch != Primitive(PrimitiveType.NULL)]
+        return _rounded(schema, choices[0], value) if len(choices) == 1 else value
+    if isinstance(node, Record):
+        return {field.name: _rounded(schema, field.type, value[field.name]) for field in node.fields}
+    if isinstance(node, Array):
+        return [_rounded(schema, node.items, item) for item in value]
+    if isinstance(node, Map):
+        return {key: _rounded(schema, node.values, item) for key, item in value.items()}
+    if isinstance(node, Primitive) and node.type is PrimitiveType.FLOAT:
+        return struct.unpack("<f", struct.pack("<f", value))[0]
     return value
 
 
