@@ -56,3 +56,23 @@ def decided(args: argparse.Namespace) -> Iterator[Decided]:
         raise CommandError(str(error)) from error
     except OSError as error:
         raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error
+
+
+@contextlib.contextmanager
+def failures_told() -> Iterator[None]:
+    """While open, what keeps a command from reaching brokers, registry, metastore or warehouse becomes its one line."""
+    from headrace.audit.errors import AuditError
+    from headrace.hive_ddl.errors import HiveDdlError
+    from headrace.kafka_wire.errors import KafkaError, KafkaUnavailable
+    from headrace.loader.errors import LoaderError
+    from headrace.pipeline.java import JavaNotFoundError
+    from headrace.registry.errors import RegistryError
+
+    try:
+        yield
+    except KafkaUnavailable as error:
+        raise CommandError(f"{error}; start it, with `headrace up` here, or set kafka.bootstrap_servers") from error
+    except (LoaderError, KafkaError, HiveDdlError, AuditError, RegistryError, JavaNotFoundError) as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error

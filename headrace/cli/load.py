@@ -23,8 +23,8 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
+from headrace.cli.decided import failures_told
 from headrace.cli.terminal import steps_shown
-from headrace.pipeline.java import JavaNotFoundError
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -123,21 +123,9 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the verb and returns its exit code; what keeps it from running becomes one line."""
-    from headrace.audit.errors import AuditError
-    from headrace.hive_ddl.errors import HiveDdlError
-    from headrace.kafka_wire.errors import KafkaError, KafkaUnavailable
-    from headrace.loader.errors import LoaderError
-    from headrace.registry.errors import RegistryError
-
     settings = settings_from(args)
-    try:
+    with failures_told():
         return int(args.run_verb(args, settings))
-    except KafkaUnavailable as error:
-        raise CommandError(f"{error}; start it, with `headrace up` here, or set kafka.bootstrap_servers") from error
-    except (LoaderError, KafkaError, HiveDdlError, AuditError, RegistryError, JavaNotFoundError) as error:
-        raise CommandError(str(error)) from error
-    except OSError as error:
-        raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error
 
 
 def run_once(args: argparse.Namespace, settings: Settings) -> int:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import base64
 import codecs
+import contextlib
+import dataclasses
 import itertools
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.command import (
+    EXIT_FINDINGS,
     EXIT_OK,
     CommandError,
     add_format_flag,
@@ -18,12 +22,14 @@ from headrace.cli.command import (
     print_json,
     print_table,
 )
-from headrace.cli.decided import decided
+from headrace.cli.decided import decided, failures_told
+from headrace.cli.terminal import steps_shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.loader.inspect.quarantine import QuarantinedRow, QuarantineFile
+    from headrace.loader.rewrite.replay import ReplayReport
     from headrace.loader.storage.protocols import WarehouseFiles
 
 ROWS_SHOWN = 100  # by default: a screen or two; the count of all is always told
@@ -31,6 +37,24 @@ MESSAGES_SHOWN = 20
 BYTES_SHOWN = 256  # of a key or value: some lines of a terminal
 REASONS = ("framing", "absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible")
 """Codes of the quarantine; a list of its own, so that the help needs none of the loader's libraries."""
+REPLAYED = REASONS[1:]
+"""Those of messages that name a schema; without one there is nothing to mend."""
+REPLAY_KEYS = (
+    "registry.url",
+    "kafka.bootstrap_servers",
+    "loader.warehouse",
+    "spark.master",
+    "hive.database",
+    "hive.metastore",
+    "hive.executor",
+)
+REPLAY_CODES = """
+
+exit codes:
+  0  done; messages may be left, and the counts say why
+  1  the topic needs attention, or another command was faster
+  2  it could not run
+"""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -75,6 +99,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_settings_flags(show, ("loader.warehouse",))
     add_format_flag(show)
     show.set_defaults(run=run_show)
+    replay = verbs.add_parser(
+        "replay",
+        help="load messages that can be loaded now",
+        description="Tries the quarantined messages of a topic again, once what kept them there is mended (a schema is "
+        "registered): those that can be loaded become rows of its table, exactly once. The others stay.",
+        epilog=examples(
+            "quarantine replay orders --dry-run",
+            "quarantine replay orders",
+            "quarantine replay orders --reason absent_schema --format json",
+        )
+        + REPLAY_CODES,
+    )
+    replay.add_argument("topic", metavar="TOPIC", help="the topic that the messages are of")
+    replay.add_argument(
+        "--reason", metavar="CODE", default="", help=f"only messages quarantined for it: {', '.join(REPLAYED)}"
+    )
+    replay.add_argument("--dry-run", action="store_true", help="only say what would be loaded")
+    add_settings_flags(replay, REPLAY_KEYS)
+    add_format_flag(replay)
+    replay.set_defaults(run=run_replay)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -115,6 +159,48 @@ def run_show(args: argparse.Namespace) -> int:
             _print_message(row, args.bytes)
         print(f"{len(rows)} messages shown of {sum(file.records for file in files)} in quarantine")
     return EXIT_OK
+
+
+def run_replay(args: argparse.Namespace) -> int:
+    from headrace.loader.project.quarantine import QuarantineCode
+    from headrace.loader.rewrite.replay import REPLAYABLE, ReplaySettings, replay
+    from headrace.pipeline.load import decision_log, open_load, topic_policy
+
+    if args.reason and args.reason not in REPLAYED:
+        raise CommandError(f"--reason: expected one of {', '.join(REPLAYED)}, found {args.reason}")
+    codes = frozenset({QuarantineCode(args.reason)}) if args.reason else REPLAYABLE
+    with decided(args) as known:
+        known.topic(args.topic)
+        settings = known.settings
+    log = decision_log(settings)
+    with failures_told():
+        if not args.dry_run:
+            log.open()
+        output = sys.stderr if args.format == "json" else sys.stdout
+        shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
+        with shown, open_load(settings, log, output, is_dry=args.dry_run) as load:
+            policy = topic_policy(settings.loader.of_topic(args.topic))
+            sizes = ReplaySettings(policy, load.settings.task.block_bytes, load.settings.task.file_bytes_target)
+            report = replay(load.rewrites, load.ports.schemas, args.topic, sizes, codes, is_dry=args.dry_run)
+    if args.format == "json":
+        print_json({"topic": args.topic, "dry_run": args.dry_run, **dataclasses.asdict(report)})
+    else:
+        _print_replay(args.topic, report, is_dry=args.dry_run)
+    return EXIT_FINDINGS if report.problems else EXIT_OK
+
+
+def _print_replay(topic: str, report: ReplayReport, *, is_dry: bool) -> None:
+    codes = sorted({*report.loaded, *report.left})
+    if codes:
+        header = ("quarantined for", "would be loaded" if is_dry else "loaded", "stay")
+        rows = [(code, f"{report.loaded.get(code, 0):,}", f"{report.left.get(code, 0):,}") for code in codes]
+        print_table(header, rows, right=(1, 2))
+    for problem in report.problems:
+        print(f"PROBLEM: {topic}: {problem}")
+    for note in report.notes:
+        print(f"note: {note}")
+    by = f" by decision {report.slot}" if report.slot else ""
+    print(f"{sum(report.loaded.values()):,} messages {'would be ' if is_dry else ''}loaded{by}")
 
 
 def _print_message(row: QuarantinedRow, bytes_max: int) -> None:

@@ -28,6 +28,7 @@ class DecisionKind(StrEnum):
     CLEAN = "clean"
     COMPACT = "compact"
     RETAIN = "retain"
+    REPLAY = "replay"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ into, which takes as long as reading them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -82,7 +82,7 @@ def locate(
     found = _decision_on(log, topic, partition, offset)
     if found is None:
         return replace(answer, fate=Fate.PASSED, detail="the first load of the partition began after it")
-    decision, offsets = found
+    decision, offsets, later = found
     answer = replace(
         answer,
         slot=decision.slot,
@@ -93,15 +93,23 @@ def locate(
     )
     if any(start <= offset < end for start, end in offsets.gaps):
         return replace(answer, fate=Fate.GAP, detail="the brokers had it no more when it was to be read")
-    candidates = list(_candidates(log, index, topic, decision, partition, offset))
-    if not candidates and _spanning(decision, topic, partition, offset):
+    buckets = later | _buckets(decision, topic, partition, offset)
+    candidates = list(_candidates(log, index, topic, decision, buckets, partition, offset))
+    if not candidates and buckets:
         return replace(answer, fate=Fate.REMOVED, detail="its file was taken away by a later decision")
     return _among(answer, candidates, files, offsets.counts)
 
 
-def _decision_on(log: DecisionLog, topic: str, partition: int, offset: int) -> tuple[Decision, DecidedRange] | None:
-    """The newest decision on the offset, of the topic as it is now: one that was re-created counts anew."""
+Bucket = tuple[FileKind, str]
+
+
+def _decision_on(
+    log: DecisionLog, topic: str, partition: int, offset: int
+) -> tuple[Decision, DecidedRange, set[Bucket]] | None:
+    """The newest decision on the offset, of the topic as it is now: one that was re-created counts anew. And the
+    buckets in which later ones put files that span it: a replay puts rows into others than they were quarantined in."""
     state = log.state
+    later: set[Bucket] = set()
     for document in log.back(topic, state):
         decided = document.value.topics[topic]
         if decided.topic_id != state.topics[topic].topic_id:
@@ -109,9 +117,10 @@ def _decision_on(log: DecisionLog, topic: str, partition: int, offset: int) -> t
         for offsets in decided.ranges:
             if offsets.partition == partition:
                 if offsets.start <= offset < offsets.end or any(start <= offset < end for start, end in offsets.gaps):
-                    return document.value, offsets
+                    return document.value, offsets, later
                 if offsets.previous is None:
                     return None
+        later |= _buckets(document.value, topic, partition, offset)
     return None
 
 
@@ -119,32 +128,38 @@ def _spans(ranges: Iterable[FileRange], partition: int, offset: int) -> FileRang
     return next((one for one in ranges if one.partition == partition and one.first <= offset <= one.last), None)
 
 
-def _spanning(decision: Decision, topic: str, partition: int, offset: int) -> bool:
-    return any(_spans(file.ranges, partition, offset) for file in decision.topics[topic].files)
+def _buckets(decision: Decision, topic: str, partition: int, offset: int) -> set[Bucket]:
+    """Those of a decision's files that span the offset."""
+    files = decision.topics[topic].files
+    return {(file.kind, file.bucket) for file in files if _spans(file.ranges, partition, offset)}
 
 
 def _candidates(
-    log: DecisionLog, index: FileIndex, topic: str, decision: Decision, partition: int, offset: int
-) -> Iterable[_Candidate]:
+    log: DecisionLog,
+    index: FileIndex,
+    topic: str,
+    decision: Decision,
+    buckets: Collection[Bucket],
+    partition: int,
+    offset: int,
+) -> Iterator[_Candidate]:
     """The live files that span the offset: those of the decision, or what later decisions put in their place."""
     state = log.state.topics[topic]
-    spanning = [file for file in decision.topics[topic].files if _spans(file.ranges, partition, offset)]
     if not state.generation:
-        for file in spanning:
-            path = f"{bucket_folder(state.folder, file.kind, file.bucket, 0)}/{file.name}"
-            yield _Candidate(file.kind, path, _is_dense(file.ranges, partition, offset))
+        for file in decision.topics[topic].files:
+            if _spans(file.ranges, partition, offset):
+                path = f"{bucket_folder(state.folder, file.kind, file.bucket, 0)}/{file.name}"
+                yield _Candidate(file.kind, path, _is_dense(file.ranges, partition, offset))
         return
+    # What is not in its place yet is still in the one before.
+    slot = max(decision.slot, slot_in_place(log, topic))
     for kind in FileKind:
-        buckets = {file.bucket for file in spanning if file.kind is kind}
-        if buckets:
-            # What is not in its place yet is still in the one before.
-            slot = max(decision.slot, slot_in_place(log, topic))
-            for placed in placed_files(index, log, topic, kind, slot, buckets.__contains__):
-                if placed.file.since >= decision.slot and _spans(placed.file.ranges, partition, offset):
-                    # Of a file that several became, which may be of several logs, the span says nothing.
-                    is_own = placed.file.since == decision.slot
-                    is_sure = is_own and _is_dense(placed.file.ranges, partition, offset)
-                    yield _Candidate(kind, placed.path, is_sure)
+        wanted = {bucket for found, bucket in buckets if found is kind}
+        for placed in placed_files(index, log, topic, kind, slot, wanted.__contains__) if wanted else ():
+            if placed.file.since >= decision.slot and _spans(placed.file.ranges, partition, offset):
+                # Of a file that several became, which may be of several logs, the span says nothing.
+                is_sure = placed.file.since == decision.slot and _is_dense(placed.file.ranges, partition, offset)
+                yield _Candidate(kind, placed.path, is_sure)
 
 
 def _is_dense(ranges: Sequence[FileRange], partition: int, offset: int) -> bool:

@@ -98,14 +98,14 @@ def retain(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -
     Args:
         keep_days: by topic, whole days after the end of a bucket's day.
     """
-    state = _caught_up(ports, is_dry)
+    state = caught_up(ports, is_dry)
     chosen = [
         (topic, kind, bucket, files)
         for topic in sorted(keep_days)
         for kind in FileKind
         for day in ports.index.days(topic, kind)
         if is_expired(day, keep_days[topic], ports.now_ms())
-        for bucket, files in _live_of(ports, topic, kind, day)
+        for bucket, files in live_of(ports, topic, kind, day)
     ]
     return _take_away(ports, state, DecisionKind.RETAIN, chosen, is_dry)
 
@@ -113,11 +113,11 @@ def retain(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -
 def forget(ports: RewritePorts, topic: str, kinds: Iterable[FileKind], bucket: str, *, is_dry: bool) -> RewriteReport:
     """Accepts that published files are gone: those of a topic, or of one of its buckets, that are not where they
     belong."""
-    state = _caught_up(ports, is_dry)
+    state = caught_up(ports, is_dry)
     chosen = []
     for kind in kinds:
         for day in ports.index.days(topic, kind):
-            for found, files in _live_of(ports, topic, kind, day):
+            for found, files in live_of(ports, topic, kind, day):
                 missing = tuple(file for file in files if _is_missing(ports, state, topic, kind, found, file))
                 if missing and bucket in ("", found):
                     chosen.append((topic, kind, found, missing))
@@ -126,7 +126,7 @@ def forget(ports: RewritePorts, topic: str, kinds: Iterable[FileKind], bucket: s
 
 def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSettings, *, is_dry: bool) -> RewriteReport:
     """Makes few files of the small ones of closed buckets, on the pool."""
-    state = _caught_up(ports, is_dry)
+    state = caught_up(ports, is_dry)
     groups = list(_groups(ports, state, topics, settings))
     rows = _rows([(topic, kind, bucket, files) for topic, kind, bucket, files in groups], made=1)
     if is_dry or not groups:
@@ -139,7 +139,7 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
     decisions, problems = _merged(state, groups, results)
     for decided in decisions.values():
         ports.staging.keep(work_id, [Staged(file.staged, file.length) for file in decided.files])
-    report = _decide(ports, DecisionKind.COMPACT, work_id, decisions)
+    report = decide(ports, DecisionKind.COMPACT, work_id, decisions)
     merged = {(topic, rewrite.kind, rewrite.bucket) for topic, one in decisions.items() for rewrite in one.rewrites}
     return dataclasses.replace(
         report,
@@ -148,16 +148,14 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
     )
 
 
-def _caught_up(ports: RewritePorts, is_dry: bool) -> LoaderState:
+def caught_up(ports: RewritePorts, is_dry: bool) -> LoaderState:
     """The state, with everything decided where it belongs, so that what is missing is truly gone."""
     if not is_dry:
         ports.engine.follow()
     return ports.log.read_state()
 
 
-def _live_of(
-    ports: RewritePorts, topic: str, kind: FileKind, day: str
-) -> Iterator[tuple[str, tuple[IndexedFile, ...]]]:
+def live_of(ports: RewritePorts, topic: str, kind: FileKind, day: str) -> Iterator[tuple[str, tuple[IndexedFile, ...]]]:
     for bucket in sorted(ports.index.day(topic, kind, day).buckets):
         files = ports.index.live(topic, kind, bucket)
         if files:
@@ -170,12 +168,12 @@ def _groups(
     for topic in topics:
         for kind in FileKind:
             for day in ports.index.days(topic, kind):
-                for bucket, files in _live_of(ports, topic, kind, day):
+                for bucket, files in live_of(ports, topic, kind, day):
                     if end_of_bucket_ms(bucket) + settings.closed_ms <= ports.now_ms():
                         yield from ((topic, kind, bucket, group) for group in merges(files, settings.bytes_target))
 
 
-def _name(ports: RewritePorts, state: LoaderState, topic: str, kind: FileKind, bucket: str, file: IndexedFile) -> str:
+def name_of(ports: RewritePorts, state: LoaderState, topic: str, kind: FileKind, bucket: str, file: IndexedFile) -> str:
     generation = ports.index.generation_at(topic, kind, bucket, state.slot)
     return f"{bucket_folder(state.topics[topic].folder, kind, bucket, generation)}/{file.name}"
 
@@ -183,7 +181,7 @@ def _name(ports: RewritePorts, state: LoaderState, topic: str, kind: FileKind, b
 def _is_missing(
     ports: RewritePorts, state: LoaderState, topic: str, kind: FileKind, bucket: str, file: IndexedFile
 ) -> bool:
-    return ports.files.length(_name(ports, state, topic, kind, bucket, file)) is None
+    return ports.files.length(name_of(ports, state, topic, kind, bucket, file)) is None
 
 
 def _unit(
@@ -205,7 +203,7 @@ def _unit(
         bucket=bucket,
         sources=tuple(
             MergeSource(
-                _name(ports, state, topic, kind, bucket, file), file.length, file.checksum, file.records, file.ranges
+                name_of(ports, state, topic, kind, bucket, file), file.length, file.checksum, file.records, file.ranges
             )
             for file in files
         ),
@@ -242,7 +240,7 @@ def _take_away(
     for topic, file_kind, bucket, files in chosen:
         rewrites[topic].append(rewrite(file_kind, bucket, files))
     decisions = {topic: topic_decision(state.topics[topic], found) for topic, found in rewrites.items()}
-    return dataclasses.replace(_decide(ports, kind, ports.new_work_id(), decisions), buckets=rows)
+    return dataclasses.replace(decide(ports, kind, ports.new_work_id(), decisions), buckets=rows)
 
 
 def _merged(
@@ -257,7 +255,7 @@ def _merged(
             problems[topic].append(f"{bucket} was not compacted: {result.error}")
             continue
         taken[topic][kind, bucket] += files
-        made[topic] += [_decided(result.task, number, file) for number, file in enumerate(result.files)]
+        made[topic] += [decided_file(result.task, number, file) for number, file in enumerate(result.files)]
     decisions = {
         topic: topic_decision(
             state.topics[topic],
@@ -269,7 +267,7 @@ def _merged(
     return decisions, {topic: tuple(sentences) for topic, sentences in problems.items()}
 
 
-def _decided(task: int, number: int, file: StagedFile) -> DecidedFile:
+def decided_file(task: int, number: int, file: StagedFile) -> DecidedFile:
     return DecidedFile(
         kind=file.kind,
         bucket=file.bucket,
@@ -282,7 +280,7 @@ def _decided(task: int, number: int, file: StagedFile) -> DecidedFile:
     )
 
 
-def _decide(
+def decide(
     ports: RewritePorts, kind: DecisionKind, work_id: str, decisions: Mapping[str, TopicDecision]
 ) -> RewriteReport:
     """Offers the rewrites in chunks and has the followers bring about what was decided."""

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from headrace.avro_schema import parse_schema
 from headrace.kafka_wire.record_batch import NO_HEADERS
-from headrace.loader.decide.bucket_index import generation_at, live_at
-from headrace.loader.decide.decision import BucketRewrite, DecidedFile, Decision, DecisionKind, TopicDecision
+from headrace.loader.decide.decision import (
+    BucketRewrite,
+    DecidedFile,
+    Decision,
+    DecisionKind,
+    LoadSchema,
+    TopicDecision,
+)
 from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.document import write_document
 from headrace.loader.decide.file_index import FileIndex
-from headrace.loader.follow.engine import FILES, Cursor, cursor_path
-from headrace.loader.follow.layout import bucket_folder
-from headrace.loader.load_schema import load_schema_with_kafka
+from headrace.loader.decide.json_values import canonical
+from headrace.loader.follow.engine import FollowerEngine
+from headrace.loader.follow.files import FilesFollower
+from headrace.loader.follow.index import IndexFollower
+from headrace.loader.load_schema import EMPTY, fold, load_schema_with_kafka
 from headrace.loader.native.encode import encode_long
 from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCode, encode_row
@@ -43,9 +51,14 @@ def container(rows: Sequence[Row], kafka_column: str = "position") -> bytes:
     return form.header({"headrace.work_id": "w"}) + b"".join(blocks)
 
 
-def quarantine_container(rows: Sequence[Row], value: bytes = b"v", bad: BadMessage = BAD) -> bytes:
+def quarantine_container(
+    rows: Sequence[Row], value_of: Callable[[int], bytes] = lambda offset: b"v", bad: BadMessage = BAD
+) -> bytes:
+    """A quarantine file of messages with values by their offsets."""
     form = ContainerFormat(SCHEMA, "deflate", bytes(range(16)))
-    encoded = [encode_row(partition, offset, TIME_MS, b"k", value, NO_HEADERS, bad) for partition, offset in rows]
+    encoded = [
+        encode_row(partition, offset, TIME_MS, b"k", value_of(offset), NO_HEADERS, bad) for partition, offset in rows
+    ]
     return form.header({}) + form.block(encoded)
 
 
@@ -54,6 +67,13 @@ def spans(rows: Iterable[Row]) -> tuple[FileRange, ...]:
     for partition, offset in rows:
         by_partition.setdefault(partition, []).append(offset)
     return tuple(FileRange(one, min(found), max(found), len(found)) for one, found in sorted(by_partition.items()))
+
+
+def folded() -> LoadSchema:
+    """Of orders in their first version, which has id 7."""
+    state = fold(EMPTY, 1, parse_schema(ORDER_V1), 7)
+    text = canonical(state.to_json()).decode()
+    return LoadSchema(1, "orders-value", 1, text, state.text, frozenset({7}), "")
 
 
 class Shelf:
@@ -72,6 +92,8 @@ class Shelf:
         *ranges: tuple[int, int | None, int, int],
         topic: str = "orders",
         quarantined: Mapping[str, Sequence[Row]] | None = None,
+        value_of: Callable[[int], bytes] = lambda offset: b"v",
+        bad: BadMessage = BAD,
         counts: RangeCounts | None = None,
         kafka_column: str = "position",
         topic_id: str = "id-1",
@@ -86,7 +108,7 @@ class Shelf:
         files = {
             **{(FileKind.DATA, bucket): (found, container(found, kafka_column)) for bucket, found in rows.items()},
             **{
-                (FileKind.QUARANTINE, bucket): (found, quarantine_container(found))
+                (FileKind.QUARANTINE, bucket): (found, quarantine_container(found, value_of, bad))
                 for bucket, found in quarantined.items()
             },
         }
@@ -101,6 +123,8 @@ class Shelf:
             *decided, new=known is None, table=topic, topic_id=topic_id,
             topic_id_before=known.topic_id if known else None,
         )  # fmt: skip
+        if known is None:
+            decision = dataclasses.replace(decision, load_schema=folded())
         return self._offer(topic, decision, files, DecisionKind.LOAD)
 
     def rewrite(
@@ -151,26 +175,11 @@ class Shelf:
             self.follow()
         return offered.decision
 
+    def engine(self, index: FileIndex | None = None) -> FollowerEngine:
+        """The followers that need no table."""
+        index = index or FileIndex(self.log)
+        followers = (IndexFollower(index), FilesFollower(self.storage.files, index))
+        return FollowerEngine(self.log, self.storage.staging, followers)
+
     def follow(self) -> None:
-        """Every live file in the folder of its bucket's generation."""
-        state = self.log.read_state()
-        index = FileIndex(self.log)
-        staged = {
-            (topic, file.name): Path(self.storage.staging.location(decision.work_id)) / file.staged
-            for topic, decisions in self.log.decisions_of(dict.fromkeys(state.topics, 0), state).items()
-            for decision in decisions
-            for file in decision.topics[topic].files
-        }
-        for topic, known in state.topics.items():
-            index.bring_up(topic)
-            for kind in FileKind:
-                for day in index.days(topic, kind):
-                    for bucket, indexed in index.day(topic, kind, day).buckets.items():
-                        place = bucket_folder(known.folder, kind, bucket, generation_at(indexed, state.slot))
-                        for file in live_at(indexed, state.slot):
-                            target = self.warehouse / place / file.name
-                            target.parent.mkdir(parents=True, exist_ok=True)
-                            if not target.exists():
-                                target.write_bytes(staged[topic, file.name].read_bytes())
-        cursor = Cursor(state.slot, sha256=state.sha256)
-        self.log.storage.replace(cursor_path(FILES), write_document(cursor))
+        assert self.engine().follow().failures == {}

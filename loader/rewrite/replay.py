@@ -1,0 +1,224 @@
+"""Quarantined messages whose cause is gone become rows: a decision that adds files of rows, and puts what is left of
+the quarantine files that they were in into new ones.
+
+Exactly once: the same decision takes the old files away, and of two rewrites of a topic only one is decided. A first
+look says what can be loaded, and is all that a dry run does; only files that hold such messages are rewritten. What
+the audit counted stays: the messages were read, and put into quarantine, by the load that met them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.loader.decide.bucket_index import IndexedFile
+from headrace.loader.decide.decision import DecidedFile, DecisionKind, TopicDecision
+from headrace.loader.decide.state import LoaderState, TopicState
+from headrace.loader.load_schema import load_schema_with_kafka
+from headrace.loader.plan.schemas import TopicSchemas, WriterSchemas
+from headrace.loader.policy import TopicPolicy
+from headrace.loader.project.quarantine import SCHEMA, QuarantineCode
+from headrace.loader.project.topic_projection import TopicProjection
+from headrace.loader.rewrite.choose import rewrite, topic_decision
+from headrace.loader.rewrite.replayed_rows import (
+    QuarantineSource,
+    Replayed,
+    Replaying,
+    SourceLost,
+    quarantined_rows,
+    schema_id_of,
+)
+from headrace.loader.rewrite.run import RewritePorts, caught_up, decide, decided_file, live_of, name_of
+from headrace.loader.storage.local.sink import LocalSink
+from headrace.loader.storage.protocols import Staged
+from headrace.loader.work_unit import FileKind, TopicPlan
+from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
+from headrace.loader.write.range_rows import RangeRows
+from headrace.loader.write.task_files import TaskFiles
+
+logger = logging.getLogger(__name__)
+
+REPLAYABLE = frozenset(
+    {
+        QuarantineCode.ABSENT_SCHEMA,
+        QuarantineCode.UNREADABLE_SCHEMA,
+        QuarantineCode.MALFORMED,
+        QuarantineCode.UNREADABLE,
+        QuarantineCode.UNCONVERTIBLE,
+    }
+)
+"""Of messages that name a schema. Whatever else is in quarantine could only look like such a message by accident."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySettings:
+    """`policy` is what the settings say of the topic. Sizes are in bytes."""
+
+    policy: TopicPolicy
+    block_bytes: int
+    file_bytes_target: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """By the code that they were quarantined for, the messages that were loaded (or would be) and those that stay.
+    `slot` is the decision, 0 for none; `problems` are sentences; `notes` need no action."""
+
+    loaded: Mapping[str, int] = field(default_factory=dict)
+    left: Mapping[str, int] = field(default_factory=dict)
+    slot: int = 0
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def replay(
+    ports: RewritePorts,
+    schemas: WriterSchemas,
+    topic: str,
+    settings: ReplaySettings,
+    codes: Collection[QuarantineCode] = REPLAYABLE,
+    *,
+    is_dry: bool,
+) -> ReplayReport:
+    """Loads the quarantined messages of a topic that can be loaded now.
+
+    Args:
+        topic: one that something has been decided of.
+        codes: only messages that were quarantined for one of these.
+
+    Raises:
+        OSError: files cannot be read or written.
+    """
+    state = caught_up(ports, is_dry)
+    known = state.topics[topic]
+    policy = settings.policy.with_table(known.partition_by, known.kafka_column)
+    try:
+        sources = list(_sources(ports, state, topic))
+        new_ids = _ids(ports, sources, codes) - known.load_schema.writer_ids - known.asked_ids
+        asked_ids = schemas.ask(sorted(new_ids)).registered
+        answer = schemas.of_topic(topic, dataclasses.replace(known, asked_ids=known.asked_ids | asked_ids))
+        if not isinstance(answer, TopicSchemas):
+            return ReplayReport(problems=(answer.reason,))
+        if problem := _problem(schemas, topic, answer):
+            return ReplayReport(problems=(problem,))
+        projection = _projection(topic, answer, policy)
+        replaying = Replaying(topic, ports.files, projection, policy, codes, ports.now_ms())
+        looked = [replaying.look(source) for source in sources]
+        report = ReplayReport(_summed(one.loaded for one in looked), _summed(one.left for one in looked))
+        chosen = [one for one in looked if one.loaded]
+        if is_dry or not chosen:
+            return report
+        work_id = ports.new_work_id()
+        made = _write(ports, replaying, known, settings, work_id, chosen)
+    except SourceLost as error:
+        return ReplayReport(problems=(str(error),))
+    decided = dataclasses.replace(_decision(known, chosen, made), asked_ids=asked_ids, kafka_column=policy.kafka_column)
+    done = decide(ports, DecisionKind.REPLAY, work_id, {topic: decided})
+    problems = done.problems.get(topic, ())
+    if not done.slot:
+        return ReplayReport(left=_summed((Counter(report.loaded), Counter(report.left))), problems=problems)
+    return dataclasses.replace(report, slot=done.slot, problems=problems, notes=done.notes)
+
+
+def _sources(ports: RewritePorts, state: LoaderState, topic: str) -> Iterator[QuarantineSource]:
+    kind = FileKind.QUARANTINE
+    for day in ports.index.days(topic, kind):
+        for bucket, files in live_of(ports, topic, kind, day):
+            for file in files:
+                yield QuarantineSource(bucket, name_of(ports, state, topic, kind, bucket, file), file)
+
+
+def _ids(ports: RewritePorts, sources: Iterable[QuarantineSource], codes: Collection[QuarantineCode]) -> set[int]:
+    """The schema ids that messages of these codes name."""
+    rows = (row for source in sources for row in quarantined_rows(ports.files, source) if row.code in codes)
+    return {schema_id for row in rows if (schema_id := schema_id_of(row)) is not None}
+
+
+def _problem(schemas: WriterSchemas, topic: str, answer: TopicSchemas) -> str:
+    """Why nothing of the topic can be loaded now, "" when something may."""
+    if schemas.outage:
+        return f"{schemas.outage}; run this again when the registry is back"
+    if answer.is_changed:
+        return "its subject has a version that no load has taken up yet: run `headrace load`, and then this again"
+    replaced = schemas.replaced({topic: frozenset(answer.writer_schemas)}, 0)
+    return replaced[topic].reason if topic in replaced else ""
+
+
+def _projection(topic: str, answer: TopicSchemas, policy: TopicPolicy) -> TopicProjection:
+    plan = TopicPlan(
+        topic=topic,
+        load_schema=answer.load_schema.text,
+        writer_schemas=answer.writer_schemas,
+        policy=policy,
+        absent_ids=answer.absent_ids,
+        time_property=answer.load_schema.time_property,
+        routes=answer.routes,
+    )
+    return TopicProjection(plan, policy.time_fields)
+
+
+def _summed(counts: Iterable[Counter[str]]) -> dict[str, int]:
+    return dict(sum(counts, Counter()))
+
+
+def _write(
+    ports: RewritePorts,
+    replaying: Replaying,
+    known: TopicState,
+    settings: ReplaySettings,
+    work_id: str,
+    chosen: Sequence[Replayed],
+) -> list[DecidedFile]:
+    """Stages the files of rows and of what is left.
+
+    Raises:
+        SourceLost. OSError: they cannot be written; nothing of them is left.
+    """
+    policy, sync = replaying.policy, secrets.token_bytes(SYNC_BYTES)
+    text = load_schema_with_kafka(known.load_schema.text, policy.kafka_column)
+    formats = {
+        FileKind.DATA: ContainerFormat(text, policy.codec, sync),
+        FileKind.QUARANTINE: ContainerFormat(SCHEMA, policy.codec, sync),
+    }
+    sink = LocalSink(ports.staging.location(work_id), 0)
+    files = TaskFiles(
+        sink,
+        lambda kind, _: formats[kind],
+        {"headrace.work_id": work_id, "headrace.task": "0"},
+        block_bytes=settings.block_bytes,
+        file_bytes_target=settings.file_bytes_target,
+    )
+
+    def new_rows(partition: int) -> RangeRows:
+        return RangeRows(
+            replaying.topic,
+            partition,
+            lambda kind, _: formats[kind],
+            block_bytes=settings.block_bytes,
+            scratch=sink.scratch,
+        )
+
+    try:
+        written = [replaying.write(one.source, files, new_rows) for one in chosen]
+        staged = files.finish()
+        ports.staging.keep(work_id, [Staged(file.path, file.length) for file in staged])
+    except BaseException:
+        ports.staging.drop(work_id)  # no offer will ever name it
+        raise
+    finally:
+        files.abandon()
+    assert written == list(chosen), "the same messages go the same way"
+    assert sum(file.records for file in staged) == sum(one.source.file.records for one in chosen)
+    return [decided_file(0, number, file) for number, file in enumerate(staged)]
+
+
+def _decision(known: TopicState, chosen: Iterable[Replayed], made: Sequence[DecidedFile]) -> TopicDecision:
+    replaced: dict[str, list[IndexedFile]] = defaultdict(list)
+    for one in chosen:
+        replaced[one.source.bucket].append(one.source.file)
+    rewrites = [rewrite(FileKind.QUARANTINE, bucket, files) for bucket, files in sorted(replaced.items())]
+    return topic_decision(known, rewrites, made)

@@ -1,0 +1,192 @@
+"""Quarantined messages sent through the projection again, file by file.
+
+A message comes out as a row, or goes back into quarantine with the reason that holds now. One that is not to be tried,
+or whose schema nobody could be asked for, goes back as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from headrace.kafka_wire.record_batch import NO_HEADERS, Record
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.decide.bucket_index import IndexedFile
+from headrace.loader.inspect.quarantine import QuarantinedRow, read_rows
+from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.loader.policy import TopicPolicy
+from headrace.loader.project.kafka_column import compile_suffix
+from headrace.loader.project.messages import Clamp, RangeMessages, StopBeforeUnknownSchema
+from headrace.loader.project.quarantine import BadMessage, QuarantineCode, encode_row
+from headrace.loader.project.topic_projection import TopicProjection, framed
+from headrace.loader.storage.protocols import WarehouseFiles
+from headrace.loader.work_unit import FileKind
+from headrace.loader.write.buckets import Buckets
+from headrace.loader.write.range_rows import RangeRows
+from headrace.loader.write.task_files import TaskFiles
+
+CODES = frozenset(code.value for code in QuarantineCode)
+NOT_MENDED = "restore it from a backup, then run this again"
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineSource:
+    """A live quarantine file; `name` is where it is below the warehouse."""
+
+    bucket: str
+    name: str
+    file: IndexedFile
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of the messages of a file, by the code that they were quarantined for."""
+
+    source: QuarantineSource
+    loaded: Counter[str]
+    left: Counter[str]
+
+
+class SourceLost(Exception):
+    """A quarantine file is gone, or not what was decided."""
+
+
+def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterator[QuarantinedRow]:
+    """All messages of a file.
+
+    Raises:
+        SourceLost.
+    """
+    where = files.describe(source.name)
+    rows = 0
+    try:
+        with files.open(source.name) as opened:
+            checksum = hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # any file can
+        if checksum != source.file.checksum:
+            raise SourceLost(f"the quarantine file {where} is not the one that was decided: {NOT_MENDED}")
+        with files.open(source.name) as opened:
+            for row in read_rows(opened):
+                rows += 1
+                yield row
+    except FileNotFoundError as error:
+        raise SourceLost(f"the quarantine file {where} is missing: {NOT_MENDED}") from error
+    if rows != source.file.records:
+        raise SourceLost(f"the quarantine file {where} has {rows} messages, and {source.file.records} were decided")
+
+
+def schema_id_of(row: QuarantinedRow) -> int | None:
+    """The id that a message names, None when it names none."""
+    if row.value is None:
+        return None
+    message = framed(row.value, raw_headers(row))
+    return None if isinstance(message, BadMessage) else message[0]
+
+
+def raw_headers(row: QuarantinedRow) -> bytes:
+    """As the log held them."""
+    if not row.headers:
+        return NO_HEADERS
+    items = (
+        encode_bytes(key.encode()) + (b"\x01" if value is None else encode_bytes(value)) for key, value in row.headers
+    )
+    return b"".join((encode_long(len(row.headers)), *items))
+
+
+Add = Callable[[int, FileKind, str, int, bytes], None]
+"""Takes partition, kind, bucket, offset and encoded row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaying:
+    """How messages of a topic are tried again: those quarantined for one of `codes`."""
+
+    topic: str
+    files: WarehouseFiles
+    projection: TopicProjection
+    policy: TopicPolicy
+    codes: Collection[str]
+    now_ms: int
+
+    def look(self, source: QuarantineSource) -> Replayed:
+        """What would become of the messages of a file. One with messages that this release does not know is left alone.
+
+        Raises:
+            SourceLost.
+        """
+        if all(row.code in CODES for row in quarantined_rows(self.files, source)):
+            return self._pass(source, lambda *_: None)
+        return Replayed(source, Counter(), Counter(row.code for row in quarantined_rows(self.files, source)))
+
+    def write(self, source: QuarantineSource, into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Replayed:
+        """Brings the messages of a file into new files.
+
+        Args:
+            new_rows: makes what takes the rows of a partition in the order of their offsets.
+
+        Raises:
+            SourceLost. OSError: they cannot be written.
+        """
+        open_rows: dict[int, RangeRows] = {}
+        last: dict[int, int] = {}
+
+        def add(partition: int, kind: FileKind, bucket: str, offset: int, row: bytes) -> None:
+            # Files that were merged may hold the same offsets of a log before and after it was cut back.
+            if partition in open_rows and offset <= last[partition]:
+                open_rows.pop(partition).finish_into(into)
+            if partition not in open_rows:
+                open_rows[partition] = new_rows(partition)
+            last[partition] = offset
+            open_rows[partition].add(kind, bucket, offset, row)
+
+        found = self._pass(source, add)
+        for rows in open_rows.values():
+            rows.finish_into(into)
+        return found
+
+    def _pass(self, source: QuarantineSource, add: Add) -> Replayed:
+        by_partition: dict[int, RangeMessages] = {}
+        loaded: Counter[str] = Counter()
+        left: Counter[str] = Counter()
+        for row in quarantined_rows(self.files, source):
+            messages = by_partition.get(row.partition)
+            if messages is None:
+                messages = by_partition[row.partition] = self._messages(source, row.partition, add)
+            before = messages.written
+            if row.code not in self.codes or not _taken(messages, row):
+                add(row.partition, FileKind.QUARANTINE, source.bucket, row.offset, _as_it_was(row))
+            (loaded if messages.written > before else left)[row.code] += 1
+        return Replayed(source, loaded, left)
+
+    def _messages(self, source: QuarantineSource, partition: int, add: Add) -> RangeMessages:
+        future_ms_max = self.policy.future_ms_max
+
+        def take(kind: FileKind, bucket: str, offset: int, row: bytes) -> None:
+            # What stays in quarantine stays in its bucket, which is the one that is rewritten.
+            add(partition, kind, source.bucket if kind is FileKind.QUARANTINE else bucket, offset, row)
+
+        return RangeMessages(
+            TopicPartition(self.topic, partition),
+            self.projection,
+            take,
+            Buckets(self.policy.partition_by),
+            compile_suffix(self.policy.kafka_column, partition),
+            set(),
+            None if future_ms_max is None else Clamp(future_ms_max, self.now_ms),
+        )
+
+
+def _taken(messages: RangeMessages, row: QuarantinedRow) -> bool:
+    """Whether the message could be tried; not when the schema that it names is not known and not known to be absent."""
+    record: Record = (row.offset, row.timestamp_ms, row.key, row.value, raw_headers(row))
+    try:
+        messages.take([record])
+    except StopBeforeUnknownSchema:
+        return False
+    return True
+
+
+def _as_it_was(row: QuarantinedRow) -> bytes:
+    bad = BadMessage(QuarantineCode(row.code), row.reason, row.schema_id)
+    return encode_row(row.partition, row.offset, row.timestamp_ms, row.key, row.value, raw_headers(row), bad)

@@ -1,0 +1,405 @@
+"""Messages leave the quarantine once, whatever else happens to the topic meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import fastavro
+import pytest
+
+from headrace.avro_schema.wire import VALUE_HEADER
+from headrace.cli import main
+from headrace.loader.build import current_build
+from headrace.loader.decide.decision import Decision, DecisionKind
+from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.inspect.containers import positions
+from headrace.loader.inspect.locate import Fate, locate
+from headrace.loader.inspect.placed_files import placed_files
+from headrace.loader.inspect.quarantine import QuarantinedRow, decided_files, read_rows
+from headrace.loader.inspect.verify import verify_topic
+from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.loader.plan.schemas import WriterSchemas
+from headrace.loader.policy import TopicPolicy
+from headrace.loader.project.quarantine import BadMessage, QuarantineCode
+from headrace.loader.rewrite.replay import ReplayReport, ReplaySettings, replay
+from headrace.loader.rewrite.replayed_rows import raw_headers
+from headrace.loader.rewrite.run import RewritePorts
+from headrace.loader.work_unit import FileKind
+from loader_fakes import ORDER_V1, ORDER_V2, FakeRegistry
+from shelf import TIME_MS, Shelf
+
+FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
+RECORDED = "dt=2026-01-01/hr=00"  # the bucket of the records' own time
+POLICY = TopicPolicy("hour", "position", "deflate", (), "fail", 0.1, None)
+SETTINGS = ReplaySettings(POLICY, block_bytes=1_000, file_bytes_target=1_000_000)
+
+
+def framed(schema_id: int) -> Callable[[int], bytes]:
+    """A value whose body is the id of an order, which is its offset."""
+    return lambda offset: b"\x00" + schema_id.to_bytes(4, "big") + encode_long(offset)
+
+
+@pytest.fixture
+def registry() -> FakeRegistry:
+    """Orders, of which schema 7 is the one version; of schema 8 nobody knows."""
+    registry = FakeRegistry()
+    registry.register("orders-value", 7, ORDER_V1)
+    return registry
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    """Offsets 0 to 9: 2 and 5 in quarantine for the lack of schema 8, and 7, which is cut."""
+    shelf = Shelf(tmp_path)
+    shelf.load({FIVE: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={FIVE: [(0, 2)]}, value_of=framed(8))
+    shelf.load({SIX: [(0, n) for n in (3, 4)]}, (0, 3, 3, 6), quarantined={SIX: [(0, 5)]}, value_of=framed(8))
+    cut = BadMessage(QuarantineCode.MALFORMED, "it is cut", 7)
+    shelf.load(
+        {SIX: [(0, n) for n in (6, 8, 9)]},
+        (0, 6, 6, 10),
+        quarantined={SIX: [(0, 7)]},
+        value_of=lambda offset: b"\x00\x00\x00\x00\x07",
+        bad=cut,
+    )
+    return shelf
+
+
+def ports(shelf: Shelf, works: str = "replay") -> RewritePorts:
+    index = FileIndex(shelf.log)
+    numbers = iter(range(1, 100))
+    return RewritePorts(
+        log=shelf.log,
+        staging=shelf.storage.staging,
+        files=shelf.storage.files,
+        index=index,
+        engine=shelf.engine(index),
+        run_merges=lambda units: [],
+        now_ms=lambda: TIME_MS,
+        new_work_id=lambda: f"{works}-{next(numbers)}",
+        build=current_build(),
+    )
+
+
+def replayed(shelf: Shelf, registry: FakeRegistry, *codes: QuarantineCode, is_dry: bool = False) -> ReplayReport:
+    schemas = WriterSchemas(registry, shelf.log.storage)  # type: ignore[arg-type]
+    chosen = {"codes": frozenset(codes)} if codes else {}
+    return replay(ports(shelf), schemas, "orders", SETTINGS, **chosen, is_dry=is_dry)
+
+
+def _names(shelf: Shelf, kind: FileKind) -> list[str]:
+    state = shelf.log.read_state()
+    index = FileIndex(shelf.log)
+    return [one.path for one in placed_files(index, shelf.log, "orders", kind, state.slot)]
+
+
+def rows(shelf: Shelf) -> list[int]:
+    """The offsets of all rows, as often as they are there."""
+    found: list[int] = []
+    for name in _names(shelf, FileKind.DATA):
+        with shelf.storage.files.open(name) as file:
+            found += [offset for _, offset in positions(file) or ()]
+    return sorted(found)
+
+
+def quarantined(shelf: Shelf) -> list[QuarantinedRow]:
+    found: list[QuarantinedRow] = []
+    for one in decided_files(shelf.log, "orders"):
+        with shelf.storage.files.open(one.name) as file:
+            found += read_rows(file)
+    return sorted(found, key=lambda row: row.offset)
+
+
+def test_what_can_be_loaded_now_is_loaded_and_the_rest_stays(shelf: Shelf, registry: FakeRegistry) -> None:
+    registry.register("", 8, ORDER_V1)
+    before = {row.offset: row for row in quarantined(shelf)}
+    report = replayed(shelf, registry)
+    assert (report.loaded, report.left, report.problems) == ({"absent_schema": 2}, {"malformed": 1}, ())
+    assert rows(shelf) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    assert [row.offset for row in quarantined(shelf)] == [7]
+    assert quarantined(shelf)[0] == before[7]
+    decision = shelf.log.decision(report.slot)
+    assert (decision.kind, decision.topics["orders"].asked_ids) == (DecisionKind.REPLAY, {8})
+    known = shelf.log.read_state().topics["orders"]
+    assert (known.data.records, known.quarantine.records, known.quarantine.files) == (9, 1, 1)
+    assert known.asked_ids == {8}
+    assert verify_topic(shelf.log, FileIndex(shelf.log), shelf.storage, "orders", checksums=True).findings == ()
+
+
+def test_only_files_with_something_to_load_are_rewritten(shelf: Shelf, registry: FakeRegistry) -> None:
+    names = {one.name for one in decided_files(shelf.log, "orders")}
+    registry.register("", 8, ORDER_V1)
+    replayed(shelf, registry)
+    (left,) = decided_files(shelf.log, "orders")
+    assert left.name.split("/")[-1] in {name.split("/")[-1] for name in names}
+
+
+def test_a_file_of_both_kinds_is_split(shelf: Shelf, registry: FakeRegistry) -> None:
+    values = {10: framed(8)(10), 11: b"\x00\x00\x00\x00\x09\x02", 12: framed(8)(12), 13: b"no frame"}
+    shelf.load({}, (0, 10, 10, 14), quarantined={SIX: [(0, n) for n in values]}, value_of=values.__getitem__)
+    registry.register("", 8, ORDER_V1)
+    report = replayed(shelf, registry)
+    assert (report.loaded, report.left) == ({"absent_schema": 4}, {"absent_schema": 2, "malformed": 1})
+    assert [row.offset for row in quarantined(shelf)] == [7, 11, 13]
+    reasons = {row.offset: row.code for row in quarantined(shelf)}
+    assert reasons == {7: "malformed", 11: "absent_schema", 13: "framing"}, "as they are told now"
+    assert {row.offset: row.value for row in quarantined(shelf)}[13] == b"no frame"
+    assert rows(shelf)[-2:] == [10, 12]
+    assert verify_topic(shelf.log, FileIndex(shelf.log), shelf.storage, "orders").findings == ()
+
+
+def test_rows_are_those_that_a_load_would_have_made(shelf: Shelf, registry: FakeRegistry) -> None:
+    registry.register("", 8, ORDER_V1)
+    replayed(shelf, registry)
+    (name,) = (one for one in _names(shelf, FileKind.DATA) if RECORDED in one)
+    with shelf.storage.files.open(name) as file:
+        records = list(fastavro.reader(file))
+    assert [record["id"] for record in records] == [2, 5]  # type: ignore[index,call-overload]
+    where = records[1]["kafka"]  # type: ignore[index,call-overload]
+    assert (where["partition"], where["offset"]) == (0, 5)
+    assert where["timestamp"].timestamp() * 1000 == TIME_MS
+
+
+def test_a_second_replay_finds_nothing(shelf: Shelf, registry: FakeRegistry) -> None:
+    registry.register("", 8, ORDER_V1)
+    replayed(shelf, registry)
+    head = shelf.log.head()
+    again = replayed(shelf, registry)
+    assert (again.loaded, again.left, again.slot) == ({}, {"malformed": 1}, 0)
+    assert shelf.log.head() == head
+
+
+def test_a_dry_run_decides_nothing_and_says_the_same(shelf: Shelf, registry: FakeRegistry) -> None:
+    registry.register("", 8, ORDER_V1)
+    head, works = shelf.log.head(), shelf.storage.staging.works()
+    dry = replayed(shelf, registry, is_dry=True)
+    assert (dry.slot, shelf.log.head(), shelf.storage.staging.works()) == (0, head, works)
+    done = replayed(shelf, registry)
+    assert (dry.loaded, dry.left) == (done.loaded, done.left)
+
+
+def test_as_long_as_the_cause_is_there_nothing_happens(shelf: Shelf, registry: FakeRegistry) -> None:
+    head = shelf.log.head()
+    report = replayed(shelf, registry)
+    assert (report.loaded, report.left) == ({}, {"absent_schema": 2, "malformed": 1})
+    assert shelf.log.head() == head
+
+
+def test_only_the_reason_that_was_asked_for_is_tried(shelf: Shelf, registry: FakeRegistry) -> None:
+    registry.register("", 8, ORDER_V1)
+    report = replayed(shelf, registry, QuarantineCode.MALFORMED)
+    assert (report.loaded, report.left) == ({}, {"absent_schema": 2, "malformed": 1})
+
+
+def test_what_is_no_message_is_never_taken_for_one(shelf: Shelf, registry: FakeRegistry) -> None:
+    """Raw bytes may begin as a framed message does."""
+    registry.register("", 8, ORDER_V1)
+    unframed = BadMessage(QuarantineCode.FRAMING, "no magic byte")
+    shelf.load({}, (0, 10, 10, 11), quarantined={SIX: [(0, 10)]}, value_of=framed(8), bad=unframed)
+    report = replayed(shelf, registry)
+    assert report.left == {"malformed": 1, "framing": 1}
+    assert 10 not in rows(shelf)
+
+
+def test_messages_of_a_newer_release_are_left_as_they_are(
+    shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.register("", 8, ORDER_V1)
+    monkeypatch.setattr("headrace.loader.rewrite.replayed_rows.CODES", frozenset({"malformed"}))
+    assert replayed(shelf, registry).left == {"absent_schema": 2, "malformed": 1}
+
+
+def test_of_two_replays_at_once_one_is_decided(shelf: Shelf, registry: FakeRegistry) -> None:
+    registry.register("", 8, ORDER_V1)
+    late = dataclasses.replace(ports(shelf, "late"))
+    offer = shelf.log.offer
+
+    def overtaken(decision: Decision) -> object:
+        shelf.log.offer = offer  # type: ignore[method-assign]
+        replayed(shelf, registry)
+        return offer(decision)
+
+    shelf.log.offer = overtaken  # type: ignore[method-assign,assign]
+    report = replay(late, WriterSchemas(registry, shelf.log.storage), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]
+    assert report.loaded == {}
+    assert report.left == {"absent_schema": 2, "malformed": 1}
+    assert "another command was faster" in report.problems[0]
+    assert rows(shelf) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+
+
+def test_a_load_beside_it_changes_nothing(shelf: Shelf, registry: FakeRegistry) -> None:
+    registry.register("", 8, ORDER_V1)
+    offer = shelf.log.offer
+
+    def overtaken(decision: Decision) -> object:
+        shelf.log.offer = offer  # type: ignore[method-assign]
+        shelf.load({SIX: [(0, 10)]}, (0, 10, 10, 12), quarantined={SIX: [(0, 11)]}, value_of=framed(9))
+        return offer(decision)
+
+    shelf.log.offer = overtaken  # type: ignore[method-assign,assign]
+    assert replayed(shelf, registry).loaded == {"absent_schema": 2}
+    assert rows(shelf) == [0, 1, 2, 3, 4, 5, 6, 8, 9, 10]
+    assert [row.offset for row in quarantined(shelf)] == [7, 11]
+
+
+@pytest.mark.parametrize("dies_at", ["write", "keep", "offer", "follow"])
+def test_killed_anywhere_it_is_done_once_in_the_end(shelf: Shelf, registry: FakeRegistry, dies_at: str) -> None:
+    registry.register("", 8, ORDER_V1)
+    doomed = ports(shelf, "doomed")
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object, **__: object) -> object:
+        raise Killed
+
+    if dies_at == "write":
+        doomed = dataclasses.replace(doomed, staging=_with(doomed.staging, location=die))
+    elif dies_at == "keep":
+        doomed = dataclasses.replace(doomed, staging=_with(doomed.staging, keep=die, drop=die))
+    elif dies_at == "offer":
+        doomed = dataclasses.replace(doomed, log=_with(doomed.log, offer=die))
+    else:
+        looks = iter([None])
+        engine = doomed.engine
+        follow = _with(engine, follow=lambda **_: next(looks, die) and die())
+        doomed = dataclasses.replace(doomed, engine=follow)
+    with pytest.raises(Killed):
+        replay(doomed, WriterSchemas(registry, shelf.log.storage), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]
+    replayed(shelf, registry)
+    assert rows(shelf) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    assert [row.offset for row in quarantined(shelf)] == [7]
+
+
+class _With:
+    """Something with some of its methods replaced."""
+
+    def __init__(self, inner: object, methods: dict[str, object]) -> None:
+        self._inner, self._methods = inner, methods
+
+    def __getattr__(self, name: str) -> object:
+        return self._methods.get(name) or getattr(self._inner, name)
+
+
+def _with(inner: object, **methods: object) -> object:
+    return _With(inner, methods)
+
+
+def test_a_disk_that_is_full_leaves_nothing_behind(
+    shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.register("", 8, ORDER_V1)
+    works = shelf.storage.staging.works()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("headrace.loader.storage.local.sink.LocalSink.append", full)
+    with pytest.raises(OSError, match="No space left"):
+        replayed(shelf, registry)
+    assert shelf.storage.staging.works() == works
+
+
+def test_a_version_that_no_load_has_taken_up_comes_first(shelf: Shelf, registry: FakeRegistry) -> None:
+    registry.register("orders-value", 8, ORDER_V2)
+    report = replayed(shelf, registry)
+    assert report.problems == (
+        "its subject has a version that no load has taken up yet: run `headrace load`, and then this again",
+    )
+
+
+def test_a_registry_that_is_down_is_asked_again_later(shelf: Shelf, registry: FakeRegistry) -> None:
+    registry.is_down = True
+    (problem,) = replayed(shelf, registry).problems
+    assert problem.endswith("run this again when the registry is back")
+
+
+@pytest.mark.parametrize("damage", ["removed", "changed"])
+def test_files_that_are_not_as_decided_are_not_replaced(shelf: Shelf, registry: FakeRegistry, damage: str) -> None:
+    registry.register("", 8, ORDER_V1)
+    path = shelf.warehouse / decided_files(shelf.log, "orders")[0].name
+    content = path.read_bytes()
+    if damage == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    (problem,) = replayed(shelf, registry).problems
+    assert ("missing" if damage == "removed" else "not the one that was decided") in problem
+    assert rows(shelf) == [0, 1, 3, 4, 6, 8, 9]
+
+
+def test_replayed_messages_are_located_in_their_new_files(shelf: Shelf, registry: FakeRegistry) -> None:
+    registry.register("", 8, ORDER_V1)
+    replayed(shelf, registry)
+    index = FileIndex(shelf.log)
+    found = locate(shelf.log, index, shelf.storage.files, "orders", 0, 5)
+    assert (found.fate, found.slot) == (Fate.ROW, 2)
+    assert RECORDED in found.files[0]
+    assert locate(shelf.log, index, shelf.storage.files, "orders", 0, 7).fate is Fate.QUARANTINED
+    assert locate(shelf.log, index, shelf.storage.files, "orders", 0, 3).fate is Fate.ROW
+
+
+def test_a_column_that_the_settings_have_widened_is_told_to_the_table(shelf: Shelf, registry: FakeRegistry) -> None:
+    registry.register("", 8, ORDER_V1)
+    schemas = WriterSchemas(registry, shelf.log.storage)  # type: ignore[arg-type]
+    wide = dataclasses.replace(SETTINGS, policy=dataclasses.replace(POLICY, kafka_column="full"))
+    replay(ports(shelf), schemas, "orders", wide, is_dry=False)
+    assert shelf.log.read_state().topics["orders"].kafka_column == "full"
+    (name,) = (one for one in _names(shelf, FileKind.DATA) if RECORDED in one)
+    with shelf.storage.files.open(name) as file:
+        assert [record["kafka"]["key"] for record in fastavro.reader(file)] == [b"k", b"k"]  # type: ignore[index,call-overload]
+
+
+def test_headers_are_put_back_as_the_log_had_them() -> None:
+    headers = ((VALUE_HEADER, b"\x00" * 17), ("empty", None), ("", b""))
+    row = QuarantinedRow(0, 1, 2, "malformed", "r", 7, None, b"v", headers)
+    expected = (
+        b"\x06"
+        + encode_bytes(VALUE_HEADER.encode())
+        + encode_bytes(b"\x00" * 17)
+        + encode_bytes(b"empty")
+        + b"\x01\x00\x00"
+    )
+    assert raw_headers(row) == expected
+
+
+@pytest.fixture
+def wired(shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command with these ports in place of brokers, registry and metastore."""
+
+    @contextmanager
+    def open_load(settings: object, log: object, output: object, *, is_dry: bool = False) -> Iterator[object]:
+        task = SimpleNamespace(block_bytes=1_000, file_bytes_target=1_000_000)
+        schemas = WriterSchemas(registry, shelf.log.storage, keeps=not is_dry)  # type: ignore[arg-type]
+        yield SimpleNamespace(
+            rewrites=ports(shelf), ports=SimpleNamespace(schemas=schemas), settings=SimpleNamespace(task=task)
+        )
+
+    monkeypatch.setattr("headrace.pipeline.load.open_load", open_load)
+
+
+@pytest.mark.usefixtures("wired")
+def test_the_command_says_what_was_loaded_and_what_stays(
+    shelf: Shelf, registry: FakeRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry.register("", 8, ORDER_V1)
+
+    def run(*arguments: str) -> int:
+        return main(["quarantine", "replay", "orders", *arguments, "--data-dir", str(tmp_path)])
+
+    assert run("--dry-run") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["quarantined", "for", "would", "be", "loaded", "stay"]
+    assert lines[-1] == "2 messages would be loaded"
+    assert run("--format", "json", "--reason", "absent_schema") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["loaded"], told["left"], told["slot"]) == ({"absent_schema": 2}, {"malformed": 1}, 4)
+    registry.is_down = True
+    assert run() == 1
+    assert "PROBLEM: orders: " in capsys.readouterr().out
+    assert run("--reason", "framing") == 2
+    assert "--reason: expected one of absent_schema" in capsys.readouterr().err
