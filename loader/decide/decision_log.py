@@ -8,6 +8,8 @@
     index/<folder>/<kind>/…    which files each bucket has, by day: hints
     cursor/<follower>.json     how far each follower has got: a hint (the audit's is in its own database)
     schemas/<id>.avsc          writer schemas met so far
+    schemas/registry.json      which registry they were compared with: a hint
+    complete.json              up to when the tables are complete: a hint
     staging/<work id>/         files of work in progress; plan.json in it is for people
     lease.json                 politeness between two loads
     tmp/                       files on their way to a name

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.hive_ddl.errors import MetastoreUnavailable, StaleRevision
 from headrace.hive_ddl.ops import SetProperties
-from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION
+from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, TOPIC
 from headrace.loader.decide.state import FileTotals, PartitionState, TopicState
 from headrace.loader.follow import complete
 from headrace.loader.follow.complete import STEP_MS, TopicCompleteness, advanced, instant_text, read_completeness
@@ -195,7 +195,7 @@ def test_a_lost_hint_is_found_again_and_a_table_goes_back_only_from_the_future(w
     assert said(world) == instant_text(T0), "what is later than now cannot be true"
 
 
-def test_a_table_of_a_later_load_and_one_that_is_gone_are_left_alone(world: World) -> None:
+def test_a_table_of_a_later_load_is_left_alone(world: World) -> None:
     load(world)
     key = ("headrace", "orders")
     table = world.hive.tables[key]
@@ -207,11 +207,35 @@ def test_a_table_of_a_later_load_and_one_that_is_gone_are_left_alone(world: Worl
         late.note(ports.log.read_state(), until, T0 + STEP_MS, failed=frozenset(), work_id=f"w{revision}")
         assert (said(world) == instant_text(T0 + STEP_MS)) is (revision != "2-other")
         world.log().storage.remove("complete.json")
+
+
+def test_what_could_not_be_told_is_told_by_a_later_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is gone, is somebody else's, is of a later load, or was changed at the same moment."""
+    load(world)
+    key = ("headrace", "orders")
+    table = world.hive.tables[key]
+    world.clock_ms += STEP_MS
+
+    def refused(op: object) -> None:
+        raise StaleRevision("headrace", "orders", "a", "b")
+
     del world.hive.tables[key]
-    world.clock_ms += 2 * STEP_MS
     executed = len(world.hive.executed)
     load(world)
+    world.hive.tables[key] = dataclasses.replace(table, properties={**table.properties, TOPIC: "another"})
+    load(world)
+    world.hive.tables[key] = dataclasses.replace(table, properties={**table.properties, REVISION: "2-other"})
+    ports = world.ports()
+    ports = dataclasses.replace(ports, complete_until=dataclasses.replace(ports.complete_until, head=lambda: 2))
+    run_load(ports, world.settings)
+    world.hive.tables[key] = table
+    with monkeypatch.context() as stale:
+        stale.setattr(world.hive, "execute", refused)
+        assert load(world).notes == ()
     assert len(world.hive.executed) == executed
+    assert said(world) == instant_text(T0)
+    load(world)
+    assert said(world) == instant_text(T0 + STEP_MS)
 
 
 def test_many_tables_are_told_in_several_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
