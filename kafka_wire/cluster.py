@@ -39,6 +39,7 @@ from headrace.kafka_wire.requests import (
     commit_offsets,
     epoch_ends,
     fetch_batches,
+    fetch_committed,
     find_coordinator,
     list_offsets,
 )
@@ -257,6 +258,20 @@ class KafkaCluster:
             self._ask(coordinator, lambda connection: commit_offsets(connection, group, offsets))
 
         self._retried(once)
+
+    def group_offsets(self, group: str) -> Mapping[TopicPartition, int]:
+        """What a group has committed, of all its topics; nothing for a group that is not known.
+
+        Raises:
+            RequestRefused: the coordinator refused.
+            KafkaUnavailable: it does not answer.
+        """
+
+        def once(attempt: int) -> Mapping[TopicPartition, int]:
+            coordinator = self._with_any_broker(lambda connection: find_coordinator(connection, group))
+            return self._ask(coordinator, lambda connection: fetch_committed(connection, group))
+
+        return self._retried(once)
 
     def _learn(self, topic_partitions: Iterable[TopicPartition], *, refresh: bool) -> None:
         topics = sorted({tp.topic for tp in topic_partitions})

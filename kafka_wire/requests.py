@@ -14,6 +14,8 @@ from kafka.protocol.consumer import (
     ListOffsetsResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
@@ -37,6 +39,7 @@ EPOCH_END_VERSION = 4
 EPOCH_END_FENCED_FROM = 2
 FIND_COORDINATOR_VERSION = 3
 OFFSET_COMMIT_VERSION = 8
+OFFSET_FETCH_VERSION = 7
 """The newest versions that bring something we use."""
 
 OFFSET_OUT_OF_RANGE = 1
@@ -322,3 +325,23 @@ def commit_offsets(connection: Connection, group: str, offsets: Mapping[TopicPar
                 raise Moved(f"broker {connection.name}, {what}: {error_name(answer.error_code)}")
             if answer.error_code != NONE:
                 raise RequestRefused(connection.name, what, answer.error_code, error_name(answer.error_code))
+
+
+def fetch_committed(connection: Connection, group: str) -> dict[TopicPartition, int]:
+    """The committed offsets of a group, of all its topics."""
+    version = connection.version(OffsetFetchRequest, OFFSET_FETCH_VERSION)
+    # Before version 2 all topics could not be asked for; no broker that serves Fetch 4 is that old.
+    request = OffsetFetchRequest(version=version, group_id=group, topics=None)
+    response = connection.ask(request, OffsetFetchResponse, version)
+    what = f"the offsets of group {group}"
+    partitions = [(topic.name, one) for topic in response.topics for one in topic.partitions]
+    for code in (response.error_code or NONE, *(one.error_code for _, one in partitions)):
+        if code in COORDINATOR_MOVED:
+            raise Moved(f"broker {connection.name}, {what}: {error_name(code)}")
+        if code != NONE:
+            raise RequestRefused(connection.name, what, code, error_name(code))
+    return {
+        TopicPartition(name, one.partition_index): one.committed_offset
+        for name, one in partitions
+        if one.committed_offset >= 0
+    }

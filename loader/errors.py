@@ -10,6 +10,7 @@ LoaderError
 │   └── UnsupportedFormat       written by a newer release
 ├── PublishedFileLost           a decided file is neither in staging nor where it belongs
 ├── SchemaReplaced              the registry holds another schema under an id than before
+├── OffsetsRefused              an operator's word on next offsets that would lose or double rows
 └── PoolFailed                  the tasks could not be run
 """
 
@@ -94,6 +95,10 @@ class SchemaReplaced(LoaderError):
         )
         self.schema_id = schema_id
         self.path = path
+
+
+class OffsetsRefused(LoaderError):
+    pass
 
 
 class PoolFailed(LoaderError):

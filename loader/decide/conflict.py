@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.loader.decide.decision import Decision, TopicDecision
-from headrace.loader.decide.state import LoaderState, TopicState
+from headrace.loader.decide.state import LoaderState
 
 
 class ConflictRule(StrEnum):
@@ -22,6 +22,7 @@ class ConflictRule(StrEnum):
     TOPIC_RECREATED = "the topic was re-created"
     LOAD_SCHEMA_MOVED = "the load schema moved on"
     TABLE_TAKEN = "the table name was given to another topic"
+    START_LOADED = "a partition that is to be given a start was loaded first"
     OFFSETS_DECIDED = "a start is no longer the partition's next offset"
     FILES_REPLACED = "the files of the topic were rewritten"
     LOG_DIVERGED = "the log of a partition is another than the one that was read"
@@ -57,15 +58,21 @@ def topic_conflicts(state: LoaderState, decision: Decision) -> dict[str, Conflic
     owner_of_table = {known.table: topic for topic, known in state.topics.items()}
     for topic, wanted in decision.topics.items():
         owner = owner_of_table.setdefault(wanted.table, topic)
-        conflict = next(_topic_conflicts(topic, state.topics.get(topic), wanted), None)
+        conflict = next(_topic_conflicts(topic, state, wanted), None)
         if owner != topic:
             conflict = Conflict(ConflictRule.TABLE_TAKEN, f"{wanted.table} of {topic} belongs to {owner}")
         if conflict is not None:
             found[topic] = conflict
+    for start in decision.starts:
+        known = state.topics.get(start.topic)
+        if known is not None and start.partition in known.partitions:
+            at = f"{start.topic}-{start.partition} was loaded up to {known.partitions[start.partition].next_offset}"
+            found.setdefault(start.topic, Conflict(ConflictRule.START_LOADED, at))
     return found
 
 
-def _topic_conflicts(topic: str, known: TopicState | None, wanted: TopicDecision) -> Iterator[Conflict]:
+def _topic_conflicts(topic: str, state: LoaderState, wanted: TopicDecision) -> Iterator[Conflict]:
+    known = state.topics.get(topic)
     topic_id = known.topic_id if known else None
     if known is not None and wanted.topic_id_before is None:
         yield Conflict(ConflictRule.TOPIC_DECIDED, topic)
@@ -83,17 +90,18 @@ def _topic_conflicts(topic: str, known: TopicState | None, wanted: TopicDecision
     # A topic that this decision finds re-created starts again, so nothing is decided of its partitions.
     starts_again = topic_id != wanted.topic_id
     for offsets in wanted.ranges:
-        partition = None if known is None or starts_again else known.partitions.get(offsets.partition)
-        next_offset = partition.next_offset if partition else None
+        next_offset = None if known is not None and starts_again else state.next_offset(topic, offsets.partition)
         if next_offset != offsets.previous:
             yield Conflict(
                 ConflictRule.OFFSETS_DECIDED,
                 f"{topic}-{offsets.partition} was {offsets.previous} and is {next_offset}",
             )
-        # Offsets may be the same again in a log that was cut back and grew, and the messages are others.
+        # Offsets may be the same again in a log that was cut back and grew, and the messages are others. Where nothing
+        # was read, nothing can be read again.
+        partition = None if known is None or starts_again else known.partitions.get(offsets.partition)
         incarnation = partition.incarnation if partition else 0
         took_up = offsets.replaced is not None
-        is_back = next_offset is not None and offsets.start < next_offset
+        is_back = partition is not None and offsets.start < partition.next_offset
         if offsets.incarnation != incarnation + took_up or (is_back and not took_up):
             yield Conflict(
                 ConflictRule.LOG_DIVERGED,

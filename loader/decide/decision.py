@@ -29,6 +29,7 @@ class DecisionKind(StrEnum):
     COMPACT = "compact"
     RETAIN = "retain"
     REPLAY = "replay"
+    OFFSETS = "offsets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class DecidedRange:
     """What became of the offsets `[start, end)` of one partition.
 
     `previous` is the next offset that the plan found in the log, None for a partition that was not there. It
-    differs from `start` only where ground was lost or passed over: `[previous, start)` is then among `gaps`.
+    differs from `start` only where ground was lost or passed over: `[previous, start)` is then among `gaps`; or where
+    the log of a partition never read ends before the start that was chosen for it.
     `passed_over` are the offsets that were not read on purpose, within the range or before it.
 
     But where the broker's log no longer held what was read of it from `diverged_at` on, it was taken up there: `start`
@@ -181,13 +183,23 @@ class TopicDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class StartOffset:
+    """Where the first load of a partition begins. Its topic may have no table yet."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """`slot` is 0 while it is only an offer. `voided` names work that may never be decided (kind clean).
 
     `published` names decided work that has nothing left in staging, so that nobody needs to remember it. `previous` is
     the checksum of the decision in the slot before, "" in slot 1 and in format 1: decisions are a chain, and one that
     stands after another than it was made for is noticed. `retired` names slots of rewrites whose replaced files are
-    gone from the disk.
+    gone from the disk. `reason` is why an operator made it (kind offsets), and `starts` say where the first load of
+    partitions begins of which nothing was loaded.
     """
 
     slot: int
@@ -200,6 +212,8 @@ class Decision:
     published: frozenset[str] = frozenset()
     previous: str = ""
     retired: frozenset[int] = frozenset()
+    reason: str = field(default="", metadata=MATTERS)
+    starts: tuple[StartOffset, ...] = ()
 
     def at(self, slot: int, previous: str = "") -> Decision:
         """This offer as the decision of a slot, with the final names of its files."""

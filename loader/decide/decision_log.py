@@ -249,8 +249,9 @@ class DecisionLog:
             refused |= (conflicts := topic_conflicts(state, proposal))
             if conflicts:
                 left = {topic: decided for topic, decided in proposal.topics.items() if topic not in conflicts}
-                proposal = dataclasses.replace(proposal, topics=left)
-                if not left:
+                starts = tuple(start for start in proposal.starts if start.topic not in conflicts)
+                proposal = dataclasses.replace(proposal, topics=left, starts=starts)
+                if not (left or starts):
                     return Offered(state, None, next(iter(refused.values())), refused)
             placed = place(proposal, state)
             content = write_document(placed)

@@ -100,19 +100,24 @@ def _may_need(kind: Any) -> bool:
 
 
 @functools.cache
-def _fields_of(kind: Any) -> tuple[tuple[dataclasses.Field[Any], bool], ...]:
-    """The fields of a dataclass, and whether there may be one that matters in their values."""
+def _looked_at(kind: Any) -> tuple[tuple[dataclasses.Field[Any], bool], ...]:
+    """The fields of a dataclass that matter, or may hold values with one that does, and whether they may."""
     hints = typing.get_type_hints(kind)
-    return tuple((field, _may_need(hints[field.name])) for field in dataclasses.fields(kind))
+    fields = [(field, _may_need(hints[field.name])) for field in dataclasses.fields(kind)]
+    return tuple((field, leads_on) for field, leads_on in fields if leads_on or field.metadata.get("matters"))
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _needs(value: Any) -> Iterator[str]:
     if dataclasses.is_dataclass(value):
-        for field, may_need in _fields_of(typing.cast(Any, type(value))):
+        for field, leads_on in _looked_at(typing.cast(Any, type(value))):
             item = getattr(value, field.name)
-            if field.metadata.get("matters") and item != field.default:
+            if field.metadata.get("matters") and item != _default(field):
                 yield field.name
-            if may_need:
+            if leads_on:
                 yield from _needs(item)
     elif isinstance(value, Mapping):
         for item in value.values():

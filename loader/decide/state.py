@@ -16,7 +16,7 @@ from headrace.loader.load_schema import wider_column
 from headrace.loader.work_unit import FileKind
 
 BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # a message of a partition never read is taken for 1 KiB
-STAGES_NOTHING = frozenset({DecisionKind.CLEAN, DecisionKind.RETAIN})
+STAGES_NOTHING = frozenset({DecisionKind.CLEAN, DecisionKind.OFFSETS, DecisionKind.RETAIN})
 SMOOTHING = 4  # the newest run counts for a quarter: enough to follow a change, too little to jump at one odd run
 
 
@@ -80,7 +80,8 @@ class LoaderState:
 
     `works` are the ids of decided work that may still have files in staging, `voided` of work that may never be
     decided. `sha256` is the checksum of the decision in `slot`: a state of another log is known by it. `rewrites` are
-    the slots that rewrote buckets whose replaced files may still be on the disk, with the time of each in ms.
+    the slots that rewrote buckets whose replaced files may still be on the disk, with the time of each in ms. `starts`
+    are the offsets, by topic and partition, where partitions begin of which nothing was loaded.
     """
 
     slot: int = 0
@@ -90,6 +91,13 @@ class LoaderState:
     voided: frozenset[str] = frozenset()
     sha256: str = ""
     rewrites: Mapping[int, int] = field(default_factory=dict)
+    starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict, metadata=MATTERS)
+
+    def next_offset(self, topic: str, partition: int) -> int | None:
+        """Where the next load of a partition goes on, or begins; None for where its log begins."""
+        known = self.topics.get(topic)
+        found = known.partitions.get(partition) if known else None
+        return found.next_offset if found else self.starts.get(topic, {}).get(partition)
 
 
 EMPTY = LoaderState()
@@ -113,6 +121,7 @@ def fold(state: LoaderState, decision: Decision, sha256: str = "") -> LoaderStat
         voided=state.voided | decision.voided,
         sha256=sha256,
         rewrites=_rewrites(state, decision),
+        starts=_fold_starts(state.starts, decision, topics),
     )
 
 
@@ -121,6 +130,26 @@ def _rewrites(state: LoaderState, decision: Decision) -> dict[int, int]:
     if any(decided.rewrites for decided in decision.topics.values()):
         left[decision.slot] = decision.decided_at_ms
     return left
+
+
+def _fold_starts(
+    starts: Mapping[str, Mapping[int, int]], decision: Decision, topics: Mapping[str, TopicState]
+) -> Mapping[str, Mapping[int, int]]:
+    """Those that are left, with the decision's own."""
+    if not (starts or decision.starts):
+        return starts
+    wanted = {topic: dict(offsets) for topic, offsets in starts.items()}
+    for start in decision.starts:
+        wanted.setdefault(start.topic, {})[start.partition] = start.offset
+    left = {
+        topic: {
+            number: offset
+            for number, offset in offsets.items()
+            if topic not in topics or number not in topics[topic].partitions
+        }
+        for topic, offsets in wanted.items()
+    }
+    return {topic: offsets for topic, offsets in left.items() if offsets}
 
 
 def place(offer: Decision, state: LoaderState) -> Decision:
@@ -135,7 +164,7 @@ def place(offer: Decision, state: LoaderState) -> Decision:
 
 
 def _staged_work(decision: Decision) -> frozenset[str]:
-    """Cleaning stages nothing, and neither does what only takes files away."""
+    """Cleaning stages nothing, nor do operators who choose offsets, nor what only takes files away."""
     return frozenset() if decision.kind in STAGES_NOTHING else frozenset({decision.work_id})
 
 

@@ -84,6 +84,7 @@ def load_status(
         _topic_status(
             topic,
             known,
+            state.starts.get(topic, {}),
             discovery,
             told.get(topic, ""),
             tuple(name for name in FOLLOWERS if cursors[name].position(topic) < known.slot),
@@ -100,13 +101,19 @@ def load_status(
 
 
 def _topic_status(
-    topic: str, known: TopicState, discovery: Discovery | None, complete_until: str, pending: Sequence[str]
+    topic: str,
+    known: TopicState,
+    starts: Mapping[int, int],
+    discovery: Discovery | None,
+    complete_until: str,
+    pending: Sequence[str],
 ) -> TopicStatus:
     found = discovery.topics.get(topic) if discovery else None
     next_offsets = {number: partition.next_offset for number, partition in sorted(known.partitions.items())}
     lag = None
     if found is not None:
-        lag = sum(max(0, part.end - next_offsets.get(part.partition, part.start)) for part in found.partitions)
+        begins = {part.partition: part.start for part in found.partitions} | dict(starts) | next_offsets
+        lag = sum(max(0, part.end - begins[part.partition]) for part in found.partitions)
     return TopicStatus(
         topic=topic,
         table=known.table,

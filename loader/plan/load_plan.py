@@ -122,7 +122,7 @@ def make_plan(
         elif isinstance(answer, SchemaProblem):
             problems[topic] = (answer.reason,)
         else:
-            work = _topic_work(found, known, answer, settings, taken)
+            work = _topic_work(found, known, state.starts.get(topic, {}), answer, settings, taken)
             taken.add(work.table)
             works[topic] = work
             notes += [f"{topic}: {note}" for note in work.ranges.notes]
@@ -160,6 +160,7 @@ def make_plan(
 def _topic_work(
     found: DiscoveredTopic,
     known: TopicState | None,
+    starts: Mapping[int, int],
     schemas: TopicSchemas,
     settings: PlanSettings,
     taken: set[str],
@@ -170,7 +171,9 @@ def _topic_work(
     return TopicWork(
         topic=found.topic,
         known=known,
-        ranges=topic_ranges(found, known, lost_ground=policy.lost_ground, range_bytes_max=settings.range_bytes_max),
+        ranges=topic_ranges(
+            found, known, starts, lost_ground=policy.lost_ground, range_bytes_max=settings.range_bytes_max
+        ),
         schemas=schemas,
         # Chosen once: names of other topics' tables play a part in it.
         table=known.table if known else table_name(found.topic, taken),

@@ -5,6 +5,7 @@ Caps act here and nowhere later: what is planned is read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.kafka_wire.topic_partition import TopicPartition
@@ -55,11 +56,17 @@ class TopicRanges:
 
 
 def topic_ranges(
-    found: DiscoveredTopic, known: TopicState | None, *, lost_ground: str, range_bytes_max: int
+    found: DiscoveredTopic,
+    known: TopicState | None,
+    starts: Mapping[int, int],
+    *,
+    lost_ground: str,
+    range_bytes_max: int,
 ) -> TopicRanges:
     """The ranges to read of a topic.
 
     Args:
+        starts: where partitions begin of which nothing was loaded, if not where their logs do.
         lost_ground: `fail` leaves a partition whose offsets vanished unread, or were replaced, and says so; `earliest`
             goes on with what there is.
         range_bytes_max: cap of one range, by estimate.
@@ -77,7 +84,8 @@ def topic_ranges(
     ranges = []
     for offsets in found.partitions:
         partition = None if known is None or starts_again else known.partitions.get(offsets.partition)
-        planned, lost = _planned(offsets, partition, range_bytes_max)
+        chosen = None if starts_again else starts.get(offsets.partition)
+        planned, lost = _planned(offsets, partition, chosen, range_bytes_max)
         if offsets.held_back > (0 if planned.start == offsets.end else HELD_BACK_MAX):
             notes.append(_held_back_note(found.topic, offsets))
         if lost and lost_ground == "fail":
@@ -99,28 +107,32 @@ class _Lost:
 
 
 def _planned(
-    offsets: PartitionOffsets, known: PartitionState | None, range_bytes_max: int
+    offsets: PartitionOffsets, known: PartitionState | None, chosen: int | None, range_bytes_max: int
 ) -> tuple[PlannedRange, _Lost | None]:
     """The range of one partition, and what was lost before it."""
     lost, diverged_at = None, None
-    start = offsets.start
+    previous = known.next_offset if known else chosen
+    start = offsets.start if previous is None else previous
     if known is not None:
-        start = known.next_offset
         shared_end = _shared_end(offsets, known)
         if shared_end < known.next_offset:
             start = diverged_at = shared_end
             lost = _replaced(offsets, known, shared_end) if known.has_rows_from(shared_end) else None
-        if start < offsets.start:
-            removed = f"offsets {start} to {offsets.start - 1} were removed before they were read"
-            what = f"{lost.what}, and {removed}" if lost else removed
-            lost = _Lost(what, "declares the gap", "declared as a gap")
-            start = offsets.start
+    elif previous is not None and previous > offsets.high_watermark:
+        what = f"the log ends at {offsets.high_watermark} although it was to be read from {previous} on"
+        start = offsets.end
+        lost = _Lost(what, f"begins at {start}", f"begun at {start}")
+    if start < offsets.start:
+        removed = f"offsets {start} to {offsets.start - 1} were removed before they were read"
+        what = f"{lost.what}, and {removed}" if lost else removed
+        lost = _Lost(what, "declares the gap", "declared as a gap")
+        start = offsets.start
     weight = known.bytes_per_kilo_offset if known else BYTES_PER_KILO_OFFSET_UNSEEN
     # Behind what was shared, the new log may be readable to less than that: a transaction of its own may be open.
     end = max(start, min(offsets.end, start + max(1, range_bytes_max * 1000 // weight)))
     planned = PlannedRange(
         partition=offsets.partition,
-        previous=known.next_offset if known else None,
+        previous=previous,
         start=start,
         end=end,
         leader_epoch=offsets.leader_epoch,

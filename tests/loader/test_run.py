@@ -24,6 +24,7 @@ from headrace.loader.decide.decision_log import DecisionLog, Offered
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import LoaderError
 from headrace.loader.follow.schema import SchemaFollower
+from headrace.loader.offsets.choose import Choice, decision_of, skip, starts
 from headrace.loader.plan import packing
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.read import units as reading
@@ -985,3 +986,68 @@ def test_topics_have_limits_of_bad_messages_of_their_own(world: World) -> None:
     assert "more than loader.quarantine_share_max (50%) allows" in load(world).problems["orders"][0]
     world.policies["orders"] = dataclasses.replace(POLICY, quarantine_share_max=0.7)
     assert load(world).loaded[0].quarantined == 200
+
+
+def decide_offsets(world: World, choice: Choice, work_id: str = "op") -> int:
+    log = world.log()
+    log.open()
+    offered = log.offer(decision_of(choice, log.read_state(), work_id=work_id, now_ms=world.clock_ms, build="b"))
+    assert offered.decision is not None and not offered.refused
+    return offered.decision.slot
+
+
+def test_offsets_passed_over_unstick_a_partition_and_the_audit_knows(world: World) -> None:
+    world.pool.broken = {TopicPartition("orders", 0): 4}
+    assert load(world).problems["orders"] and len(world.rows("orders")) == 9
+    assert load(world).slot == 0
+    state = world.log().read_state()
+    decide_offsets(world, skip(state, "orders", 0, 4, 6, "ticket 4711", None))
+    world.pool.broken = {}
+    report = load(world)
+    assert report.problems == {}
+    assert world.rows("orders") == [at for at in world.produced("orders") if at not in ((0, 4), (0, 5))]
+    passed = [row for row in world.audit("orders") if row.outcome == "passed over"]
+    assert [(row.partition, row.start, row.end, row.count) for row in passed] == [(0, 4, 6, 2)]
+    assert world.cluster.committed[TopicPartition("orders", 0)] == 10
+
+
+def test_a_topic_begins_where_an_operator_said(world: World) -> None:
+    wanted = {"orders": {0: 7, 1: 5}, "clicks": {0: 2}}
+    decide_offsets(world, starts(world.log().read_state(), wanted, "imported"))
+    report = load(world)
+    assert report.problems == {} and report.notes == ()
+    assert world.rows("orders") == [(0, 7), (0, 8), (0, 9)]
+    world.cluster.topics["orders"].logs[1] += [1, 1]
+    assert load(world).loaded[0].rows == 2
+    assert world.rows("orders")[-2:] == [(1, 5), (1, 6)]
+    assert world.log().read_state().starts == {"clicks": {0: 2}}
+
+
+def test_a_start_that_the_log_has_no_more_or_not_yet_is_lost_ground(world: World) -> None:
+    decide_offsets(world, starts(world.log().read_state(), {"orders": {0: 7, 1: 9}}, "imported"))
+    world.cluster.topics["orders"].first = 8
+    world.cluster.topics["orders"].logs = [[1] * 3, [1] * 0]
+    first, second = load(world).problems["orders"]
+    assert "partition 0: offsets 7 to 7 were removed before they were read" in first
+    assert "partition 1: the log ends at 8 although it was to be read from 9 on" in second
+    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+    (loaded,) = load(world).loaded
+    assert (loaded.rows, loaded.gaps) == (3, 1)
+    assert world.log().read_state().next_offset("orders", 1) == 8
+
+
+def test_a_load_that_did_not_know_of_a_start_is_refused_for_that_topic(world: World) -> None:
+    world.registry.register("clicks-value", 1, ORDER_V1)
+    world.topic("clicks", [1] * 3)
+    ports = world.ports()
+    run_units = ports.run_units
+
+    def meanwhile(units: Sequence[WorkUnit]) -> Sequence[UnitResult]:
+        decide_offsets(world, starts(world.log().read_state(), {"orders": {0: 7}}, "imported"))
+        return run_units(units)
+
+    report = run_load(dataclasses.replace(ports, run_units=meanwhile), world.settings)
+    assert [one.topic for one in report.loaded] == ["clicks"] and world.rows("orders") == []
+    assert any("orders: another load was faster" in note for note in report.notes)
+    load(world)
+    assert world.rows("orders") == [(0, 7), (0, 8), (0, 9), *((1, n) for n in range(5))]

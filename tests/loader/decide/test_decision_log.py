@@ -12,6 +12,7 @@ import pytest
 
 from checkout import GOLDEN
 from headrace.loader.decide.conflict import ConflictRule
+from headrace.loader.decide.decision import Decision, DecisionKind, StartOffset
 from headrace.loader.decide.decision_log import CHECKPOINT_EVERY, DecisionLog, checkpoint_path
 from headrace.loader.decide.json_values import canonical, to_json
 from headrace.loader.decide.slots import slot_path
@@ -332,3 +333,15 @@ def test_old_checkpoints_go(tmp_path: Path) -> None:
     filled(tmp_path, 4 * CHECKPOINT_EVERY)
     names = sorted(path.name for path in (tmp_path / "checkpoint").iterdir())
     assert names == [f"{slot:09d}.json" for slot in (3 * CHECKPOINT_EVERY, 4 * CHECKPOINT_EVERY)]
+
+
+def test_a_start_that_came_too_late_is_left_out_and_the_others_are_decided(tmp_path: Path) -> None:
+    log = filled(tmp_path, 1)
+    late, fine = StartOffset("orders", 0, 9), StartOffset("clicks", 0, 9)
+    offer = Decision(0, DecisionKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=(late, fine))
+    offered = log.offer(offer)
+    assert offered.decision is not None and offered.decision.starts == (fine,)
+    assert list(offered.refused) == ["orders"] and offered.state.starts == {"clicks": {0: 9}}
+    none = log.offer(dataclasses.replace(offer, work_id="op2", starts=(late,)))
+    assert none.decision is None and none.conflict is not None
+    assert open_log(tmp_path).read_state() == offered.state

@@ -102,7 +102,7 @@ def plan(decided: tuple[Read, ...], version: int) -> PlannedRange:
     if known is not None and is_doubtful(known.partitions[0], epoch, 0, end):
         shared = shared_ends(Leader(version), {TP: Doubt(known.partitions[0], epoch)}).offsets[TP]
     found = DiscoveredTopic(TOPIC, "id-1", (PartitionOffsets(0, epoch, 0, end, end, shared),), {})
-    return topic_ranges(found, known, lost_ground="earliest", range_bytes_max=10**9).ranges[0]
+    return topic_ranges(found, known, {}, lost_ground="earliest", range_bytes_max=10**9).ranges[0]
 
 
 Rules = Callable[[LoaderState, Decision], Conflict | None]

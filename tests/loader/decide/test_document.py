@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from checkout import GOLDEN
-from headrace.loader.decide.decision import Decision, LoadSchema
+from headrace.loader.decide.decision import Decision, DecisionKind, LoadSchema, StartOffset
 from headrace.loader.decide.document import (
     FORMAT,
     MATTERS,
@@ -146,3 +146,15 @@ def test_a_rewrite_is_refused_by_a_release_that_would_pass_over_it() -> None:
     content = write_document(compact("w", {"orders": rewrite("0-1-w1-0-0")}))
     assert json.loads(content)["needs"] == ["rewrites"]
     assert json.loads(write_document(FIRST))["needs"] == []
+
+
+def test_decisions_of_operators_and_what_they_chose_are_refused_by_releases_that_do_not_know_them() -> None:
+    chosen = (StartOffset("orders", 0, 5),)
+    decision = Decision(1, DecisionKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=chosen)
+    assert json.loads(write_document(decision))["needs"] == ["reason"]
+    assert read_document(write_document(decision), Decision).value == decision
+    state = dataclasses.replace(EMPTY, starts={"orders": {0: 5}})
+    assert json.loads(write_document(state))["needs"] == ["starts"]
+    assert read_document(write_document(state), LoaderState).value == state
+    for plain in (load("w1", {"orders": topic_decision(new=True)}), EMPTY):
+        assert json.loads(write_document(plain))["needs"] == []

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from headrace.loader.decide.conflict import ConflictRule, find_conflict, topic_conflicts
-from headrace.loader.decide.decision import DecidedRange, Decision, DecisionKind
+from headrace.loader.decide.decision import DecidedRange, Decision, DecisionKind, StartOffset
 from headrace.loader.decide.document import read_document, write_document
 from headrace.loader.decide.json_values import canonical, to_json
 from headrace.loader.decide.state import EMPTY, FileTotals, LoaderState, fold
@@ -243,3 +243,28 @@ def test_a_load_may_be_decided_beside_a_rewrite() -> None:
 def test_what_only_takes_away_has_nothing_in_staging() -> None:
     gone = dataclasses.replace(MERGED, kind=DecisionKind.RETAIN)
     assert state_of(FIRST, MORE, gone).works == {"w1", "w2"}
+
+
+def starting(*starts: StartOffset, work_id: str = "op") -> Decision:
+    return Decision(0, DecisionKind.OFFSETS, work_id, 1, "test", {}, frozenset(), reason="why", starts=starts)
+
+
+def test_a_start_conflicts_with_a_load_that_was_faster_and_the_other_way_round() -> None:
+    chosen = starting(StartOffset("orders", 0, 5), StartOffset("clicks", 0, 5))
+    assert find_conflict(EMPTY, chosen) is None
+    (topic, conflict), *rest = topic_conflicts(state_of(FIRST), chosen).items()
+    assert (topic, conflict.rule, rest) == ("orders", ConflictRule.START_LOADED, [])
+    assert str(conflict).endswith("orders-0 was loaded up to 15")
+    late = find_conflict(state_of(chosen), FIRST)  # it planned from where the log begins
+    assert late is not None and late.rule is ConflictRule.OFFSETS_DECIDED
+    knowing = load("w1", {"orders": topic_decision(decided_range(0, 5, 5, 9), new=True)})
+    assert find_conflict(state_of(chosen), knowing) is None
+    elsewhere = load("w1", {"orders": topic_decision(decided_range(1, None, 0, 9), new=True)})
+    assert find_conflict(state_of(chosen), elsewhere) is None
+    assert find_conflict(state_of(chosen, elsewhere), starting(StartOffset("orders", 0, 7))) is None
+
+
+def test_a_start_is_nothing_to_a_topic_that_starts_again() -> None:
+    state = state_of(FIRST, starting(StartOffset("orders", 3, 5)))
+    again = load("w2", {"orders": topic_decision(decided_range(3, None, 0, 3), topic_id="id-2")})
+    assert find_conflict(state, again) is None

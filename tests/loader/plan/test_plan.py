@@ -43,7 +43,7 @@ def found_topic(start: int, end: int, topic_id: str = "id-1", held_back: int = 0
 
 
 def ranges_of(found: DiscoveredTopic, known: TopicState | None, lost_ground: str = "fail") -> TopicRanges:
-    return topic_ranges(found, known, lost_ground=lost_ground, range_bytes_max=10**9)
+    return topic_ranges(found, known, {}, lost_ground=lost_ground, range_bytes_max=10**9)
 
 
 def test_a_new_topic_is_read_from_the_start_of_its_log() -> None:
@@ -187,9 +187,9 @@ def test_a_partition_that_cannot_be_asked_is_named() -> None:
 
 def test_the_cap_cuts_a_range_by_its_estimated_bytes() -> None:
     known = known_topic(100, bytes_per_kilo_offset=2_000_000)
-    (planned,) = topic_ranges(found_topic(0, 10**6), known, lost_ground="fail", range_bytes_max=MB).ranges
+    (planned,) = topic_ranges(found_topic(0, 10**6), known, {}, lost_ground="fail", range_bytes_max=MB).ranges
     assert planned.end - planned.start == MB * 1000 // 2_000_000
-    (tiny,) = topic_ranges(found_topic(0, 10**6), known, lost_ground="fail", range_bytes_max=1).ranges
+    (tiny,) = topic_ranges(found_topic(0, 10**6), known, {}, lost_ground="fail", range_bytes_max=1).ranges
     assert tiny.end - tiny.start == 1
 
 

@@ -1,0 +1,356 @@
+"""`headrace offsets`: where every partition goes on, and the decisions of operators about that."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.cli.command import (
+    EXIT_OK,
+    CommandError,
+    add_format_flag,
+    add_settings_flags,
+    examples,
+    print_json,
+    print_table,
+    settings_from,
+)
+from headrace.settings import Settings
+
+if TYPE_CHECKING:
+    from headrace.loader.decide.decision_log import DecisionLog
+    from headrace.loader.decide.state import LoaderState
+    from headrace.loader.inspect.offsets import PartitionStatus
+    from headrace.loader.offsets.choose import Choice, LogBounds
+    from headrace.loader.plan.discover import Discovery
+
+KEYS = ("kafka.bootstrap_servers", "loader.warehouse")
+LEFT_SHOWN_MAX = 20  # partitions that stay as they are; json has them all
+EXIT_CODES = """
+
+exit codes:
+  0  decided, or nothing to decide
+  2  refused, with the reason; nothing has changed
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Shows where the next load of every partition goes on, and changes it: what an operator says is a decision "
+        "like that of a load, kept for ever with its reason, and safe beside loads that run."
+    )
+    parser.epilog = examples(
+        "offsets show orders",
+        "offsets skip orders 0 1500 --to 1520 --reason 'corrupt batch, ticket 4711'",
+        "offsets import --group old-loader --dry-run",
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    _configure_show(verbs)
+    _configure_skip(verbs)
+    _configure_set(verbs)
+    _configure_import(verbs)
+
+
+Verbs = argparse._SubParsersAction
+
+
+def _configure_show(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    show = verbs.add_parser(
+        "show",
+        help="show where every partition goes on",
+        description="By partition the next offset and, if the brokers answer, what the log holds and the lag.",
+        epilog=examples("offsets show", "offsets show orders --format json"),
+    )
+    show.add_argument("topic", nargs="?", metavar="TOPIC", help="only this topic (default: all)")
+    _add_flags(show, run_show)
+
+
+def _configure_skip(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    skip = verbs.add_parser(
+        "skip",
+        help="pass over the next offsets of a partition",
+        description="Declares offsets that will not be loaded, such as those of a batch that cannot be read: from "
+        "OFFSET, which must be the partition's next one, up to but not including the one given with --to. The next "
+        "load goes on there, and the audit knows of the gap.",
+        epilog=examples("offsets skip orders 0 1500 --to 1520 --reason 'corrupt batch, ticket 4711'") + EXIT_CODES,
+    )
+    _add_place(skip, "the partition's next offset, the first that is passed over")
+    skip.add_argument("--to", type=int, metavar="OFFSET", help="where loads go on (default: one after OFFSET)")
+    skip.add_argument("--reason", required=True, metavar="TEXT", help="why; the decision keeps it")
+    _add_decision_flags(skip, run_skip)
+
+
+def _configure_set(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    choose = verbs.add_parser(
+        "set",
+        help="have a partition go on, or begin, at an offset",
+        description="Of a partition of which nothing was loaded: where its first load begins. Of another: goes "
+        "forward, which passes over the offsets in between; back is refused, since rows would be loaded twice.",
+        epilog=examples("offsets set orders 0 1000000", "offsets set orders 0 1000000 --dry-run") + EXIT_CODES,
+    )
+    _add_place(choose, "where the next load goes on")
+    choose.add_argument("--reason", default="headrace offsets set", metavar="TEXT", help="why; the decision keeps it")
+    _add_decision_flags(choose, run_set)
+
+
+def _configure_import(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    taking = verbs.add_parser(
+        "import",
+        help="begin where another loader ended",
+        description="Has the partitions of which nothing was loaded begin where a consumer group committed, or behind "
+        "the files of Kafka Connect's HDFS or S3 sink. The S3 sink's names do not say where a file ends, so its newest "
+        "file is loaded again. Partitions of which something was loaded are left alone.",
+        epilog=examples(
+            "offsets import --group old-loader --dry-run",
+            "offsets import --connect /data/topics orders clicks",
+            "offsets import --connect listing.txt",
+        )
+        + EXIT_CODES,
+    )
+    taking.add_argument("topics", nargs="*", metavar="TOPIC", help="only these topics (default: all that are loaded)")
+    source = taking.add_mutually_exclusive_group(required=True)
+    source.add_argument("--group", metavar="NAME", help="consumer group whose committed offsets are taken")
+    source.add_argument(
+        "--connect",
+        metavar="PATH",
+        help="folder of the sink's files, or a file that lists them (hdfs dfs -ls -R, aws s3 ls --recursive)",
+    )
+    _add_decision_flags(taking, run_import)
+
+
+def _add_place(parser: argparse.ArgumentParser, offset_help: str) -> None:
+    parser.add_argument("topic", metavar="TOPIC", help="name of the topic")
+    parser.add_argument("partition", type=_number, metavar="PARTITION", help="number of the partition")
+    parser.add_argument("offset", type=_number, metavar="OFFSET", help=offset_help)
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"\d{1,18}", text):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 on, found {text!r}")
+    return int(text)
+
+
+def _add_flags(parser: argparse.ArgumentParser, run_verb: Callable[[argparse.Namespace, Settings], int]) -> None:
+    add_settings_flags(parser, KEYS)
+    add_format_flag(parser)
+    parser.set_defaults(run=run, run_verb=run_verb)
+
+
+def _add_decision_flags(
+    parser: argparse.ArgumentParser, run_verb: Callable[[argparse.Namespace, Settings], int]
+) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="say what would be decided and change nothing")
+    _add_flags(parser, run_verb)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the verb and returns its exit code; what keeps it from running becomes one line."""
+    from headrace.kafka_wire.errors import KafkaError
+    from headrace.loader.errors import LoaderError
+
+    settings = settings_from(args)
+    try:
+        return int(args.run_verb(args, settings))
+    except (LoaderError, KafkaError) as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error
+
+
+def run_show(args: argparse.Namespace, settings: Settings) -> int:
+    from headrace.loader.inspect.offsets import partition_statuses
+
+    log, state = _read(settings)
+    discovery, note = _ask_brokers(settings, settings.loader.topics_include, settings.loader.topics_exclude, state)
+    found = partition_statuses(state, discovery, args.topic)
+    if args.topic is not None and not found:
+        raise CommandError(f"nothing is known of topic {args.topic}{f' ({note})' if note else ''}")
+    if args.format == "json":
+        print_json(
+            {"slot": log.read_state().slot, "note": note, "partitions": [dataclasses.asdict(one) for one in found]}
+        )
+    else:
+        _print_statuses(found, note)
+    return EXIT_OK
+
+
+def run_skip(args: argparse.Namespace, settings: Settings) -> int:
+    from headrace.loader.offsets.choose import skip
+
+    bounds, note = _bounds(settings, args.topic, args.partition)
+    to = args.offset + 1 if args.to is None else args.to
+    return _decide(
+        args,
+        settings,
+        lambda state: skip(state, args.topic, args.partition, args.offset, to, args.reason, bounds),
+        note,
+    )
+
+
+def run_set(args: argparse.Namespace, settings: Settings) -> int:
+    from headrace.loader.offsets.choose import set_next
+
+    bounds, note = _bounds(settings, args.topic, args.partition)
+    return _decide(
+        args,
+        settings,
+        lambda state: set_next(state, args.topic, args.partition, args.offset, args.reason, bounds),
+        note,
+    )
+
+
+def run_import(args: argparse.Namespace, settings: Settings) -> int:
+    from headrace.loader.offsets.choose import starts
+    from headrace.loader.plan.discover import is_wanted
+
+    found, source = _of_group(settings, args.group) if args.group else _of_connect(args.connect)
+    unknown = sorted(set(args.topics) - set(found))
+    if unknown:
+        raise CommandError(
+            f"{source} has no offsets of topic {unknown[0]}; it has: {', '.join(sorted(found)) or 'none'}"
+        )
+    include, exclude = settings.loader.topics_include, settings.loader.topics_exclude
+    wanted = {
+        topic: offsets
+        for topic, offsets in found.items()
+        if (topic in args.topics if args.topics else is_wanted(topic, include, exclude))
+    }
+    return _decide(args, settings, lambda state: starts(state, wanted, f"imported from {source}"), "")
+
+
+def _of_group(settings: Settings, group: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
+    from headrace.pipeline.load import kafka_cluster
+
+    found: dict[str, dict[int, int]] = {}
+    with kafka_cluster(settings) as cluster:
+        for at, offset in cluster.group_offsets(group).items():
+            found.setdefault(at.topic, {})[at.partition] = offset
+    if not found:
+        raise CommandError(f"consumer group {group!r} has committed no offsets on these brokers")
+    return found, f"consumer group {group}"
+
+
+def _of_connect(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
+    from headrace.loader.offsets.connect_files import names_below, names_in_listing, next_offsets
+
+    place = Path(path)
+    if place.is_dir():
+        found = next_offsets(names_below(place))
+    else:
+        with place.open(encoding="utf-8", errors="replace") as listing:
+            found = next_offsets(names_in_listing(listing))
+    if not found:
+        raise CommandError(f"{path}: no names like topic+partition+start+end.avro are there")
+    return found, f"the Kafka Connect files of {path}"
+
+
+def _read(settings: Settings) -> tuple[DecisionLog, LoaderState]:
+    from headrace.pipeline.load import decision_log
+
+    log = decision_log(settings)
+    log.check_format(writing=False)
+    return log, log.read_state()
+
+
+def _ask_brokers(
+    settings: Settings, include: Iterable[str], exclude: Iterable[str], state: LoaderState
+) -> tuple[Discovery | None, str]:
+    """What the brokers hold, and up to where it is what was read; or None and why they could not be asked."""
+    from headrace.kafka_wire.errors import KafkaError
+    from headrace.loader.plan.discover import discover
+    from headrace.pipeline.load import kafka_cluster
+
+    try:
+        with kafka_cluster(settings) as cluster:
+            return discover(cluster, tuple(include), tuple(exclude), state), ""
+    except KafkaError as error:
+        return None, f"the brokers were not asked: {error}"
+
+
+def _bounds(settings: Settings, topic: str, partition: int) -> tuple[LogBounds | None, str]:
+    from headrace.loader.offsets.choose import LogBounds
+
+    _, state = _read(settings)
+    discovery, note = _ask_brokers(settings, (re.escape(topic),), (), state)
+    if discovery is None:
+        return None, note
+    found = discovery.topics.get(topic)
+    for one in found.partitions if found else ():
+        if one.partition == partition:
+            return LogBounds(one.start, one.end, one.leader_epoch, one.shared_end), ""
+    return None, f"the brokers tell nothing of partition {partition} of topic {topic!r} now"
+
+
+def _decide(args: argparse.Namespace, settings: Settings, choose: Callable[[LoaderState], Choice], note: str) -> int:
+    """Chooses, and puts the choice into the log unless this is a dry run."""
+    from headrace.loader.build import current_build
+    from headrace.loader.offsets.choose import decision_of
+    from headrace.pipeline.load import decision_log, new_work_id, now_ms
+
+    log = decision_log(settings)
+    if args.dry_run:
+        log.check_format(writing=False)
+    else:
+        log.open()
+    state = log.read_state()
+    choice = choose(state)
+    slot = 0
+    if choice.moved and not args.dry_run:
+        offer = decision_of(choice, state, work_id=new_work_id(), now_ms=now_ms(), build=current_build())
+        offered = log.offer(offer)
+        if offered.decision is None or offered.refused:
+            conflict = next(iter(offered.refused.values()), offered.conflict)
+            raise CommandError(f"a load was faster: {conflict}; look with headrace offsets show, and say it again")
+        slot = offered.decision.slot
+    if args.format == "json":
+        print_json({**dataclasses.asdict(choice), "dry_run": args.dry_run, "slot": slot, "note": note})
+    else:
+        _print_choice(choice, slot, note, is_dry=args.dry_run)
+    return EXIT_OK
+
+
+def _print_choice(choice: Choice, slot: int, note: str, *, is_dry: bool) -> None:
+    for move in choice.gaps:
+        assert move.before is not None
+        print(
+            f"{move.topic} partition {move.partition}: {move.after - move.before:,} offsets, {move.before} to "
+            f"{move.after - 1}, are passed over; loads go on at {move.after}"
+        )
+    for move in choice.starts:
+        print(f"{move.topic} partition {move.partition}: its first load begins at {move.after}")
+    for sentence in choice.left[:LEFT_SHOWN_MAX]:
+        print(f"left as it is: {sentence}")
+    if len(choice.left) > LEFT_SHOWN_MAX:
+        print(f"left as it is: {len(choice.left) - LEFT_SHOWN_MAX:,} partitions more; --format json has them all")
+    if note:
+        print(f"note: {note}", file=sys.stderr)
+    if not choice.moved:
+        print("nothing to decide")
+    else:
+        print("dry run: nothing was decided" if is_dry else f"decision {slot}: {choice.reason}")
+
+
+def _print_statuses(found: Iterable[PartitionStatus], note: str) -> None:
+    rows = [
+        (
+            one.topic,
+            str(one.partition),
+            "-" if one.next_offset is None else str(one.next_offset),
+            "loaded" if one.is_loaded else "nothing loaded" if one.next_offset is None else "start chosen",
+            *(
+                "-" if number in (None, -1) else str(number)
+                for number in (one.leader_epoch, one.log_start, one.log_end)
+            ),
+            "-" if one.lag is None else f"{one.lag:,}",
+        )
+        for one in found
+    ]
+    header = ("topic", "partition", "next offset", "so far", "epoch", "log start", "log end", "lag")
+    print_table(header, rows, right=(1, 2, 4, 5, 6, 7))
+    if note:
+        print(f"note: {note}", file=sys.stderr)

@@ -1,0 +1,61 @@
+"""Where every partition goes on, from the log alone; the brokers add what their logs hold if they can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.loader.decide.state import LoaderState, PartitionState
+from headrace.loader.plan.discover import Discovery, PartitionOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """`next_offset` is None where the first load begins with what the log holds then. `is_loaded` tells a next offset
+    from a start that was chosen for a partition of which nothing was loaded. `leader_epoch` is -1 when unknown;
+    `log_start`, `log_end` and `lag` are None when the brokers do not tell."""
+
+    topic: str
+    partition: int
+    next_offset: int | None
+    is_loaded: bool
+    leader_epoch: int
+    log_start: int | None
+    log_end: int | None
+    lag: int | None
+
+
+def partition_statuses(
+    state: LoaderState, discovery: Discovery | None, topic: str | None = None
+) -> tuple[PartitionStatus, ...]:
+    """All partitions that the log or the brokers know, of one topic or of all."""
+    in_logs = {
+        (name, found.partition): found
+        for name, topic_found in (discovery.topics.items() if discovery else ())
+        for found in topic_found.partitions
+    }
+    loaded = {(name, number): part for name, known in state.topics.items() for number, part in known.partitions.items()}
+    chosen = {(name, number): start for name, numbers in state.starts.items() for number, start in numbers.items()}
+    return tuple(
+        _status(*key, loaded.get(key), chosen.get(key), in_logs.get(key))
+        for key in sorted({*in_logs, *loaded, *chosen})
+        if topic in (None, key[0])
+    )
+
+
+def _status(
+    topic: str, partition: int, known: PartitionState | None, chosen: int | None, found: PartitionOffsets | None
+) -> PartitionStatus:
+    next_offset = known.next_offset if known else chosen
+    lag = None
+    if found is not None:
+        lag = max(0, found.end - (found.start if next_offset is None else next_offset))
+    return PartitionStatus(
+        topic,
+        partition,
+        next_offset,
+        known is not None,
+        known.leader_epoch if known else -1,
+        found.start if found else None,
+        found.end if found else None,
+        lag,
+    )

@@ -1,0 +1,51 @@
+"""Where Kafka Connect was, from the names of its files. Pure but for the walk over a folder.
+
+The HDFS sink names a file `topic+partition+start+end.ext`, both ends inclusive, so the next offset is one after the
+greatest end. The S3 sink names only the first offset of a file, `topic+partition+start.ext`, so the next offset is
+somewhere in its newest file: we begin with that file's first, and what it holds is read again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_NAME = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)\+(?P<partition>\d+)\+(?P<start>\d+)(?:\+(?P<end>\d+))?(?:\.[\w.]+)?")
+
+
+def next_offsets(names: Iterable[str]) -> dict[str, dict[int, int]]:
+    """By topic and partition the offset to go on at; names of another kind are passed over."""
+    found: dict[str, dict[int, int]] = {}
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is None:
+            continue
+        after = int(match["start"]) if match["end"] is None else int(match["end"]) + 1
+        partitions = found.setdefault(match["topic"], {})
+        partition = int(match["partition"])
+        partitions[partition] = max(after, partitions.get(partition, 0))
+    return found
+
+
+def names_below(folder: Path) -> Iterator[str]:
+    """The names of all files below a folder.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for _, _, names in os.walk(folder, onerror=fail):
+        yield from names
+
+
+def names_in_listing(lines: Iterable[str]) -> Iterator[str]:
+    """The names at the ends of lines, as `hdfs dfs -ls -R` and `aws s3 ls --recursive` print them."""
+    for line in lines:
+        words = line.split()
+        if words:
+            yield words[-1].rpartition("/")[2]

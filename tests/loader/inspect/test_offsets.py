@@ -1,0 +1,26 @@
+"""What is shown of next offsets."""
+
+from __future__ import annotations
+
+from headrace.loader.decide.decision import Decision, DecisionKind, StartOffset
+from headrace.loader.decide.state import EMPTY, fold
+from headrace.loader.inspect.offsets import PartitionStatus, partition_statuses
+from headrace.loader.plan.discover import DiscoveredTopic, Discovery, PartitionOffsets
+from loader_samples import decided_range, load, topic_decision
+
+CHOSEN = (StartOffset("orders", 1, 7), StartOffset("clicks", 0, 9))
+STATE = fold(EMPTY, load("w1", {"orders": topic_decision(decided_range(0, None, 0, 40), new=True)}).at(1))
+STATE = fold(STATE, Decision(2, DecisionKind.OFFSETS, "op", 1, "b", {}, frozenset(), reason="why", starts=CHOSEN))
+
+
+def test_loaded_chosen_and_new_partitions_are_told_apart() -> None:
+    partitions = tuple(PartitionOffsets(number, 4, 5, 50, 50) for number in range(3))
+    discovery = Discovery("c", {"orders": DiscoveredTopic("orders", "id", partitions, {})}, {})
+    assert partition_statuses(STATE, discovery) == (
+        PartitionStatus("clicks", 0, 9, False, -1, None, None, None),
+        PartitionStatus("orders", 0, 40, True, 0, 5, 50, 10),
+        PartitionStatus("orders", 1, 7, False, -1, 5, 50, 43),
+        PartitionStatus("orders", 2, None, False, -1, 5, 50, 45),
+    )
+    assert [one.partition for one in partition_statuses(STATE, None, "orders")] == [0, 1]
+    assert partition_statuses(STATE, None, "none") == ()

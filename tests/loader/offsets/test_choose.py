@@ -1,0 +1,116 @@
+"""What an operator may say of next offsets, and what it becomes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from headrace.loader.decide.decision import Decision, DecisionKind
+from headrace.loader.decide.state import EMPTY, LoaderState, PartitionState, fold
+from headrace.loader.epochs import ReadEpochs
+from headrace.loader.errors import OffsetsRefused
+from headrace.loader.offsets.choose import Choice, LogBounds, Moved, decision_of, set_next, skip, starts
+from headrace.loader.work_unit import PassedOver, RangeCounts
+from loader_samples import decided_range, load, topic_decision
+
+LOADED = fold(EMPTY, load("w1", {"orders": topic_decision(decided_range(0, None, 0, 40), new=True)}).at(1))
+BOUNDS = LogBounds(0, 100)
+
+
+def offer(choice: Choice, state: LoaderState) -> Decision:
+    return decision_of(choice, state, work_id="op", now_ms=1, build="b")
+
+
+def after(choice: Choice, state: LoaderState) -> LoaderState:
+    return fold(state, offer(choice, state).at(state.slot + 1))
+
+
+def test_offsets_passed_over_are_a_gap_with_its_reason() -> None:
+    decision = offer(skip(LOADED, "orders", 0, 40, 60, " ticket 4711 ", BOUNDS), LOADED)
+    assert (decision.kind, decision.reason, decision.starts) == (DecisionKind.OFFSETS, "ticket 4711", ())
+    (decided,) = decision.topics["orders"].ranges
+    assert (decided.previous, decided.start, decided.end, decided.gaps) == (40, 60, 60, ((40, 60),))
+    assert (decided.counts, decided.passed_over) == (RangeCounts(), (PassedOver(40, 60, "ticket 4711"),))
+    known = LOADED.topics["orders"]
+    assert decided.leader_epoch == known.partitions[0].leader_epoch
+    state = fold(LOADED, decision.at(2))
+    assert state.topics["orders"].partitions[0].next_offset == 60
+    assert state.topics["orders"].partitions[0].bytes_per_kilo_offset == known.partitions[0].bytes_per_kilo_offset
+    assert (state.topics["orders"].load_schema, state.topics["orders"].data) == (known.load_schema, known.data)
+    assert state.works == LOADED.works  # nothing is staged
+
+
+@pytest.mark.parametrize(
+    ("place", "reason", "said"),
+    [
+        (("orders", 0, 39, 60), "why", "goes on at offset 40, not at 39; headrace offsets show has the next offsets"),
+        (("orders", 0, 41, 60), "why", "goes on at offset 40, not at 41"),
+        (("orders", 0, 40, 40), "why", "--to 40: expected an offset after 40"),
+        (("orders", 0, 40, 101), "why", "ends at offset 100, so it cannot go on at 101"),
+        (("orders", 0, 40, 60), "  ", "--reason: expected why"),
+        (("orders", 7, 40, 60), "why", "nothing of partition 7 of topic 'orders' was loaded"),
+        (("clicks", 0, 40, 60), "why", "headrace offsets set clicks 0 60 says where its first load begins"),
+    ],
+)
+def test_only_the_next_offsets_are_passed_over(place: tuple[str, int, int, int], reason: str, said: str) -> None:
+    with pytest.raises(OffsetsRefused) as refused:
+        skip(LOADED, *place, reason, BOUNDS)
+    assert said in str(refused.value)
+
+
+def test_what_is_passed_over_stays_in_the_log_that_was_read() -> None:
+    """Under the epoch of the leader that was asked, so that an election before does not bring the offsets back; and
+    never under that of a leader whose log went another way, which no load would notice any more."""
+    ranges = (PartitionState(40, 5, 1000, ReadEpochs(((5, 0),), 40), incarnation=2),)
+    topic = dataclasses.replace(LOADED.topics["orders"], partitions=dict(enumerate(ranges)))
+    state = dataclasses.replace(LOADED, topics={"orders": topic})
+    for bounds, epoch in ((None, 5), (LogBounds(0, 100, 7), 5), (LogBounds(0, 100, 7, shared_end=40), 7)):
+        partition = after(skip(state, "orders", 0, 40, 60, "why", bounds), state).topics["orders"].partitions[0]
+        assert partition == PartitionState(60, epoch, 1000, ranges[0].epochs, incarnation=2)
+    with pytest.raises(OffsetsRefused, match="is the one that was read only up to 39, so 40 is not where to go on"):
+        skip(state, "orders", 0, 40, 60, "why", LogBounds(0, 100, 7, shared_end=39))
+
+
+def test_up_to_the_end_and_without_brokers_beyond_it() -> None:
+    assert skip(LOADED, "orders", 0, 40, 100, "why", BOUNDS).gaps == (Moved("orders", 0, 40, 100),)
+    assert skip(LOADED, "orders", 0, 40, 999, "why", None).gaps == (Moved("orders", 0, 40, 999),)
+
+
+def test_what_is_loaded_goes_forward_only() -> None:
+    assert set_next(LOADED, "orders", 0, 60, "why", BOUNDS) == skip(LOADED, "orders", 0, 40, 60, "why", BOUNDS)
+    with pytest.raises(OffsetsRefused, match=r"loaded up to offset 40: going back .* twice\. A backfill"):
+        set_next(LOADED, "orders", 0, 39, "why", BOUNDS)
+    same = set_next(LOADED, "orders", 0, 40, "why", BOUNDS)
+    assert same.moved == () and same.left == ("partition 0 of topic orders goes on at 40 already",)
+
+
+@pytest.mark.parametrize(("topic", "partition"), [("clicks", 0), ("orders", 3)])
+def test_what_is_not_loaded_may_begin_anywhere_and_again_elsewhere(topic: str, partition: int) -> None:
+    state = after(set_next(LOADED, topic, partition, 70, "why", BOUNDS), LOADED)
+    assert state.starts == {topic: {partition: 70}} and state.next_offset(topic, partition) == 70
+    assert state.topics == LOADED.topics
+    again = set_next(state, topic, partition, 20, "why", BOUNDS)
+    assert again.starts == (Moved(topic, partition, 70, 20),)
+    assert after(again, state).starts == {topic: {partition: 20}}
+    assert set_next(state, topic, partition, 70, "why", BOUNDS).moved == ()
+    with pytest.raises(OffsetsRefused, match="ends at offset 100"):
+        set_next(state, topic, partition, 101, "why", BOUNDS)
+
+
+def test_a_start_is_kept_until_its_partition_is_loaded() -> None:
+    state = after(starts(LOADED, {"clicks": {0: 5, 1: 6}}, "why"), LOADED)
+    first = topic_decision(decided_range(0, 5, 5, 9), new=True, table="clicks")
+    state = fold(state, load("w2", {"clicks": first}).at(3))
+    assert state.starts == {"clicks": {1: 6}}
+    assert (state.next_offset("clicks", 0), state.next_offset("clicks", 1)) == (9, 6)
+    second = topic_decision(decided_range(1, 6, 6, 8), table="clicks")
+    assert fold(state, load("w3", {"clicks": second}).at(4)).starts == {}
+
+
+def test_an_import_leaves_what_is_loaded_alone() -> None:
+    choice = starts(LOADED, {"orders": {0: 7, 1: 8}, "clicks": {0: 9}}, "imported")
+    assert choice.starts == (Moved("clicks", 0, None, 9), Moved("orders", 1, None, 8))
+    assert choice.left == ("partition 0 of topic orders is loaded up to offset 40",)
+    assert offer(choice, LOADED).topics == {}
+    assert dataclasses.replace(choice, starts=()).moved == ()
