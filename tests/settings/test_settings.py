@@ -88,6 +88,8 @@ def test_the_first_table_that_matches_and_has_the_key_says_it_for_a_topic(tmp_pa
             'codec = "null"',
             "pattern of [[loader.topic]] number 2 in {file}: expected a regular expression of topic names",
         ),
+        ('pattern = ""', "expected a regular expression of topic names, found ''"),
+        ("pattern = 3", "expected a regular expression of topic names, found 3"),
         ('pattern = "("', "pattern in [[loader.topic]] number 2 in {file}: expected a regular expression, found '('"),
         (
             'pattern = "x"\ncodex = "null"',

@@ -93,7 +93,8 @@ def test_what_is_not_loaded_may_begin_anywhere_and_again_elsewhere(topic: str, p
     again = set_next(state, topic, partition, 20, "why", BOUNDS)
     assert again.starts == (Moved(topic, partition, 70, 20),)
     assert after(again, state).starts == {topic: {partition: 20}}
-    assert set_next(state, topic, partition, 70, "why", BOUNDS).moved == ()
+    same = set_next(state, topic, partition, 70, "why", BOUNDS)
+    assert (same.moved, same.left) == ((), (f"partition {partition} of topic {topic} begins at 70 already",))
     with pytest.raises(OffsetsRefused, match="ends at offset 100"):
         set_next(state, topic, partition, 101, "why", BOUNDS)
 

@@ -557,6 +557,15 @@ def test_what_the_range_has_of_a_corrupt_batch_is_passed_over() -> None:
         assert [(one.start, one.end) for one in spans] == [span] and tally.position == end
 
 
+def test_a_corrupt_batch_behind_the_end_of_the_range_is_none_of_its_business() -> None:
+    log = [make_batch(range(5)), flipped(make_batch(range(8, 12)), 600), make_batch([12])]
+    spans: list[CorruptSpan] = []
+    tally = Tally(0)
+    reader = OffsetRange(TP, 0, 8)
+    read_range(serve(log), reader, ignored, tally, batch_bytes_max=CAP, patience_s=0, pass_over=passing(spans))
+    assert (tally.gaps, tally.position, spans) == ([(5, 8)], 8, [])
+
+
 def test_a_gap_before_a_corrupt_batch_is_a_gap() -> None:
     log = [make_batch(range(5)), flipped(make_batch(range(8, 12)), 600), make_batch([12])]
     tally = Tally(0)
