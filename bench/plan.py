@@ -193,7 +193,7 @@ def plan_seconds(ranges: Sequence[OffsetRange], file_bytes_target: int) -> float
         )
         for topic, members in topics.items()
     }
-    policy = TopicPolicy("hour", "position", "snappy", (), "fail", 0.1, None)
+    policy = TopicPolicy("hour", "position", "snappy", (), "fail", 0.1, 1_000_000, "fail", None)
     settings = PlanSettings(TASKS, 2**40, file_bytes_target, lambda topic: policy, "bench")
     task = TaskSettings("", "", file_bytes_target)
     state, discovery = LoaderState(slot=1, topics=known), Discovery("", found, {})

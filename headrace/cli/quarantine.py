@@ -35,10 +35,18 @@ if TYPE_CHECKING:
 ROWS_SHOWN = 100  # by default: a screen or two; the count of all is always told
 MESSAGES_SHOWN = 20
 BYTES_SHOWN = 256  # of a key or value: some lines of a terminal
-REASONS = ("framing", "absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible")
+REASONS = (
+    "framing",
+    "absent_schema",
+    "unreadable_schema",
+    "malformed",
+    "unreadable",
+    "unconvertible",
+    "corrupt_batch",
+)
 """Codes of the quarantine; a list of its own, so that the help needs none of the loader's libraries."""
-REPLAYED = REASONS[1:]
-"""Those of messages that name a schema; without one there is nothing to mend."""
+REPLAYED = REASONS[1:-1]
+"""Those of messages that name a schema; without one there is nothing to mend, and a corrupt batch is no message."""
 REPLAY_KEYS = (
     "registry.url",
     "kafka.bootstrap_servers",

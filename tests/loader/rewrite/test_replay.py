@@ -35,7 +35,7 @@ from shelf import TIME_MS, Shelf
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
 RECORDED = "dt=2026-01-01/hr=00"  # the bucket of the records' own time
-POLICY = TopicPolicy("hour", "position", "deflate", (), "fail", 0.1, None)
+POLICY = TopicPolicy("hour", "position", "deflate", (), "fail", 0.1, 1_000_000, "fail", None)
 SETTINGS = ReplaySettings(POLICY, block_bytes=1_000, file_bytes_target=1_000_000)
 
 
