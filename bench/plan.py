@@ -34,8 +34,8 @@ from headrace.loader.plan.discover import DiscoveredTopic, Discovery, PartitionO
 from headrace.loader.plan.load_plan import PlanSettings, make_plan
 from headrace.loader.plan.packing import pack, weight
 from headrace.loader.plan.schemas import SchemaProblem, TopicSchemas
-from headrace.loader.policy import TopicPolicy
 from headrace.loader.work_unit import OffsetRange, TaskSettings
+from headrace.pipeline.load import topic_policy
 from headrace.settings import Settings
 
 TOPICS, PARTITIONS, TASKS = 1_000, 10, 100
@@ -193,7 +193,7 @@ def plan_seconds(ranges: Sequence[OffsetRange], file_bytes_target: int) -> float
         )
         for topic, members in topics.items()
     }
-    policy = TopicPolicy("hour", "position", "snappy", (), "fail", 0.1, 1_000_000, "fail", None)
+    policy = topic_policy(Settings().loader)
     settings = PlanSettings(TASKS, 2**40, file_bytes_target, lambda topic: policy, "bench")
     task = TaskSettings("", "", file_bytes_target)
     state, discovery = LoaderState(slot=1, topics=known), Discovery("", found, {})

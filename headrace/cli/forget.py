@@ -14,7 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "with a disk. Files that are there stay. What is forgotten is not loaded again: restore the files if you can."
     )
     parser.epilog = examples("forget orders --dry-run", "forget orders --bucket dt=2026-01-31/hr=07") + EXIT_CODES
-    parser.add_argument("topic", metavar="TOPIC", help="whose files are gone")
+    parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are gone")
     parser.add_argument("--bucket", default="", metavar="BUCKET", help="only this one, such as dt=2026-01-31/hr=07")
     parser.add_argument("--quarantine", action="store_true", help="of the topic's quarantine instead of its rows")
     add_rewrite_flags(parser)

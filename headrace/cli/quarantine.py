@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import base64
 import codecs
-import contextlib
 import dataclasses
 import itertools
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +20,8 @@ from headrace.cli.command import (
     print_json,
     print_table,
 )
-from headrace.cli.decided import decided, failures_told
-from headrace.cli.terminal import steps_shown
+from headrace.cli.decided import decided
+from headrace.cli.rewriting import EXIT_CODES, add_rewrite_flags, known_topics, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,34 +33,10 @@ if TYPE_CHECKING:
 ROWS_SHOWN = 100  # by default: a screen or two; the count of all is always told
 MESSAGES_SHOWN = 20
 BYTES_SHOWN = 256  # of a key or value: some lines of a terminal
-REASONS = (
-    "framing",
-    "absent_schema",
-    "unreadable_schema",
-    "malformed",
-    "unreadable",
-    "unconvertible",
-    "corrupt_batch",
-)
+REASONS = ("framing", "absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible", "corrupt_batch")
 """Codes of the quarantine; a list of its own, so that the help needs none of the loader's libraries."""
-REPLAYED = REASONS[1:-1]
-"""Those of messages that name a schema; without one there is nothing to mend, and a corrupt batch is no message."""
-REPLAY_KEYS = (
-    "registry.url",
-    "kafka.bootstrap_servers",
-    "loader.warehouse",
-    "spark.master",
-    "hive.database",
-    "hive.metastore",
-    "hive.executor",
-)
-REPLAY_CODES = """
-
-exit codes:
-  0  done; messages may be left, and the counts say why
-  1  the topic needs attention, or another command was faster
-  2  it could not run
-"""
+REPLAYED = ("absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible")
+"""Those of messages that name a schema; without one there is nothing to mend."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -117,15 +91,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "quarantine replay orders",
             "quarantine replay orders --reason absent_schema --format json",
         )
-        + REPLAY_CODES,
+        + EXIT_CODES,
     )
     replay.add_argument("topic", metavar="TOPIC", help="the topic that the messages are of")
     replay.add_argument(
         "--reason", metavar="CODE", default="", help=f"only messages quarantined for it: {', '.join(REPLAYED)}"
     )
-    replay.add_argument("--dry-run", action="store_true", help="only say what would be loaded")
-    add_settings_flags(replay, REPLAY_KEYS)
-    add_format_flag(replay)
+    add_rewrite_flags(replay, ("registry.url",))
     replay.set_defaults(run=run_replay)
 
 
@@ -172,24 +144,16 @@ def run_show(args: argparse.Namespace) -> int:
 def run_replay(args: argparse.Namespace) -> int:
     from headrace.loader.project.quarantine import QuarantineCode
     from headrace.loader.rewrite.replay import REPLAYABLE, ReplaySettings, replay
-    from headrace.pipeline.load import decision_log, open_load, topic_policy
+    from headrace.pipeline.load import topic_policy
 
     if args.reason and args.reason not in REPLAYED:
         raise CommandError(f"--reason: expected one of {', '.join(REPLAYED)}, found {args.reason}")
     codes = frozenset({QuarantineCode(args.reason)}) if args.reason else REPLAYABLE
-    with decided(args) as known:
-        known.topic(args.topic)
-        settings = known.settings
-    log = decision_log(settings)
-    with failures_told():
-        if not args.dry_run:
-            log.open()
-        output = sys.stderr if args.format == "json" else sys.stdout
-        shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
-        with shown, open_load(settings, log, output, is_dry=args.dry_run) as load:
-            policy = topic_policy(settings.loader.of_topic(args.topic))
-            sizes = ReplaySettings(policy, load.settings.task.block_bytes, load.settings.task.file_bytes_target)
-            report = replay(load.rewrites, load.ports.schemas, args.topic, sizes, codes, is_dry=args.dry_run)
+    with opened(args) as (settings, load):
+        known_topics(load.rewrites, [args.topic])
+        policy = topic_policy(settings.loader.of_topic(args.topic))
+        sizes = ReplaySettings(policy, load.settings.task.block_bytes, load.settings.task.file_bytes_target)
+        report = replay(load.rewrites, load.ports.schemas, args.topic, sizes, codes, is_dry=args.dry_run)
     if args.format == "json":
         print_json({"topic": args.topic, "dry_run": args.dry_run, **dataclasses.asdict(report)})
     else:

@@ -18,13 +18,14 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
+from headrace.cli.decided import failures_told
 from headrace.cli.terminal import steps_shown
-from headrace.pipeline.java import JavaNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.loader.rewrite.run import RewritePorts, RewriteReport
+    from headrace.pipeline.load import Load
     from headrace.settings import Settings
 
 KEYS = (
@@ -45,35 +46,38 @@ exit codes:
 """
 
 
-def add_rewrite_flags(parser: argparse.ArgumentParser) -> None:
+def add_rewrite_flags(parser: argparse.ArgumentParser, more: Sequence[str] = ()) -> None:
+    """
+    Args:
+        more: keys of the settings that the command needs besides.
+    """
     parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
-    add_settings_flags(parser, KEYS)
+    add_settings_flags(parser, (*more, *KEYS))
     add_format_flag(parser)
 
 
 @contextlib.contextmanager
-def rewriting(args: argparse.Namespace) -> Iterator[tuple[Settings, RewritePorts]]:
+def opened(args: argparse.Namespace) -> Iterator[tuple[Settings, Load]]:
     """While open, what keeps the command from running becomes its one line."""
-    from headrace.audit.errors import AuditError
-    from headrace.hive_ddl.errors import HiveDdlError
-    from headrace.loader.errors import LoaderError
     from headrace.pipeline.load import decision_log, open_load
 
     settings = settings_from(args)
     output = sys.stderr if args.format == "json" else sys.stdout
     log = decision_log(settings)
-    try:
+    with failures_told():
         if args.dry_run:
             log.check_format(writing=False)
         else:
             log.open()
         shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
         with shown, open_load(settings, log, output, is_dry=args.dry_run) as load:
-            yield settings, load.rewrites
-    except (LoaderError, HiveDdlError, AuditError, JavaNotFoundError) as error:
-        raise CommandError(str(error)) from error
-    except OSError as error:
-        raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error
+            yield settings, load
+
+
+@contextlib.contextmanager
+def rewriting(args: argparse.Namespace) -> Iterator[tuple[Settings, RewritePorts]]:
+    with opened(args) as (settings, load):
+        yield settings, load.rewrites
 
 
 def known_topics(ports: RewritePorts, wanted: Sequence[str]) -> list[str]:

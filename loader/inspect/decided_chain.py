@@ -101,7 +101,8 @@ def _compare(topic: str, decision: Decision, decided: TopicDecision, ends: dict[
         if offsets.counts.total != offsets.end - offsets.start:
             message = f"{said}, and counts {offsets.counts.total} of them"
             yield Finding(topic, Check.DECISIONS, where, message)
-        counted = (offsets.counts.records, offsets.counts.quarantined)
+        kept = sum(one.is_kept for one in offsets.passed_over)  # each a row of the quarantine for a whole batch
+        counted = (offsets.counts.records, offsets.counts.quarantined + kept)
         found = (rows[0][offsets.partition], rows[1][offsets.partition])
         if decision.kind is DecisionKind.LOAD and counted != found:
             message = f"{said}, of which {counted[0]} are rows and {counted[1]} quarantined, and its files have {found}"
@@ -117,8 +118,11 @@ def _undeclared(topic: str, decision: Decision, offsets: DecidedRange) -> Iterat
     since = offsets.previous if offsets.diverged_at is None else offsets.diverged_at
     if since is None or since >= offsets.start:
         return
-    if not any(start <= since and offsets.start <= end for start, end in offsets.gaps):
-        message = f"decision {decision.slot} leaves out offsets {since} to before {offsets.start}, and declares no gap"
+    told = since
+    for start, end in sorted((*offsets.gaps, *((one.start, one.end) for one in offsets.passed_over))):
+        told = max(told, end) if start <= told else told
+    if told < offsets.start:
+        message = f"decision {decision.slot} leaves out offsets {told} to before {offsets.start}, and does not say why"
         yield Finding(topic, Check.DECISIONS, f"{topic}-{offsets.partition}", message)
 
 

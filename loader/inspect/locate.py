@@ -28,6 +28,7 @@ class Fate(StrEnum):
     ROW = "a row"
     QUARANTINED = "in quarantine"
     GAP = "a gap"
+    PASSED_OVER = "passed over"
     NO_ROW = "no row"
     REMOVED = "removed"
     NOT_LOADED = "not loaded yet"
@@ -91,6 +92,13 @@ def locate(
         start=offsets.start,
         end=offsets.end,
     )
+    passed = next((one for one in offsets.passed_over if one.start <= offset < one.end), None)
+    if passed is not None and not passed.is_kept:
+        return replace(answer, fate=Fate.PASSED_OVER, detail=passed.reason)
+    if passed is not None and offset != passed.start:
+        # The bytes of the whole batch are one row, at its first offset.
+        first = locate(log, index, files, topic, partition, passed.start)
+        return replace(first, offset=offset)
     if any(start <= offset < end for start, end in offsets.gaps):
         return replace(answer, fate=Fate.GAP, detail="the brokers had it no more when it was to be read")
     buckets = later | _buckets(decision, topic, partition, offset)
@@ -116,12 +124,18 @@ def _decision_on(
             return None
         for offsets in decided.ranges:
             if offsets.partition == partition:
-                if offsets.start <= offset < offsets.end or any(start <= offset < end for start, end in offsets.gaps):
+                if _is_on(offsets, offset):
                     return document.value, offsets, later
                 if offsets.previous is None:
                     return None
         later |= _buckets(document.value, topic, partition, offset)
     return None
+
+
+def _is_on(offsets: DecidedRange, offset: int) -> bool:
+    passed_over = ((one.start, one.end) for one in offsets.passed_over)
+    spans = ((offsets.start, offsets.end), *offsets.gaps, *passed_over)
+    return any(start <= offset < end for start, end in spans)
 
 
 def _spans(ranges: Iterable[FileRange], partition: int, offset: int) -> FileRange | None:
@@ -206,6 +220,7 @@ def _of_no_row(answer: Located, counts: RangeCounts) -> Located:
         "transaction markers": counts.control,
         "messages of aborted transactions": counts.aborted,
         "offsets that the log did not hold": counts.gaps,
+        "offsets of batches that could not be read": counts.corrupt,
     }
     among = " and ".join(f"{number:,} {word}" for word, number in words.items() if number)
     if not among:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from headrace.cli.quarantine import REASONS, _shown
+from headrace.cli.quarantine import REASONS, REPLAYED, _shown
 from headrace.loader.project.quarantine import QuarantineCode
+from headrace.loader.rewrite.replay import REPLAYABLE
 from headrace.loader.work_unit import FileKind
 from shelf import Shelf
 
@@ -90,3 +91,4 @@ def test_what_cannot_be_asked_for_is_one_line(tmp_path: Path, capsys: pytest.Cap
 
 def test_every_code_can_be_asked_for() -> None:
     assert tuple(code.value for code in QuarantineCode) == REASONS
+    assert tuple(code.value for code in QuarantineCode if code in REPLAYABLE) == REPLAYED

@@ -28,7 +28,7 @@ from headrace.loader.native.encode import encode_long
 from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.quarantine import SCHEMA, BadMessage, QuarantineCode, encode_row
 from headrace.loader.storage.local import local_storage
-from headrace.loader.work_unit import FileKind, FileRange, RangeCounts
+from headrace.loader.work_unit import FileKind, FileRange, PassedOver, RangeCounts
 from headrace.loader.write.container import ContainerFormat
 from loader_fakes import ORDER_V1
 from loader_samples import decided_range, load, topic_decision
@@ -95,6 +95,7 @@ class Shelf:
         value_of: Callable[[int], bytes] = lambda offset: b"v",
         bad: BadMessage = BAD,
         counts: RangeCounts | None = None,
+        passed_over: tuple[PassedOver, ...] = (),
         kafka_column: str = "position",
         topic_id: str = "id-1",
     ) -> Decision:
@@ -102,7 +103,7 @@ class Shelf:
         Args:
             rows: by bucket.
             ranges: partition, previous, start and end.
-            counts: of the first range, where it has more than rows.
+            counts: of the first range, where it has more than rows; so is `passed_over`.
         """
         quarantined = quarantined or {}
         files = {
@@ -117,7 +118,9 @@ class Shelf:
         for number, one in enumerate(decided):
             lost = sum(partition == one.partition for partition, _ in bad)
             found = RangeCounts(records=one.end - one.start - lost, quarantined=lost)
-            decided[number] = dataclasses.replace(one, counts=counts if counts and not number else found)
+            decided[number] = dataclasses.replace(one, counts=found)
+        if decided:
+            decided[0] = dataclasses.replace(decided[0], counts=counts or decided[0].counts, passed_over=passed_over)
         known = self.log.read_state().topics.get(topic)
         decision = topic_decision(
             *decided, new=known is None, table=topic, topic_id=topic_id,

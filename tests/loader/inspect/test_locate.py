@@ -10,7 +10,8 @@ import pytest
 from headrace.cli import main
 from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.inspect.locate import Fate, Located, locate
-from headrace.loader.work_unit import FileKind, RangeCounts
+from headrace.loader.inspect.verify import verify_topic
+from headrace.loader.work_unit import FileKind, PassedOver, RangeCounts
 from shelf import BAD, Shelf
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
@@ -66,6 +67,27 @@ def test_what_has_no_row(shelf: Shelf) -> None:
         Fate.NO_ROW,
         "it is one of 2 tombstones (no value) and 1 transaction markers of its range",
     )
+
+
+def test_batches_that_could_not_be_read(shelf: Shelf) -> None:
+    shelf.load(
+        {},
+        (0, 26, 28, 32),
+        quarantined={FIVE: [(0, 29)]},
+        counts=RangeCounts(tombstones=1, corrupt=3),
+        passed_over=(PassedOver(26, 28, "an operator said so"), PassedOver(29, 32, "its CRC is wrong", is_kept=True)),
+    )
+    assert [(ask(shelf, n).fate, ask(shelf, n).detail) for n in (26, 27)] == [
+        (Fate.PASSED_OVER, "an operator said so")
+    ] * 2
+    for offset in (29, 30, 31):
+        found = ask(shelf, offset)
+        assert (found.fate, found.offset, len(found.files)) == (Fate.QUARANTINED, offset, 1)
+    assert ask(shelf, 28).detail == (
+        "it is one of 1 tombstones (no value) and 3 offsets of batches that could not be read of its range"
+    )
+    index = FileIndex(shelf.log)
+    assert verify_topic(shelf.log, index, shelf.storage, "orders").findings == ()
 
 
 def test_a_tombstone_between_rows_is_told_from_them(shelf: Shelf) -> None:

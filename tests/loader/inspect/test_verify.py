@@ -18,7 +18,7 @@ from headrace.loader.decide.state import LoaderState
 from headrace.loader.inspect.findings import Check, TopicVerified
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
-from headrace.loader.work_unit import FileKind, RangeCounts
+from headrace.loader.work_unit import FileKind, PassedOver, RangeCounts
 from shelf import Shelf, container
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-02/hr=06"
@@ -177,8 +177,15 @@ def _range(decided: TopicDecision, **changes: object) -> TopicDecision:
         (2, lambda d: _range(d, counts=RangeCounts(records=1)), ["counts 1 of them", "and its files have (1, 1)"]),
         (2, lambda d: _range(d, counts=RangeCounts(records=2)), ["of which 2 are rows and 0 quarantined"]),
         (2, lambda d: _range(d, previous=None), ["the later ones say that nothing was before them"]),
-        (1, lambda d: _range(d, previous=3), ["goes on from offset 3", "declares no gap"][:1]),
-        (3, lambda d: _range(d, gaps=()), ["leaves out offsets 7 to before 9, and declares no gap"]),
+        (1, lambda d: _range(d, previous=3), ["goes on from offset 3"]),
+        (3, lambda d: _range(d, gaps=()), ["leaves out offsets 7 to before 9, and does not say why"]),
+        (3, lambda d: _range(d, gaps=((7, 8),)), ["leaves out offsets 8 to before 9, and does not say why"]),
+        (3, lambda d: _range(d, gaps=((7, 8),), passed_over=(PassedOver(8, 9, "skipped"),)), []),
+        (
+            2,
+            lambda d: _range(d, passed_over=(PassedOver(6, 7, "cut", is_kept=True),)),
+            ["of which 1 are rows and 2 quarantined"],
+        ),
         (
             3,
             lambda d: _range(d, start=6, diverged_at=5, counts=RangeCounts(records=4)),

@@ -24,18 +24,18 @@ from headrace.loader.inspect.quarantine import QuarantinedRow, decided_files, re
 from headrace.loader.inspect.verify import verify_topic
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.plan.schemas import WriterSchemas
-from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.rewrite.replay import ReplayReport, ReplaySettings, replay
 from headrace.loader.rewrite.replayed_rows import raw_headers
 from headrace.loader.rewrite.run import RewritePorts
 from headrace.loader.work_unit import FileKind
 from loader_fakes import ORDER_V1, ORDER_V2, FakeRegistry
+from loader_samples import POLICY as ANY_POLICY
 from shelf import TIME_MS, Shelf
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
 RECORDED = "dt=2026-01-01/hr=00"  # the bucket of the records' own time
-POLICY = TopicPolicy("hour", "position", "deflate", (), "fail", 0.1, 1_000_000, "fail", None)
+POLICY = dataclasses.replace(ANY_POLICY, kafka_column="position", codec="deflate")
 SETTINGS = ReplaySettings(POLICY, block_bytes=1_000, file_bytes_target=1_000_000)
 
 
