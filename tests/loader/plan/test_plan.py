@@ -46,6 +46,15 @@ def ranges_of(found: DiscoveredTopic, known: TopicState | None, lost_ground: str
     return topic_ranges(found, known, {}, lost_ground=lost_ground, range_bytes_max=10**9)
 
 
+def test_a_chosen_start_that_an_open_transaction_holds_back_is_waited_for() -> None:
+    offsets = PartitionOffsets(partition=0, leader_epoch=0, start=0, end=10, high_watermark=20)
+    found = DiscoveredTopic("t", "id", (offsets,), {})
+    planned = topic_ranges(found, None, {0: 15}, lost_ground="fail", range_bytes_max=MB)
+    assert [(one.previous, one.start, one.end) for one in planned.ranges] == [(15, 15, 15)] and planned.problems == ()
+    gone = topic_ranges(found, None, {0: 21}, lost_ground="fail", range_bytes_max=MB)
+    assert gone.ranges == () and "the log ends at 20 although it was to be read from 21 on" in gone.problems[0]
+
+
 def test_a_new_topic_is_read_from_the_start_of_its_log() -> None:
     (planned,) = ranges_of(found_topic(7, 20), None).ranges
     assert (planned.previous, planned.start, planned.end, planned.leader_epoch) == (None, 7, 20, 3)

@@ -402,6 +402,13 @@ def test_a_batch_that_ends_before_what_was_asked_for_is_corrupt() -> None:
         read(Script(answer(make_batch(range(5)))), 6, 9)
 
 
+@pytest.mark.parametrize("start", [10, 12])
+def test_what_follows_a_batch_that_was_not_asked_for_leads_to_what_was(start: int) -> None:
+    wrong = moved(LOG[2], 0) + b"".join(LOG[3:])
+    with pytest.raises(MisplacedBatch, match=rf"takes the offsets \[0, 5\), but offset {start} was due"):
+        read(Script(answer(wrong, 50, 50)), start, 50)
+
+
 def test_a_batch_that_goes_back_behind_one_of_another_answer_is_corrupt() -> None:
     first, second = make_batch(range(5)), make_batch(range(3, 9))
     with pytest.raises(CorruptBatch, match=r"takes the offsets \[0, 5\), but the next one begins at 3"):
