@@ -67,7 +67,7 @@ def test_the_same_rows_before_and_after_and_none_of_what_was_removed(world: Load
     retained = command(world, "retain", "orders", "--days", "1")
     assert retained.returncode == 0, retained.stderr
     assert queried(world) == []
-    world.produce("orders", 3, fields=[*FIELDS, NOTE])
+    world.produce("orders", 30, fields=[*FIELDS, NOTE])
     assert world.load().returncode == 0
     assert queried(world) == sorted(set(world.produced["orders"].rows) - set(wanted))
 
