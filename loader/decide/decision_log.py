@@ -83,6 +83,7 @@ class DecisionLog:
         self.slots = Slots(storage)
         self._state = EMPTY
         self._newest: Document[Decision] | None = None
+        self._kept = 0  # the newest slot that is known to survive a loss of power
 
     @property
     def state(self) -> LoaderState:
@@ -203,11 +204,12 @@ class DecisionLog:
         return {topic: decisions[::-1] for topic, decisions in found.items()}
 
     def read_state(self) -> LoaderState:
-        """The state as of the newest slot. Leaves the checkpoints that are due behind.
+        """The state as of the newest slot, which survives a loss of power. Leaves the checkpoints that are due behind.
 
         Raises:
             BadDecision, UnsupportedFormat: see `document`.
             LogReplaced: another log stands there now.
+            OSError: the newest slot cannot be made to survive.
         """
         self._check_timeline()
         head = self.head()
@@ -215,6 +217,11 @@ class DecisionLog:
             self._state = self._newest_checkpoint(head)
         while self._state.slot < head:
             self._advance(self.document(self._state.slot + 1))
+        if self._state.slot > self._kept:
+            # Its writer may have been killed before its name was on the disk. Whoever acts on a decision that may yet
+            # be lost publishes what nobody decided.
+            self.slots.keep(self._state.slot)
+            self._kept = self._state.slot
         return self._state
 
     def _check_timeline(self) -> None:
@@ -256,6 +263,7 @@ class DecisionLog:
             placed = place(proposal, state)
             content = write_document(placed)
             held = self.slots.put(placed.slot, content)
+            self._kept = placed.slot
             ours = Document(placed, said_sha256(content), FORMAT)
             found = ours if held is content else self._parse(placed.slot, held)
             state = self._advance(found)

@@ -69,8 +69,19 @@ class Slots:
                 return content
         return None
 
+    def keep(self, slot: int) -> None:
+        """Makes a slot that was read survive a loss of power; see `SlotStorage.keep`.
+
+        Raises:
+            OSError: it cannot be made to.
+        """
+        for path in (slot_path(slot), archive_path(slot)):
+            if self._storage.exists(path):
+                self._storage.keep(path)
+
     def put(self, slot: int, content: bytes) -> bytes:
-        """Puts the content if the slot is free, and returns what the slot holds then: this, or a faster writer's.
+        """Puts the content if the slot is free, and returns what the slot holds then: this, or a faster writer's. That
+        survives a loss of power.
 
         Raises:
             StorageError: the storage neither takes the content nor shows what refused it.
@@ -93,6 +104,8 @@ class Slots:
                 return archived
             found = content if made else self._storage.read(path)
             if found is not None:
+                if not made:
+                    self._storage.keep(path)
                 return found
         if failure is not None:
             raise failure
@@ -121,6 +134,8 @@ class Slots:
             if len(content) > ARCHIVE_BYTES_MAX or not all(map(_is_whole, contents)):
                 return 0  # a damaged slot stays a file of its own, which can be restored alone
             self._storage.put_if_absent(archive_path(end), content)
+        # Whoever put the archive may have been killed before its name was on the disk.
+        self._storage.keep(archive_path(end))
         removed = 0
         for slot in slots:
             if slot in loose and self._archived(slot) == self._storage.read(slot_path(slot)):

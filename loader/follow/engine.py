@@ -171,9 +171,15 @@ class FollowerEngine:
         """Staging of work whose every file has been published; done before the cursor says so."""
         if FILES not in run.cursors:
             return
-        for decision in {decision.slot: decision for rows in run.by_topic.values() for decision in rows}.values():
-            if all(run.passed(FILES, topic) for topic in decision.topics):
-                self._staging.drop(decision.work_id)
+        decisions = {decision.slot: decision for rows in run.by_topic.values() for decision in rows}.values()
+        published = {
+            decision.work_id for decision in decisions if all(run.passed(FILES, topic) for topic in decision.topics)
+        }
+        if all(run.passed(FILES, topic) for topic in run.state.topics):
+            # A loss of power may have brought back what was removed before the cursor passed it.
+            published |= self._staging.works() & run.state.works
+        for work_id in sorted(published):
+            self._staging.drop(work_id)
 
 
 def _said(error: Exception) -> str:

@@ -39,6 +39,14 @@ class SlotStorage(Protocol):
         """
         ...
 
+    def keep(self, name: str) -> None:
+        """Makes a file that was found survive a loss of power: whoever put it may have been killed before it did.
+
+        Raises:
+            OSError: it cannot be made to.
+        """
+        ...
+
     def replace(self, name: str, content: bytes, *, forced: bool = True) -> None:
         """Puts the content in place of whatever was there: for hints, where the last writer may win. A reader sees the
         old or the new; after a loss of power it may see the old, and without `forced` a damaged one."""
@@ -152,7 +160,7 @@ class WarehouseFiles(Protocol):
 
     def put(self, name: str, content: bytes) -> None:
         """Puts the content in place of whatever was there, so that it survives a loss of power; readers see the old or
-        the new. Nothing happens where it is there already."""
+        the new."""
         ...
 
     def remove(self, names: Sequence[str]) -> None:

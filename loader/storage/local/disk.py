@@ -6,6 +6,7 @@ name likewise. So a new file in a new folder takes three: itself, its folder, an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -18,6 +19,17 @@ def force(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def force_names_above(folder: Path) -> None:
+    """The name of a folder and of all above it, up to the top of its file system: any of them may be new."""
+    device = folder.stat().st_dev
+    for above in folder.resolve().parents:
+        if above.stat().st_dev != device:
+            return
+        # In a folder that this user may not list, he has not just made another one.
+        with contextlib.suppress(PermissionError):
+            force(above)
 
 
 def write_temporary(folder: Path, content: bytes, *, forced: bool) -> Path:

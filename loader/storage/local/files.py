@@ -78,11 +78,13 @@ class LocalFiles:
 
     def put(self, name: str, content: bytes) -> None:
         target = self._warehouse / name
+        found = None
         with contextlib.suppress(FileNotFoundError):
-            if target.read_bytes() == content:
-                return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_temporary(target.parent, content, forced=True).replace(target)
+            found = target.read_bytes()
+        if found != content:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_temporary(target.parent, content, forced=True).replace(target)
+        # Also where it is there already: whoever put it may have been killed before its name was on the disk.
         self._force_names([name])
 
     def remove(self, names: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ import secrets
 from pathlib import Path
 
 from headrace.loader.errors import NoHardLinks, UnwritableWarehouse
-from headrace.loader.storage.local.disk import children_of, force, is_older, write_temporary
+from headrace.loader.storage.local.disk import children_of, force, force_names_above, is_older, write_temporary
 
 NO_LINK_ERRORS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV})
 """What `link` answers on a file system that has no hard links (FAT, exFAT, some network and container mounts)."""
@@ -41,11 +41,9 @@ class LocalSlots:
         probe = f"{TEMPORARY_FOLDER}/probe-{secrets.token_hex(8)}"
         try:
             (self.root / TEMPORARY_FOLDER).mkdir(parents=True, exist_ok=True)
-            if not self.put_if_absent(probe, b"1") or self.put_if_absent(probe, b"2"):
+            if not self._link(probe, b"1", forced=False) or self._link(probe, b"2", forced=False):
                 raise NoHardLinks(str(self.root), "a name could be linked twice")
-            # The warehouse and its folder may be new, and what is decided in them must not go with their names.
-            for folder in (self.root.parent, self.root.parent.parent):
-                force(folder)
+            force_names_above(self.root)  # what is decided in a new warehouse must not go with its name
         except OSError as error:
             is_full = error.errno in NO_ROOM_ERRORS
             raise UnwritableWarehouse(str(self.root), error.strerror or str(error), is_full=is_full) from error
@@ -61,22 +59,16 @@ class LocalSlots:
             NoHardLinks: see there.
             OSError: the outcome is unknown; read the file to see whose it is.
         """
-        target = self.root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._write_temporary(content, forced=True)
-        try:
-            os.link(temporary, target)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno in NO_LINK_ERRORS:
-                raise NoHardLinks(str(self.root), error.strerror or str(error)) from error
-            raise
-        finally:
-            temporary.unlink(missing_ok=True)
-        force(target.parent)
-        force(self.root)  # the folder of the name may be new, whoever made it
-        return True
+        made = self._link(name, content, forced=True)
+        if made:
+            self.keep(name)
+        return made
+
+    def keep(self, name: str) -> None:
+        """The content was forced before it got the name; here it is about that, and that of its folder, which may be
+        new, whoever made it."""
+        force((self.root / name).parent)
+        force(self.root)
 
     def replace(self, name: str, content: bytes, *, forced: bool = True) -> None:
         target = self.root / name
@@ -107,6 +99,23 @@ class LocalSlots:
 
     def describe(self, name: str) -> str:
         return str(self.root / name)
+
+    def _link(self, name: str, content: bytes, *, forced: bool) -> bool:
+        """Gives the content a name that is free; whether it was."""
+        target = self.root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._write_temporary(content, forced=forced)
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno in NO_LINK_ERRORS:
+                raise NoHardLinks(str(self.root), error.strerror or str(error)) from error
+            raise
+        finally:
+            temporary.unlink(missing_ok=True)
+        return True
 
     def _write_temporary(self, content: bytes, *, forced: bool) -> Path:
         folder = self.root / TEMPORARY_FOLDER

@@ -94,10 +94,13 @@ def test_a_lost_reply_is_settled_by_reading_the_slot(
             raise answer
         return answer
 
+    kept: list[str] = []
+    monkeypatch.setattr(LocalSlots, "keep", lambda storage, name: kept.append(name))
     monkeypatch.setattr(LocalSlots, "put_if_absent", reply_lost)
     offered = log.offer(load("w1", {"orders": topic_decision(decided_range(0, 1, 1, 5))}))
     assert offered.decision is not None
     assert (offered.decision.work_id, offered.decision.slot) == ("w1", 2)
+    assert kept == [slot_path(2)] * 2, "by the put, and again because that may have failed before it came so far"
     assert open_log(tmp_path).head() == 2
 
 

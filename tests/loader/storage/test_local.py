@@ -100,7 +100,7 @@ def test_a_read_only_warehouse_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(LocalSlots, "put_if_absent", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(UnwritableWarehouse, match=r"cannot write to the warehouse .*: Read-only file system"):
         LocalSlots(tmp_path).prepare()
@@ -110,7 +110,7 @@ def test_a_full_disk_needs_room_and_no_other_folder(tmp_path: Path, monkeypatch:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(LocalSlots, "put_if_absent", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(UnwritableWarehouse, match=r"No space left on device; make room there$"):
         LocalSlots(tmp_path).prepare()
 

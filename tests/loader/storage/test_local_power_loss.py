@@ -1,0 +1,252 @@
+"""What the storage promises holds when power is lost at any moment from then on, and rests on every force.
+
+Each use of the storage is recorded, and of every moment all that a loss of power may leave is looked at: nothing that
+was not forced, all of it, or a mix. Then every force is left out, one at a time: some promise must break.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from headrace.loader.storage.local import files, local_storage, sink, slots
+from headrace.loader.storage.local.sink import LocalSink
+from headrace.loader.storage.protocols import Publication, Staged
+from power_loss import Forced, Killed, OneByOne, Recorder, Survivors, images
+
+NAME = "orders/dt=2026-01-01/hr=00/0-1-a.avro"
+WHOLE = b"whole"
+SEED = 20260101
+MIXES = 4  # of each moment, beside the extremes
+
+
+@dataclass
+class Warehouse:
+    """In a new folder of `root`. `promises` are what must hold, each with the operation after which it was made."""
+
+    root: Path
+    recorder: Recorder
+    promises: list[tuple[int, Callable[[], bool]]] = field(default_factory=list)
+    staged: str = ""
+
+    def __post_init__(self) -> None:
+        self.folder = self.root / "new" / "warehouse"
+        self.storage = local_storage(self.folder)
+        self.storage.slots.prepare()
+
+    def from_now_on(self, holds: Callable[[], bool]) -> None:
+        self.promises.append((len(self.recorder.operations) - 1, holds))
+
+    def is_whole(self, name: str) -> bool:
+        path = self.folder / name
+        return path.is_file() and path.read_bytes() == WHOLE
+
+    def stage(self) -> list[Staged]:
+        """As a task does."""
+        task = LocalSink(self.storage.staging.location("w"), 1)
+        task.append("000001.avro", WHOLE)
+        task.finish(["000001.avro"])
+        self.staged = f"{task.folder}/000001.avro"
+        return [Staged(self.staged, len(WHOLE))]
+
+    def publish(self) -> None:
+        checksum = hashlib.sha256(WHOLE).hexdigest()
+        self.storage.files.publish([Publication("orders", "w", self.staged, NAME, len(WHOLE), checksum)])
+
+
+@contextmanager
+def killed_before_it_forces(names_of: ModuleType) -> Iterator[None]:
+    """The call inside ends where it would force the first name."""
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(names_of, "force", die)
+        yield
+
+
+def a_slot_that_was_put(warehouse: Warehouse) -> None:
+    assert warehouse.storage.slots.put_if_absent("log/1", WHOLE)
+    warehouse.from_now_on(lambda: warehouse.is_whole("_headrace/log/1"))
+
+
+def a_slot_in_a_folder_of_somebody_killed(warehouse: Warehouse) -> None:
+    with killed_before_it_forces(slots):
+        warehouse.storage.slots.put_if_absent("log/1", WHOLE)
+    assert warehouse.storage.slots.put_if_absent("log/2", WHOLE)
+    warehouse.from_now_on(lambda: warehouse.is_whole("_headrace/log/2"))
+
+
+def a_slot_of_somebody_killed(warehouse: Warehouse) -> None:
+    with killed_before_it_forces(slots):
+        warehouse.storage.slots.put_if_absent("log/1", WHOLE)
+    warehouse.storage.slots.keep("log/1")
+    warehouse.from_now_on(lambda: warehouse.is_whole("_headrace/log/1"))
+
+
+def a_hint_that_is_replaced(warehouse: Warehouse) -> None:
+    path = warehouse.folder / "_headrace" / "cursor" / "files.json"
+    warehouse.from_now_on(lambda: not path.exists() or path.read_bytes() in (b"old", b"new"))
+    warehouse.storage.slots.replace("cursor/files.json", b"old")
+    warehouse.storage.slots.replace("cursor/files.json", b"new")
+
+
+def a_staged_file(warehouse: Warehouse) -> None:
+    warehouse.storage.staging.keep("w", warehouse.stage())
+    warehouse.from_now_on(lambda: warehouse.is_whole(f"_headrace/staging/w/{warehouse.staged}"))
+
+
+def a_staged_file_of_another_work(warehouse: Warehouse) -> None:
+    found = warehouse.stage()
+    warehouse.storage.staging.keep("w", found)
+    warehouse.storage.staging.move("w", found, "w2")
+    warehouse.from_now_on(lambda: warehouse.is_whole(f"_headrace/staging/w2/{warehouse.staged}"))
+
+
+def a_published_file(warehouse: Warehouse) -> None:
+    warehouse.storage.staging.keep("w", warehouse.stage())
+    staged = f"_headrace/staging/w/{warehouse.staged}"
+    warehouse.from_now_on(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(staged))
+    warehouse.publish()
+    warehouse.from_now_on(lambda: warehouse.is_whole(NAME))
+
+
+def a_file_that_somebody_killed_was_publishing(warehouse: Warehouse) -> None:
+    warehouse.storage.staging.keep("w", warehouse.stage())
+    staged = f"_headrace/staging/w/{warehouse.staged}"
+    with killed_before_it_forces(files):
+        warehouse.publish()
+    warehouse.from_now_on(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(staged))
+    warehouse.publish()
+    warehouse.storage.staging.drop("w")
+    warehouse.from_now_on(lambda: warehouse.is_whole(NAME))
+
+
+def a_file_that_was_brought(warehouse: Warehouse) -> None:
+    a_published_file(warehouse)
+    warehouse.promises.clear()
+    target = f"_g1/{NAME}"
+    warehouse.from_now_on(lambda: warehouse.is_whole(NAME) or warehouse.is_whole(target))
+    warehouse.storage.files.bring("orders", NAME, target)
+    warehouse.storage.files.remove([NAME])
+    warehouse.from_now_on(lambda: warehouse.is_whole(target))
+
+
+def a_file_that_somebody_killed_was_bringing(warehouse: Warehouse) -> None:
+    a_published_file(warehouse)
+    warehouse.promises.clear()
+    target = f"_g1/{NAME}"
+    with killed_before_it_forces(files):
+        warehouse.storage.files.bring("orders", NAME, target)
+    warehouse.storage.files.bring("orders", NAME, target)
+    warehouse.storage.files.remove([NAME])
+    warehouse.from_now_on(lambda: warehouse.is_whole(target))
+
+
+def a_schema_that_was_put(warehouse: Warehouse) -> None:
+    name = "orders/_schema/current.avsc"
+    path = warehouse.folder / name
+    warehouse.storage.files.put(name, b"old")
+    warehouse.from_now_on(lambda: path.is_file() and path.read_bytes() in (b"old", WHOLE))
+    warehouse.storage.files.put(name, WHOLE)
+    warehouse.from_now_on(lambda: warehouse.is_whole(name))
+
+
+def a_schema_that_somebody_killed_was_putting(warehouse: Warehouse) -> None:
+    with killed_before_it_forces(files):
+        warehouse.storage.files.put("orders/_schema/current.avsc", WHOLE)
+    warehouse.storage.files.put("orders/_schema/current.avsc", WHOLE)
+    warehouse.from_now_on(lambda: warehouse.is_whole("orders/_schema/current.avsc"))
+
+
+USES = (
+    a_slot_that_was_put,
+    a_slot_in_a_folder_of_somebody_killed,
+    a_slot_of_somebody_killed,
+    a_hint_that_is_replaced,
+    a_staged_file,
+    a_staged_file_of_another_work,
+    a_published_file,
+    a_file_that_somebody_killed_was_publishing,
+    a_file_that_was_brought,
+    a_file_that_somebody_killed_was_bringing,
+    a_schema_that_was_put,
+    a_schema_that_somebody_killed_was_putting,
+)
+Use = Callable[[Warehouse], None]
+
+
+def record(root: Path, use: Use, without: str = "") -> Warehouse:
+    root.mkdir()
+    recorder = Recorder(root, without)
+    with pytest.MonkeyPatch.context() as patch, recorder.recording():
+        patch.setattr(sink, "ThreadPoolExecutor", OneByOne)
+        warehouse = Warehouse(root, recorder)
+        use(warehouse)
+    return warehouse
+
+
+def broken(warehouse: Warehouse) -> str:
+    """The first disk on which a promise does not hold, "" when there is none."""
+    chance, survivors, seen = random.Random(SEED), Survivors(), set()
+    for number, operation in enumerate(warehouse.recorder.operations):
+        survivors.after(operation)
+        made = [at for at, (since, _) in enumerate(warehouse.promises) if number >= since]
+        for name, image in images(survivors, warehouse.recorder.top, chance, MIXES) if made else ():
+            if (image.key, len(made)) in seen:
+                continue
+            seen.add((image.key, len(made)))
+            shutil.rmtree(warehouse.root)
+            warehouse.root.mkdir()
+            image.write(warehouse.root)
+            if not all(warehouse.promises[at][1]() for at in made):
+                return f"after operation {number} ({name}, seed {SEED}): {operation}"
+    return ""
+
+
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+def test_what_is_promised_survives_a_loss_of_power(tmp_path: Path, use: Use) -> None:
+    warehouse = record(tmp_path / "disk", use)
+    assert warehouse.promises
+    assert broken(warehouse) == ""
+
+
+def test_without_any_one_force_a_promise_breaks(tmp_path: Path) -> None:
+    root = tmp_path / "disk"
+    by_site: dict[str, list[Use]] = {}
+    for use in USES:
+        for operation in record(root, use).recorder.operations:
+            if isinstance(operation, Forced) and use not in by_site.setdefault(operation.site, []):
+                by_site[operation.site].append(use)
+        shutil.rmtree(root)
+    unnoticed = []
+    for site, uses in by_site.items():
+        for use in uses:
+            found = broken(record(root, use, without=site))
+            shutil.rmtree(root)
+            if found:
+                break
+        else:
+            unnoticed.append(site)
+    assert unnoticed == []
+    assert {site.split()[0] for site in by_site} == set(functions_that_force()), "a force that no use reaches"
+
+
+def functions_that_force() -> Iterator[str]:
+    """Those of the storage that force something themselves, as sites name them."""
+    for path in Path(local_storage.__code__.co_filename).parent.glob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            if {"force", "write_temporary"} & {found.id for found in ast.walk(function) if isinstance(found, ast.Name)}:
+                yield f"{path.stem}.{function.name}"

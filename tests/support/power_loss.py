@@ -1,0 +1,378 @@
+"""What a loss of power leaves of a folder, at any moment of what was done in it.
+
+`Recorder` notes what this process does to the files below a folder: names that come and go, and what is forced to the
+disk. Of any prefix of that, `Survivors` says what a disk that keeps no more than POSIX promises may hold afterwards:
+the content of a file as it was when the file was last forced, and nothing of it where it never was; the names in a
+folder as they were when the folder was last forced, and of the later changes any part, each by itself.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import os
+import random
+import re
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.loader.storage.local import disk
+
+HELPERS = {disk.force.__code__, disk.write_temporary.__code__}
+NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
+
+
+class Killed(BaseException):
+    """The process ends here: whatever it still tries to do to the files fails in the same way."""
+
+
+class OneByOne:
+    """An executor without threads, so that what is recorded has one order."""
+
+    def __init__(self, threads: int) -> None:
+        pass
+
+    def __enter__(self) -> OneByOne:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, function: Callable[[Any], Any], values: Collection[Any]) -> list[Any]:
+        return [function(value) for value in values]
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class Node:
+    """A file or a folder, whatever its names; `entries` are a folder's as the process sees them."""
+
+    entries: dict[str, Node] | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        return self.entries is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A name in a folder came to mean `node`, or nothing; `path` is all of it."""
+
+    folder: Node
+    name: str
+    node: Node | None
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spoiled:
+    """A file was opened for writing: nothing is promised of its content until it is forced."""
+
+    file: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """The content of a file, or the names in a folder; `site` is who did that to what."""
+
+    node: Node
+    content: bytes | None
+    site: str
+
+
+Operation = Named | Spoiled | Forced
+
+
+@dataclass
+class Recorder:
+    """Records below `root`, an empty folder that is taken to be on the disk already.
+
+    Args:
+        without: a site that does not force what it should.
+        kill_before: the number of the operation, from 0, at which the process ends.
+        note: gives what else is true at this moment; kept for every operation, as of its end.
+    """
+
+    root: Path
+    without: str = ""
+    kill_before: int | None = None
+    note: Callable[[], Any] = lambda: None
+    operations: list[Operation] = field(default_factory=list)
+    notes: list[Any] = field(default_factory=list)
+    top: Node = field(default_factory=lambda: Node({}))
+    _is_dead: bool = False
+    _descriptors: dict[int, tuple[Node, str]] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def revive(self) -> None:
+        """Another process begins; the machine has been up all the time."""
+        if self._is_dead:
+            self._is_dead, self.kill_before = False, None
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[Recorder]:
+        with pytest.MonkeyPatch.context() as patch:
+            self._patch(patch)
+            yield self
+
+    def _patch(self, patch: pytest.MonkeyPatch) -> None:
+        real_open, real = io.open, {name: getattr(os, name) for name in ("open", "link", "unlink", "rmdir", "mkdir")}
+        real["replace"] = os.replace
+
+        def open_file(file: Any, mode: str = "r", *rest: Any, **named: Any) -> Any:
+            path = None if isinstance(file, int) else self._below(file)
+            if path is None or named.get("opener"):
+                handle = real_open(file, mode, *rest, **named)
+                if not isinstance(file, int):
+                    self._descriptors.pop(handle.fileno(), None)
+                return handle
+            with self._lock:
+                writes = bool(set(mode) & set("wax+"))
+                if writes:
+                    self._begin()
+                handle = real_open(file, mode, *rest, **named)
+                if writes:
+                    self._written(path)
+                self._descriptors[handle.fileno()] = (self._node(path), path)
+                return handle
+
+        def open_descriptor(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            below = self._below(path, dir_fd)
+            with self._lock:
+                makes = below is not None and flags & os.O_CREAT
+                if makes:
+                    self._begin()
+                descriptor: int = real["open"](path, flags, mode, dir_fd=dir_fd)
+                self._descriptors.pop(descriptor, None)
+                if below is not None and flags & os.O_TMPFILE != os.O_TMPFILE:
+                    if makes:
+                        self._written(below)
+                    self._descriptors[descriptor] = (self._node(below), below)
+                return descriptor
+
+        def fsync(descriptor: int) -> None:
+            found = self._descriptors.get(descriptor)
+            if found is None:
+                return
+            with self._lock:
+                self._begin()
+                node, path = found
+                site = f"{_caller()} {pattern(path) or '.'}"
+                if site != self.without:
+                    content = None
+                    if not node.is_folder:
+                        with real_open(self.root / path, "rb") as file:
+                            content = file.read()
+                    self._note(Forced(node, content, site))
+
+        def link(source: Any, target: Any) -> None:
+            with self._lock:
+                self._begin()
+                real["link"](source, target)
+                self._name(self._inside(target), self._node(self._inside(source)))
+
+        def replace(source: Any, target: Any) -> None:
+            with self._lock:
+                self._begin()
+                real["replace"](source, target)
+                node = self._node(self._inside(source))
+                self._name(self._inside(target), node)
+                self._name(self._inside(source), None)
+
+        def removing(name: str) -> Callable[..., None]:
+            def remove(path: Any, *, dir_fd: int | None = None) -> None:
+                below = self._below(path, dir_fd)
+                with self._lock:
+                    if below is not None:
+                        self._begin()
+                    real[name](path, dir_fd=dir_fd)
+                    if below is not None:
+                        self._name(below, None)
+
+            return remove
+
+        def mkdir(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+            below = self._below(path, dir_fd)
+            with self._lock:
+                if below is not None:
+                    self._begin()
+                real["mkdir"](path, mode, dir_fd=dir_fd)
+                if below is not None:
+                    self._name(below, Node({}))
+
+        patch.setattr(io, "open", open_file)
+        patch.setattr(builtins, "open", open_file)
+        for name, function in {
+            "open": open_descriptor,
+            "fsync": fsync,
+            "link": link,
+            "replace": replace,
+            "rename": replace,
+            "unlink": removing("unlink"),
+            "remove": removing("unlink"),
+            "rmdir": removing("rmdir"),
+            "mkdir": mkdir,
+        }.items():
+            patch.setattr(os, name, function)
+
+    def _begin(self) -> None:
+        if self._is_dead or len(self.operations) == self.kill_before:
+            self._is_dead = True
+            raise Killed
+
+    def _note(self, operation: Operation) -> None:
+        self.operations.append(operation)
+        self.notes.append(self.note())
+
+    def _written(self, path: str) -> None:
+        known = self._lookup(path)
+        if known is None:
+            self._name(path, Node())
+        else:
+            self._note(Spoiled(known))
+
+    def _name(self, path: str, node: Node | None) -> None:
+        above, _, name = path.rpartition("/")
+        folder = self._node(above)
+        assert folder.entries is not None
+        if node is None:
+            del folder.entries[name]
+        else:
+            folder.entries[name] = node
+        self._note(Named(folder, name, node, path))
+
+    def _below(self, path: Any, folder: int | None = None) -> str | None:
+        """The path below the root, None outside."""
+        text = os.fspath(path)
+        if folder is not None and not text.startswith("/"):
+            known = self._descriptors.get(folder)
+            return None if known is None else f"{known[1]}/{text}".lstrip("/")
+        found = os.path.relpath(text, self.root)
+        return None if found.startswith("..") else "" if found == "." else found
+
+    def _inside(self, path: Any) -> str:
+        found = self._below(path)
+        assert found is not None, path
+        return found
+
+    def _lookup(self, path: str) -> Node | None:
+        node = self.top
+        for name in path.split("/") if path else ():
+            assert node.entries is not None, path
+            if name not in node.entries:
+                return None
+            node = node.entries[name]
+        return node
+
+    def _node(self, path: str) -> Node:
+        found = self._lookup(path)
+        assert found is not None, f"{path} was made unseen"
+        return found
+
+
+def pattern(path: str) -> str:
+    """The same for paths that play the same part."""
+    return NUMBERS.sub("*", path)
+
+
+def _caller() -> str:
+    """The function of the storage that wants something forced."""
+    frame = sys._getframe(2)
+    while frame.f_code in HELPERS or frame.f_code.co_filename == __file__:
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}"
+
+
+@dataclass(slots=True)
+class Survivors:
+    """What is on the disk for certain, and the changes of names that may be, after operations one by one."""
+
+    contents: dict[Node, bytes] = field(default_factory=dict)
+    entries: dict[Node, dict[str, Node]] = field(default_factory=dict)
+    pending: dict[Node, list[Named]] = field(default_factory=dict)
+
+    def after(self, operation: Operation) -> None:
+        match operation:
+            case Named(folder=folder):
+                self.pending.setdefault(folder, []).append(operation)
+            case Spoiled(file=file):
+                self.contents.pop(file, None)
+            case Forced(node=node, content=None):
+                _apply(self.entries.setdefault(node, {}), self.pending.pop(node, ()))
+            case Forced(node=node, content=content):
+                assert content is not None
+                self.contents[node] = content
+
+    def image(self, top: Node, happened: Callable[[Named], bool]) -> Image:
+        """The disk if of the pending changes just these happened."""
+        found: dict[str, Node] = {}
+        waiting = [("", top)]
+        while waiting:
+            path, node = waiting.pop()
+            entries = dict(self.entries.get(node, {}))
+            _apply(entries, (one for one in self.pending.get(node, ()) if happened(one)))
+            for name, below in entries.items():
+                found[f"{path}{name}"] = below
+                if below.is_folder:
+                    waiting.append((f"{path}{name}/", below))
+        return Image(found, {node: self.contents.get(node, b"") for node in found.values() if not node.is_folder})
+
+
+def _apply(entries: dict[str, Node], changes: Any) -> None:
+    for change in changes:
+        if change.node is None:
+            entries.pop(change.name, None)
+        else:
+            entries[change.name] = change.node
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Files and folders by path; of a file that was never forced nothing is left but its name."""
+
+    nodes: Mapping[str, Node]
+    contents: Mapping[Node, bytes]
+
+    @property
+    def key(self) -> Any:
+        """Equal for images that differ in nothing but temporary files, which have no reader."""
+        return frozenset(
+            (path, id(node), self.contents.get(node))
+            for path, node in self.nodes.items()
+            if not Path(path).name.startswith(".")
+        )
+
+    def write(self, root: Path) -> None:
+        """Into an empty folder."""
+        written: dict[Node, Path] = {}
+        for path, node in sorted(self.nodes.items()):
+            target = root / path
+            if node.is_folder:
+                target.mkdir()
+            elif node in written:
+                os.link(written[node], target)
+            else:
+                target.write_bytes(self.contents[node])
+                written[node] = target
+
+
+EXTREMES: Mapping[str, Callable[[Named], bool]] = {
+    "nothing unforced": lambda change: False,
+    "all that was unforced": lambda change: True,
+    "only unforced removals": lambda change: change.node is None,
+}
+
+
+def images(survivors: Survivors, top: Node, chance: random.Random, mixes: int) -> Iterator[tuple[str, Image]]:
+    """The extremes of what may be left, and a few mixes."""
+    for name, happened in EXTREMES.items():
+        yield name, survivors.image(top, happened)
+    for number in range(mixes):
+        yield f"mix {number}", survivors.image(top, lambda change: chance.random() < 0.5)
