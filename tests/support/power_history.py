@@ -1,0 +1,302 @@
+"""The life of a small warehouse, recorded, and what must hold of every disk that a loss of power may leave of it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import random
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.hive_ddl.table import TableState
+from headrace.loader.check import chunks
+from headrace.loader.decide import decision_log, slots
+from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.decision_log import DecisionLog, Offered
+from headrace.loader.decide.document import FORMAT
+from headrace.loader.decide.state import LoaderState
+from headrace.loader.follow.layout import topic_folder
+from headrace.loader.follow.schema import TableSettings
+from headrace.loader.load_schema import load_schema_with_kafka
+from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
+from headrace.loader.run import run_load
+from headrace.loader.storage.local import local_storage, sink
+from headrace.loader.work_unit import UnitResult, WorkUnit
+from power_loss import Image, Killed, OneByOne, Recorder, Survivors, images
+from task_world import TaskWorld
+
+AT_ONCE_MS = -(10**15)  # of staging: whoever cleans next voids it
+LONG_NAME = "x" * 700  # of a field, so that the schemas of the tables are files of their own
+ORDER_V1 = (
+    '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},'
+    f'{{"name":"{LONG_NAME}","type":"string","default":""}}]}}'
+)
+ORDER_V2 = ORDER_V1.replace("]}", ',{"name":"note","type":"string","default":""}]}')
+LITERAL_CHARS_MAX = 700
+BAD = 9  # a schema id that nobody has registered
+
+
+class Lost(AssertionError):
+    """A disk on which something is missing, or on which there is something that should not be."""
+
+
+def make_small(patch: pytest.MonkeyPatch) -> None:
+    """A few decisions get checkpoints and archives, and a run with two topics is two of them."""
+    patch.setattr(slots, "PACK_SLOTS", 2)
+    patch.setattr(slots, "LOOSE_SLOTS_MIN", 2)
+    patch.setattr(decision_log, "CHECKPOINT_EVERY", 2)
+    patch.setattr(chunks, "DECISION_BYTES_MAX", 1)
+    patch.setattr(sink, "ThreadPoolExecutor", OneByOne)
+
+
+class SmallWorld(TaskWorld):
+    """Tables name their schemas by URL, so that these files are needed too."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.settings = dataclasses.replace(self.settings, quarantine_share_max=1.0, staging_age_ms=AT_ONCE_MS)
+
+    def tables(self) -> TableSettings:
+        files = local_storage(self.warehouse).files
+        return TableSettings(
+            files,
+            "headrace",
+            LITERAL_CHARS_MAX,
+            lambda text: load_schema_with_kafka(text, "position"),
+            QUARANTINE_SCHEMA,
+        )
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What the rest of the world knew at a moment. `decided` are the (slot, work id) that drivers were told of."""
+
+    tables: Mapping[tuple[str, str], TableState]
+    parts: Mapping[Any, Any]
+    audit: Mapping[str, Any]
+    decided: tuple[tuple[int, str], ...]
+
+
+class History:
+    """`root` is made; the warehouse is some folders below it."""
+
+    def __init__(self, root: Path, *, without: str = "", kill_before: int | None = None) -> None:
+        self.root = root
+        root.mkdir()
+        self.world = SmallWorld(root / "new" / "data")
+        self.decided: list[tuple[int, str]] = []
+        self.ends: list[int] = []  # the last operation of each step
+        self.recorder = Recorder(root, without, kill_before, self._note)
+        self._outside = Outside({}, {}, {}, ())
+        self._version: tuple[int, ...] = ()
+
+    def live(self, steps: Sequence[Callable[[History], None]]) -> History:
+        """Takes the steps one after the other; one that is killed is over, and a new process takes the next."""
+        with pytest.MonkeyPatch.context() as patch, self.recorder.recording():
+            make_small(patch)
+            patch.setattr(DecisionLog, "offer", self._remembering(DecisionLog.offer))
+            for step in steps:
+                try:
+                    step(self)
+                except Killed:
+                    self.recorder.revive()
+                self.ends.append(len(self.recorder.operations) - 1)
+        return self
+
+    def _remembering(self, offer: Callable[[DecisionLog, Decision], Offered]) -> Any:
+        def remember(log: DecisionLog, proposal: Decision) -> Offered:
+            offered = offer(log, proposal)
+            if offered.decision is not None:
+                self.decided.append((offered.decision.slot, offered.decision.work_id))
+            return offered
+
+        return remember
+
+    def _note(self) -> Outside:
+        hive = self.world.hive
+        version = (len(hive.executed), len(self.world.audit), len(self.decided))
+        if version != self._version:
+            self._version = version
+            self._outside = Outside(
+                dict(hive.tables), copy.deepcopy(hive.parts), dict(self.world.audit), tuple(self.decided)
+            )
+        return self._outside
+
+    def load(self) -> None:
+        report = run_load(self.world.ports(), self.world.settings)
+        assert not report.has_findings, report.problems
+
+    def disks(
+        self, *, seed: int = 0, mixes: int = 0, moments: Collection[int] | None = None
+    ) -> Iterator[tuple[str, Image, Outside]]:
+        """Each disk that may be left, once, with its name and what the world knew.
+
+        Args:
+            mixes: of each moment, beside the extremes.
+            moments: the operations after which power may be lost; None means all.
+        """
+        chance = random.Random(seed)
+        survivors, seen = Survivors(), set()
+        for number, operation in enumerate(self.recorder.operations):
+            survivors.after(operation)
+            if moments is not None and number not in moments:
+                continue
+            outside = self.recorder.notes[number]
+            for name, image in images(survivors, self.recorder.top, chance, mixes):
+                key = (image.key, id(outside))
+                if key not in seen:
+                    seen.add(key)
+                    yield f"operation {number} ({name}, seed {seed}): {operation}", image, outside
+
+
+def of_an_older_release(history: History) -> None:
+    """There is a log, and nothing in it."""
+    storage = local_storage(history.world.warehouse).slots
+    storage.prepare()
+    storage.put_if_absent(decision_log.FORMAT_PATH, b'{"format":1,"read_min":1,"write_min":1}')
+
+
+def new_topics(history: History) -> None:
+    """Two topics, a message that nobody can read, a decision for each."""
+    world = history.world
+    world.registry.register("orders-value", 1, ORDER_V1)
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("orders", [1, BAD, 1], [1])
+    world.topic("clicks", [2, 2])
+    history.load()
+
+
+def more_messages(history: History) -> None:
+    history.world.cluster.topics["orders"].logs[0] += [1, 1]
+    history.load()
+
+
+def killed_when_its_tasks_were_done(history: History) -> None:
+    """Its staging is there, and nobody will ever decide it."""
+    ports = history.world.ports()
+    history.world.cluster.topics["clicks"].logs[0] += [2]
+
+    def run_units(units: Sequence[WorkUnit]) -> list[UnitResult]:
+        history.world.pool(units)
+        raise Killed
+
+    run_load(dataclasses.replace(ports, run_units=run_units), history.world.settings)
+
+
+def schema_changes(history: History) -> None:
+    history.world.registry.register("orders-value", 3, ORDER_V2)
+    history.world.cluster.topics["orders"].logs[1] += [3]
+    history.load()
+
+
+def nothing_new(history: History) -> None:
+    history.load()
+
+
+WHOLE_LIFE = (
+    new_topics,
+    more_messages,
+    killed_when_its_tasks_were_done,
+    schema_changes,
+    more_messages,
+    nothing_new,
+)
+
+
+class Aftermath:
+    """Puts disks in the place of the history's own, and goes on from them."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._works = 1000
+
+    def check(self, name: str, image: Image, outside: Outside) -> None:
+        """
+        Raises:
+            Lost: see there.
+        """
+        try:
+            shutil.rmtree(self._history.root)
+            self._history.root.mkdir()
+            image.write(self._history.root)
+            world = self._world(outside)
+            self._check_log(world, outside)
+            self._check_visible(world)
+            self._check_schemas(world, outside)
+            report = run_load(world.ports(), world.settings)
+            if report.has_findings or report.waiting:
+                raise Lost(f"{report.problems} {report.waiting}")
+            self._check_whole(world)
+        except Exception as error:
+            raise Lost(f"after {name}: {type(error).__name__}: {error}") from error
+
+    def _world(self, outside: Outside) -> SmallWorld:
+        before = self._history.world
+        world = SmallWorld(self._history.world.warehouse.parent)
+        world.cluster.topics = before.cluster.topics
+        world.registry.subjects, world.registry.texts = before.registry.subjects, before.registry.texts
+        world.hive.tables, world.hive.parts = dict(outside.tables), copy.deepcopy(dict(outside.parts))
+        world.audit = dict(outside.audit)
+        self._works += 1000
+        world._works = self._works  # ids that nobody else has had
+        return world
+
+    def _check_log(self, world: SmallWorld, outside: Outside) -> None:
+        log = world.log()
+        for topic in log.read_state().topics.values() if outside.decided else ():
+            for schema_id in topic.load_schema.writer_ids:
+                if not (log.storage.read(f"schemas/{schema_id}.avsc") or b"").startswith(b"{"):
+                    raise Lost(f"schema {schema_id} would have to be asked for again")
+        if outside.decided and log.check_format(writing=False).format < FORMAT:
+            raise Lost("an older release would not be told what it lacks")
+        head = log.head()
+        for slot, work_id in outside.decided:
+            if slot > head or log.decision(slot).work_id != work_id:
+                raise Lost(f"slot {slot} is not that of {work_id} any more")
+
+    def _check_visible(self, world: SmallWorld) -> None:
+        decided = decided_files(world.log())
+        for path in world.warehouse.rglob("*.avro"):
+            name = path.relative_to(world.warehouse).as_posix()
+            if name.startswith("_headrace/"):
+                continue
+            if decided.get(name) != hashlib.sha256(path.read_bytes()).hexdigest():
+                raise Lost(f"{name} is visible and {'not whole' if name in decided else 'not decided'}")
+
+    def _check_schemas(self, world: SmallWorld, outside: Outside) -> None:
+        for table in outside.tables.values():
+            named = table.properties.get("avro.schema.url", "").removeprefix("file://")
+            for path in (Path(named), Path(named).with_name("current.avsc")) if named else ():
+                if not path.is_file() or not path.read_bytes().startswith(b"{"):
+                    raise Lost(f"the schema of table {table.name} is not there: {path}")
+
+    def _check_whole(self, world: SmallWorld) -> None:
+        for topic in world.cluster.topics:
+            found = sorted([*world.rows(topic), *world.quarantined(topic)])
+            if found != world.produced(topic):
+                raise Lost(f"of {topic} there is {found} and should be {world.produced(topic)}")
+        rows = sum(len(world.rows(topic)) for topic in world.cluster.topics)
+        counted = sum(row.count for row in world.audit.values() if row.tier == "loader" and row.outcome == "written")
+        if rows != counted:
+            raise Lost(f"the audit has {counted} of {rows} rows")
+        left = sorted(world.log().storage.children("staging"))
+        if left:
+            raise Lost(f"staging is left: {left}")
+
+
+def decided_files(log: DecisionLog) -> dict[str, str]:
+    """The checksum of every file of the log, by name."""
+    state: LoaderState = log.read_state()
+    found = {}
+    for slot in range(1, state.slot + 1):
+        for topic, decided in log.decision(slot).topics.items():
+            for file in decided.files:
+                folder = topic_folder(state.topics[topic].folder, file.kind)
+                found[f"{folder}/{file.bucket}/{file.name}"] = file.checksum
+    return found

@@ -1,0 +1,91 @@
+"""The loader's world in memory with the real tasks in it: they fetch real batches and stage real files."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import fastavro
+import pytest
+
+from headrace.avro_schema import frame, parse_schema
+from headrace.kafka_wire.cluster import FetchSlice
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader import task
+from headrace.loader.build import current_build
+from headrace.loader.inspect.quarantine import read_rows
+from headrace.loader.work_unit import UnitResult, WorkUnit
+from loader_fakes import FakeCluster, FakeRegistry, World
+from projection_oracle import encode
+from record_batches import make_batch
+
+MESSAGES_PER_FETCH = 3
+
+
+@functools.cache
+def _batch(first: int, texts: tuple[str, ...], schema_ids: tuple[int, ...]) -> bytes:
+    values = {
+        first + at: frame(schema_id, _body(text, first + at))
+        for at, (text, schema_id) in enumerate(zip(texts, schema_ids, strict=True))
+    }
+    return make_batch(sorted(values), value=values.get)
+
+
+def _body(text: str, offset: int) -> bytes:
+    """A record whose `id` is the offset and whose other fields are strings; nothing where there is no schema."""
+    if not text:
+        return b""
+    fields = json.loads(text)["fields"]
+    return encode(parse_schema(text), {one["name"]: offset if one["name"] == "id" else f"n{offset}" for one in fields})
+
+
+class ServingCluster(FakeCluster):
+    """Also gives messages: each says its offset, written in the schema that the log has for it."""
+
+    def __init__(self, registry: FakeRegistry) -> None:
+        super().__init__()
+        self._registry = registry
+
+    def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: object) -> FetchSlice:
+        topic = self.topics[topic_partition.topic]
+        log = topic.logs[topic_partition.partition]
+        at = offset - topic.first
+        schema_ids = tuple(log[at : at + MESSAGES_PER_FETCH])
+        texts = tuple(self._registry.texts.get(schema_id, "") for schema_id in schema_ids)
+        end = topic.first + len(log)
+        return FetchSlice(_batch(offset, texts, schema_ids) if schema_ids else b"", end, end, 0, (), "broker:1")
+
+    def close(self) -> None:
+        pass
+
+
+class TaskWorld(World):
+    """A `World` whose pool runs the tasks in this process."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.cluster: ServingCluster = ServingCluster(self.registry)
+        self.settings = dataclasses.replace(
+            self.settings,
+            plan=dataclasses.replace(self.settings.plan, build=current_build()),
+            task=dataclasses.replace(self.settings.task, fetch_timeout_ms=0),
+        )
+        self.pool = self._run_units  # type: ignore[assignment]
+
+    def _run_units(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(task, "KafkaCluster", lambda servers, timeout_s: self.cluster)
+            return [task.run_work_unit(unit) for unit in units]
+
+    def _published(self, folder: Path) -> list[tuple[int, int]]:
+        found = []
+        for path in sorted(folder.rglob("*.avro")):
+            with path.open("rb") as file:
+                if "_quarantine" in folder.parts:
+                    found += [(row.partition, row.offset) for row in read_rows(file)]
+                else:
+                    found += [(row["kafka"]["partition"], row["kafka"]["offset"]) for row in fastavro.reader(file)]
+        return sorted(found)
