@@ -18,6 +18,8 @@ import pytest
 from power_history import WHOLE_LIFE, Aftermath, History, Lost, make_small, nothing_new, of_an_older_release
 from power_loss import Named, pattern
 
+pytestmark = pytest.mark.fault
+
 SEED = 20260101
 MIXES = 1  # of each moment, beside the extremes
 
