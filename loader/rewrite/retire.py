@@ -49,15 +49,20 @@ class Retirement:
         topics = self._log.decision(slot).topics
         if not all(self._is_passed(topic, slot) for topic in topics):
             return False
-        for topic, decided in topics.items():
-            try:
-                self._mend_partitions(topic, decided, state)
-            except HiveDdlError as error:
-                logger.warning("retirement_postponed slot=%d topic=%s reason=%s", slot, topic, error)
-                return False
-            names = self._replaced(topic, decided, slot, state)
-            self._files.remove(names)
-            logger.info("retired slot=%d topic=%s files=%d", slot, topic, len(names))
+        left = {topic for topic, decided in topics.items() if not self._retire_topic(topic, decided, slot, state)}
+        return not left
+
+    def _retire_topic(self, topic: str, decided: TopicDecision, slot: int, state: LoaderState) -> bool:
+        names = [name for name in self._replaced(topic, decided, slot, state) if self._files.length(name) is not None]
+        if not names:
+            return True  # done before, and no decision since could say so: not worth opening the metastore again
+        try:
+            self._mend_partitions(topic, decided, state)
+        except HiveDdlError as error:
+            logger.warning("retirement_postponed slot=%d topic=%s reason=%s", slot, topic, error)
+            return False
+        self._files.remove(names)
+        logger.info("retired slot=%d topic=%s files=%d", slot, topic, len(names))
         return True
 
     def _is_passed(self, topic: str, slot: int) -> bool:

@@ -283,8 +283,10 @@ class FakeHive:
     failure: Exception | None = None
     executed: list[Op] = field(default_factory=list)
     refuses_late_writers: bool = True
+    looks: int = 0
 
     def _check(self) -> None:
+        self.looks += 1
         if self.failure is not None:
             raise self.failure
 

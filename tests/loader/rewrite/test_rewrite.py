@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.loader.errors import StorageError
 from headrace.loader.rewrite.choose import DAY_MS
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit
@@ -114,6 +115,21 @@ def test_what_was_replaced_stays_a_day_and_then_goes(world: World) -> None:
     world.cluster.topics["orders"].logs[0].append(1)
     run_load(world.ports(), world.settings)
     assert world.log().read_state().rewrites == {}, "the next decision says that they are gone"
+
+
+def test_what_is_gone_is_not_looked_at_again_and_what_cannot_be_looked_at_stays(world: World) -> None:
+    old = world.warehouse / "orders" / BUCKET
+    compacted(world)
+    world.clock_ms += READERS_MS
+    world.hive.failure = MetastoreUnavailable("thrift://hive:9083", "refused")
+    run_load(world.ports(), world.settings)
+    assert old.exists()
+    world.hive.failure = None
+    run_load(world.ports(), world.settings)
+    assert not old.exists()
+    looks = world.hive.looks
+    run_load(world.ports(), world.settings)
+    assert world.hive.looks == looks, "an idle load leaves the metastore alone"
 
 
 def test_nothing_goes_while_a_partition_cannot_be_looked_at(world: World) -> None:
