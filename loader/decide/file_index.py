@@ -139,7 +139,6 @@ class FileIndex:
         Raises:
             OSError: a document cannot be written.
         """
-        self._topics.pop(topic, None)
         known = self._open(topic, decisions)
         if known.slot > known.days.slot and not self._write(topic, known):
             self._write(topic, self._from_the_beginning(topic))
