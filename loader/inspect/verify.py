@@ -33,7 +33,7 @@ def verify_topic(
     topic: str,
     discovered: DiscoveredTopic | None = None,
     *,
-    checksums: bool = False,
+    checksums: bool,
 ) -> TopicVerified:
     """Compares one topic as of the state that the log has read.
 

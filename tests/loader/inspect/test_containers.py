@@ -1,0 +1,75 @@
+"""Container files are counted by their blocks, and cut ones are told."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from headrace.loader.inspect.containers import count_rows, positions
+from headrace.loader.native.encode import encode_bytes, encode_long
+from headrace.loader.write.container import MAGIC
+from shelf import container
+
+SYNC = bytes(range(16))
+
+
+def counted(content: bytes) -> int:
+    return count_rows(io.BytesIO(content), len(content))
+
+
+def block(rows: int, size: int) -> bytes:
+    return encode_long(rows) + encode_long(size) + bytes(size) + SYNC
+
+
+def test_rows_of_all_blocks_are_counted_whatever_their_sizes() -> None:
+    start = MAGIC + b"\x00" + SYNC
+    for rows, size in ((1, 0), (63, 1), (64, 64), (8191, 200), (8192, 9_000), (2**40, 3)):
+        assert counted(start + block(rows, size)) == rows
+        assert counted(start + block(rows, size) + block(5, 70)) == rows + 5
+    assert counted(start) == 0
+    assert counted(container([(0, n) for n in range(7)])) == 7
+
+
+def test_metadata_is_passed_over_also_where_its_size_is_told() -> None:
+    pair = encode_bytes(b"avro.codec") + encode_bytes(b"null" * 40)
+    told = encode_long(-1) + encode_long(len(pair)) + pair
+    for metadata in (encode_long(1) + pair, told, encode_long(1) + pair + told, encode_long(2) + 2 * pair):
+        assert counted(MAGIC + metadata + b"\x00" + SYNC + block(3, 9)) == 3
+
+
+def test_a_file_that_is_cut_anywhere_is_told_from_a_whole_one() -> None:
+    whole = container([(0, n) for n in range(4)])
+    ends = {whole.index(SYNC) + 16}
+    while (end := whole.find(SYNC, max(ends)) + 16) > 16:
+        ends.add(end)
+    for length in range(len(whole)):
+        if length in ends:
+            assert counted(whole[:length]) < 4
+        else:
+            with pytest.raises(ValueError, match=r"cut|ends|begin"):
+                counted(whole[:length])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"Obj\x02\x00" + SYNC, "does not begin"),
+        (MAGIC + b"\x00" + SYNC[:15], "ends within its header"),
+        (MAGIC, "ends at byte 4"),
+        (MAGIC + b"\x00" + SYNC + b"\xff" * 11, "no number before byte 31"),
+        (MAGIC + b"\x00" + SYNC + block(0, 4), "no block"),
+        (MAGIC + b"\x00" + SYNC + encode_long(1) + encode_long(-1) + SYNC, "no block"),
+        (MAGIC + b"\x00" + SYNC + block(1, 4)[:-1] + b"x", "does not end with"),
+    ],
+)
+def test_what_is_wrong_is_said(content: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        counted(content)
+
+
+def test_a_file_without_the_column_says_nothing_of_where_rows_are_from() -> None:
+    assert positions(io.BytesIO(container([(0, 1)], "none"))) is None
+    found = positions(io.BytesIO(container([(3, 2**40), (0, 0)], "full")))
+    assert found is not None
+    assert list(found) == [(3, 2**40), (0, 0)]
