@@ -149,7 +149,7 @@ def test_a_file_of_both_kinds_is_split(shelf: Shelf, registry: FakeRegistry) -> 
     assert reasons == {7: "malformed", 11: "absent_schema", 13: "framing"}, "as they are told now"
     assert {row.offset: row.value for row in quarantined(shelf)}[13] == b"no frame"
     assert rows(shelf)[-2:] == [10, 12]
-    assert verify_topic(shelf.log, FileIndex(shelf.log), shelf.storage, "orders").findings == ()
+    assert verify_topic(shelf.log, FileIndex(shelf.log), shelf.storage, "orders", checksums=True).findings == ()
 
 
 def test_rows_are_those_that_a_load_would_have_made(shelf: Shelf, registry: FakeRegistry) -> None:
