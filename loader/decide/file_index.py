@@ -6,7 +6,8 @@
 
 Invariants: a day's document is written before the one that names its slot, so that what is older than `days.json`
 says has been lost, or overwritten by a process that woke up late. What is missing, damaged, old or of another log is
-never answered from: it is folded again from the topic's decisions, all of them if need be.
+never answered from: it is folded again from the topic's decisions, all of them if need be. So nothing here is forced to
+disk: a load of a year would wait for hundreds of documents.
 """
 
 from __future__ import annotations
@@ -194,10 +195,10 @@ class FileIndex:
             index = self._folded(topic, known, FileKind(kind), day)
             if index is None:
                 return False
-            self._log.storage.replace(self._path(topic, key), write_document(index))
+            self._log.storage.replace(self._path(topic, key), write_document(index), forced=False)
             slots[key] = index.slot
         days = IndexedDays(known.slot, known.sha256, slots)
-        self._log.storage.replace(self._path(topic, "days"), write_document(days))
+        self._log.storage.replace(self._path(topic, "days"), write_document(days), forced=False)
         return True
 
     def _path(self, topic: str, key: str) -> str:

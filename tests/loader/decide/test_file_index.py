@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,7 +24,6 @@ from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.document import read_document
 from headrace.loader.decide.file_index import FileIndex, index_folder
 from headrace.loader.follow.index import IndexFollower
-from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.work_unit import FileKind, FileRange
 from loader_samples import BUCKET, decided_file, load, rewrite, step_of, topic_decision
 
@@ -36,21 +34,23 @@ DAYS = index_folder(TOPIC) + "/days.json"
 DAY = index_folder(TOPIC) + "/data/dt=2026-01-01.json"
 
 
-class MemoryStorage(LocalSlots):
-    """Files by name, without a disk; `reads` are the names that were read."""
+class MemoryStorage:
+    """A `SlotStorage` without a disk; `reads` are the names that were read."""
 
     def __init__(self) -> None:
-        super().__init__(Path("/memory"))
         self.files: dict[str, bytes] = {}
         self.reads: list[str] = []
 
     def prepare(self) -> None:
         pass
 
+    def keep(self, path: str) -> None:
+        assert path in self.files
+
     def put_if_absent(self, path: str, content: bytes) -> bool:
         return self.files.setdefault(path, content) is content
 
-    def replace(self, path: str, content: bytes) -> None:
+    def replace(self, path: str, content: bytes, *, forced: bool = True) -> None:
         self.files[path] = content
 
     def read(self, path: str) -> bytes | None:
@@ -66,6 +66,12 @@ class MemoryStorage(LocalSlots):
 
     def remove(self, path: str) -> None:
         self.files.pop(path, None)
+
+    def sweep(self, now_ms: int, age_ms: int) -> None:
+        pass
+
+    def describe(self, path: str) -> str:
+        return path
 
 
 class Warehouse:
@@ -241,7 +247,7 @@ class Play:
         storage, left = self.storage, [writes]
         replace = MemoryStorage.replace
 
-        def dying(path: str, content: bytes) -> None:
+        def dying(path: str, content: bytes, *, forced: bool = True) -> None:
             if path.startswith("index/"):
                 if not left[0]:
                     raise Crash
