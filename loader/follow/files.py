@@ -73,10 +73,10 @@ class FilesFollower:
 
     def _bring(self, topic: str, one: _Wanted) -> bool:
         """Whether the file is at its name, if need be from one of its earlier ones."""
-        if self.files.length(one.name) is not None:
-            return True
-        for source in one.earlier:
+        for source in (one.name, *one.earlier):
             if self.files.length(source) is not None:
+                # Also where it is there: whoever brought it may have been killed before its name was on the disk, and
+                # the earlier ones go a day later.
                 self.files.bring(topic, source, one.name)
                 return True
         return False

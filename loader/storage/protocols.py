@@ -151,7 +151,8 @@ class WarehouseFiles(Protocol):
         ...
 
     def bring(self, topic: str, source: str, target: str) -> None:
-        """Gives a published file a second name, for a new generation of its bucket; may be repeated.
+        """Gives a published file a second name, for a new generation of its bucket, which survives a loss of power; may
+        be repeated, also from the second name itself.
 
         Raises:
             PublishedFileLost: there is no such file.
@@ -164,7 +165,8 @@ class WarehouseFiles(Protocol):
         ...
 
     def remove(self, names: Sequence[str]) -> None:
-        """Removes files, and the folders that have become empty; fine when they are gone."""
+        """Removes files, and the folders that have become empty, so that they do not come back after a loss of power;
+        fine when they are gone."""
         ...
 
     def length(self, name: str) -> int | None:

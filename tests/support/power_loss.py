@@ -62,12 +62,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A name in a folder came to mean `node`, or nothing; `path` is all of it."""
+    """A name in a folder came to mean `node`, or nothing; `path` is all of it, `source` another name it had."""
 
     folder: Node
     name: str
     node: Node | None
     path: str
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +176,14 @@ class Recorder:
             with self._lock:
                 self._begin()
                 real["link"](source, target)
-                self._name(self._inside(target), self._node(self._inside(source)))
+                self._name(self._inside(target), self._node(self._inside(source)), self._inside(source))
 
         def replace(source: Any, target: Any) -> None:
             with self._lock:
                 self._begin()
                 real["replace"](source, target)
                 node = self._node(self._inside(source))
-                self._name(self._inside(target), node)
+                self._name(self._inside(target), node, self._inside(source))
                 self._name(self._inside(source), None)
 
         def removing(name: str) -> Callable[..., None]:
@@ -237,7 +238,7 @@ class Recorder:
         else:
             self._note(Spoiled(known))
 
-    def _name(self, path: str, node: Node | None) -> None:
+    def _name(self, path: str, node: Node | None, source: str = "") -> None:
         above, _, name = path.rpartition("/")
         folder = self._node(above)
         assert folder.entries is not None
@@ -245,7 +246,7 @@ class Recorder:
             del folder.entries[name]
         else:
             folder.entries[name] = node
-        self._note(Named(folder, name, node, path))
+        self._note(Named(folder, name, node, path, source))
 
     def _below(self, path: Any, folder: int | None = None) -> str | None:
         """The path below the root, None outside."""
@@ -363,9 +364,9 @@ class Image:
                 written[node] = target
 
 
+# That all of it happened is what a killed process leaves, which is tried elsewhere.
 EXTREMES: Mapping[str, Callable[[Named], bool]] = {
     "nothing unforced": lambda change: False,
-    "all that was unforced": lambda change: True,
     "only unforced removals": lambda change: change.node is None,
 }
 

@@ -66,14 +66,17 @@ class LocalFiles:
             force(self._warehouse / folder)
 
     def bring(self, topic: str, source: str, target: str) -> None:
-        final = self._warehouse / target
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
+        first, final = self._warehouse / source, self._warehouse / target
+        while length_of(final) is None:
             try:
-                os.link(self._warehouse / source, final)
+                final.parent.mkdir(parents=True, exist_ok=True)
+                os.link(first, final)
+            except FileExistsError:
+                pass
             except FileNotFoundError as error:
-                if length_of(final) is None:
-                    raise PublishedFileLost(topic, str(self._warehouse / source), "it is not there") from error
+                # Otherwise the folder was empty and somebody removed it.
+                if length_of(first) is None and length_of(final) is None:
+                    raise PublishedFileLost(topic, str(first), "it is not there") from error
         self._force_names([target])
 
     def put(self, name: str, content: bytes) -> None:
@@ -94,13 +97,17 @@ class LocalFiles:
             self._remove_empty(folder)
 
     def _remove_empty(self, folder: Path) -> None:
-        """A folder and those above it, as long as they are empty."""
+        """A folder and those above it, as long as they are empty; that they and the files are gone is forced."""
         while folder.parts:
             try:
                 (self._warehouse / folder).rmdir()
             except OSError:
-                return
+                break
             folder = folder.parent
+        while folder.parts and not (self._warehouse / folder).exists():  # somebody else was faster
+            folder = folder.parent
+        with contextlib.suppress(FileNotFoundError):
+            force(self._warehouse / folder)
 
     def length(self, name: str) -> int | None:
         return length_of(self._warehouse / name)
@@ -128,8 +135,8 @@ def _is_and_should(found: int, wanted: int) -> str:
 
 def _link_or_check(file: Publication, staged: Path, final: Path) -> None:
     while True:
-        final.parent.mkdir(parents=True, exist_ok=True)
         try:
+            final.parent.mkdir(parents=True, exist_ok=True)
             os.link(staged, final)
         except FileExistsError:
             _check_same(file, staged, final)

@@ -1,7 +1,7 @@
 """What the storage promises holds when power is lost at any moment from then on, and rests on every force.
 
-Each use of the storage is recorded, and of every moment all that a loss of power may leave is looked at: nothing that
-was not forced, all of it, or a mix. Then every force is left out, one at a time: some promise must break.
+Each use of the storage is recorded, and of every moment what a loss of power may leave is looked at: nothing that was
+not forced, removals alone, or a mix. Then every force is left out, one at a time: some promise must break.
 """
 
 from __future__ import annotations
@@ -153,6 +153,17 @@ def a_file_that_somebody_killed_was_bringing(warehouse: Warehouse) -> None:
     warehouse.from_now_on(lambda: warehouse.is_whole(target))
 
 
+def a_file_that_was_removed(warehouse: Warehouse) -> None:
+    a_published_file(warehouse)
+    warehouse.promises.clear()
+    name = NAME.replace("hr=00", "hr=01")
+    warehouse.storage.files.bring("orders", NAME, name)
+    warehouse.storage.files.remove([NAME])
+    warehouse.from_now_on(lambda: not (warehouse.folder / NAME).exists())
+    warehouse.storage.files.remove([name])
+    warehouse.from_now_on(lambda: not (warehouse.folder / "orders").exists())
+
+
 def a_schema_that_was_put(warehouse: Warehouse) -> None:
     name = "orders/_schema/current.avsc"
     path = warehouse.folder / name
@@ -180,6 +191,7 @@ USES = (
     a_file_that_somebody_killed_was_publishing,
     a_file_that_was_brought,
     a_file_that_somebody_killed_was_bringing,
+    a_file_that_was_removed,
     a_schema_that_was_put,
     a_schema_that_somebody_killed_was_putting,
 )
