@@ -15,13 +15,23 @@ from pathlib import Path
 
 import pytest
 
-from power_history import WHOLE_LIFE, Aftermath, History, Lost, make_small, nothing_new, of_an_older_release
+from power_history import (
+    WHOLE_LIFE,
+    Aftermath,
+    History,
+    Lost,
+    a_day_later,
+    compacted,
+    make_small,
+    nothing_new,
+    of_an_older_release,
+)
 from power_loss import Named, pattern
 
 pytestmark = pytest.mark.fault
 
 SEED = 20260101
-MIXES = 1  # of each moment, beside the extremes
+MIXES_APART = 4  # moments; of these some mix is looked at beside the extremes
 
 
 @pytest.fixture
@@ -31,7 +41,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-def check(history: History, *, mixes: int = 0, moments: Collection[int] | None = None) -> int:
+def check(history: History, *, moments: Collection[int] | None = None, mixed: Collection[int] = ()) -> int:
     """
     Returns:
         How many disks were looked at.
@@ -40,7 +50,7 @@ def check(history: History, *, mixes: int = 0, moments: Collection[int] | None =
         Lost: one does not hold what it should.
     """
     after, count = Aftermath(history), 0
-    for name, image, outside in history.disks(seed=SEED, mixes=mixes, moments=moments):
+    for name, image, outside in history.disks(seed=SEED, moments=moments, mixed=mixed):
         after.check(name, image, outside)
         count += 1
     return count
@@ -51,7 +61,7 @@ def test_after_a_loss_of_power_at_any_moment_the_next_load_makes_all_whole(tmp_p
     history = History(tmp_path / "disk").live(WHOLE_LIFE)
     assert list((history.world.warehouse / "_headrace" / "archive").iterdir())
     assert list((history.world.warehouse / "_headrace" / "checkpoint").iterdir())
-    assert check(history, mixes=MIXES) > 300
+    assert check(history, mixed=range(0, history.ends[-1], MIXES_APART)) > 300
 
 
 @pytest.mark.usefixtures("quick")
@@ -67,7 +77,8 @@ def test_a_name_that_a_killed_load_did_not_force_is_forced_before_anybody_builds
     undisturbed = History(root).live(WHOLE_LIFE)
     for number, step in names_made_first(undisturbed):
         shutil.rmtree(root)
-        history = History(root, kill_before=number).live([*WHOLE_LIFE[: step + 1], nothing_new])
+        later = (nothing_new, a_day_later) if WHOLE_LIFE[step] is compacted else (nothing_new,)
+        history = History(root, kill_before=number).live([*WHOLE_LIFE[: step + 1], *later])
         check(history, moments=[*removals(history, number), history.ends[-1]])
 
 
@@ -90,8 +101,9 @@ def names_made_first(history: History) -> Iterator[tuple[int, int]]:
             continue
         if "/staging/" in operation.path:
             continue  # a work's own affair until it is offered
-        if pattern(operation.path) not in seen:
-            seen.add(pattern(operation.path))
+        kind = (pattern(operation.path), pattern(operation.source))
+        if kind not in seen:
+            seen.add(kind)
             yield number + 1, next(step for step, end in enumerate(history.ends) if number <= end)
 
 

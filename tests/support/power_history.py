@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import hashlib
 import random
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from headrace.audit.row import Outcome
+from headrace.audit.store import AuditStore
 from headrace.hive_ddl.table import TableState
 from headrace.loader.check import chunks
 from headrace.loader.decide import decision_log, slots
@@ -21,16 +24,18 @@ from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.decision_log import DecisionLog, Offered
 from headrace.loader.decide.document import FORMAT
 from headrace.loader.decide.state import LoaderState
-from headrace.loader.follow.layout import topic_folder
+from headrace.loader.follow.layout import bucket_folder
 from headrace.loader.follow.schema import TableSettings
-from headrace.loader.load_schema import load_schema_with_kafka
-from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
+from headrace.loader.rewrite.merge import MergeResult, MergeUnit
+from headrace.loader.rewrite.run import CompactSettings, compact
 from headrace.loader.run import run_load
 from headrace.loader.storage.local import local_storage, sink
 from headrace.loader.work_unit import UnitResult, WorkUnit
 from power_loss import Image, Killed, OneByOne, Recorder, Survivors, images
 from task_world import TaskWorld
 
+DAY_MS = 86_400_000
+GENERATION = re.compile(r"/_g\d+/")
 AT_ONCE_MS = -(10**15)  # of staging: whoever cleans next voids it
 LONG_NAME = "x" * 700  # of a field, so that the schemas of the tables are files of their own
 ORDER_V1 = (
@@ -53,24 +58,26 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decision_log, "CHECKPOINT_EVERY", 2)
     patch.setattr(chunks, "DECISION_BYTES_MAX", 1)
     patch.setattr(sink, "ThreadPoolExecutor", OneByOne)
+    prepare = AuditStore._prepare
+
+    def unforced(store: AuditStore) -> None:
+        prepare(store)
+        store._connection.execute("PRAGMA synchronous = OFF")
+
+    patch.setattr(AuditStore, "_prepare", unforced)
 
 
 class SmallWorld(TaskWorld):
-    """Tables name their schemas by URL, so that these files are needed too."""
+    """Tables name their schemas by URL, so that these files are needed too. The audit's database is elsewhere."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, audit_path: Path) -> None:
         super().__init__(root)
-        self.settings = dataclasses.replace(self.settings, quarantine_share_max=1.0, staging_age_ms=AT_ONCE_MS)
+        self.audit_path = audit_path
+        self.settings = dataclasses.replace(self.settings, staging_age_ms=AT_ONCE_MS)
+        self.policy = dataclasses.replace(self.policy, quarantine_share_max=1.0)
 
     def tables(self) -> TableSettings:
-        files = local_storage(self.warehouse).files
-        return TableSettings(
-            files,
-            "headrace",
-            LITERAL_CHARS_MAX,
-            lambda text: load_schema_with_kafka(text, "position"),
-            QUARANTINE_SCHEMA,
-        )
+        return dataclasses.replace(super().tables(), literal_chars_max=LITERAL_CHARS_MAX)
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class Outside:
 
     tables: Mapping[tuple[str, str], TableState]
     parts: Mapping[Any, Any]
-    audit: Mapping[str, Any]
+    audit: bytes
     decided: tuple[tuple[int, str], ...]
 
 
@@ -89,18 +96,21 @@ class History:
     def __init__(self, root: Path, *, without: str = "", kill_before: int | None = None) -> None:
         self.root = root
         root.mkdir()
-        self.world = SmallWorld(root / "new" / "data")
+        self.world = SmallWorld(root / "new" / "data", root.parent / "audit.db")
+        self.world.audit_path.unlink(missing_ok=True)
         self.decided: list[tuple[int, str]] = []
         self.ends: list[int] = []  # the last operation of each step
         self.recorder = Recorder(root, without, kill_before, self._note)
-        self._outside = Outside({}, {}, {}, ())
-        self._version: tuple[int, ...] = ()
+        self._outside = Outside({}, {}, b"", ())
+        self._audit = b""
+        self._version: tuple[int, bytes, int] = (0, b"", 0)
 
     def live(self, steps: Sequence[Callable[[History], None]]) -> History:
         """Takes the steps one after the other; one that is killed is over, and a new process takes the next."""
         with pytest.MonkeyPatch.context() as patch, self.recorder.recording():
             make_small(patch)
             patch.setattr(DecisionLog, "offer", self._remembering(DecisionLog.offer))
+            patch.setattr(AuditStore, "close", self._keeping(AuditStore.close))
             for step in steps:
                 try:
                     step(self)
@@ -118,14 +128,19 @@ class History:
 
         return remember
 
+    def _keeping(self, close: Callable[[AuditStore], None]) -> Any:
+        def keep(store: AuditStore) -> None:
+            close(store)
+            self._audit = store.path.read_bytes()
+
+        return keep
+
     def _note(self) -> Outside:
         hive = self.world.hive
-        version = (len(hive.executed), len(self.world.audit), len(self.decided))
+        version = (len(hive.executed), self._audit, len(self.decided))
         if version != self._version:
             self._version = version
-            self._outside = Outside(
-                dict(hive.tables), copy.deepcopy(hive.parts), dict(self.world.audit), tuple(self.decided)
-            )
+            self._outside = Outside(dict(hive.tables), copy.deepcopy(hive.parts), self._audit, tuple(self.decided))
         return self._outside
 
     def load(self) -> None:
@@ -133,13 +148,13 @@ class History:
         assert not report.has_findings, report.problems
 
     def disks(
-        self, *, seed: int = 0, mixes: int = 0, moments: Collection[int] | None = None
+        self, *, seed: int = 0, moments: Collection[int] | None = None, mixed: Collection[int] = ()
     ) -> Iterator[tuple[str, Image, Outside]]:
         """Each disk that may be left, once, with its name and what the world knew.
 
         Args:
-            mixes: of each moment, beside the extremes.
             moments: the operations after which power may be lost; None means all.
+            mixed: those of which a mix is given too, beside the extremes.
         """
         chance = random.Random(seed)
         survivors, seen = Survivors(), set()
@@ -148,7 +163,7 @@ class History:
             if moments is not None and number not in moments:
                 continue
             outside = self.recorder.notes[number]
-            for name, image in images(survivors, self.recorder.top, chance, mixes):
+            for name, image in images(survivors, self.recorder.top, chance, int(number in mixed)):
                 key = (image.key, id(outside))
                 if key not in seen:
                     seen.add(key)
@@ -195,6 +210,27 @@ def schema_changes(history: History) -> None:
     history.load()
 
 
+def compacted(history: History) -> None:
+    """The files of a bucket become one, in the folder of a new generation, and one that is loaded meanwhile is brought
+    there."""
+    settings = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
+    ports = history.world.rewrites()
+
+    def run_merges(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
+        more_messages(history)
+        return ports.run_merges(units)
+
+    report = compact(dataclasses.replace(ports, run_merges=run_merges), ["orders"], settings, is_dry=False)
+    assert report.slot and not report.problems, report
+
+
+def a_day_later(history: History) -> None:
+    """Nobody reads the files any more that were replaced, and they go."""
+    history.world.clock_ms += 2 * DAY_MS
+    history.world.cluster.topics["orders"].logs[0] += [3]
+    history.load()
+
+
 def nothing_new(history: History) -> None:
     history.load()
 
@@ -204,7 +240,8 @@ WHOLE_LIFE = (
     more_messages,
     killed_when_its_tasks_were_done,
     schema_changes,
-    more_messages,
+    compacted,
+    a_day_later,
     nothing_new,
 )
 
@@ -238,11 +275,14 @@ class Aftermath:
 
     def _world(self, outside: Outside) -> SmallWorld:
         before = self._history.world
-        world = SmallWorld(self._history.world.warehouse.parent)
+        world = SmallWorld(self._history.world.warehouse.parent, before.audit_path)
         world.cluster.topics = before.cluster.topics
         world.registry.subjects, world.registry.texts = before.registry.subjects, before.registry.texts
         world.hive.tables, world.hive.parts = dict(outside.tables), copy.deepcopy(dict(outside.parts))
-        world.audit = dict(outside.audit)
+        world.clock_ms = before.clock_ms
+        world.audit_path.unlink(missing_ok=True)
+        if outside.audit:
+            world.audit_path.write_bytes(outside.audit)
         self._works += 1000
         world._works = self._works  # ids that nobody else has had
         return world
@@ -266,8 +306,9 @@ class Aftermath:
             name = path.relative_to(world.warehouse).as_posix()
             if name.startswith("_headrace/"):
                 continue
-            if decided.get(name) != hashlib.sha256(path.read_bytes()).hexdigest():
-                raise Lost(f"{name} is visible and {'not whole' if name in decided else 'not decided'}")
+            first = GENERATION.sub("/", name)
+            if decided.get(first) != hashlib.sha256(path.read_bytes()).hexdigest():
+                raise Lost(f"{name} is visible and {'not whole' if first in decided else 'not decided'}")
 
     def _check_schemas(self, world: SmallWorld, outside: Outside) -> None:
         for table in outside.tables.values():
@@ -282,7 +323,9 @@ class Aftermath:
             if found != world.produced(topic):
                 raise Lost(f"of {topic} there is {found} and should be {world.produced(topic)}")
         rows = sum(len(world.rows(topic)) for topic in world.cluster.topics)
-        counted = sum(row.count for row in world.audit.values() if row.tier == "loader" and row.outcome == "written")
+        counted = sum(
+            row.count for topic in world.cluster.topics for row in world.audit(topic) if row.outcome is Outcome.WRITTEN
+        )
         if rows != counted:
             raise Lost(f"the audit has {counted} of {rows} rows")
         left = sorted(world.log().storage.children("staging"))
@@ -291,12 +334,13 @@ class Aftermath:
 
 
 def decided_files(log: DecisionLog) -> dict[str, str]:
-    """The checksum of every file of the log, by name."""
+    """The checksum of every file of the log, by its name in the first generation."""
     state: LoaderState = log.read_state()
     found = {}
     for slot in range(1, state.slot + 1):
         for topic, decided in log.decision(slot).topics.items():
             for file in decided.files:
-                folder = topic_folder(state.topics[topic].folder, file.kind)
-                found[f"{folder}/{file.bucket}/{file.name}"] = file.checksum
+                found[f"{bucket_folder(state.topics[topic].folder, file.kind, file.bucket, 0)}/{file.name}"] = (
+                    file.checksum
+                )
     return found

@@ -17,6 +17,8 @@ from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import task
 from headrace.loader.build import current_build
 from headrace.loader.inspect.quarantine import read_rows
+from headrace.loader.rewrite.merge import MergeResult, MergeUnit, run_merge_unit
+from headrace.loader.rewrite.run import RewritePorts
 from headrace.loader.work_unit import UnitResult, WorkUnit
 from loader_fakes import FakeCluster, FakeRegistry, World
 from projection_oracle import encode
@@ -68,24 +70,39 @@ class TaskWorld(World):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.cluster: ServingCluster = ServingCluster(self.registry)
+        self.pool = self._run_units  # type: ignore[assignment]
         self.settings = dataclasses.replace(
             self.settings,
             plan=dataclasses.replace(self.settings.plan, build=current_build()),
             task=dataclasses.replace(self.settings.task, fetch_timeout_ms=0),
         )
-        self.pool = self._run_units  # type: ignore[assignment]
+
+    def rewrites(self) -> RewritePorts:
+        return dataclasses.replace(super().rewrites(), build=current_build())
 
     def _run_units(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(task, "KafkaCluster", lambda servers, timeout_s: self.cluster)
             return [task.run_work_unit(unit) for unit in units]
 
-    def _published(self, folder: Path) -> list[tuple[int, int]]:
+    def _merge(self, units: Sequence[MergeUnit]) -> list[MergeResult]:
+        return [run_merge_unit(unit) for unit in units]
+
+    def rows(self, topic: str) -> list[tuple[int, int]]:
+        """Every (partition, offset) that a query of the topic's table finds, as often as it does."""
         found = []
-        for path in sorted(folder.rglob("*.avro")):
+        for path in self._files("headrace", topic):
             with path.open("rb") as file:
-                if "_quarantine" in folder.parts:
-                    found += [(row.partition, row.offset) for row in read_rows(file)]
-                else:
-                    found += [(row["kafka"]["partition"], row["kafka"]["offset"]) for row in fastavro.reader(file)]
+                found += [(row["kafka"]["partition"], row["kafka"]["offset"]) for row in fastavro.reader(file)]
         return sorted(found)
+
+    def quarantined(self, topic: str) -> list[tuple[int, int]]:
+        found = []
+        for path in self._files("headrace_quarantine", topic):
+            with path.open("rb") as file:
+                found += [(row.partition, row.offset) for row in read_rows(file)]
+        return sorted(found)
+
+    def _files(self, database: str, table: str) -> list[Path]:
+        locations = self.hive.parts.get((database, table), {}).values()
+        return [path for one in sorted(locations) for path in sorted(Path(one.removeprefix("file://")).glob("*.avro"))]
