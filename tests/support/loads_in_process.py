@@ -42,10 +42,11 @@ class Loads:
         assert producer.flush(60) == 0
 
     def load(self, address: str, lost_ground: str = "fail") -> RunReport:
+        self._world.policy = dataclasses.replace(self._world.policy, lost_ground=lost_ground)
         settings = self._world.settings
         settings = dataclasses.replace(
             settings,
-            plan=dataclasses.replace(settings.plan, lost_ground=lost_ground, build=current_build()),
+            plan=dataclasses.replace(settings.plan, build=current_build()),
             task=dataclasses.replace(settings.task, bootstrap_servers=address),
         )
         with KafkaCluster(address, timeout_s=30) as cluster:
