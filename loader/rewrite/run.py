@@ -292,7 +292,11 @@ def decide(
     for chunk in (first, *later) if decisions else ():
         offered = ports.log.offer(chunk)
         slot = offered.decision.slot if offered.decision else slot
-        for topic, conflict in offered.refused.items():
+        refused = dict(offered.refused)
+        if offered.conflict is not None:
+            # The work as a whole may be refused, and then no topic is.
+            refused = dict.fromkeys(chunk.topics, offered.conflict) | refused
+        for topic, conflict in refused.items():
             problems[topic] = (f"not rewritten, since another command was faster ({conflict}); run this one again",)
     followed = ports.engine.follow()
     failures = {topic: (failure.message,) for topic, failure in followed.failures.items()}

@@ -19,6 +19,7 @@ from headrace.loader.rewrite.run import CompactSettings, RewriteReport, compact,
 from headrace.loader.run import run_load
 from headrace.loader.work_unit import FileKind
 from loader_fakes import ORDER_V1, World
+from loader_samples import clean
 
 BUCKET = "dt=2026-01-01/hr=00"
 SETTINGS = CompactSettings(closed_ms=0, bytes_target=1_000_000, block_bytes=1_000, codec_of=lambda topic: "null")
@@ -171,6 +172,21 @@ def test_of_two_compactions_the_slower_one_is_refused_and_leaves_nothing(world: 
     report = compact(dataclasses.replace(ports, run_merges=overtaken), ["orders"], SETTINGS, is_dry=False)
     assert report.slot == 0
     assert "another command was faster" in report.problems["orders"][0]
+    assert queried(world) == world.produced("orders")
+
+
+def test_work_that_was_voided_while_files_were_merged_is_refused_and_said(world: World) -> None:
+    ports = world.rewrites()
+    merge = ports.run_merges
+
+    def voided(units: Sequence[MergeUnit]) -> Sequence[MergeResult]:
+        results = merge(units)
+        world.log().offer(clean("c", units[0].work_id))
+        return results
+
+    report = compact(dataclasses.replace(ports, run_merges=voided), ["orders"], SETTINGS, is_dry=False)
+    assert report.slot == 0
+    assert "the work was voided" in report.problems["orders"][0]
     assert queried(world) == world.produced("orders")
 
 
