@@ -1,0 +1,43 @@
+"""A load meets every fault at every call that it makes of the world; what the next loads leave is whole all the same.
+
+One process, real tasks, real files; brokers, registry and metastore are in memory. Dying is tried around the calls that
+change something: a process that dies at one that only asks leaves what it left before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fault_cases import Case, finish, under
+from faults import CHANGES, Fault, Faults
+from small_world import Lost, make_small
+
+
+@pytest.fixture
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    make_small(monkeypatch)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # a process that dies leaves what it has written
+    return Case(tmp_path)
+
+
+@pytest.mark.parametrize("act", [Case.load, Case.compact])
+@pytest.mark.parametrize("fault", Fault)
+def test_whatever_goes_wrong_at_any_call_the_next_loads_make_it_whole(
+    case: Case, fault: Fault, act: Callable[..., Any]
+) -> None:
+    undisturbed = Faults()
+    under(undisturbed, case.fresh(), act)
+    numbers = [at for at, call in enumerate(undisturbed.calls) if fault is Fault.FAILS or call in CHANGES]
+    assert len(numbers) > 20, undisturbed.calls
+    for number in numbers:
+        world, faults = case.fresh(), Faults(number, fault)
+        try:
+            under(faults, world, act)
+            finish(world)
+        except Exception as error:
+            raise Lost(f"call {number}, {faults.calls[number]}: {fault}") from error
