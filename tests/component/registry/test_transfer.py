@@ -42,7 +42,10 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
     def registry_command(verb: str, file: Path | str, registry: Registry, *more: str) -> Ran:
         capfd.readouterr()
         exit_code = main(["registry", verb, str(file), "--registry-url", registry.url, *more])
-        return Ran(exit_code, *capfd.readouterr())
+        out, err = capfd.readouterr()
+        # A client of librdkafka that another test of this process left behind logs past Python.
+        lines = [line for line in err.splitlines(keepends=True) if "|rdkafka#" not in line]
+        return Ran(exit_code, out, "".join(lines))
 
     return registry_command
 
