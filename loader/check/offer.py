@@ -30,7 +30,9 @@ def propose(
         )
         if decided is not None:
             topics[topic] = decided
-    return Decision(0, DecisionKind.LOAD, plan.work_id, now_ms, build, topics, frozenset(), published)
+    return Decision(
+        0, DecisionKind.LOAD, plan.work_id, now_ms, build, topics, frozenset(), published, planned_after=plan.slot
+    )
 
 
 def _topic_decision(work: TopicWork, one: SettledTopic, asked_ids: frozenset[int]) -> TopicDecision | None:

@@ -37,20 +37,24 @@ def clean(log: DecisionLog, staging: Staging, *, work_id: str, build: str, now_m
     staged = staging.works()
     state = log.read_state()
     # Asked before the offer: what is decided in between makes the offer a conflict.
-    undecided = staged - state.works - state.voided
+    undecided = {work for work in staged - state.works if not state.is_voided(work)}
     old = frozenset(work for work in undecided if staging.is_older(work, now_ms, age_ms))
     if old:
-        offered = log.offer(Decision(0, DecisionKind.CLEAN, work_id, now_ms, build, {}, old))
+        offered = log.offer(_voiding(old, work_id, build, now_ms, state.slot))
         state = offered.state
         if offered.conflict is not None:
             logger.info("cleaning_refused reason=%s", offered.conflict)
-    removable = tuple(sorted(staged & state.voided))
+    removable = tuple(sorted(work for work in staged if state.is_voided(work)))
     for work in removable:
         staging.drop(work)
         logger.info("staging_removed work_id=%s", work)
     log.storage.sweep(now_ms, age_ms)
     log.slots.pack(state.slot)
     return Cleaned(removable)
+
+
+def _voiding(works: frozenset[str], work_id: str, build: str, now_ms: int, planned_after: int) -> Decision:
+    return Decision(0, DecisionKind.CLEAN, work_id, now_ms, build, {}, works, planned_after=planned_after)
 
 
 def published_works(log: DecisionLog, staging: Staging) -> frozenset[str]:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.loader.decide.decision import Decision, TopicDecision
-from headrace.loader.decide.state import LoaderState
+from headrace.loader.decide.state import PLAN_SLOTS_MAX, LoaderState
 
 
 class ConflictRule(StrEnum):
     """Why an offer can no longer be decided."""
 
     WORK_VOIDED = "the work was voided"
+    PLAN_TOO_OLD = "the plan is too old"
     WORK_DECIDED = "work to be voided was decided"
     TOPIC_DECIDED = "a new topic was decided first"
     TOPIC_RECREATED = "the topic was re-created"
@@ -44,8 +45,12 @@ def find_conflict(state: LoaderState, decision: Decision) -> Conflict | None:
 
 def work_conflict(state: LoaderState, decision: Decision) -> Conflict | None:
     """Why nothing of the work can be decided, or None."""
-    if decision.work_id in state.voided:
+    if state.is_voided(decision.work_id):
         return Conflict(ConflictRule.WORK_VOIDED, decision.work_id)
+    planned_after = decision.planned_after
+    if planned_after is not None and planned_after < state.slot - PLAN_SLOTS_MAX:
+        at = f"{decision.work_id} was planned after slot {planned_after}, and {state.slot} is decided"
+        return Conflict(ConflictRule.PLAN_TOO_OLD, at)
     decided = sorted(decision.voided & state.works)
     if decided:
         return Conflict(ConflictRule.WORK_DECIDED, ", ".join(decided))

@@ -199,7 +199,8 @@ class Decision:
     the checksum of the decision in the slot before, "" in slot 1 and in format 1: decisions are a chain, and one that
     stands after another than it was made for is noticed. `retired` names slots of rewrites whose replaced files are
     gone from the disk. `reason` is why an operator made it (kind offsets), and `starts` say where the first load of
-    partitions begins of which nothing was loaded.
+    partitions begins of which nothing was loaded. `planned_after` is the newest slot that had been read when the work
+    was begun; None where an earlier release does not tell.
     """
 
     slot: int
@@ -214,6 +215,7 @@ class Decision:
     retired: frozenset[int] = frozenset()
     reason: str = field(default="", metadata=MATTERS)
     starts: tuple[StartOffset, ...] = ()
+    planned_after: int | None = None
 
     def at(self, slot: int, previous: str = "") -> Decision:
         """This offer as the decision of a slot, with the final names of its files."""

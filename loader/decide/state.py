@@ -17,6 +17,8 @@ from headrace.loader.work_unit import FileKind
 
 BYTES_PER_KILO_OFFSET_UNSEEN = 1024 * 1024  # a message of a partition never read is taken for 1 KiB
 STAGES_NOTHING = frozenset({DecisionKind.CLEAN, DecisionKind.OFFSETS, DecisionKind.RETAIN})
+PLAN_SLOTS_MAX = 10_000  # two months of a decision every ten minutes
+"""A plan that is older is no longer decided, so nobody needs to remember for longer which work was voided."""
 SMOOTHING = 4  # the newest run counts for a quarter: enough to follow a change, too little to jump at one odd run
 
 
@@ -78,10 +80,11 @@ class TopicState:
 class LoaderState:
     """In size of the order of topics and partitions, whatever was decided over the years.
 
-    `works` are the ids of decided work that may still have files in staging, `voided` of work that may never be
-    decided. `sha256` is the checksum of the decision in `slot`: a state of another log is known by it. `rewrites` are
-    the slots that rewrote buckets whose replaced files may still be on the disk, with the time of each in ms. `starts`
-    are the offsets, by topic and partition, where partitions begin of which nothing was loaded.
+    `works` are the ids of decided work that may still have files in staging. `voided` are of work that may never be
+    decided, and `voided_before` those from before the newest slot that is a multiple of `PLAN_SLOTS_MAX`. `sha256` is
+    the checksum of the decision in `slot`: a state of another log is known by it. `rewrites` are the slots that rewrote
+    buckets whose replaced files may still be on the disk, with the time of each in ms. `starts` are the offsets, by
+    topic and partition, where partitions begin of which nothing was loaded.
     """
 
     slot: int = 0
@@ -92,6 +95,11 @@ class LoaderState:
     sha256: str = ""
     rewrites: Mapping[int, int] = field(default_factory=dict)
     starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict, metadata=MATTERS)
+    voided_before: frozenset[str] = frozenset()
+
+    def is_voided(self, work_id: str) -> bool:
+        """Whether a work may never be decided, as far as its plan is not too old for that anyway."""
+        return work_id in self.voided or work_id in self.voided_before
 
     def next_offset(self, topic: str, partition: int) -> int | None:
         """Where the next load of a partition goes on, or begins; None for where its log begins."""
@@ -111,6 +119,7 @@ def fold(state: LoaderState, decision: Decision, sha256: str = "") -> LoaderStat
     """
     assert decision.slot == state.slot + 1, (decision.slot, state.slot)
     topics = dict(state.topics)
+    window_begins = decision.slot % PLAN_SLOTS_MAX == 0
     for topic, decided in decision.topics.items():
         topics[topic] = _fold_topic(state.topics.get(topic), decided, decision.slot)
     return LoaderState(
@@ -118,7 +127,9 @@ def fold(state: LoaderState, decision: Decision, sha256: str = "") -> LoaderStat
         decided_at_ms=decision.decided_at_ms,
         topics=topics,
         works=(state.works | _staged_work(decision)) - decision.published,
-        voided=state.voided | decision.voided,
+        # Work is voided after it was planned, so what is dropped here was planned at least `PLAN_SLOTS_MAX` ago.
+        voided=decision.voided if window_begins else state.voided | decision.voided,
+        voided_before=state.voided if window_begins else state.voided_before,
         sha256=sha256,
         rewrites=_rewrites(state, decision),
         starts=_fold_starts(state.starts, decision, topics),

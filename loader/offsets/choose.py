@@ -153,6 +153,7 @@ def decision_of(choice: Choice, state: LoaderState, *, work_id: str, now_ms: int
         frozenset(),
         reason=choice.reason,
         starts=tuple(StartOffset(one.topic, one.partition, one.after) for one in choice.starts),
+        planned_after=state.slot,
     )
 
 

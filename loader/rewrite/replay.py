@@ -117,7 +117,7 @@ def replay(
     except SourceLost as error:
         return ReplayReport(problems=(str(error),))
     decided = dataclasses.replace(_decision(known, chosen, made), asked_ids=asked_ids, kafka_column=policy.kafka_column)
-    done = decide(ports, DecisionKind.REPLAY, work_id, {topic: decided})
+    done = decide(ports, state, DecisionKind.REPLAY, work_id, {topic: decided})
     problems = done.problems.get(topic, ())
     if not done.slot:
         return ReplayReport(left=_summed((Counter(report.loaded), Counter(report.left))), problems=problems)

@@ -139,7 +139,7 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
     decisions, problems = _merged(state, groups, results)
     for decided in decisions.values():
         ports.staging.keep(work_id, [Staged(file.staged, file.length) for file in decided.files])
-    report = decide(ports, DecisionKind.COMPACT, work_id, decisions)
+    report = decide(ports, state, DecisionKind.COMPACT, work_id, decisions)
     merged = {(topic, rewrite.kind, rewrite.bucket) for topic, one in decisions.items() for rewrite in one.rewrites}
     return dataclasses.replace(
         report,
@@ -240,7 +240,7 @@ def _take_away(
     for topic, file_kind, bucket, files in chosen:
         rewrites[topic].append(rewrite(file_kind, bucket, files))
     decisions = {topic: topic_decision(state.topics[topic], found) for topic, found in rewrites.items()}
-    return dataclasses.replace(decide(ports, kind, ports.new_work_id(), decisions), buckets=rows)
+    return dataclasses.replace(decide(ports, state, kind, ports.new_work_id(), decisions), buckets=rows)
 
 
 def _merged(
@@ -281,11 +281,15 @@ def decided_file(task: int, number: int, file: StagedFile) -> DecidedFile:
 
 
 def decide(
-    ports: RewritePorts, kind: DecisionKind, work_id: str, decisions: Mapping[str, TopicDecision]
+    ports: RewritePorts, state: LoaderState, kind: DecisionKind, work_id: str, decisions: Mapping[str, TopicDecision]
 ) -> RewriteReport:
-    """Offers the rewrites in chunks and has the followers bring about what was decided."""
+    """Offers the rewrites in chunks and has the followers bring about what was decided.
+
+    Args:
+        state: read before the work was begun.
+    """
     slot, problems = 0, dict[str, tuple[str, ...]]()
-    offer = Decision(0, kind, work_id, ports.now_ms(), ports.build, decisions, frozenset())
+    offer = Decision(0, kind, work_id, ports.now_ms(), ports.build, decisions, frozenset(), planned_after=state.slot)
     first, *later = in_chunks(offer, ports.new_work_id)
     for chunk in later:
         ports.staging.move(work_id, staged_files(chunk), chunk.work_id)

@@ -34,6 +34,7 @@ def test_offsets_passed_over_are_a_gap_with_its_reason() -> None:
     assert (decided.counts, decided.passed_over) == (RangeCounts(), (PassedOver(40, 60, "ticket 4711"),))
     known = LOADED.topics["orders"]
     assert decided.leader_epoch == known.partitions[0].leader_epoch
+    assert decision.planned_after == LOADED.slot
     state = fold(LOADED, decision.at(2))
     assert state.topics["orders"].partitions[0].next_offset == 60
     assert state.topics["orders"].partitions[0].bytes_per_kilo_offset == known.partitions[0].bytes_per_kilo_offset

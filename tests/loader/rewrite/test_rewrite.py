@@ -155,6 +155,7 @@ def test_a_load_decided_while_files_are_merged_lives_on_beside_them(world: World
 
     report = compact(dataclasses.replace(ports, run_merges=overtaken), ["orders"], SETTINGS, is_dry=False)
     assert report.slot == 6
+    assert world.log().decision(6).planned_after == 4
     assert queried(world) == world.produced("orders")
     folder = partition(world)
     assert folder is not None and len(list(folder.iterdir())) == 2

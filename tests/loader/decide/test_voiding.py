@@ -1,0 +1,83 @@
+"""Work that was voided is never decided, however late its offer comes, and is remembered no longer than that takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.loader.decide import conflict, state
+from headrace.loader.decide.conflict import ConflictRule, find_conflict
+from headrace.loader.decide.decision import Decision
+from headrace.loader.decide.state import EMPTY, LoaderState, fold
+from loader_samples import clean, load
+
+PLAN_SLOTS = 4
+
+WORKS = st.integers(0, 3)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("plan"), WORKS),
+        st.tuples(st.just("void"), WORKS),
+        st.tuples(st.just("offer"), WORKS),
+        st.tuples(st.just("others"), st.integers(1, 2 * PLAN_SLOTS)),
+    ),
+    max_size=25,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_slots() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "PLAN_SLOTS_MAX", PLAN_SLOTS)
+        patch.setattr(conflict, "PLAN_SLOTS_MAX", PLAN_SLOTS)
+        yield
+
+
+def decided(known: LoaderState, offer: Decision) -> LoaderState:
+    return fold(known, offer.at(known.slot + 1))
+
+
+def others(known: LoaderState, count: int) -> LoaderState:
+    for _ in range(count):
+        offer = load(f"other-{known.slot}", {})
+        known = decided(known, dataclasses.replace(offer, published=known.works))
+    return known
+
+
+@given(STEPS)
+def test_voided_work_is_never_decided_whenever_it_is_offered(steps: list[tuple[str, int]]) -> None:
+    known, planned, voided_at = EMPTY, dict[int, int](), dict[int, int]()
+    for step, number in steps:
+        if step == "others":
+            known = others(known, number)
+        elif step == "plan":
+            planned.setdefault(number, known.slot)
+        elif step == "void" and number in planned:
+            known = decided(known, clean(f"cleaner-{known.slot}", f"w{number}"))
+            voided_at[number] = known.slot
+        elif step == "offer" and number in planned:
+            offer = dataclasses.replace(load(f"w{number}", {}), planned_after=planned[number])
+            found = find_conflict(known, offer)
+            is_old = known.slot - planned[number] > PLAN_SLOTS
+            assert (found is not None) == (number in voided_at or is_old)
+        remembered = known.voided | known.voided_before
+        assert remembered <= {f"w{number}" for number, slot in voided_at.items() if slot > known.slot - 2 * PLAN_SLOTS}
+
+
+def test_a_plan_that_is_too_old_is_refused_by_name() -> None:
+    offer = dataclasses.replace(load("w", {}), planned_after=0)
+    assert find_conflict(others(EMPTY, PLAN_SLOTS), offer) is None
+    found = find_conflict(others(EMPTY, PLAN_SLOTS + 1), offer)
+    assert found is not None
+    assert (found.rule, found.detail) == (
+        ConflictRule.PLAN_TOO_OLD,
+        f"w was planned after slot 0, and {PLAN_SLOTS + 1} is decided",
+    )
+
+
+def test_what_an_earlier_release_offered_is_of_no_age() -> None:
+    assert find_conflict(others(EMPTY, 3 * PLAN_SLOTS), load("w", {})) is None
