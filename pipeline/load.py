@@ -250,7 +250,7 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
         yield Load(
             Ports(
                 cluster=cluster,
-                schemas=WriterSchemas(registry, log.storage, keeps=not is_dry),
+                schemas=WriterSchemas(registry, log.storage, settings.loader.subject_of, keeps=not is_dry),
                 log=log,
                 staging=storage.staging,
                 engine=engine,

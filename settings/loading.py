@@ -199,9 +199,16 @@ def _convert(key: str, origin: str, value: Any, wanted: Any) -> Any:
         raise SettingsError(f"{key} in {origin}: expected at least {AT_LEAST[key]}, found {value!r}")
     if key == "loader.quarantine_share_max" and not 0.0 <= result <= 1.0:
         raise SettingsError(f"{key} in {origin}: expected a share between 0 and 1, found {value!r}")
+    if key == "loader.subject" and not _is_subject(result):
+        raise SettingsError(f"{key} in {origin}: expected a subject, with {{topic}} for the topic, found {value!r}")
     for pattern in result if key in PATTERNS else ():
         _check_pattern(key, origin, pattern)
     return result
+
+
+def _is_subject(template: str) -> bool:
+    rest = template.replace("{topic}", "")
+    return bool(template) and rest.isprintable() and not set(rest) & set("{}")
 
 
 def _check_pattern(key: str, origin: str, pattern: str) -> None:

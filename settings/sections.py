@@ -76,6 +76,7 @@ class LoaderSettings:
     topics_include: tuple[str, ...] = (".*",)  # regular expressions matched against whole topic names
     topics_exclude: tuple[str, ...] = ()  # applied after include; `__*` and `_schemas` are always left out
     time_fields: tuple[str, ...] = ("header.time", "timestamp")  # the first that exists gives the message time
+    subject: str = "{topic}-value"  # registry's subject of a topic's values; {topic} is the topic's name
     codec: str = "snappy"  # Avro codec of the files: null | deflate | snappy
     file_bytes_target: int = 256 * 1024 * 1024  # a partition is split over tasks only above this
     range_bytes_max: int = 4 * 1024 * 1024 * 1024  # cap of what one run reads from one partition
@@ -100,6 +101,10 @@ class LoaderSettings:
             if re.fullmatch(table.pattern, topic):
                 given = {**table.given, **given}
         return dataclasses.replace(self, **given) if given else self
+
+    def subject_of(self, topic: str) -> str:
+        """The registry's subject of a topic's values."""
+        return self.of_topic(topic).subject.replace("{topic}", topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +205,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 """Settings that take one of a few words."""
 
 TOPIC_KEYS = (
+    "subject",
     "time_fields",
     "partition_by",
     "kafka_column",

@@ -50,8 +50,14 @@ the one of `[loader]`, wherever that was set. Tables are neither in the environm
 
 `partition_by` is chosen when a topic's table is made; a table that is there keeps its own, and the load says so.
 `kafka_column` may be widened (`none`, `position`, `full`), and rows from before have null in what is new; it is never
-narrowed, since rows would lose what they have. The other keys count from the next load on. `time_fields` are also what
-producers and consumers that count for the audit look at: give their machines the same file.
+narrowed, since rows would lose what they have. The other keys count from the next load on. `time_fields` and `subject`
+are also what producers and consumers look at: give their machines the same file.
+
+`subject` is for serializers that name subjects after the record. `"shop.Order"` is the record name strategy, and
+several topics may have that subject; `"{{topic}}-shop.Order"` is the topic record name strategy. A topic has one table,
+of the versions of one subject: its messages of other registered schemas are rows of that table where Avro can resolve
+them to it, and quarantined where not. A table keeps the subject that it was made from: when the settings name another
+one, the load says so and leaves that topic alone.
 
 With `future_records = "clamp"` a message that is dated more than `future_max` after its arrival is filed under the time
 of its arrival, which is the record's timestamp unless that too lies ahead of the loader's clock, else the start of the

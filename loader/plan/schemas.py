@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.avro_schema import AvroSchemaError, self_contained_text
@@ -35,7 +35,6 @@ from headrace.registry.errors import (
 
 logger = logging.getLogger(__name__)
 
-SUBJECT_SUFFIX = "-value"
 TIME_PROPERTY = "headrace.time"
 ALLOW = "allow the loader's registry user to read it"
 
@@ -83,10 +82,14 @@ class WriterSchemas:
     """Answers for one run. After the first request that the registry leaves unanswered it is not asked again.
 
     Args:
+        subject_of: the subject of a topic's values.
         keeps: whether new schemas are kept; a dry run leaves no trace.
     """
 
-    def __init__(self, registry: Registry, storage: SlotStorage, *, keeps: bool = True) -> None:
+    def __init__(
+        self, registry: Registry, storage: SlotStorage, subject_of: Callable[[str], str], *, keeps: bool = True
+    ) -> None:
+        self._subject_of = subject_of
         self._asking = Asking(registry)
         self._kept = KeptSchemas(storage, keeps=keeps)
         self._replaced: dict[int, SchemaReplaced] = {}
@@ -104,14 +107,14 @@ class WriterSchemas:
         """Asks what `of_topic` will ask for these topics, several questions at a time."""
         if not topics:
             return
-        self._asking.ahead([Identity(), *(Versions(topic + SUBJECT_SUFFIX) for topic in topics)])
+        self._asking.ahead([Identity(), *(Versions(self._subject_of(topic)) for topic in topics)])
         with contextlib.suppress(*UNANSWERED, AccessRefused):
             self._kept.use(self._asking.answer(Identity()))
         self._asking.ahead(question for topic, known in topics.items() for question in self._questions(topic, known))
 
     def _questions(self, topic: str, known: TopicState | None) -> Iterator[Question[object]]:
         """Those that follow from a subject's versions, and from what is known of the topic."""
-        subject = topic + SUBJECT_SUFFIX
+        subject = self._subject_of(topic)
         folded = self._folded(known.load_schema).versions if known else ()
         with contextlib.suppress(RegistryError):
             yield from (Version(subject, one) for one in self._asking.answer(Versions(subject)) if one not in folded)
@@ -120,7 +123,12 @@ class WriterSchemas:
 
     def of_topic(self, topic: str, known: TopicState | None) -> TopicSchemas | Waiting | SchemaProblem:
         """The schemas to load a topic with. `known` is what has been decided of it."""
-        subject = topic + SUBJECT_SUFFIX
+        subject = self._subject_of(topic)
+        if known is not None and known.load_schema.subject != subject:
+            return SchemaProblem(
+                f"its table was made from subject {known.load_schema.subject}, and loader.subject says {subject} now; "
+                f"name {known.load_schema.subject} for it, in a [[loader.topic]] of its own"
+            )
         try:
             load_schema = self._load_schema(subject, known.load_schema if known else None)
         except AccessRefused as error:

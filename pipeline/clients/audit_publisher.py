@@ -12,7 +12,6 @@ from typing import Any, Final
 from headrace.audit.emit import RowEncoder
 from headrace.audit.row import AuditRow
 from headrace.audit.schema import AUDIT_SCHEMA
-from headrace.pipeline.clients.schemas import value_subject
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import RegistryError
 
@@ -29,14 +28,16 @@ class _OnItsWay:
 
 
 class AuditPublisher:
-    """Publishes rows through a Kafka producer; `when_safe` is told the id of each row that a broker has."""
+    """Publishes rows through a Kafka producer; `when_safe` is told the id of each row that a broker has. Their schema
+    is registered under `subject`."""
 
     def __init__(
-        self, kafka_producer: Any, registry: RegistryClient, topic: str, when_safe: Callable[[str], None]
+        self, kafka_producer: Any, registry: RegistryClient, topic: str, subject: str, when_safe: Callable[[str], None]
     ) -> None:
         self._kafka_producer = kafka_producer
         self._registry = registry
         self._topic = topic
+        self._subject = subject
         self._when_safe = when_safe
         self._encoder: RowEncoder | None = None
         self._waiting: deque[AuditRow] = deque()
@@ -94,7 +95,7 @@ class AuditPublisher:
     def _find_encoder(self) -> RowEncoder | None:
         if self._encoder is None:
             try:
-                self._encoder = RowEncoder(self._registry.register(value_subject(self._topic), AUDIT_SCHEMA).schema_id)
+                self._encoder = RowEncoder(self._registry.register(self._subject, AUDIT_SCHEMA).schema_id)
             except RegistryError as error:
-                logger.warning("audit schema not registered subject=%s error=%s", value_subject(self._topic), error)
+                logger.warning("audit schema not registered subject=%s error=%s", self._subject, error)
         return self._encoder

@@ -97,10 +97,7 @@ class Consumer:
         self._idle_timeout_s = idle_timeout_s
         self._kafka = self._connect(from_end)
         self._registry = registry_client(self._settings)
-        loader = self._settings.loader
-        self._decoder = Decoder(
-            self._registry, _as_schema(reader_schema), lambda topic: loader.of_topic(topic).time_fields
-        )
+        self._decoder = Decoder(self._registry, _as_schema(reader_schema), self._settings.loader)
         self._count = ConsumerCount(self._settings, self._registry, app) if app is not None else None
         self._ready: deque[Any] = deque()
         self._given: dict[TopicPartition, int] = {}

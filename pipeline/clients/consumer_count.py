@@ -39,7 +39,8 @@ class ConsumerCount:
         self._kafka = KafkaProducer(
             bootstrap_servers=resolve_bootstrap_servers(settings), acks="all", linger_ms=5, metrics_enabled=False
         )
-        self._publisher = AuditPublisher(self._kafka, registry, self._topic, lambda row_id: None)
+        subject = settings.loader.subject_of(self._topic)
+        self._publisher = AuditPublisher(self._kafka, registry, self._topic, subject, lambda row_id: None)
 
     def add(self, record: Any, time_ms: int) -> None:
         if record.topic == self._topic or record.value is None:

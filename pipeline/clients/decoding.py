@@ -12,9 +12,9 @@ from headrace.avro_schema.message_time import TIME_PROPERTY
 from headrace.pipeline.clients.delivery import error_text
 from headrace.pipeline.clients.encoding import compiled_schema
 from headrace.pipeline.clients.errors import SourceUnavailable, UndecodableMessage
-from headrace.pipeline.clients.schemas import TimeFields, value_subject
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import UNANSWERED, AccessRefused, RegistryError, SchemaNotFound
+from headrace.settings import LoaderSettings
 
 
 class _Writer(NamedTuple):
@@ -28,10 +28,10 @@ class _Writer(NamedTuple):
 class Decoder:
     """Decodes records by the id of the schema that wrote them."""
 
-    def __init__(self, registry: RegistryClient, reader_schema: Schema | None, time_fields: TimeFields) -> None:
+    def __init__(self, registry: RegistryClient, reader_schema: Schema | None, loader: LoaderSettings) -> None:
         self._registry = registry
         self._reader = compiled_schema(reader_schema) if reader_schema is not None else None
-        self._time_fields = time_fields
+        self._loader = loader
         self._writers: dict[tuple[str, int], _Writer] = {}
         self._time_properties: dict[str, str] = {}
 
@@ -64,7 +64,7 @@ class Decoder:
         try:
             schema = self._registry.parsed(self._registry.schema_by_id(schema_id))
             if record.topic not in self._time_properties:
-                self._time_properties[record.topic] = self._time_property(value_subject(record.topic))
+                self._time_properties[record.topic] = self._time_property(self._loader.subject_of(record.topic))
         except SchemaNotFound as error:
             raise _undecodable(record, f"the registry has no schema {schema_id}") from error
         except (*UNANSWERED, AccessRefused) as error:
@@ -72,7 +72,9 @@ class Decoder:
         writer = _Writer(
             compiled_schema(schema),
             compiled_schema(schema, logical_types=False),
-            find_time_field(schema, self._time_properties[record.topic], self._time_fields(record.topic)),
+            find_time_field(
+                schema, self._time_properties[record.topic], self._loader.of_topic(record.topic).time_fields
+            ),
         )
         self._writers[record.topic, schema_id] = writer
         return writer

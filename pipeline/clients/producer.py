@@ -91,13 +91,18 @@ class Producer:
         self._bootstrap_servers = resolve_bootstrap_servers(self._settings)
         self._kafka = self._connect(app, delivery_timeout_s, linger_ms, compression)
         self._registry = registry_client(self._settings)
-        loader = self._settings.loader
-        self._encodings = Encodings(self._registry, lambda topic: loader.of_topic(topic).time_fields)
+        self._encodings = Encodings(self._registry, self._settings.loader)
         self._delivery_timeout_s = delivery_timeout_s
         spool_dir = self._settings.data_dir / SPOOL_FOLDER
         self._counter = ProducerCounter(app, spool_dir=spool_dir)
         self._audit_topic = self._settings.audit.topic
-        self._publisher = AuditPublisher(self._kafka, self._registry, self._audit_topic, self._row_is_safe)
+        self._publisher = AuditPublisher(
+            self._kafka,
+            self._registry,
+            self._audit_topic,
+            self._settings.loader.subject_of(self._audit_topic),
+            self._row_is_safe,
+        )
         self._left = Inheritance(spool_dir)
         self._pending: deque[Delivery] = deque()
         self._pending_bytes = 0

@@ -1,15 +1,14 @@
 """Which schema does a message of this topic go out with? Asked of the registry once, then kept.
 
-The subject of a topic's values is `<topic>-value`. A schema that the caller gives is registered there, or found to be
-registered already. Without one, the subject's latest version is used, and asked for again now and then, so that a
-producer that runs for weeks follows the registry.
+The subject of a topic's values is what the setting `loader.subject` says, by default `<topic>-value`. A schema that the
+caller gives is registered there, or found to be registered already. Without one, the subject's latest version is used,
+and asked for again now and then, so that a producer that runs for weeks follows the registry.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
 
 from headrace.avro_schema import AvroSchemaError, Schema, parse_schema, self_contained_text
 from headrace.avro_schema.message_time import TIME_PROPERTY
@@ -17,6 +16,7 @@ from headrace.pipeline.clients.encoding import Encoding
 from headrace.pipeline.clients.errors import SchemaRefused, SchemaUnavailable
 from headrace.registry.client import RegisteredSchema, RegistryClient
 from headrace.registry.errors import UNANSWERED, RegistryError, SubjectNotFound
+from headrace.settings import LoaderSettings
 
 logger = logging.getLogger(__name__)
 
@@ -26,21 +26,18 @@ LATEST_KEPT_S = 60.0
 RETRY_S = 1.0
 """The shortest time between two questions for the latest version because a value did not fit the one at hand."""
 
-TimeFields = Callable[[str], Sequence[str]]
-"""The candidates for the message time of a topic, which every tier must take from the same settings."""
-
-
-def value_subject(topic: str) -> str:
-    """The subject of a topic's values (the topic name strategy)."""
-    return f"{topic}-value"
-
 
 class Encodings:
-    """The encodings of one producer. Threads may share it: at worst two ask the registry for the same."""
+    """The encodings of one producer. Threads may share it: at worst two ask the registry for the same.
 
-    def __init__(self, registry: RegistryClient, time_fields: TimeFields) -> None:
+    Args:
+        loader: the settings that say what a topic's subject and the candidates for its message time are; every tier
+            must take them from the same settings.
+    """
+
+    def __init__(self, registry: RegistryClient, loader: LoaderSettings) -> None:
         self._registry = registry
-        self._time_fields = time_fields
+        self._loader = loader
         self._given: dict[tuple[str, str], Encoding] = {}
         self._given_values: dict[tuple[str, int], tuple[Schema, Encoding]] = {}
         self._latest: dict[str, tuple[Encoding, float]] = {}
@@ -80,7 +77,7 @@ class Encodings:
         return newest if newest.schema_id != encoding.schema_id else None
 
     def _ask_for_latest(self, topic: str) -> Encoding:
-        subject = value_subject(topic)
+        subject = self._loader.subject_of(topic)
         kept = self._latest.get(topic)
         try:
             registered = self._registry.version(subject, "latest")
@@ -104,7 +101,7 @@ class Encodings:
         return encoding
 
     def _register(self, topic: str, text: str, schema: str | Schema) -> Encoding:
-        subject = value_subject(topic)
+        subject = self._loader.subject_of(topic)
         try:
             parsed = parse_schema(text, source="schema", strict=False) if isinstance(schema, str) else schema
         except AvroSchemaError as error:
@@ -120,7 +117,7 @@ class Encodings:
         return self._encoding(topic, registered, parsed)
 
     def _encoding(self, topic: str, registered: RegisteredSchema, schema: Schema | None) -> Encoding:
-        subject = value_subject(topic)
+        subject = self._loader.subject_of(topic)
         try:
             return Encoding(
                 topic,
@@ -128,7 +125,7 @@ class Encodings:
                 registered.schema_id,
                 schema if schema is not None else self._registry.parsed(registered),
                 time_property=registered.metadata.get(TIME_PROPERTY, ""),
-                time_fields=self._time_fields(topic),
+                time_fields=self._loader.of_topic(topic).time_fields,
             )
         except RegistryError as error:
             raise _unavailable(topic, subject, error) from error

@@ -18,7 +18,7 @@ from headrace.hive_ddl.table import TableState
 from headrace.kafka_wire.cluster import EpochQuestion
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.check.settle import ROOM_NEEDED
-from headrace.loader.decide import decision_log
+from headrace.loader.decide import conflict, decision_log
 from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.decision_log import DecisionLog, Offered
 from headrace.loader.epochs import ReadEpochs
@@ -33,7 +33,7 @@ from headrace.loader.run import plan_load, run_load
 from headrace.loader.work_unit import OddTimes, TimeOddity, UnitResult, WorkUnit
 from headrace.registry.errors import AccessRefused, CredentialsRefused, ServiceError, StoreError
 from loader_fakes import ORDER_V1, ORDER_V2, World
-from loader_samples import POLICY, step_of
+from loader_samples import POLICY, clean, step_of
 
 
 @pytest.fixture
@@ -143,6 +143,42 @@ def test_a_registered_topic_without_messages_gets_its_table(world: World) -> Non
     world.topic("quiet", [])
     load(world)
     assert ("headrace", "quiet") in world.hive.tables
+
+
+def test_topics_may_share_a_subject_that_is_named_after_their_record(world: World) -> None:
+    world.registry.register("shop.Order", 1, ORDER_V1)
+    world.subjects = {"orders": "shop.Order", "returns": "shop.Order"}
+    world.topic("returns", [1, 1], topic_id="id-2")
+    assert not load(world).has_findings
+    world.registry.register("shop.Order", 2, ORDER_V2)
+    world.cluster.topics["returns"].logs[0].append(2)
+    assert not load(world).has_findings
+    for topic in ("orders", "returns"):
+        assert world.rows(topic) == world.produced(topic)
+        known = world.log().read_state().topics[topic]
+        assert (known.load_schema.subject, known.load_schema.version) == ("shop.Order", 2)
+        assert '"note"' in world.hive.tables["headrace", topic].properties["avro.schema.literal"].replace("\\", "")
+
+
+def test_a_table_keeps_the_subject_that_it_was_made_from(world: World) -> None:
+    world.topic("other", [1], topic_id="id-2")
+    world.registry.register("other-value", 1, ORDER_V1)
+    load(world)
+    world.registry.register("shop.Order", 2, ORDER_V2)
+    world.subjects = {"orders": "shop.Order"}
+    for topic in ("orders", "other"):
+        world.cluster.topics[topic].logs[0].append(1)
+    report = load(world)
+    assert report.problems == {
+        "orders": (
+            "its table was made from subject orders-value, and loader.subject says shop.Order now; "
+            "name orders-value for it, in a [[loader.topic]] of its own",
+        )
+    }
+    assert world.rows("other") == world.produced("other")
+    world.subjects = {}
+    assert not load(world).has_findings
+    assert world.rows("orders") == world.produced("orders")
 
 
 def test_topics_without_a_subject_wait_and_are_named(world: World) -> None:
@@ -787,8 +823,32 @@ def test_work_that_was_voided_while_it_was_done_is_never_decided(world: World) -
     report = run_load(dataclasses.replace(slow, run_units=voided), world.settings)  # type: ignore[arg-type]
     assert report.slot == 0
     assert world.rows("orders") == []
+    assert world.log().decision(1).planned_after == 0, "so says the voiding"
     world.settings = dataclasses.replace(world.settings, topics_exclude=(), staging_age_ms=10**15)
     assert load(world).slot == 2
+    assert world.rows("orders") == world.produced("orders")
+    assert world.log().decision(2).planned_after == 1
+
+
+def test_a_plan_of_long_ago_is_refused_and_the_next_load_reads_it_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the log need not remember for ever whose work was voided."""
+    monkeypatch.setattr(conflict, "PLAN_SLOTS_MAX", 1)
+    slow = world.ports()
+    pool = slow.run_units
+
+    def slept(units: object) -> object:
+        results = pool(units)  # type: ignore[arg-type]
+        for number in range(2):
+            world.log().offer(clean(f"c{number}", f"w{number}"))
+        return results
+
+    report = run_load(dataclasses.replace(slow, run_units=slept), world.settings)  # type: ignore[arg-type]
+    assert report.slot == 0
+    assert (report.conflict or "").startswith("the plan is too old: ")
+    assert not report.has_findings
+    assert load(world).slot == 3
     assert world.rows("orders") == world.produced("orders")
 
 

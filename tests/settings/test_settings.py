@@ -99,6 +99,9 @@ def test_the_first_table_that_matches_and_has_the_key_says_it_for_a_topic(tmp_pa
         ('pattern = "x"\ncodec = "zip"', "loader.codec in [[loader.topic]] number 2 in {file}: expected one of null, "),
         ('pattern = "x"\nquarantine_share_max = 2', "expected a share between 0 and 1, found 2"),
         ('pattern = "x"\ntime_fields = 3', "expected a list of texts"),
+        ('pattern = "x"\nsubject = "{record}"', "expected a subject, with {{topic}} for the topic, found '{{record}}'"),
+        ('pattern = "x"\nsubject = "a\\nb"', "expected a subject, with {{topic}} for the topic"),
+        ('pattern = "x"\nsubject = ""', "expected a subject, with {{topic}} for the topic, found ''"),
     ],
 )
 def test_what_does_not_fit_in_a_table_of_a_topic_is_named(tmp_path: Path, table: str, said: str) -> None:
@@ -108,6 +111,20 @@ def test_what_does_not_fit_in_a_table_of_a_topic_is_named(tmp_path: Path, table:
         load_settings(config=file)
     assert said.format(file=file) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_subjects_are_named_after_the_topic_or_as_a_table_says(tmp_path: Path) -> None:
+    (tmp_path / "headrace.toml").write_text(
+        '[[loader.topic]]\npattern = "refunds|orders"\nsubject = "shop.Order"\n'
+        '[[loader.topic]]\npattern = "eu\\\\..*"\nsubject = "{topic}-shop.Order"\n'
+    )
+    loader = load_settings(working_dir=tmp_path).loader
+    assert [loader.subject_of(topic) for topic in ("orders", "refunds", "eu.orders", "clicks")] == [
+        "shop.Order",
+        "shop.Order",
+        "eu.orders-shop.Order",
+        "clicks-value",
+    ]
 
 
 def test_tables_of_topics_are_tables_and_stand_in_a_file(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ from headrace.loader.work_unit import (
     WorkUnit,
 )
 from headrace.registry.errors import RegistryUnavailable, SchemaNotFound, SubjectNotFound
-from loader_samples import POLICY
+from loader_samples import POLICY, value_subject
 
 ORDER_V1 = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
 ORDER_V2 = (
@@ -357,6 +357,11 @@ class World:
         )
         self.policy = POLICY
         self.policies: dict[str, TopicPolicy] = {}
+        self.subjects: dict[str, str] = {}
+
+    def subject_of(self, topic: str) -> str:
+        """What `subjects` says of the topic, else by its name."""
+        return self.subjects.get(topic, value_subject(topic))
 
     def topic(self, name: str, *logs: Sequence[int], topic_id: str = "id-1") -> FakeTopic:
         self.cluster.topics[name] = FakeTopic(topic_id, [list(log) for log in logs])
@@ -399,7 +404,7 @@ class World:
         )
         ports = Ports(
             self.cluster,
-            WriterSchemas(self.registry, log.storage),
+            WriterSchemas(self.registry, log.storage, self.subject_of),
             log,
             storage.staging,
             engine,

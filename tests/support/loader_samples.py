@@ -86,6 +86,10 @@ def topic_decision(
     )
 
 
+def value_subject(topic: str) -> str:
+    return f"{topic}-value"
+
+
 def step_of(
     state: LoaderState,
     topic: str,

@@ -209,6 +209,24 @@ def test_both_count_by_the_time_field_that_the_topic_has_in_the_settings(setting
     assert {row.window_start_ms for row in rows} == {T0 + 3_600_000}
 
 
+def test_both_take_the_subject_that_the_topic_has_in_the_settings(settings: Settings) -> None:
+    tables = (TopicTable("bought|returned", {"subject": "shop.Order"}), TopicTable(".*", {"subject": "of-{topic}"}))
+    settings = dataclasses.replace(settings, loader=LoaderSettings(topic=tables))
+    registry = RegistryClient(settings.registry.url)
+    fields = [{"name": "id", "type": "int"}, {"name": "of", "type": "long"}]
+    schema = json.dumps({"type": "record", "name": "Order", "fields": fields})
+    registry.register("shop.Order", schema, metadata={"headrace.time": "of"})
+    with Producer(settings, app="shop") as producer:
+        for topic in ("bought", "returned"):
+            producer.send(topic, {"id": 1, "of": T0})  # the latest of its subject
+        producer.send("seen", {"id": 1, "timestamp": T0}, schema=ORDER)
+    assert len(read(settings, "bought", app="reader")) == len(read(settings, "returned", app="reader")) == 1
+    assert {row.window_start_ms for row in audit_rows(settings, "bought")} == {T0}
+    subjects = set(registry.subjects())
+    assert {"shop.Order", "of-seen", f"of-{settings.audit.topic}"} <= subjects
+    assert not subjects & {"bought-value", "returned-value", "seen-value"}
+
+
 def test_the_audit_does_not_count_itself(settings: Settings) -> None:
     with Producer(settings, app="shop") as producer:
         producer.send("watched", {"id": 1, "timestamp": T0}, schema=ORDER)

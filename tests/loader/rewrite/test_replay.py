@@ -31,6 +31,7 @@ from headrace.loader.rewrite.run import RewritePorts
 from headrace.loader.work_unit import FileKind
 from loader_fakes import ORDER_V1, ORDER_V2, FakeRegistry
 from loader_samples import POLICY as ANY_POLICY
+from loader_samples import value_subject
 from shelf import TIME_MS, Shelf
 
 FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
@@ -86,7 +87,7 @@ def ports(shelf: Shelf, works: str = "replay") -> RewritePorts:
 
 
 def replayed(shelf: Shelf, registry: FakeRegistry, *codes: QuarantineCode, is_dry: bool = False) -> ReplayReport:
-    schemas = WriterSchemas(registry, shelf.log.storage)  # type: ignore[arg-type]
+    schemas = WriterSchemas(registry, shelf.log.storage, value_subject)  # type: ignore[arg-type]
     chosen = {"codes": frozenset(codes)} if codes else {}
     return replay(ports(shelf), schemas, "orders", SETTINGS, **chosen, is_dry=is_dry)
 
@@ -224,7 +225,7 @@ def test_of_two_replays_at_once_one_is_decided(shelf: Shelf, registry: FakeRegis
         return offer(decision)
 
     shelf.log.offer = overtaken  # type: ignore[method-assign,assign]
-    report = replay(late, WriterSchemas(registry, shelf.log.storage), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]
+    report = replay(late, WriterSchemas(registry, shelf.log.storage, value_subject), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]
     assert report.loaded == {}
     assert report.left == {"absent_schema": 2, "malformed": 1}
     assert "another command was faster" in report.problems[0]
@@ -269,7 +270,7 @@ def test_killed_anywhere_it_is_done_once_in_the_end(shelf: Shelf, registry: Fake
         follow = _with(engine, follow=lambda **_: next(looks, die) and die())
         doomed = dataclasses.replace(doomed, engine=follow)
     with pytest.raises(Killed):
-        replay(doomed, WriterSchemas(registry, shelf.log.storage), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]
+        replay(doomed, WriterSchemas(registry, shelf.log.storage, value_subject), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]
     replayed(shelf, registry)
     assert rows(shelf) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     assert [row.offset for row in quarantined(shelf)] == [7]
@@ -345,7 +346,7 @@ def test_replayed_messages_are_located_in_their_new_files(shelf: Shelf, registry
 
 def test_a_column_that_the_settings_have_widened_is_told_to_the_table(shelf: Shelf, registry: FakeRegistry) -> None:
     registry.register("", 8, ORDER_V1)
-    schemas = WriterSchemas(registry, shelf.log.storage)  # type: ignore[arg-type]
+    schemas = WriterSchemas(registry, shelf.log.storage, value_subject)  # type: ignore[arg-type]
     wide = dataclasses.replace(SETTINGS, policy=dataclasses.replace(POLICY, kafka_column="full"))
     replay(ports(shelf), schemas, "orders", wide, is_dry=False)
     assert shelf.log.read_state().topics["orders"].kafka_column == "full"
@@ -374,7 +375,7 @@ def wired(shelf: Shelf, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch)
     @contextmanager
     def open_load(settings: object, log: object, output: object, *, is_dry: bool = False) -> Iterator[object]:
         task = SimpleNamespace(block_bytes=1_000, file_bytes_target=1_000_000)
-        schemas = WriterSchemas(registry, shelf.log.storage, keeps=not is_dry)  # type: ignore[arg-type]
+        schemas = WriterSchemas(registry, shelf.log.storage, value_subject, keeps=not is_dry)  # type: ignore[arg-type]
         yield SimpleNamespace(
             rewrites=ports(shelf), ports=SimpleNamespace(schemas=schemas), settings=SimpleNamespace(task=task)
         )
