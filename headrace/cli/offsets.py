@@ -102,13 +102,14 @@ def _configure_import(verbs: Verbs[argparse.ArgumentParser]) -> None:
     taking = verbs.add_parser(
         "import",
         help="begin where another loader ended",
-        description="Has the partitions of which nothing was loaded begin where a consumer group committed, or behind "
-        "the files of Kafka Connect's HDFS or S3 sink. The S3 sink's names do not say where a file ends, so its newest "
-        "file is loaded again. Partitions of which something was loaded are left alone.",
+        description="Has the partitions of which nothing was loaded begin where a consumer group committed, where "
+        "Camus ended, or behind the files of Kafka Connect's HDFS or S3 sink. The S3 sink's names do not say where a "
+        "file ends, so its newest is loaded again. Partitions of which something was loaded are left alone.",
         epilog=examples(
             "offsets import --group old-loader --dry-run",
             "offsets import --connect /data/topics orders clicks",
             "offsets import --connect listing.txt",
+            "offsets import --camus camus/exec/base/history",
         )
         + EXIT_CODES,
     )
@@ -119,6 +120,11 @@ def _configure_import(verbs: Verbs[argparse.ArgumentParser]) -> None:
         "--connect",
         metavar="PATH",
         help="folder of the sink's files, or a file that lists them (hdfs dfs -ls -R, aws s3 ls --recursive)",
+    )
+    source.add_argument(
+        "--camus",
+        metavar="FOLDER",
+        help="Camus' etl.execution.history.path, or the folder of one run in it, copied here (hdfs dfs -get)",
     )
     _add_decision_flags(taking, run_import)
 
@@ -208,7 +214,12 @@ def run_import(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.loader.offsets.choose import starts
     from headrace.loader.plan.discover import is_wanted
 
-    found, source = _of_group(settings, args.group) if args.group else _of_connect(args.connect)
+    if args.group:
+        found, source = _of_group(settings, args.group)
+    elif args.connect:
+        found, source = _of_connect(args.connect)
+    else:
+        found, source = _of_camus(args.camus)
     unknown = sorted(set(args.topics) - set(found))
     if unknown:
         raise CommandError(
@@ -247,6 +258,15 @@ def _of_connect(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
     if not found:
         raise CommandError(f"{path}: no names like topic+partition+start+end.avro are there")
     return found, f"the Kafka Connect files of {path}"
+
+
+def _of_camus(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
+    from headrace.loader.offsets.camus_history import NotCamus, next_offsets
+
+    try:
+        return next_offsets(Path(path)), f"Camus' history in {path}"
+    except NotCamus as error:
+        raise CommandError(str(error)) from error
 
 
 def _read(settings: Settings) -> tuple[DecisionLog, LoaderState]:

@@ -13,7 +13,15 @@ from typing import Any
 from headrace.pipeline.java import ensure_java
 
 SOURCES = Path(__file__).resolve().parent / "java"
-JARS = ("avro-1*.jar", "jackson-*.jar", "slf4j-api*.jar", "commons-compress*.jar")
+JARS = (
+    "avro-1*.jar",
+    "jackson-*.jar",
+    "slf4j-api*.jar",
+    "commons-compress*.jar",
+    "hadoop-client-*.jar",
+    "commons-*.jar",
+    "jcl-*.jar",
+)
 TIMEOUT_S = 600
 
 

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
+from checkout import ROOT
 from headrace import Producer
 from headrace.kafka_wire.record_batch import frames
 from headrace.settings import KafkaSettings, RegistrySettings, Settings
 from load_world import LoadWorld, rows_of
 
+CAMUS_HISTORY = ROOT / "tests" / "golden" / "camus"
 SCHEMA = '{"type": "record", "name": "R", "fields": [{"name": "timestamp", "type": "long"}]}'
 T0 = 1_356_998_400_000
 TOPICS = ("failed", "kept", "skipped", "healthy")
@@ -174,6 +176,16 @@ def test_a_topic_begins_where_a_consumer_group_ended(world: LoadWorld) -> None:
     assert set(quarantined) == (wanted | others) & known.bad
 
 
+def test_topics_begin_where_camus_ended(world: LoadWorld) -> None:
+    taken = run(world, "offsets", "import", "--camus", str(CAMUS_HISTORY), "--dry-run", *data_flags(world))
+    assert taken.returncode == 0, taken.stderr
+    for line in (
+        "pageviews partition 0: its first load begins at 120",
+        "pageviews partition 1: its first load begins at 80",
+    ):
+        assert line in taken.stdout
+
+
 def test_mistakes_are_one_line(world: LoadWorld) -> None:
     for words, said in (
         (("skip", "nothing", "0", "5", "--reason", "x"), "nothing of partition 0 of topic 'nothing' was loaded"),
@@ -181,6 +193,8 @@ def test_mistakes_are_one_line(world: LoadWorld) -> None:
         (("show", "nothing"), "nothing is known of topic nothing"),
         (("import", "--connect", str(Path(world.data_dir))), "no names like topic+partition+start+end.avro are there"),
         (("import", "--connect", "/nowhere/at/all"), "No such file or directory: /nowhere/at/all"),
+        (("import", "--camus", str(Path(world.data_dir))), "no files offsets* are there"),
+        (("import", "--camus", "/nowhere/at/all"), "No such file or directory: /nowhere/at/all"),
     ):
         done = run(world, "offsets", *words, *data_flags(world))
         assert done.returncode == 2 and said in done.stderr, done.stderr

@@ -1,0 +1,128 @@
+"""Where LinkedIn's Camus was, from the history that it keeps. Pure but for reading its files.
+
+Each run leaves a folder named after its time in `etl.execution.history.path`, and in it Hadoop sequence files
+`offsets-…`, whose keys are `EtlKey`: topic, partition, and the offset to go on at. A run repeats what the runs before
+it said of partitions that it did not read, so the newest folder says it for all, and of two keys for one partition the
+greater offset counts, as it does for Camus. Formats: Hadoop's SequenceFile, version 6, and Camus' `EtlKey.write`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+MAGIC = b"SEQ\x06"
+KEY_CLASS = "EtlKey"
+FILES = "offsets*"
+SYNC_BYTES = 16
+RECORD_BYTES_MAX = 1024 * 1024  # a key takes some hundred bytes
+HEADER_TEXTS_MAX = 100
+
+
+class NotCamus(ValueError):
+    """A file is none of Camus', or damaged; the message says which and why."""
+
+
+def next_offsets(history: Path) -> dict[str, dict[int, int]]:
+    """By topic and partition the offset to go on at.
+
+    Args:
+        history: the folder of all runs or that of one, copied from the cluster.
+
+    Raises:
+        NotCamus: there are no files of offsets, or one cannot be read.
+        OSError: a folder or file cannot be read.
+    """
+    found: dict[str, dict[int, int]] = {}
+    for path in _newest_run(history):
+        with path.open("rb") as file:
+            try:
+                _read(file, found)
+            except (EOFError, ValueError) as error:
+                raise NotCamus(f"{path} is no file of Camus' offsets: {error}") from error
+    return found
+
+
+def _newest_run(history: Path) -> list[Path]:
+    """The files of the folder itself, or of the last of its folders that has any; names sort by time."""
+    below = sorted((path for path in history.iterdir() if path.is_dir()), reverse=True)
+    for folder in (history, *below):
+        files = sorted(path for path in folder.glob(FILES) if path.is_file())
+        if files:
+            return files
+    raise NotCamus(f"{history}: no files {FILES} are there or in the folders of its runs")
+
+
+def _read(file: BinaryIO, found: dict[str, dict[int, int]]) -> None:
+    sync = _header(file)
+    while head := file.read(4):
+        length = _int(head)
+        if length == -1:
+            if _exactly(file, SYNC_BYTES) != sync:
+                raise ValueError(f"its sync marker is wrong before byte {file.tell()}")
+            continue
+        key_length = _int(_exactly(file, 4))
+        if not 0 <= key_length <= length <= RECORD_BYTES_MAX:
+            raise ValueError(f"a record of {length} bytes with a key of {key_length} before byte {file.tell()}")
+        topic, partition, offset = _key(_exactly(file, length)[:key_length])
+        partitions = found.setdefault(topic, {})
+        partitions[partition] = max(offset, partitions.get(partition, 0))
+
+
+def _header(file: BinaryIO) -> bytes:
+    """Reads the header and gives the sync marker."""
+    if _exactly(file, len(MAGIC)) != MAGIC:
+        raise ValueError("it does not begin as a Hadoop sequence file of version 6")
+    key_class, _ = _text(file), _text(file)
+    if key_class.rpartition(".")[2] != KEY_CLASS:
+        raise ValueError(f"its keys are {key_class}, not Camus' {KEY_CLASS}")
+    is_compressed, in_blocks = _exactly(file, 2)
+    if in_blocks:
+        raise ValueError("its keys are compressed in blocks; Camus writes io.seqfile.compression.type NONE or RECORD")
+    if is_compressed:
+        _text(file)  # the codec, of values alone
+    pairs = _int(_exactly(file, 4))
+    if not 0 <= pairs <= HEADER_TEXTS_MAX:
+        raise ValueError(f"a header with {pairs} properties")
+    for _ in range(2 * pairs):
+        _text(file)
+    return _exactly(file, SYNC_BYTES)
+
+
+def _key(key: bytes) -> tuple[str, int, int]:
+    """Topic, partition and next offset: leader, partition, begin, offset, checksum, topic, and what nobody needs."""
+    leader_end = 2 + int.from_bytes(key[:2], "big")
+    numbers = key[leader_end : leader_end + 28]
+    topic_at = leader_end + 30
+    topic = key[topic_at : topic_at + int.from_bytes(key[topic_at - 2 : topic_at], "big")]
+    partition, offset = _int(numbers[:4]), _int(numbers[12:20])
+    if len(numbers) < 28 or not topic or partition < 0 or offset < 0:
+        raise ValueError(f"a key of {len(key)} bytes that is no {KEY_CLASS}")
+    return topic.decode("utf-8"), partition, offset
+
+
+def _text(file: BinaryIO) -> str:
+    length = _vint(file)
+    if not 0 <= length <= RECORD_BYTES_MAX:
+        raise ValueError(f"a text of {length} bytes in its header")
+    return _exactly(file, length).decode("utf-8")
+
+
+def _vint(file: BinaryIO) -> int:
+    """Hadoop's WritableUtils.readVInt: one byte from -112 on, else how many bytes follow and whether negative."""
+    first = int.from_bytes(_exactly(file, 1), "big", signed=True)
+    if first >= -112:
+        return first
+    value = int.from_bytes(_exactly(file, -112 - first if first >= -120 else -120 - first), "big")
+    return value if first >= -120 else ~value
+
+
+def _int(content: bytes) -> int:
+    return int.from_bytes(content, "big", signed=True)
+
+
+def _exactly(file: BinaryIO, length: int) -> bytes:
+    content = file.read(length)
+    if len(content) < length:
+        raise EOFError(f"it ends in the middle, at byte {file.tell()}")
+    return content
