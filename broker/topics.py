@@ -27,7 +27,8 @@ FORMATS_READ = (1, 2)
 EPOCH_CLOCK_FROM_S = 1_577_836_800
 EPOCH_CLOCK_MAX = 1 << 30
 """A leader epoch is the seconds since 2020, as long as a wrong clock leaves room in 32 bits to count on by ones. So a
-data folder that was put back from a copy never comes to an epoch again that it had before."""
+data folder that was put back from a copy, which takes longer than a second, never comes to an epoch again that it had
+before."""
 NAME_CHARS_MAX = 249
 """Kafka's limit: with a dash and the partition's number it is a folder name, and file systems take 255 characters."""
 PARTITIONS_MAX = 10_000
