@@ -166,22 +166,19 @@ class DecisionLog:
         Raises:
             BadDecision, UnsupportedFormat: see `document`.
         """
-        slot = state.topics[topic].slot
-        while slot > since:
-            found = self.document(slot)
-            decided = found.value.topics.get(topic)
-            if decided is not None:
-                yield found
-            slot = _older(slot, decided)
+        return self.back_of({topic: since}, state)
 
-    def decisions_of(self, since: Mapping[str, int], state: LoaderState) -> dict[str, list[Decision]]:
-        """By topic the decisions of later slots that speak of it, oldest first; each is read once, and no others are.
+    def back_of(self, since: Mapping[str, int], state: LoaderState) -> Iterator[Document[Decision]]:
+        """The decisions of later slots that speak of any of these topics, the newest first; each is read once, and no
+        others are.
 
         Args:
-            since: the slot after which, for each topic.
+            since: by topic, the slot after which.
             state: as of the newest slot.
+
+        Raises:
+            BadDecision, UnsupportedFormat: see `document`.
         """
-        found: dict[str, list[Decision]] = {topic: [] for topic in since}
         waiting: dict[int, list[str]] = defaultdict(list)
         for topic in since:
             waiting[state.topics[topic].slot].append(topic)
@@ -190,18 +187,17 @@ class DecisionLog:
         # Back by the links from the newest slot to the oldest of all topics together.
         while slots:
             slot = -heapq.heappop(slots)
-            topics = [topic for topic in waiting.pop(slot, ()) if slot > since[topic]]
-            decision = self.decision(slot) if topics else None
+            topics = [topic for topic in waiting.pop(slot) if slot > since[topic]]
+            if not topics:
+                continue
+            found = self.document(slot)
             for topic in topics:
-                assert decision is not None
-                decided = decision.topics.get(topic)
-                if decided is not None:
-                    found[topic].append(decision)
-                older = _older(slot, decided)
+                older = _older(slot, found.value.topics.get(topic))
                 if older not in waiting:
                     heapq.heappush(slots, -older)
                 waiting[older].append(topic)
-        return {topic: decisions[::-1] for topic, decisions in found.items()}
+            if not found.value.topics.keys().isdisjoint(topics):
+                yield found
 
     def read_state(self) -> LoaderState:
         """The state as of the newest slot, which survives a loss of power. Leaves the checkpoints that are due behind.
@@ -264,7 +260,7 @@ class DecisionLog:
             content = write_document(placed)
             held = self.slots.put(placed.slot, content)
             self._kept = placed.slot
-            ours = Document(placed, said_sha256(content), FORMAT)
+            ours = Document(placed, said_sha256(content), FORMAT, len(content))
             found = ours if held is content else self._parse(placed.slot, held)
             state = self._advance(found)
             if found.value.work_id == proposal.work_id:

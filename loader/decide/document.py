@@ -41,11 +41,12 @@ class FieldNotKnown(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Document(Generic[T]):
-    """What was read. `sha256` names it in other documents; `format` is its writer's."""
+    """What was read. `sha256` names it in other documents; `format` is its writer's; `length` is in bytes."""
 
     value: T
     sha256: str
     format: int
+    length: int
 
 
 def write_document(value: Any) -> bytes:
@@ -76,7 +77,7 @@ def read_document(content: bytes, wanted: type[T]) -> Document[T]:
     if unknown:
         raise FieldNotKnown(unknown)
     number = from_json(document.get(FORMAT_KEY, 1), int, f"/{FORMAT_KEY}")
-    return Document(from_json(document[BODY], wanted), said, number)
+    return Document(from_json(document[BODY], wanted), said, number, len(content))
 
 
 def said_sha256(content: bytes) -> str:

@@ -34,7 +34,8 @@ class AuditFollower:
     is_advisory: bool = False
 
     def apply(self, step: Step) -> None:
-        upto = Counted(step.state.slot, self.sha256(step.state.slot))
+        slot = step.decisions[-1].slot if step.decisions else step.state.slot
+        upto = Counted(slot, self.sha256(slot))
         counted = step.decisions if step.topic not in self.unaudited else ()
         rows = (row for decision in counted for row in audit_rows(step.topic, decision, self.host))
         with self.store() as store:

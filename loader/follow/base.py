@@ -14,10 +14,10 @@ from headrace.loader.decide.state import TopicState
 class Step:
     """What a follower is asked to apply.
 
-    `decisions` are those of the slots after `since` that speak of the topic, oldest first; `state` is the topic as
-    of the newest slot, `slot`. `works` are the ids of decided work that may still have files in staging. `rewind` makes
-    another follower, one whose cursor the engine keeps, begin again at the first decision of this topic, and is on disk
-    when it returns; `warn` takes a sentence for the report.
+    `decisions` are the next ones after the slot `since` that speak of the topic, oldest first; where they are many,
+    later steps have the rest. `state` is the topic as of the newest slot of all, `slot`. `works` are the ids of decided
+    work that may still have files in staging. `rewind` makes another follower, one whose cursor the engine keeps, begin
+    again at the first decision of this topic, and is on disk when it returns; `warn` takes a sentence for the report.
     """
 
     topic: str

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ from headrace.loader.decide.json_values import from_json
 from headrace.loader.decide.state import LoaderState
 from headrace.loader.errors import LoaderError
 from headrace.loader.follow.base import Follower, KeepsPositions, Position, Step
+from headrace.loader.follow.pending import PendingDecisions
 from headrace.loader.storage.protocols import SlotStorage, Staging
 
 logger = logging.getLogger(__name__)
@@ -113,16 +115,12 @@ class FollowerEngine:
         cursors, unread = self._cursors(state)
         positions = {topic: min(cursor.position(topic) for cursor in cursors.values()) for topic in state.topics}
         behind = {topic: slot for topic, slot in positions.items() if slot < state.topics[topic].slot}
-        by_topic = self._log.decisions_of(behind, state)
-        for topic in also:
-            by_topic.setdefault(topic, [])
-        run = _Run(self._log, state, cursors, by_topic, unread)
+        run = _Run(self._log, state, cursors, PendingDecisions(self._log, state, behind), {*behind, *also}, unread)
         for follower in self._followers:
             run.apply(follower, also=frozenset(also) if follower.name == SCHEMA else frozenset())
         self._remove_staging(run)
         run.save(follower.name for follower in self._followers if not isinstance(follower, KeepsPositions))
-        pending = tuple(topic for topic, rows in sorted(by_topic.items()) if rows)
-        return Followed(state.slot, pending, run.failures, tuple(run.warnings))
+        return Followed(state.slot, tuple(sorted(behind)), run.failures, tuple(run.warnings))
 
     def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
         """The cursors by follower, and of those that keep positions which cannot be read, why."""
@@ -171,9 +169,8 @@ class FollowerEngine:
         """Staging of work whose every file has been published; done before the cursor says so."""
         if FILES not in run.cursors:
             return
-        decisions = {decision.slot: decision for rows in run.by_topic.values() for decision in rows}.values()
         published = {
-            decision.work_id for decision in decisions if all(run.passed(FILES, topic) for topic in decision.topics)
+            work_id for work_id, topics in run.delivered.items() if all(run.passed(FILES, topic) for topic in topics)
         }
         if all(run.passed(FILES, topic) for topic in run.state.topics):
             # A loss of power may have brought back what was removed before the cursor passed it.
@@ -193,22 +190,36 @@ def _advised(message: str) -> str:
     return message if message.endswith("load again") else f"{message}; what was read is kept, and the next load goes on"
 
 
+def _by_topic(decisions: Sequence[Decision], positions: Mapping[str, int]) -> dict[str, list[Decision]]:
+    """By topic those of later slots than its position, in the order of the topics' names."""
+    found: dict[str, list[Decision]] = defaultdict(list)
+    for decision in decisions:
+        for topic in decision.topics:
+            if topic in positions and decision.slot > positions[topic]:
+                found[topic].append(decision)
+    return dict(sorted(found.items()))
+
+
 class _Run:
-    """One pass over the followers."""
+    """One pass over the followers. `topics` are those that any of them has to look at; `delivered` are, by the id of
+    decided work that may have files in staging, the topics whose files were to be published."""
 
     def __init__(
         self,
         log: DecisionLog,
         state: LoaderState,
         cursors: dict[str, Cursor],
-        by_topic: dict[str, list[Decision]],
+        pending: PendingDecisions,
+        topics: set[str],
         unread: Mapping[str, str],
     ) -> None:
         self.log = log
         self.state = state
         self.cursors = cursors
-        self.by_topic = by_topic
+        self.pending = pending
+        self.topics = topics
         self.unread = unread
+        self.delivered: dict[str, tuple[str, ...]] = {}
         self.failures: dict[str, TopicFailure] = {}
         self.warnings: list[str] = []
         self._behind: dict[str, dict[str, int]] = {name: {} for name in cursors}
@@ -219,19 +230,25 @@ class _Run:
             for topic in sorted(self.state.topics.keys() - self.failures.keys()):
                 self._fail(follower, topic, self.unread[follower.name])
             return
-        steps = []
-        for topic, decisions in sorted(self.by_topic.items()):
-            since = self.cursors[follower.name].position(topic)
-            if topic in self.failures:
-                self._behind[follower.name][topic] = since
-                continue
-            pending = [decision for decision in decisions if decision.slot > since]
-            if pending or since == 0 or topic in also:
-                steps.append(self._step(topic, pending, since))
-        if steps:
-            logger.info("phase_started phase=follow:%s slot=%d topics=%d", follower.name, self.state.slot, len(steps))
-        for step in steps:
-            self._apply_step(follower, step)
+        cursor, behind = self.cursors[follower.name], self._behind[follower.name]
+        positions = {topic: cursor.position(topic) for topic in self.topics}
+        behind.update({topic: since for topic, since in positions.items() if topic in self.failures})
+        unseen = set(also)
+        oldest = min((at for topic, at in positions.items() if topic not in behind), default=self.state.slot)
+        for decisions in self.pending.after(oldest):
+            by_topic = _by_topic(decisions, {topic: at for topic, at in positions.items() if topic not in behind})
+            if by_topic:
+                upto = decisions[-1].slot
+                logger.info("phase_started phase=follow:%s slot=%d topics=%d", follower.name, upto, len(by_topic))
+            for topic, pending in by_topic.items():
+                self._apply_step(follower, self._step(topic, pending, positions[topic]))
+                positions[topic] = pending[-1].slot
+            unseen -= by_topic.keys()
+            if follower.name == FILES:
+                works = (one for one in decisions if one.work_id in self.state.works)
+                self.delivered |= {one.work_id: tuple(one.topics) for one in works}
+        for topic in sorted(unseen - behind.keys()):
+            self._apply_step(follower, self._step(topic, (), positions[topic]))
 
     def _step(self, topic: str, pending: Sequence[Decision], since: int) -> Step:
         return Step(
@@ -263,7 +280,7 @@ class _Run:
     def rewind(self, name: str, topic: str) -> None:
         cursor = self.cursors[name]
         self.cursors[name] = dataclasses.replace(cursor, behind={**cursor.behind, topic: 0})
-        self.by_topic |= self.log.decisions_of({topic: 0}, self.state)
+        self.pending.add({topic: 0})
         self._write(name, self.cursors[name])
 
     def passed(self, name: str, topic: str) -> bool:

@@ -109,14 +109,15 @@ def _wanted_at_first(step: Step) -> Iterator[_Wanted]:
 def _wanted_of(
     step: Step, bucket: Bucket, indexed: IndexedBucket, added: Added, names: frozenset[str] | None
 ) -> Iterator[_Wanted]:
-    """The live files of a bucket, all or those of these names."""
+    """The live files of a bucket, all or those of these names; what later decisions add is for later steps."""
     kind, where = bucket
+    upto = step.decisions[-1].slot
     newest = generation_at(indexed, step.slot)
     folder = bucket_folder(step.state.folder, kind, where, newest)
     earlier = sorted({0, *(generation for _, generation in indexed.generations)} - {newest}, reverse=True)
     folders = [bucket_folder(step.state.folder, kind, where, generation) for generation in earlier]
     for file in live_at(indexed, step.slot):
-        if names is None or file.name in names:
+        if file.since <= upto and (names is None or file.name in names):
             staged = added.get(file.name)
             yield _Wanted(
                 bucket,

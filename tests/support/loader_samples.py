@@ -16,6 +16,7 @@ from headrace.loader.decide.decision import (
     TopicDecision,
     WindowCount,
 )
+from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.state import LoaderState
 from headrace.loader.follow.base import Step
 from headrace.loader.policy import TopicPolicy
@@ -88,6 +89,11 @@ def topic_decision(
 
 def value_subject(topic: str) -> str:
     return f"{topic}-value"
+
+
+def decisions_of(log: DecisionLog, topic: str, state: LoaderState, since: int = 0) -> list[Decision]:
+    """Those of the slots after `since` that speak of a topic, oldest first."""
+    return [found.value for found in log.back(topic, state, since)][::-1]
 
 
 def step_of(

@@ -21,7 +21,7 @@ from headrace.loader.errors import BadDecision, LogReplaced, StorageError, Unsup
 from headrace.loader.follow.engine import Cursor, read_cursor
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.work_unit import FileKind
-from loader_samples import clean, decided_file, decided_range, load, topic_decision
+from loader_samples import clean, decided_file, decided_range, decisions_of, load, topic_decision
 
 FORMAT_1 = GOLDEN / "decision_log" / "format-1"
 
@@ -49,7 +49,7 @@ def test_an_offer_takes_the_next_slot_and_is_read_back(tmp_path: Path) -> None:
     state = fresh.read_state()
     assert state.slot == 3
     assert state.topics["orders"].partitions[0].next_offset == 3
-    assert [one.work_id for one in fresh.decisions_of({"orders": 1}, state)["orders"]] == ["w1", "w2"]
+    assert [one.work_id for one in decisions_of(fresh, "orders", state, 1)] == ["w1", "w2"]
 
 
 def test_a_taken_slot_without_conflict_leads_to_the_next(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_log_of_the_first_release_goes_on(tmp_path: Path) -> None:
     offered = log.offer(load("w4", {"orders": topic_decision(decided_range(0, 15, 15, 20), revision_before=2)}))
     assert offered.decision is not None
     assert offered.decision.topics["orders"].slot_before == 2
-    assert [one.slot for one in log.decisions_of({"orders": 0}, offered.state)["orders"]] == [1, 2, 4]
+    assert [one.slot for one in decisions_of(log, "orders", offered.state)] == [1, 2, 4]
     assert [one.value.slot for one in log.back("orders", offered.state)] == [4, 2, 1]
     assert open_log(tmp_path).read_state() == offered.state
     assert read_cursor(log.storage, "files") == Cursor(3, "20260101T052000Z-00000000000000aa", {"orders": 1})
@@ -235,7 +235,7 @@ def test_where_no_links_are_told_every_slot_is_looked_at(tmp_path: Path) -> None
     state = log.read_state()
     assert (state.topics["orders"].slot, state.topics["orders"].quarantine_slot) == (4, 3)
     assert [one.value.slot for one in log.back("orders", state)] == [4, 3, 2, 1]
-    assert [one.slot for one in log.decisions_of({"orders": 1}, state)["orders"]] == [2, 3, 4]
+    assert [one.slot for one in decisions_of(log, "orders", state, 1)] == [2, 3, 4]
 
 
 def test_a_decision_says_where_its_topics_spoke_before(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_topic_is_found_without_reading_the_others(tmp_path: Path, monkeypatch
     monkeypatch.setattr(LocalSlots, "read", lambda storage, path: read.append(path) or plain_read(storage, path))
     state = log.read_state()
     read.clear()
-    found = log.decisions_of({"orders": 0}, state)["orders"]
+    found = decisions_of(log, "orders", state)
     assert [one.slot for one in found] == [1, 32]
     assert {path for path in read if path.startswith("log/")} == {slot_path(1)}, "the newest has been read"
 

@@ -25,7 +25,7 @@ from headrace.loader.decide.document import read_document
 from headrace.loader.decide.file_index import FileIndex, index_folder
 from headrace.loader.follow.index import IndexFollower
 from headrace.loader.work_unit import FileKind, FileRange
-from loader_samples import BUCKET, decided_file, load, rewrite, step_of, topic_decision
+from loader_samples import BUCKET, decided_file, decisions_of, load, rewrite, step_of, topic_decision
 
 KINDS = (FileKind.DATA, FileKind.QUARANTINE)
 BUCKETS = ("dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06", "dt=2026-01-02/hr=05", "dt=2026-01-03")
@@ -221,7 +221,7 @@ class Play:
         """With the decisions of the last slots, as a cursor of any age would bring them."""
         state = self.world.log.read_state()
         since = max(0, state.slot - given)
-        decisions = self.world.log.decisions_of({TOPIC: since}, state)[TOPIC]
+        decisions = decisions_of(self.world.log, TOPIC, state, since)
         step = step_of(state, TOPIC, decisions, since=since)
         IndexFollower(FileIndex(self.world.log)).apply(step)
 

@@ -15,7 +15,7 @@ from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.slots import LOOSE_SLOTS_MIN, PACK_SLOTS, Slots, archive_path, slot_path
 from headrace.loader.errors import BadDecision
 from headrace.loader.storage.local.slots import LocalSlots
-from loader_samples import clean, decided_range, load, topic_decision
+from loader_samples import clean, decided_range, decisions_of, load, topic_decision
 
 HEAD = 2 * PACK_SLOTS + LOOSE_SLOTS_MIN + 7
 
@@ -166,7 +166,7 @@ def test_readers_writers_and_packers_at_once(root: Path) -> None:
             for number in range(60):
                 if me == 0:
                     state = log.read_state()
-                    assert [one.slot for one in log.decisions_of({"orders": 0}, state)["orders"]][:3] == [1, 2, 3]
+                    assert [one.slot for one in decisions_of(log, "orders", state)][:3] == [1, 2, 3]
                 elif me == 1:
                     log.slots.pack(log.read_state().slot)
                 else:

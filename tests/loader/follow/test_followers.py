@@ -28,7 +28,7 @@ from headrace.loader.storage.local import local_storage
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.loader.storage.local.staging import LocalStaging
 from headrace.loader.work_unit import FileKind, PassedOver
-from loader_samples import BUCKET, clean, decided_file, decided_range, load, step_of, topic_decision
+from loader_samples import BUCKET, clean, decided_file, decided_range, decisions_of, load, step_of, topic_decision
 
 
 @dataclass
@@ -236,7 +236,7 @@ def test_a_file_that_was_published_and_is_gone_is_told_and_holds_nothing_up(log:
     (tmp_path / "orders" / BUCKET / "0-1-w0-0-0.avro").unlink()
     said: list[str] = []
     state = log.read_state()
-    follower.apply(step_of(state, "orders", log.decisions_of({"orders": 0}, state)["orders"], warn=said.append))
+    follower.apply(step_of(state, "orders", decisions_of(log, "orders", state), warn=said.append))
     assert said == [
         f"orders: published files of {BUCKET} are gone, 1 of them; put them back, or accept it with "
         f"`headrace forget orders --bucket {BUCKET}`"
