@@ -1,14 +1,16 @@
 """Known problems of a repository that adopts the check late: a file of fingerprints that do not count.
 
-A problem is known by its fingerprint, which outlives changes elsewhere in the schema; what the file says besides is
-for the people who review it. A known problem that is gone is told, so that the file only ever shrinks.
+A problem is known by its file and its fingerprint, which outlives changes elsewhere in the schema: two files may have
+one subject, and what is known of one says nothing of the other. A file that was moved takes along what is known of it.
+A known problem that is gone is told, so that the file only ever shrinks.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.compat.errors import InvalidBaselineFile
@@ -18,10 +20,16 @@ FORMAT = 1
 REASON = "known when the check was adopted"
 
 
+@dataclass(frozen=True, slots=True)
+class KnownProblem:
+    file: str
+    fingerprint: str
+
+
 def baseline_text(checked: Sequence[Checked]) -> str:
     """The file that makes everything found now known; sorted, so that its changes read well."""
     known = {
-        problem.fingerprint: {
+        (item.file, problem.fingerprint): {
             "fingerprint": problem.fingerprint,
             "file": item.file,
             "subject": item.subject,
@@ -36,8 +44,8 @@ def baseline_text(checked: Sequence[Checked]) -> str:
     return json.dumps({"format": FORMAT, "findings": rows}, indent=2, ensure_ascii=False) + "\n"
 
 
-def parse_baseline(text: str) -> Mapping[str, str]:
-    """Fingerprint to file of the known problems.
+def parse_baseline(text: str) -> tuple[KnownProblem, ...]:
+    """The known problems.
 
     Raises:
         InvalidBaselineFile: the text is no such file.
@@ -50,34 +58,43 @@ def parse_baseline(text: str) -> Mapping[str, str]:
         raise InvalidBaselineFile('expected an object with "format" and "findings"')
     if document.get("format") != FORMAT:
         raise InvalidBaselineFile(f"format {document.get('format')!r}; this version reads format {FORMAT}")
-    known = {}
+    known = []
     for number, row in enumerate(document["findings"]):
         if not isinstance(row, dict) or not isinstance(row.get("fingerprint"), str):
             raise InvalidBaselineFile(f"findings[{number}] has no fingerprint")
-        known[row["fingerprint"]] = str(row.get("file", ""))
-    return known
+        known.append(KnownProblem(str(row.get("file", "")), row["fingerprint"]))
+    return tuple(dict.fromkeys(known))
 
 
 def leave_out_known(
-    checked: Sequence[Checked], known: Mapping[str, str], origin: str
+    checked: Sequence[Checked], known: Sequence[KnownProblem], origin: str, is_there: Callable[[str], bool]
 ) -> tuple[tuple[Checked, ...], tuple[str, ...]]:
     """The same answers with the known problems marked, and what is to be told of those that are gone.
 
     Args:
         origin: the name of the file.
+        is_there: whether a file still is where it was; what is known of one that is not holds for one other file.
     """
-    found: set[str] = set()
+    rows = set(known)
+    moved = Counter(row.fingerprint for row in known if not is_there(row.file))
+    found: set[KnownProblem] = set()
     marked = []
     for item in checked:
+        taken: set[str] = set()
         problems = []
         for problem in item.problems:
-            if problem.fingerprint in known:
-                found.add(problem.fingerprint)
-                if problem.counts:
-                    problem = replace(problem, suppressed=Suppressed(REASON, origin))
+            row = KnownProblem(item.file, problem.fingerprint)
+            if row in rows:
+                found.add(row)
+            elif problem.fingerprint not in taken and moved[problem.fingerprint]:
+                moved[problem.fingerprint] -= 1
+                taken.add(problem.fingerprint)
+            is_known = row in rows or problem.fingerprint in taken
+            if is_known and problem.counts:
+                problem = replace(problem, suppressed=Suppressed(REASON, origin))
             problems.append(problem)
         marked.append(replace(item, problems=tuple(problems)))
     files = {item.file for item in checked}
-    gone = sum(fingerprint not in found and file in files for fingerprint, file in known.items())
+    gone = sum(row not in found and row.file in files for row in known)
     notes = (f"{count_words(gone, 'known problem')} gone; write {origin} anew",) if gone else ()
     return tuple(marked), notes

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import datetime
 import gc
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.avro_schema import Schema, SchemaParseError
 from headrace.compat import LEVELS, CompatError, VersionedSchema, check_level
-from headrace.compat.baseline_file import leave_out_known
+from headrace.compat.baseline_file import KnownProblem, leave_out_known
 from headrace.compat.checking.baselines.base import Baseline, BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.compat.checking.changed import changed_since
 from headrace.compat.checking.git import GitFailed
@@ -41,12 +42,12 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class Leniency:
-    """What is found and does not count. `known` are the fingerprints of `baseline_file`; with `is_part` they and the
+    """What is found and does not count. `known` are the problems of `baseline_file`; with `is_part` they and the
     suppressions are those of more schemas than are checked."""
 
     suppressions: tuple[Suppression, ...] = ()
     suppressions_origin: str = ""
-    known: Mapping[str, str] = field(default_factory=dict)
+    known: tuple[KnownProblem, ...] = ()
     baseline_file: str = ""
     is_part: bool = False
 
@@ -263,6 +264,6 @@ def with_leniency(outcome: Outcome, leniency: Leniency, today: datetime.date) ->
         outcome.checked, leniency.suppressions, today, leniency.suppressions_origin, is_part=leniency.is_part
     )
     if leniency.known:
-        checked, gone = leave_out_known(checked, leniency.known, leniency.baseline_file)
+        checked, gone = leave_out_known(checked, leniency.known, leniency.baseline_file, os.path.lexists)
         notes = (*notes, *gone)
     return replace(outcome, checked=checked, notes=(*outcome.notes, *notes))

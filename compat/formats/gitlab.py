@@ -1,6 +1,7 @@
 """GitLab's code quality report: a JSON array in a subset of Code Climate's format.
 
-GitLab compares the reports of two pipelines by `fingerprint`, which must differ between the entries of one report.
+GitLab compares the reports of two pipelines by `fingerprint`, which must differ between the entries of one report, and
+shows as new what only the later one has. The file is part of it, since two files may have one subject.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def outcome_gitlab(outcome: Outcome) -> str:
 
 def _problem(checked: Checked, problem: Problem, leaf: Problem) -> dict[str, Any]:
     description = f"{leaf.sentence}. Fix: {leaf.fix}" if leaf.fix else leaf.sentence
-    fingerprint = problem.fingerprint or _digest(f"{checked.file} {problem.rule} {problem.sentence}")
+    fingerprint = _digest(f"{checked.file} {problem.fingerprint or f'{problem.rule} {problem.sentence}'}")
     return _entry(description, problem.rule, fingerprint, SEVERITIES[problem.severity], checked.file, leaf.line)
 
 

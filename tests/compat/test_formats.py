@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import xmlschema
 
 from headrace.compat.formats import FORMATS, render
 from headrace.compat.formats.text import COLOURED, outcome_text
-from headrace.compat.outcome import Outcome
-from outcomes import HOSTILE, everything
+from headrace.compat.outcome import Checked, Outcome
+from outcomes import HOSTILE, checked, everything
 
 STANDARDS = Path(__file__).parent / "standards"
 
@@ -104,6 +105,16 @@ def test_gitlab_is_what_gitlab_documents() -> None:
     jsonschema.Draft7Validator({"type": "array", "items": GITLAB_ENTRY}).validate(entries)
     assert len({entry["fingerprint"] for entry in entries}) == len(entries)
     assert {entry["severity"] for entry in entries} == {"major", "critical"}
+
+
+def test_gitlab_knows_findings_of_two_files_of_one_subject_apart() -> None:
+    """Else the second takes over the fingerprint of the first when that is mended, and is never shown as new."""
+    first, second = replace(checked(), file="a/order.avsc"), replace(checked(), file="b/order.avsc")
+
+    def fingerprints(*items: Checked) -> set[str]:
+        return {entry["fingerprint"] for entry in json.loads(render("gitlab", Outcome(items)))}
+
+    assert fingerprints(second) == fingerprints(first, second) - fingerprints(first)
 
 
 def test_json_says_everything() -> None:

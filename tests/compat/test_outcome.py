@@ -20,6 +20,10 @@ from outcomes import V1, V3, checked
 TODAY = datetime.date(2026, 7, 1)
 
 
+def is_there(_: str) -> bool:
+    return True
+
+
 def kinds(*failures: FailureKind) -> tuple[Failure, ...]:
     return tuple(Failure(kind, "f", "m") for kind in failures)
 
@@ -111,13 +115,34 @@ def test_suppressions_of_a_settings_file() -> None:
 def test_known_findings_do_not_count_until_they_are_gone() -> None:
     item = checked()
     known = parse_baseline(baseline_text([item]))
-    (marked,), notes = leave_out_known([item], known, "known.json")
+    (marked,), notes = leave_out_known([item], known, "known.json", is_there)
     assert marked.is_compatible
     assert notes == ()
     fixed = replace(item, problems=item.problems[1:])
-    _, notes = leave_out_known([fixed], known, "known.json")
+    _, notes = leave_out_known([fixed], known, "known.json", is_there)
     assert notes == ("1 known problem gone; write known.json anew",)
     assert parse_baseline(baseline_text([marked])) == known, "writing it again keeps what is known"
+
+
+def test_what_is_known_of_one_file_says_nothing_of_another_with_the_same_subject() -> None:
+    old, new = replace(checked(), file="a/order.avsc"), replace(checked(), file="b/order.avsc")
+    assert [p.fingerprint for p in old.problems] == [p.fingerprint for p in new.problems]
+    known = parse_baseline(baseline_text([old]))
+    for items in ([old, new], [new, old], [new]):
+        marked, _ = leave_out_known(items, known, "known.json", is_there)
+        assert {item.file: item.is_compatible for item in marked} == {item.file: item is old for item in items}
+    assert len(parse_baseline(baseline_text([old, new]))) == 2 * len(old.problems)
+    both, notes = leave_out_known([old, new], parse_baseline(baseline_text([old, new])), "known.json", is_there)
+    assert (all(item.is_compatible for item in both), notes) == (True, ())
+
+
+def test_a_file_that_was_moved_takes_along_what_is_known_of_it() -> None:
+    old, moved = replace(checked(), file="a/order.avsc"), replace(checked(), file="b/order.avsc")
+    third = replace(moved, file="c/order.avsc")
+    known = parse_baseline(baseline_text([old]))
+    marked, notes = leave_out_known([moved, third], known, "known.json", lambda file: file != old.file)
+    assert [item.is_compatible for item in marked] == [True, False], "one file cannot have been moved to two places"
+    assert notes == ()
 
 
 def test_fingerprints_outlive_lines_versions_and_other_changes() -> None:
