@@ -15,7 +15,7 @@ from types import MappingProxyType
 from headrace.compat.errors import NoSubject
 
 SUFFIXES = (".avsc", ".json")
-"""Of schema files; what is left of the name is the topic or subject."""
+"""Of schema files, in any case; what is left of the name is the topic or subject."""
 
 TOPIC_KINDS = ("-key", "-value")
 
@@ -30,8 +30,7 @@ class SchemaPlace:
     @property
     def stem(self) -> str:
         """The file's name without its suffix."""
-        name = PurePosixPath(self.path).name
-        return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
+        return without_suffix(PurePosixPath(self.path).name)
 
     @property
     def topic(self) -> str:
@@ -41,6 +40,11 @@ class SchemaPlace:
     @property
     def folder(self) -> str:
         return PurePosixPath(self.path).parent.name
+
+
+def without_suffix(name: str) -> str:
+    """The name of a schema file without what says that it is one."""
+    return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix)), name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence, Set
 from pathlib import Path, PurePosixPath
 
 from headrace.compat.checking.git import Repository
-from headrace.compat.checking.inputs import SUFFIX, SchemaFile
+from headrace.compat.checking.inputs import SchemaFile, is_json_name, is_schema_name
 from headrace.compat.checking.type_sets import AmbiguousType, TypeSet
 
 
@@ -20,7 +20,8 @@ def changed_since(files: Sequence[SchemaFile], revision: str, types: TypeSet) ->
     repository = Repository(Path())
     changed = repository.changed_files(repository.merge_base(revision))
     touched = {file.path for file in files if file.is_stdin or _is_among(changed, file.path, repository)}
-    if any(path.endswith(SUFFIX) and not os.path.lexists(repository.top / path) for path in changed):
+    gone = (path for path in changed if not os.path.lexists(repository.top / path))
+    if any(is_schema_name(path) or is_json_name(path) for path in gone):
         # A file that is gone may have held a type of any that does not stand alone.
         touched.update(file.path for file in files if any(types.names(file.path).missing()))
     wanted = _with_users(touched, types)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 import stat
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Any
 
 from headrace.avro_schema import Position
 from headrace.avro_schema.comments import without_comments
@@ -17,6 +19,12 @@ from headrace.compat.outcome import Failure, FailureKind
 
 STANDARD_INPUT = "-"
 SUFFIX = ".avsc"
+JSON_SUFFIX = ".json"
+"""Of files that are schemas only where they hold a named type, since most hold something else."""
+
+NAMED_TYPE_KEYS = {"record": "fields", "error": "fields", "enum": "symbols", "fixed": "size"}
+BROKEN_SCHEMA = re.compile(r'\s*\{[^{]*"type"\s*:\s*"(record|error|enum|fixed)"')
+"""The beginning of a text that is no JSON and was meant to be a schema."""
 
 FILE_BYTES_MAX = 16_000_000
 """Largest file that is read: the longest schema text in the widest characters."""
@@ -59,12 +67,12 @@ def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> Found:
 
 
 def _plain(argument: str) -> str:
-    """The one name of a file of the working folder: without ./ and not absolute, as CI and patterns of settings know
-    it."""
+    """The one name of a file of the working folder: without ./, not absolute and with forward slashes on Windows too,
+    as CI, git, subjects and patterns of settings know it."""
     path = PurePath(argument)
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
-    return str(path) if argument else ""
+    return path.as_posix() if argument else ""
 
 
 def _expanded(argument: str, stdin_name: str) -> Iterator[SchemaFile]:
@@ -75,7 +83,7 @@ def _expanded(argument: str, stdin_name: str) -> Iterator[SchemaFile]:
         yield from _below(argument)
     elif _is_pattern(argument) and not os.path.exists(argument):  # noqa: PTH110
         fixed = argument[: len(re.split(r"[*?\[]", argument)[0])].rpartition("/")[0]
-        for path in sorted(glob.glob(argument, recursive=True)):  # noqa: PTH207
+        for path in sorted(PurePath(name).as_posix() for name in glob.glob(argument, recursive=True)):  # noqa: PTH207
             if not os.path.isdir(path):  # noqa: PTH112
                 yield SchemaFile(path, path[len(fixed) :].lstrip("/"))
     else:
@@ -87,14 +95,56 @@ def _is_pattern(argument: str) -> bool:
 
 
 def _below(folder: str) -> Iterator[SchemaFile]:
-    """The .avsc files below a folder, sorted; a folder called something.avsc is looked into like any other, and what is
-    neither, such as a pipe that nobody writes to, is left alone."""
-    for path, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in FOLDERS_LEFT_OUT)
+    """The schema files below a folder, sorted; a folder called something.avsc is looked into like any other, and what
+    is neither, such as a pipe that nobody writes to, is left alone."""
+    for path, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if _is_looked_into(folder, path, name))
         for name in sorted(names):
-            if name.endswith(SUFFIX) and is_file(f"{path}/{name}"):
-                full = f"{path}/{name}"
-                yield SchemaFile(str(PurePath(full)), full[len(folder) :].lstrip("/"))
+            full = PurePath(path, name).as_posix()
+            if (is_schema_name(name) and is_file(full)) or (is_json_name(name) and _holds_schema(full)):
+                yield SchemaFile(full, PurePath(full).relative_to(PurePath(folder)).as_posix())
+
+
+def _is_looked_into(top: str, path: str, name: str) -> bool:
+    """Whether a folder is searched: not a hidden one, and not a link that leads back to a folder that it was reached
+    through from the top."""
+    if name.startswith(".") or name in FOLDERS_LEFT_OUT:
+        return False
+    full = Path(path, name)
+    if not full.is_symlink():
+        return True
+    target = os.path.realpath(full)
+    through = (above for above in full.parents if above.is_relative_to(top))
+    return not Path(os.path.realpath(path)).is_relative_to(target) and all(
+        os.path.realpath(above) != target for above in through
+    )
+
+
+def is_schema_name(name: str) -> bool:
+    """Whether a file is called like a schema."""
+    return name.lower().endswith(SUFFIX)
+
+
+def is_json_name(name: str) -> bool:
+    """Whether a file is called like one that may be a schema: see `is_schema_text`."""
+    return name.lower().endswith(JSON_SUFFIX)
+
+
+def is_schema_text(text: str) -> bool:
+    """Whether JSON is a named type of Avro, or begins like one and has a mistake; most JSON is something else."""
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return BROKEN_SCHEMA.match(text) is not None
+    kind = document.get("type") if isinstance(document, dict) else None
+    return isinstance(kind, str) and "name" in document and NAMED_TYPE_KEYS.get(kind, "") in document
+
+
+def _holds_schema(path: str) -> bool:
+    if not is_file(path):
+        return False
+    text = read_text(path, comments=True)
+    return isinstance(text, str) and is_schema_text(text)
 
 
 def is_file(path: str) -> bool:

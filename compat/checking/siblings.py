@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.compat.checking.inputs import SUFFIX, find_files, is_file, read_texts
+from headrace.compat.checking.inputs import find_files, is_file, is_json_name, is_schema_name, read_texts
 
 FILES_MAX = 20_000
 """Most files that are read in search of a type."""
@@ -14,14 +14,17 @@ FILES_MAX = 20_000
 
 @dataclass(frozen=True, slots=True)
 class WorkingFolder:
-    """The .avsc files of the disk around a path; see `type_sets.Surroundings`. With `comments` these are read past."""
+    """The schema files of the disk around a path; see `type_sets.Surroundings`. With `comments` these are read past.
+
+    Around a file called .avsc these are files called so, since .json beside it may be copies that something made of it.
+    """
 
     comments: bool = False
 
     def beside(self, path: str) -> Sequence[str]:
         folder = path.rpartition("/")[0]
         try:
-            names = sorted(entry.name for entry in Path(path).parent.iterdir() if entry.name.endswith(SUFFIX))
+            names = sorted(entry.name for entry in Path(path).parent.iterdir() if is_schema_name(entry.name))
         except OSError:
             return ()
         paths = [f"{folder}/{name}" if folder else name for name in names]
@@ -31,7 +34,8 @@ class WorkingFolder:
         """Nothing outside the working folder, which may be the whole disk."""
         if Path(path).is_absolute() or ".." in Path(path).parts:
             return ()
-        return [file.path for file in find_files([folder]).files]
+        found = [file.path for file in find_files([folder]).files]
+        return found if is_json_name(path) else [other for other in found if is_schema_name(other)]
 
     def read(self, paths: Sequence[str]) -> Mapping[str, str]:
         return read_texts(paths[:FILES_MAX], comments=self.comments)[0]

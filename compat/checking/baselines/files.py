@@ -8,7 +8,7 @@ from functools import partial
 
 from headrace.avro_schema import SchemaParseError
 from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
-from headrace.compat.checking.inputs import SUFFIX, read_texts
+from headrace.compat.checking.inputs import is_json_name, is_schema_name, read_texts
 from headrace.compat.checking.siblings import WorkingFolder
 from headrace.compat.checking.type_sets import TypeSet
 from headrace.compat.outcome import Failure, FailureKind
@@ -43,6 +43,6 @@ class FilesBaseline:
 
 def _with_advice(failure: Failure) -> Failure:
     """What is called like no schema file may be a revision."""
-    if failure.kind is FailureKind.INVALID or failure.file.endswith(SUFFIX):
+    if failure.kind is FailureKind.INVALID or is_schema_name(failure.file) or is_json_name(failure.file):
         return failure
     return replace(failure, message=f"{failure.message}; a git revision is written git:{failure.file}")

@@ -19,6 +19,7 @@ from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, His
 from headrace.compat.checking.inputs import SUFFIX, SchemaFile, find_files, read_texts
 from headrace.compat.checking.type_sets import TypeSet, root_name
 from headrace.compat.outcome import Failure, FailureKind
+from headrace.compat.subjects import without_suffix
 
 SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."
 """What stands as it is in a file that is called after its subject; the rest is percent-encoded."""
@@ -94,7 +95,7 @@ class Layout:
         subject = quote(wanted.subject, safe=SUBJECT_CHARS, errors="replace")
         if f"{subject}{SUFFIX}" in self._paths:
             return [self._paths[f"{subject}{SUFFIX}"]]
-        versions = self._versions.get(key.removesuffix(SUFFIX)) or self._versions.get(subject)
+        versions = self._versions.get(without_suffix(key)) or self._versions.get(subject)
         if versions:
             return [self._paths[key] for key in sorted(versions, key=_natural)]
         likely = self._likely(wanted)
@@ -122,7 +123,7 @@ class Layout:
         for key in self._paths:
             folder, _, name = key.rpartition("/")
             self._by_name.setdefault(name, []).append(key)
-            if VERSION_NAME.fullmatch(name.removesuffix(SUFFIX)):
+            if VERSION_NAME.fullmatch(without_suffix(name)):
                 self._versions.setdefault(folder, []).append(key)
 
     def _of_record(self, record: str) -> Sequence[str]:

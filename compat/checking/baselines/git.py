@@ -7,6 +7,7 @@ what the revision's own line (its first parents) held under that path, with rena
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -16,7 +17,7 @@ from headrace.avro_schema import Schema, SchemaParseError, parse_schema
 from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.compat.checking.baselines.folder import Layout
 from headrace.compat.checking.git import Change, GitFailed, Repository
-from headrace.compat.checking.inputs import SUFFIX, decode
+from headrace.compat.checking.inputs import JSON_SUFFIX, SUFFIX, decode, is_json_name, is_schema_name, is_schema_text
 from headrace.compat.checking.type_sets import TypeSet, root_name
 from headrace.compat.outcome import Failure, FailureKind
 
@@ -77,6 +78,7 @@ class _Revision:
         self._failures: dict[str, Failure] = {}
         self._found: dict[str, str | None] = {}
         self._layouts: dict[str, Layout] = {}
+        self._histories: dict[str, Sequence[Change]] = {}
         self._types = TypeSet({}, strict=False, prefix=f"{revision}:", around=self)
 
     def require(self, place: str) -> None:
@@ -103,10 +105,17 @@ class _Revision:
         return found[-1] if found else None
 
     def _layout(self, place: str) -> Layout:
-        keys = {path[len(place) + 1 :]: path for path in self._tree if path.startswith(f"{place}/")}
-        schemas = {key: path for key, path in keys.items() if key.endswith(SUFFIX)}
-        self.fetch(schemas.values())
-        return Layout({key: path for key, path in schemas.items() if path in self._texts}, self._texts)
+        schemas = self._schemas_among(path for path in self._tree if path.startswith(f"{place}/"))
+        return Layout({path[len(place) + 1 :]: path for path in schemas}, self._texts)
+
+    def _schemas_among(self, paths: Iterable[str]) -> list[str]:
+        """Those that are called like schemas, or are .json and hold one; all of them are then read."""
+        likely = [path for path in paths if is_schema_name(path) or is_json_name(path)]
+        # Read by themselves, so that what is none is not looked through for types.
+        blobs = self.repository.blobs([self._tree[path] for path in likely if is_json_name(path)])
+        found = [path for path in likely if is_schema_name(path) or _holds_schema(blobs[self._tree[path]])]
+        self.fetch(found)
+        return [path for path in found if path in self._texts]
 
     def _same_or_renamed(self, wanted: Wanted) -> str | None:
         path = self.path_of(wanted)
@@ -136,12 +145,9 @@ class _Revision:
     def _gone_by_record(self) -> Mapping[str, list[str]]:
         """The schemas that the working tree no longer has, by the names of their records."""
         top = self.repository.top
-        gone = [path for path in self._schemas if not os.path.lexists(top / path)]
-        self.fetch(gone)
         found: dict[str, list[str]] = {}
-        for path in gone:
-            if path in self._texts:
-                found.setdefault(root_name(self._texts[path]), []).append(path)
+        for path in self._schemas_among(path for path in self._tree if not os.path.lexists(top / path)):
+            found.setdefault(root_name(self._texts[path]), []).append(path)
         return found
 
     def fetch(self, paths: Iterable[str | None]) -> None:
@@ -161,7 +167,8 @@ class _Revision:
         return [other for other in self._schemas if other.rpartition("/")[0] == folder]
 
     def below(self, path: str, folder: str) -> Sequence[str]:
-        return [other for other in self._schemas if folder == "." or other.startswith(f"{folder}/")]
+        schemas = self._schemas_and_json if is_json_name(path) else self._schemas
+        return [other for other in schemas if folder == "." or other.startswith(f"{folder}/")]
 
     def read(self, paths: Sequence[str]) -> Mapping[str, str]:
         self.fetch(paths)
@@ -169,7 +176,11 @@ class _Revision:
 
     @cached_property
     def _schemas(self) -> Sequence[str]:
-        return [path for path in self._tree if path.endswith(SUFFIX)]
+        return [path for path in self._tree if is_schema_name(path)]
+
+    @cached_property
+    def _schemas_and_json(self) -> Sequence[str]:
+        return self._schemas_among(self._tree)
 
     def latest(self, path: str) -> Earlier:
         label = f"{self._revision}:{path}"
@@ -181,7 +192,7 @@ class _Revision:
         """What the path held before the revision, oldest first, the same text twice in a row once."""
         blob = self._tree[path]
         found: list[Change] = []
-        for change in self._changes:
+        for change in self._changes(Path(path).suffix):
             if change.path == path:
                 if change.blob not in ("", blob):
                     found.append(change)
@@ -202,9 +213,18 @@ class _Revision:
         """Types of other files are those of the revision, since what they were in each commit matters little more."""
         return TypeSet({path: text}, strict=False, prefix=commit, around=self).schema(path)
 
-    @cached_property
-    def _changes(self) -> Sequence[Change]:
-        return list(self.repository.history(self._commit, [f":(glob)**/*{SUFFIX}"]))
+    def _changes(self, suffix: str) -> Sequence[Change]:
+        """What befell the files that may be schemas, and those that are called like the one that is looked for."""
+        if suffix not in self._histories:
+            suffixes = dict.fromkeys((SUFFIX, JSON_SUFFIX, suffix.lower()))
+            patterns = [f":(glob,icase)**/*{glob.escape(each)}" for each in suffixes]
+            self._histories[suffix] = list(self.repository.history(self._commit, patterns))
+        return self._histories[suffix]
+
+
+def _holds_schema(blob: bytes) -> bool:
+    text = decode(blob, "", comments=True)
+    return isinstance(text, str) and is_schema_text(text)
 
 
 def _unreadable(label: str, failure: Failure) -> Earlier:

@@ -353,6 +353,43 @@ def test_symbolic_links_are_what_they_lead_to(repository: Path, check: Check) ->
     assert out.endswith("schemas/again.avsc: incompatible at BACKWARD with HEAD:schemas/again.avsc: 1 problem\n")
 
 
+def test_schemas_in_json_have_their_history(repository: Path, check: Check) -> None:
+    Path("schemas/kept.json").write_text(ORDER % ("int", ""))
+    Path("schemas/uses.json").write_text(RECORD_OF % '"shop.InJson"')
+    Path("schemas/UPPER.AVSC").write_text(ORDER % ("int", ""))
+    Path("schemas/named.schema").write_text(ORDER % ("int", ""))
+    Path("schemas/type.json").write_text(ORDER.replace("Order", "InJson") % ("int", ""))
+    Path("schemas/data.json").write_text('{"type": "record", "name": "Order", "value": 1}')
+    commit("first")
+    changing = [Path("schemas") / name for name in ("kept.json", "UPPER.AVSC", "named.schema")]
+    for path in changing:
+        path.write_text(ORDER % ("long", ""))
+    commit("wider")
+    Path("schemas/kept.json").rename("schemas/moved.json")
+    changing[0] = Path("schemas/moved.json")
+    for path in changing:
+        path.write_text(ORDER % ("int", ""))
+    arguments = ("schemas", "schemas/named.schema", "--against", "git:main", "--format", "json")
+    assert {file for file, row in reports(check(*arguments)[1]).items() if not row["compatible"]} == {
+        str(path) for path in changing
+    }
+    code, out, err = check(*arguments, "--level", "FULL_TRANSITIVE")
+    assert (code, err) == (1, "")
+    for path in changing:
+        assert reports(out)[str(path)]["known_versions"] == 2
+
+
+def test_a_folder_that_a_link_leads_to_is_compared(repository: Path, check: Check) -> None:
+    commit("shared", shared__order=ORDER % ("long", ""))
+    Path("schemas/linked").symlink_to("../shared")
+    commit("linked")
+    Path("shared/order.avsc").write_text(ORDER % ("string", ""))
+    code, out, _ = check("schemas", "--against", "git:main")
+    assert (code, "schemas/linked/order.avsc: incompatible at BACKWARD with main:shared/order.avsc" in out) == (1, True)
+    code, out, _ = check("schemas", "--against", "git:main", "--since", "main")
+    assert (code, out.count("ncompatible")) == (1, 1)
+
+
 def test_comments_are_read_past_where_that_is_asked_for(
     repository: Path, check: Check, capsys: pytest.CaptureFixture[str]
 ) -> None:

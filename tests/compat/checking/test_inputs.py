@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,9 +17,11 @@ from hypothesis import strategies as st
 from checkout import PACKAGES
 from headrace.avro_schema import SchemaParseError
 from headrace.cli import main
+from headrace.compat.checking import inputs
 from headrace.compat.checking.inputs import FILE_BYTES_MAX, find_files
 from headrace.compat.checking.processes import answers_of
 from headrace.compat.checking.type_sets import TypeSet
+from headrace.compat.subjects import SchemaPlace, subject_of
 
 RECORD = '{"type": "record", "name": "%s", "fields": [{"name": "f", "type": "%s"}]}'
 
@@ -47,6 +50,61 @@ def test_folders_patterns_and_files(folder: Path) -> None:
     assert [file.key for file in find_files(["s"]).files] == ["a.avsc", "b.avsc", "sub/c.avsc"]
     Path("[x].avsc").write_text('"int"')
     assert paths("[x].avsc") == ["[x].avsc"], "a file that is called like a pattern"
+
+
+def test_folders_that_a_link_leads_to(folder: Path) -> None:
+    """Schemas that several projects share are linked into each, and may be linked back."""
+    (folder / "shared").mkdir()
+    (folder / "shared/x.avsc").write_text('"int"')
+    Path("s/linked").symlink_to("../shared")
+    Path("shared/back").symlink_to("../s")
+    Path("s/self").symlink_to(".")
+    Path("s/sub/up").symlink_to(folder, target_is_directory=True)
+    Path("s/.hidden-link").symlink_to("../shared")
+    assert paths("s") == ["s/a.avsc", "s/b.avsc", "s/linked/x.avsc", "s/sub/c.avsc"]
+    assert paths("s/linked") == ["s/linked/x.avsc", *(f"s/linked/back/{name}.avsc" for name in ("a", "b", "sub/c"))]
+
+
+def test_names_in_other_cases_and_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("old").mkdir()
+    broken = (RECORD % ("Broken", "int"))[:-1]
+    for name, text in {
+        "s/UPPER.AVSC": RECORD % ("Upper", "int"),
+        "s/order.json": RECORD % ("Order", "int"),
+        "s/broken.JSON": broken,
+        "s/enum.json": '// mine\n{"symbols": [], "name": "E", "type": "enum"}',
+        "s/package.json": '{"name": "p", "type": "module", "config": {"type": "record", "name": "R", "fields": []}}',
+        "s/album.json": '{"type": "record", "name": "Blue"}',
+        "s/other.json": '{"type": "object", "name": "x", "properties": {}}',
+        "s/cut.json": '{"type": "object", "x": {"type": "record", "name": "R", "fields": []}',
+        "s/list.json": "[1]",
+        "s/bytes.json": "\x00",
+        "old/UPPER.AVSC": RECORD % ("Upper", "string"),
+        "old/order.json": RECORD % ("Order", "string"),
+    }.items():
+        Path(name).write_text(text)
+    new = ["s/UPPER.AVSC", "s/broken.JSON", "s/enum.json", "s/order.json"]
+    assert [path for path in paths("s") if path not in ("s/a.avsc", "s/b.avsc", "s/sub/c.avsc")] == new
+    assert main(["compat", "check", "s", "--against", "old", "--allow-comments", "--format", "json"]) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert {row["subject"]: row["compatible"] for row in document["reports"] if not row["new"]} == {
+        "UPPER-value": False,
+        "order-value": False,
+    }
+    assert [error["file"] for error in document["errors"]] == ["s/broken.JSON"]
+
+
+def test_paths_of_windows_have_forward_slashes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Subjects and git know a file so; with others the whole path would be the subject."""
+    monkeypatch.setattr(inputs, "PurePath", PureWindowsPath)
+    walk = os.walk
+    monkeypatch.setattr(
+        os, "walk", lambda top, **how: (((path.replace("/", "\\")), *rest) for path, *rest in walk(top, **how))
+    )
+    found = find_files(["s\\a.avsc", "s", "s\\sub\\*.avsc"]).files
+    assert [file.path for file in found] == ["s/a.avsc", "s/b.avsc", "s/sub/c.avsc"]
+    assert [subject_of(SchemaPlace(file.path), "topic") for file in found] == ["a-value", "b-value", "c-value"]
+    assert found[2].key == "sub/c.avsc"
 
 
 @pytest.mark.parametrize(
