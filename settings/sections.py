@@ -134,7 +134,7 @@ class CompatSettings:
     schemas: tuple[str, ...] = ()  # files, patterns and folders that are checked when the command names none
     types: tuple[str, ...] = ()  # files and folders of types that schemas use, which are not checked themselves
     allow_comments: bool = False  # comments in schema files are read past, as Avro Java does
-    against: tuple[str, ...] = ()  # baseline: git:REF[:path], registry, a URL, a folder, or files, oldest first
+    against: tuple[str, ...] = ()  # baseline: git:REF[:path], git-tip:REF, registry, a URL, a folder, or files
     level: str = ""  # a level for all; "": the subject's own in a registry, else BACKWARD
     all_versions: bool = False  # compare with every earlier version, as the _TRANSITIVE levels do
     require_subject: bool = False  # a schema without an earlier version fails

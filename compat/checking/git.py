@@ -155,6 +155,16 @@ class Repository:
         found = self._run("merge-base", commit, "HEAD")
         return os.fsdecode(found.stdout).strip() if found.returncode == 0 else commit
 
+    def starting_point(self, revision: str) -> str:
+        """What a branch's changes are measured from: where the working tree's branch left a branch or commit; a tag
+        itself, since it says what was released.
+
+        Raises:
+            GitFailed: there is no such revision.
+        """
+        named = os.fsdecode(self._run("rev-parse", "--symbolic-full-name", "--end-of-options", revision).stdout)
+        return self.commit(revision) if "refs/tags/" in named else self.merge_base(revision)
+
     def _output(self, *arguments: str, feed: bytes = b"") -> bytes:
         found = self._run(*arguments, feed=feed)
         if found.returncode:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.registry.client import RegistryClient
 
 GIT_PREFIX = "git:"
+GIT_TIP_PREFIX = "git-tip:"
 REGISTRY = "registry"
 URL_BEGINNINGS = ("http://", "https://")
 SETTINGS_ORIGIN = "the settings (compat.suppressions)"
@@ -127,13 +128,15 @@ def baseline_from(args: argparse.Namespace, settings: Settings) -> Baseline:
 
 
 def _places(places: Sequence[str], settings: Settings, *, comments: bool) -> Baseline:
-    special = [place for place in places if place.startswith((GIT_PREFIX, *URL_BEGINNINGS)) or place == REGISTRY]
+    prefixes = (GIT_PREFIX, GIT_TIP_PREFIX, *URL_BEGINNINGS)
+    special = [place for place in places if place.startswith(prefixes) or place == REGISTRY]
     if special and len(places) > 1:
         raise SettingsError(f"--against: {special[0]} stands alone; only files may be several, oldest first")
     place = places[0]
-    if place.startswith(GIT_PREFIX):
-        revision, _, path = place.removeprefix(GIT_PREFIX).partition(":")
-        return GitBaseline(revision, path, comments=comments)
+    if place.startswith((GIT_PREFIX, GIT_TIP_PREFIX)):
+        kind, _, rest = place.partition(":")
+        revision, _, path = rest.partition(":")
+        return GitBaseline(revision, path, tip=f"{kind}:" == GIT_TIP_PREFIX, comments=comments)
     if special:
         return _registry(settings, "" if place == REGISTRY else place)
     if len(places) == 1 and place and "\x00" not in place and Path(place).is_dir():

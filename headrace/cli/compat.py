@@ -130,8 +130,8 @@ def add_baseline_flags(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="OLD",
-        help="git:REF or git:REF:PATH (no network, renames followed); a folder; schema files, oldest first; or "
-        "registry, the one of the settings",
+        help="git:REF or git:REF:PATH, where this branch left REF (no network, renames followed), or git-tip:REF, its "
+        "newest commit; a folder; schema files, oldest first; or registry, the one of the settings",
     )
     group.add_argument("--against-registry", metavar="URL", help="a registry, each subject at its own level")
     group.add_argument("--against-db", metavar="URL", help="a Headrace registry's database, without its server")

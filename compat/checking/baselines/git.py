@@ -1,5 +1,8 @@
 """Schemas as they are in a git revision, with renames followed; no network and no registry.
 
+A branch means the commit that the working tree's branch left it at: what others have brought to it since is no change
+of this branch. Its tip is meant only where that is asked for, a tag means itself.
+
 The earlier version of a file is the file of the same path; else the one that git takes it to be renamed from; else the
 only one that is gone from the working tree and whose record has the same name. At a transitive level the history is
 what the revision's own line (its first parents) held under that path, with renames followed.
@@ -29,20 +32,22 @@ class GitBaseline:
     Args:
         revision: a branch, tag or commit.
         place: a file or folder in the revision, "" for the same paths as in the working tree.
+        tip: the newest commit of a branch, and not the one that this branch left it at.
     """
 
-    def __init__(self, revision: str, place: str = "", *, comments: bool = False) -> None:
+    def __init__(self, revision: str, place: str = "", *, tip: bool = False, comments: bool = False) -> None:
         self._revision = revision
+        self._tip = tip
         self._place = place.strip("/")
         self._comments = comments
 
     @property
     def name(self) -> str:
-        return f"git:{self._revision}{':' if self._place else ''}{self._place}"
+        return f"{'git-tip' if self._tip else 'git'}:{self._revision}{':' if self._place else ''}{self._place}"
 
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
         try:
-            found = _Revision(Repository(Path()), self._revision, self._comments)
+            found = _Revision(Repository(Path()), self._revision, self._tip, self._comments)
             found.fetch(found.earlier_path(item, self._place) for item in wanted)
             if self._place:
                 found.require(self._place)
@@ -56,7 +61,7 @@ class GitBaseline:
             return History()
         notes = []
         if path != found.path_of(wanted) and not self._place:
-            notes.append(f"was {path} in {self._revision}")
+            notes.append(f"was {path} in {found.name}")
         versions = [*(found.before(path) if choice.is_transitive() else ()), found.latest(path)]
         numbered = tuple(Earlier(number, item.label, item.text, item.parse) for number, item in enumerate(versions, 1))
         if choice.is_transitive() and found.repository.is_shallow():
@@ -67,11 +72,14 @@ class GitBaseline:
 class _Revision:
     """One revision of a repository, read once."""
 
-    def __init__(self, repository: Repository, revision: str, comments: bool) -> None:
+    def __init__(self, repository: Repository, revision: str, tip: bool, comments: bool) -> None:
         self.repository = repository
         self._revision = revision
         self._comments = comments
-        self._commit = repository.commit(revision)
+        newest = repository.commit(revision)
+        self._commit = newest if tip else repository.starting_point(revision)
+        # What people are told, and can show with git.
+        self.name = revision if self._commit == newest else self._commit[:COMMIT_CHARS]
         self._all = repository.tree(self._commit)
         self._tree = self._all.files
         self._texts: dict[str, str] = {}
@@ -79,11 +87,11 @@ class _Revision:
         self._found: dict[str, str | None] = {}
         self._layouts: dict[str, Layout] = {}
         self._histories: dict[str, Sequence[Change]] = {}
-        self._types = TypeSet({}, strict=False, prefix=f"{revision}:", around=self)
+        self._types = TypeSet({}, strict=False, prefix=f"{self.name}:", around=self)
 
     def require(self, place: str) -> None:
         if place not in self._tree and not any(path.startswith(f"{place}/") for path in self._tree):
-            raise GitFailed(f"{self._revision} has no file or folder {place!r}")
+            raise GitFailed(f"{self.name} has no file or folder {place!r}")
 
     def path_of(self, wanted: Wanted) -> str | None:
         """Where the file is in the repository."""
@@ -155,7 +163,7 @@ class _Revision:
         missing = [path for path in paths if path is not None and path not in self._texts]
         blobs = self.repository.blobs([self._tree[path] for path in missing])
         for path in missing:
-            text = decode(blobs[self._tree[path]], f"{self._revision}:{path}", comments=self._comments)
+            text = decode(blobs[self._tree[path]], f"{self.name}:{path}", comments=self._comments)
             if isinstance(text, Failure):
                 self._failures[path] = text
             else:
@@ -183,7 +191,7 @@ class _Revision:
         return self._schemas_among(self._tree)
 
     def latest(self, path: str) -> Earlier:
-        label = f"{self._revision}:{path}"
+        label = f"{self.name}:{path}"
         if path in self._failures:
             return _unreadable(label, self._failures[path])
         return Earlier(0, label, self._texts[path], partial(self._types.schema_once, path))

@@ -111,6 +111,36 @@ def test_since_takes_changed_files_and_their_users_only(repository: Path, check:
     assert "schemas/order.avsc" not in reports(out), "what the other branch changed is not this one's change"
 
 
+def test_what_others_bring_to_the_branch_is_no_change_of_this_one(repository: Path, check: Check) -> None:
+    git("checkout", "-q", "-b", "side")
+    git("checkout", "-q", "main")
+    more = ', {"name": "more", "type": "int", "default": 0}'
+    commit("wider", schemas__order=ORDER % ("float", more), schemas__new=HEADER % "int")
+    git("tag", "released")
+    git("checkout", "-q", "side")
+    base = git("rev-parse", "main~1")[:10]
+    for arguments in (["git:main"], ["git:main:schemas"], [f"git:{git('rev-parse', 'main').strip()}"]):
+        code, out, _ = check("schemas", "--against", *arguments, "--verbose")
+        assert (code, f"compared with: {base}:schemas/order.avsc" in out) == (0, True), "nothing was changed here"
+    for tip in ("git-tip:main", "git-tip:main:schemas", "git:released"):
+        code, out, _ = check("schemas", "--against", tip)
+        assert (code, "float" in out) == (1, True), tip
+    Path("schemas/order.avsc").write_text(ORDER % ("string", ""))
+    code, out, _ = check("schemas", "--against", "git:main")
+    assert (code, f"incompatible at BACKWARD with {base}:schemas/order.avsc" in out) == (1, True)
+
+
+def test_a_clone_that_does_not_reach_back_takes_the_tip(
+    repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git("checkout", "-q", "-b", "side")
+    commit("side", schemas__order=ORDER % ("string", ""))
+    git("clone", "-q", "--depth", "1", "--no-single-branch", f"file://{repository}", str(repository.parent / "clone"))
+    monkeypatch.chdir(repository.parent / "clone")
+    code, out, _ = check("schemas", "--against", "git:origin/main")
+    assert (code, "with origin/main:schemas/order.avsc" in out) == (1, True)
+
+
 def test_since_takes_users_of_types_that_are_gone(repository: Path, check: Check) -> None:
     Path("schemas/shop/header.avsc").unlink()
     code, out, err = check("schemas", "--against", "git:main", "--since", "main")
