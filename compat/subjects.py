@@ -99,10 +99,25 @@ def subject_of(place: SchemaPlace, strategy: str, rules: Sequence[SubjectRule] =
     return subject
 
 
-def needs_record(strategy: str, rules: Sequence[SubjectRule]) -> bool:
-    """Whether some subject depends on what the schema is called."""
-    templates = [STRATEGIES[strategy].template, *(rule.template for rule in rules)]
-    return any(word in template for template in templates for word in ("{record}", "{name}", "{namespace}"))
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How the subjects of a run are named."""
+
+    strategy: str = "topic"
+    rules: tuple[SubjectRule, ...] = ()
+
+    @property
+    def needs_record(self) -> bool:
+        """Whether some subject depends on what the schema is called."""
+        templates = [STRATEGIES[self.strategy].template, *(rule.template for rule in self.rules)]
+        return any(word in template for template in templates for word in ("{record}", "{name}", "{namespace}"))
+
+    def subject_of(self, place: SchemaPlace) -> str:
+        """
+        Raises:
+            NoSubject: see `subject_of`.
+        """
+        return subject_of(place, self.strategy, self.rules)
 
 
 def _filled(template: str, place: SchemaPlace) -> str:

@@ -14,9 +14,9 @@ from headrace.compat.checking.baselines.base import Baseline, LevelChoice
 from headrace.compat.checking.baselines.files import FilesBaseline
 from headrace.compat.checking.baselines.folder import FolderBaseline
 from headrace.compat.checking.baselines.git import GitBaseline
-from headrace.compat.checking.run import Leniency, Naming, Sources, only_changed, read_sources
+from headrace.compat.checking.run import Leniency, Sources, only_changed, read_sources
 from headrace.compat.errors import NoSubject
-from headrace.compat.subjects import STRATEGIES, SubjectRule
+from headrace.compat.subjects import STRATEGIES, Naming, SubjectRule
 from headrace.compat.suppressions import parse_suppression
 from headrace.settings import CompatSettings, Settings, SettingsError
 
@@ -124,10 +124,11 @@ def baseline_from(args: argparse.Namespace, settings: Settings) -> Baseline:
             "nothing to compare with; give --against git:REF, a folder or files, or --against-registry URL, "
             "or set compat.against in headrace.toml"
         )
-    return _places(places, settings, comments=args.allow_comments or settings.compat.allow_comments)
+    comments = args.allow_comments or settings.compat.allow_comments
+    return _places(places, settings, naming_from(args, settings.compat), comments=comments)
 
 
-def _places(places: Sequence[str], settings: Settings, *, comments: bool) -> Baseline:
+def _places(places: Sequence[str], settings: Settings, naming: Naming, *, comments: bool) -> Baseline:
     prefixes = (GIT_PREFIX, GIT_TIP_PREFIX, *URL_BEGINNINGS)
     special = [place for place in places if place.startswith(prefixes) or place == REGISTRY]
     if special and len(places) > 1:
@@ -136,11 +137,11 @@ def _places(places: Sequence[str], settings: Settings, *, comments: bool) -> Bas
     if place.startswith((GIT_PREFIX, GIT_TIP_PREFIX)):
         kind, _, rest = place.partition(":")
         revision, _, path = rest.partition(":")
-        return GitBaseline(revision, path, tip=f"{kind}:" == GIT_TIP_PREFIX, comments=comments)
+        return GitBaseline(revision, path, naming=naming, tip=f"{kind}:" == GIT_TIP_PREFIX, comments=comments)
     if special:
         return _registry(settings, "" if place == REGISTRY else place)
     if len(places) == 1 and place and "\x00" not in place and Path(place).is_dir():
-        return FolderBaseline(place, comments=comments)
+        return FolderBaseline(place, naming, comments=comments)
     return FilesBaseline(places, comments=comments)
 
 

@@ -12,11 +12,11 @@ from enum import StrEnum
 
 from headrace.avro_schema import SchemaParseError
 from headrace.compat.checking.inputs import SchemaFile
-from headrace.compat.checking.run import Naming, Sources
+from headrace.compat.checking.run import Sources
 from headrace.compat.checking.type_sets import AmbiguousType, root_name
 from headrace.compat.errors import NoSubject
 from headrace.compat.outcome import Failure, FailureKind
-from headrace.compat.subjects import SchemaPlace, subject_of
+from headrace.compat.subjects import Naming, SchemaPlace
 from headrace.registry.client import RegisteredSchema, RegistryClient, SchemaReference
 from headrace.registry.errors import SchemaNotFound, SubjectNotFound
 
@@ -74,7 +74,7 @@ def _add(
     try:
         types.schema(path)  # also refuses circles of files, so that this recursion ends
         needs = () if types.stands_alone(path) else types.needs(path)
-        subject = subject_of(SchemaPlace(path, root_name(types.texts[path])), naming.strategy, naming.rules)
+        subject = naming.subject_of(SchemaPlace(path, root_name(types.texts[path])))
     except SchemaParseError as error:
         failures[path] = Failure.invalid(path, error)
         return

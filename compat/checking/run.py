@@ -24,20 +24,12 @@ from headrace.compat.checking.type_sets import TypeSet, plain_text, root_name
 from headrace.compat.errors import NoSubject
 from headrace.compat.outcome import Checked, Failure, FailureKind, Outcome, Problem, with_fingerprints
 from headrace.compat.report import checked_of
-from headrace.compat.subjects import SchemaPlace, SubjectRule, needs_record, subject_of
+from headrace.compat.subjects import Naming, SchemaPlace
 from headrace.compat.suppressions import Suppression, suppress
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
     from headrace.compat.lints import ChosenLint
-
-
-@dataclass(frozen=True, slots=True)
-class Naming:
-    """How subjects are named; see `compat.subjects`."""
-
-    strategy: str = "topic"
-    rules: tuple[SubjectRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +99,11 @@ def wanted_of(sources: Sources, naming: Naming) -> tuple[list[Wanted], list[Fail
     """The schemas with their subjects, and those whose subject cannot be told."""
     wanted: list[Wanted] = []
     failures: list[Failure] = []
-    by_record = needs_record(naming.strategy, naming.rules)
     for file in sources.files:
         text = sources.texts[file.path]
-        place = SchemaPlace(file.path, root_name(text) if by_record else "")
+        place = SchemaPlace(file.path, root_name(text) if naming.needs_record else "")
         try:
-            wanted.append(Wanted(file, subject_of(place, naming.strategy, naming.rules), text))
+            wanted.append(Wanted(file, naming.subject_of(place), text))
         except NoSubject as error:
             # What is no schema has no name either; the first is what is told.
             invalid = invalid_of(sources.types, file.path)

@@ -1,16 +1,19 @@
 """A folder of released schemas, laid out like the new ones.
 
-The earlier version of `schemas/shop/order.avsc`, given as `schemas`, is `shop/order.avsc` in the folder; else the file
-called after its subject, as `schema download` writes it; else the only one whose record has that name. A file that was
-given by itself is also found by as much of its path as is there, or as the only file of its name. A folder called
-`shop/order/`, or after the subject, holds several versions: the files in it that are called by a number, in their
-order. Several files that could be meant are an error, since the wrong one would give a wrong answer.
+The earlier version of `schemas/shop/order.avsc`, given as `schemas`, is `shop/order.avsc` in the folder; else the
+file called after its subject, as `schema download` writes it; else the only one of its subject that has gone from its
+place; else the only one whose record has that name. A file that was given by itself is also found by as much of its
+path as is there, or as the only file of its name. A folder called `shop/order/`, or after the subject, holds several
+versions: the files in it that are called by a number, in their order. Several files that could be meant are an error,
+since the wrong one would give a wrong answer.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import PurePath
 from urllib.parse import quote
@@ -18,8 +21,9 @@ from urllib.parse import quote
 from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.compat.checking.inputs import SUFFIX, SchemaFile, find_files, read_texts
 from headrace.compat.checking.type_sets import TypeSet, root_name
+from headrace.compat.errors import NoSubject
 from headrace.compat.outcome import Failure, FailureKind
-from headrace.compat.subjects import without_suffix
+from headrace.compat.subjects import Naming, SchemaPlace, without_suffix
 
 SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."
 """What stands as it is in a file that is called after its subject; the rest is percent-encoded."""
@@ -30,7 +34,8 @@ VERSION_NAME = re.compile(r"(?:.*[-_.])?v?\d+(?:[._]\d+)*", re.IGNORECASE)
 
 
 class FolderBaseline:
-    def __init__(self, folder: str, *, comments: bool = False) -> None:
+    def __init__(self, folder: str, naming: Naming, *, comments: bool = False) -> None:
+        self._naming = naming
         self._comments = comments
         self._folder = str(PurePath(folder))
 
@@ -40,7 +45,7 @@ class FolderBaseline:
 
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
         files, texts = self._read()
-        layout = Layout({file.key: file.path for file in files}, texts)
+        layout = Layout({file.key: file.path for file in files}, texts, self._naming)
         types = TypeSet(texts)
         found = []
         for item in wanted:
@@ -75,12 +80,14 @@ class Layout:
         texts: by that name.
     """
 
-    def __init__(self, paths: Mapping[str, str], texts: Mapping[str, str]) -> None:
+    def __init__(self, paths: Mapping[str, str], texts: Mapping[str, str], naming: Naming) -> None:
         self._paths = paths
         self._texts = texts
+        self._naming = naming
         self._versions: dict[str, list[str]] = {}
         self._by_name: dict[str, list[str]] = {}
         self._by_record: dict[str, list[str]] | None = None
+        self._by_subject: dict[str, dict[str, list[str]]] = {}
 
     def versions_of(self, wanted: Wanted) -> list[str]:
         """The names of the earlier versions, oldest first.
@@ -115,7 +122,19 @@ class Layout:
             same_name = self._by_name.get(parts[-1], [])
             if len(same_name) == 1:
                 return same_name
-        return self._of_record(wanted.record) or same_name
+        return self._gone_of_subject(wanted) or self._of_record(wanted.record) or same_name
+
+    def _gone_of_subject(self, wanted: Wanted) -> Sequence[str]:
+        """The keys of files that would have the same subject and are no longer where they were."""
+        root = wanted.file.path.removesuffix(wanted.file.key)
+        if root not in self._by_subject:
+            self._by_subject[root] = {}
+            for key, path in self._paths.items():
+                place = SchemaPlace(f"{root}{key}", root_name(self._texts[path]) if self._naming.needs_record else "")
+                with suppress(NoSubject):
+                    self._by_subject[root].setdefault(self._naming.subject_of(place), []).append(key)
+        same = self._by_subject[root].get(wanted.subject, ())
+        return [key for key in same if not os.path.lexists(f"{root}{key}")]
 
     def _sort_folders(self) -> None:
         if self._by_name:

@@ -3,9 +3,10 @@
 A branch means the commit that the working tree's branch left it at: what others have brought to it since is no change
 of this branch. Its tip is meant only where that is asked for, a tag means itself.
 
-The earlier version of a file is the file of the same path; else the one that git takes it to be renamed from; else the
-only one that is gone from the working tree and whose record has the same name. At a transitive level the history is
-what the revision's own line (its first parents) held under that path, with renames followed.
+The earlier version of a file is the file of the same path; else, of those that are gone from the working tree, the
+only one of its subject, the one that git takes it to be renamed from, or the only one whose record has the same name.
+At a transitive level the history is what the revision's own line (its first parents) held under that path, with
+renames followed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -22,7 +24,9 @@ from headrace.compat.checking.baselines.folder import Layout
 from headrace.compat.checking.git import Change, GitFailed, Repository
 from headrace.compat.checking.inputs import JSON_SUFFIX, SUFFIX, decode, is_json_name, is_schema_name, is_schema_text
 from headrace.compat.checking.type_sets import TypeSet, root_name
+from headrace.compat.errors import NoSubject
 from headrace.compat.outcome import Failure, FailureKind
+from headrace.compat.subjects import Naming, SchemaPlace
 
 COMMIT_CHARS = 10  # of a commit in a label
 
@@ -35,8 +39,11 @@ class GitBaseline:
         tip: the newest commit of a branch, and not the one that this branch left it at.
     """
 
-    def __init__(self, revision: str, place: str = "", *, tip: bool = False, comments: bool = False) -> None:
+    def __init__(
+        self, revision: str, place: str = "", *, naming: Naming, tip: bool = False, comments: bool = False
+    ) -> None:
         self._revision = revision
+        self._naming = naming
         self._tip = tip
         self._place = place.strip("/")
         self._comments = comments
@@ -47,7 +54,7 @@ class GitBaseline:
 
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
         try:
-            found = _Revision(Repository(Path()), self._revision, self._tip, self._comments)
+            found = _Revision(Repository(Path()), self._revision, self._naming, self._tip, self._comments)
             found.fetch(found.earlier_path(item, self._place) for item in wanted)
             if self._place:
                 found.require(self._place)
@@ -72,8 +79,9 @@ class GitBaseline:
 class _Revision:
     """One revision of a repository, read once."""
 
-    def __init__(self, repository: Repository, revision: str, tip: bool, comments: bool) -> None:
+    def __init__(self, repository: Repository, revision: str, naming: Naming, tip: bool, comments: bool) -> None:
         self.repository = repository
+        self._naming = naming
         self._revision = revision
         self._comments = comments
         newest = repository.commit(revision)
@@ -114,7 +122,7 @@ class _Revision:
 
     def _layout(self, place: str) -> Layout:
         schemas = self._schemas_among(path for path in self._tree if path.startswith(f"{place}/"))
-        return Layout({path[len(place) + 1 :]: path for path in schemas}, self._texts)
+        return Layout({path[len(place) + 1 :]: path for path in schemas}, self._texts, self._naming)
 
     def _schemas_among(self, paths: Iterable[str]) -> list[str]:
         """Those that are called like schemas, or are .json and hold one; all of them are then read."""
@@ -134,10 +142,7 @@ class _Revision:
         submodule = self._all.submodule_of(path)
         if submodule is not None:
             raise GitFailed(f"{wanted.file.path} lies in the submodule {submodule}; run the check inside that folder")
-        before = self._renames.get(path)
-        if before is not None:
-            return before
-        same = self._gone_by_record.get(wanted.record, []) if wanted.record else []
+        same = self._likely(path, wanted)
         if len(same) > 1:
             likely = ", ".join(same[:3])
             raise GitFailed(
@@ -145,18 +150,33 @@ class _Revision:
             )
         return same[0] if same else None
 
+    def _likely(self, path: str, wanted: Wanted) -> Sequence[str]:
+        """The files that are gone and that this one may have been. A subject says more than git's likeness of texts."""
+        of_subject, of_record = self._gone
+        same = of_subject.get(wanted.subject, [])
+        before = self._renames.get(path)
+        if len(same) != 1 and before is not None:
+            return [before]
+        of_name = of_record.get(wanted.record, []) if wanted.record else []
+        return [gone for gone in same if gone in of_name] or same or of_name
+
     @cached_property
     def _renames(self) -> Mapping[str, str]:
         return self.repository.renames(self._commit)
 
     @cached_property
-    def _gone_by_record(self) -> Mapping[str, list[str]]:
-        """The schemas that the working tree no longer has, by the names of their records."""
+    def _gone(self) -> tuple[Mapping[str, list[str]], Mapping[str, list[str]]]:
+        """The schemas that the working tree no longer has, by subject and by the name of the record."""
         top = self.repository.top
-        found: dict[str, list[str]] = {}
+        of_subject: dict[str, list[str]] = {}
+        of_record: dict[str, list[str]] = {}
         for path in self._schemas_among(path for path in self._tree if not os.path.lexists(top / path)):
-            found.setdefault(root_name(self._texts[path]), []).append(path)
-        return found
+            record = root_name(self._texts[path])
+            of_record.setdefault(record, []).append(path)
+            with suppress(NoSubject):
+                place = SchemaPlace(Path(os.path.relpath(top / path)).as_posix(), record)
+                of_subject.setdefault(self._naming.subject_of(place), []).append(path)
+        return of_subject, of_record
 
     def fetch(self, paths: Iterable[str | None]) -> None:
         """Reads files of the revision, all in one go."""

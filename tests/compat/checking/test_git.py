@@ -597,3 +597,38 @@ def test_two_files_that_could_each_be_renamed(repository: Path, check: Check) ->
     code, _, err = check("order.avsc", "--against", "git:main")
     assert (code, err.count("\n")) == (2, 1)
     assert "schemas/order.avsc, v1/order.avsc, v2/order.avsc could each be the earlier version of order.avsc" in err
+
+
+OTHER = (
+    '{"type": "record", "name": "Bought", "fields": [{"name": "nr", "type": "bytes"}, {"name": "t", "type": "int"}]}'
+)
+
+
+def test_what_was_moved_rewritten_and_renamed_at_once_keeps_its_subject(repository: Path, check: Check) -> None:
+    """git sees no rename and no record has the name, yet a registry would compare the two."""
+    git("rm", "-q", "schemas/order.avsc")
+    Path("events/v2").mkdir(parents=True)
+    Path("events/v2/order.avsc").write_text(OTHER)
+    code, out, _ = check("events", "--against", "git:main")
+    assert (code, "incompatible at BACKWARD with main:schemas/order.avsc" in out) == (1, True)
+    assert out.endswith("note: was schemas/order.avsc in main\n")
+    code, out, _ = check("events", "--against", "git:main", "--subject-strategy", "record")
+    assert (code, "no earlier version" in out) == (0, True), "there the subject is another"
+    rule = ("--subject", "schemas/*=moved", "--subject", "events/*=moved", "--subject-strategy", "record")
+    git("rm", "-q", "schemas/pay.avsc", "schemas/shop/header.avsc")
+    code, out, err = check("events", "--against", "git:main", *rule)
+    assert (code, "could each be the earlier version of events/v2/order.avsc" in err) == (2, True)
+    assert check("events", "--against", "git:main:schemas/order.avsc")[0] == 1
+
+
+def test_a_subject_says_more_than_likeness(repository: Path, check: Check) -> None:
+    """What git takes to be renamed from a file of another subject is compared with the one of its own."""
+    commit("more", schemas__other=OTHER)
+    git("mv", "schemas/other.avsc", "schemas/purchase.avsc")
+    assert "was schemas/other.avsc in main" in check("schemas/purchase.avsc", "--against", "git:main")[1]
+    git("mv", "schemas/order.avsc", "order.txt")
+    git("rm", "-qf", "order.txt")
+    Path("new").mkdir()
+    Path("schemas/purchase.avsc").rename("new/order.avsc")
+    out = check("new", "--against", "git:main")[1]
+    assert out.endswith("note: was schemas/order.avsc in main\n")

@@ -177,6 +177,20 @@ def test_files_that_could_each_be_the_earlier_version(folder: Path, capsys: pyte
     assert capsys.readouterr().err.startswith("order.avsc: error: a/order.avsc, b/order.avsc could each be its earlier")
 
 
+def test_a_file_that_was_moved_in_a_folder_keeps_its_subject(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in {
+        "old/a/x.avsc": "Old",
+        "old/b/x.avsc": "Other",
+        "new/b/x.avsc": "Other",
+        "new/c/x.avsc": "X",
+    }.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(RECORD % (text, "int"))
+    assert main(["compat", "check", "new", "--against", "old"]) == 1
+    assert "new/c/x.avsc: incompatible at BACKWARD with old/a/x.avsc" in capsys.readouterr().out
+    assert main(["compat", "check", "new", "--against", "old", "--subject-strategy", "record"]) == 0
+
+
 def test_a_new_file_is_not_compared_with_another_topics(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, record in (("released/orders/value.avsc", "Order"), ("schemas/users/value.avsc", "User")):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
