@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from headrace.compat.finding import Severity
+from headrace.compat.finding import SCHEMA_DELETED, Severity
 from headrace.compat.lints import LINTS
 from headrace.compat.rules import RULES
 
@@ -27,6 +27,14 @@ CATALOGUE: Mapping[str, Described] = MappingProxyType(
         row.id: row
         for row in (
             *(Described(rule.id.value, rule.severity, rule.purpose, rule.why, False) for rule in RULES.values()),
+            Described(
+                SCHEMA_DELETED,
+                Severity.ERROR,
+                "A schema that the baseline has is still there, or another file has its subject.",
+                "Its data and readers stay when its file goes, and the subject's next version is held to what nobody "
+                "sees any more.",
+                False,
+            ),
             *(Described(lint.id, lint.severity, lint.purpose, lint.why, True) for lint in LINTS.values()),
         )
     }

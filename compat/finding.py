@@ -18,6 +18,10 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
+SCHEMA_DELETED = "SCHEMA_DELETED"
+"""The rule that is about a schema which is no longer there, and not about a pair."""
+
+
 class Direction(StrEnum):
     """Which of the two schemas reads: the candidate old data (backward), or an old version the candidate's."""
 

@@ -1,31 +1,48 @@
-"""Only what a branch changed: the schemas that differ from a revision, and those that use the types of these."""
+"""Only what a branch changed: schemas that differ from a revision, those that use types of these, and those gone."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from headrace.compat.checking.git import Repository
 from headrace.compat.checking.inputs import SchemaFile, is_json_name, is_schema_name
+from headrace.compat.checking.scope import Scope, gone_from_git
 from headrace.compat.checking.type_sets import AmbiguousType, TypeSet
 
 
-def changed_since(files: Sequence[SchemaFile], revision: str, types: TypeSet) -> tuple[SchemaFile, ...]:
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """`gone` are path and text of those that are no longer there."""
+
+    files: tuple[SchemaFile, ...]
+    gone: tuple[tuple[str, str], ...]
+
+
+def changed_since(
+    files: Sequence[SchemaFile], revision: str, types: TypeSet, scope: Scope, *, comments: bool
+) -> Changed:
     """The files that differ from where this branch left a revision, or need a file that does; standard input always.
+
+    Args:
+        scope: which files that are gone would be among them.
 
     Raises:
         GitFailed: there is no such revision or no repository.
     """
     repository = Repository(Path())
-    changed = repository.changed_files(repository.merge_base(revision))
+    base = repository.merge_base(revision)
+    changed = repository.changed_files(base)
     touched = {file.path for file in files if file.is_stdin or _is_among(changed, file.path, repository)}
     gone = (path for path in changed if not os.path.lexists(repository.top / path))
     if any(is_schema_name(path) or is_json_name(path) for path in gone):
         # A file that is gone may have held a type of any that does not stand alone.
         touched.update(file.path for file in files if any(types.names(file.path).missing()))
     wanted = _with_users(touched, types)
-    return tuple(file for file in files if file.path in wanted)
+    missing = gone_from_git(repository, base, scope, comments=comments)
+    return Changed(tuple(file for file in files if file.path in wanted), missing)
 
 
 def _is_among(changed: Set[str], path: str, repository: Repository) -> bool:

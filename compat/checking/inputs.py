@@ -58,7 +58,7 @@ def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> Found:
     files: dict[str, SchemaFile] = {}
     failures: list[Failure] = []
     for argument in arguments:
-        found = list(_expanded(_plain(argument), stdin_name))
+        found = list(_expanded(plain_path(argument), stdin_name))
         if not found:
             failures.append(Failure(FailureKind.UNREADABLE, argument, _nothing_found(argument)))
         for file in found:
@@ -66,7 +66,7 @@ def find_files(arguments: Sequence[str], *, stdin_name: str = "") -> Found:
     return Found(tuple(files.values()), tuple(failures))
 
 
-def _plain(argument: str) -> str:
+def plain_path(argument: str) -> str:
     """The one name of a file of the working folder: without ./, not absolute and with forward slashes on Windows too,
     as CI, git, subjects and patterns of settings know it."""
     path = PurePath(argument)
@@ -81,7 +81,7 @@ def _expanded(argument: str, stdin_name: str) -> Iterator[SchemaFile]:
         yield SchemaFile(name, PurePath(name).name, is_stdin=True)
     elif argument and "\x00" not in argument and os.path.isdir(argument):  # noqa: PTH112 - "" is not "."
         yield from _below(argument)
-    elif _is_pattern(argument) and not os.path.exists(argument):  # noqa: PTH110
+    elif is_pattern(argument) and not os.path.exists(argument):  # noqa: PTH110
         fixed = argument[: len(re.split(r"[*?\[]", argument)[0])].rpartition("/")[0]
         for path in sorted(PurePath(name).as_posix() for name in glob.glob(argument, recursive=True)):  # noqa: PTH207
             if not os.path.isdir(path):  # noqa: PTH112
@@ -90,33 +90,46 @@ def _expanded(argument: str, stdin_name: str) -> Iterator[SchemaFile]:
         yield SchemaFile(argument, PurePath(argument).name)
 
 
-def _is_pattern(argument: str) -> bool:
+def is_pattern(argument: str) -> bool:
+    """Whether it is to be read as a pattern, unless a file is called so."""
     return re.search(r"[*?]|\[.*\]", argument, re.DOTALL) is not None
 
 
 def _below(folder: str) -> Iterator[SchemaFile]:
     """The schema files below a folder, sorted; a folder called something.avsc is looked into like any other, and what
     is neither, such as a pipe that nobody writes to, is left alone."""
-    for path, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if _is_looked_into(folder, path, name))
+    for path, names in _walked(folder):
         for name in sorted(names):
             full = PurePath(path, name).as_posix()
             if (is_schema_name(name) and is_file(full)) or (is_json_name(name) and _holds_schema(full)):
                 yield SchemaFile(full, PurePath(full).relative_to(PurePath(folder)).as_posix())
 
 
-def _is_looked_into(top: str, path: str, name: str) -> bool:
-    """Whether a folder is searched: not a hidden one, and not a link that leads back to a folder that it was reached
-    through from the top."""
-    if name.startswith(".") or name in FOLDERS_LEFT_OUT:
-        return False
+def folders_below(folder: str) -> Iterator[str]:
+    """The folders that are searched when a folder is named, itself the first."""
+    return (path for path, _ in _walked(folder))
+
+
+def _walked(folder: str) -> Iterator[tuple[str, list[str]]]:
+    for path, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if is_looked_into(name) and not _leads_back(folder, path, name))
+        yield path, names
+
+
+def is_looked_into(name: str) -> bool:
+    """Whether a folder below a named one is searched."""
+    return not name.startswith(".") and name not in FOLDERS_LEFT_OUT
+
+
+def _leads_back(top: str, path: str, name: str) -> bool:
+    """Whether a folder is a link to one that it was reached through from the top."""
     full = Path(path, name)
     if not full.is_symlink():
-        return True
+        return False
     target = os.path.realpath(full)
     through = (above for above in full.parents if above.is_relative_to(top))
-    return not Path(os.path.realpath(path)).is_relative_to(target) and all(
-        os.path.realpath(above) != target for above in through
+    return Path(os.path.realpath(path)).is_relative_to(target) or any(
+        os.path.realpath(above) == target for above in through
     )
 
 
@@ -156,7 +169,7 @@ def is_file(path: str) -> bool:
 
 
 def _nothing_found(argument: str) -> str:
-    if _is_pattern(argument):
+    if is_pattern(argument):
         return "the pattern matches no file; expected schema files (.avsc)"
     return "the folder holds no schema file (.avsc)"
 

@@ -82,7 +82,7 @@ def sources_from(args: argparse.Namespace, settings: CompatSettings) -> Sources:
     types = args.types or settings.types
     comments = args.allow_comments or settings.allow_comments
     sources = read_sources(schemas, stdin_name=args.stdin_name, type_files=types, comments=comments)
-    return only_changed(sources, args.since) if args.since else sources
+    return only_changed(sources, args.since, comments=comments) if args.since else sources
 
 
 def naming_from(args: argparse.Namespace, settings: CompatSettings) -> Naming:

@@ -87,13 +87,16 @@ def _from_the_top(outcome: Outcome) -> Outcome:
         return outcome
 
     def in_top(file: str) -> str:
-        # Of a failure it may also be the name of a baseline.
-        return posixpath.normpath(posixpath.join(place, file)) if os.path.lexists(file) else file
+        return posixpath.normpath(posixpath.join(place, file))
 
     return replace(
         outcome,
+        # A schema that was deleted has its place too; of a failure it may also be the name of a baseline.
         checked=tuple(replace(item, file=in_top(item.file)) for item in outcome.checked),
-        failures=tuple(replace(failure, file=in_top(failure.file)) for failure in outcome.failures),
+        failures=tuple(
+            replace(failure, file=in_top(failure.file)) if os.path.lexists(failure.file) else failure
+            for failure in outcome.failures
+        ),
     )
 
 

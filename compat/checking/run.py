@@ -17,8 +17,10 @@ from headrace.compat.baseline_file import KnownProblem, leave_out_known
 from headrace.compat.checking.baselines.base import Baseline, BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.compat.checking.changed import changed_since
 from headrace.compat.checking.git import GitFailed
-from headrace.compat.checking.inputs import SchemaFile, find_files, read_texts
+from headrace.compat.checking.gone import deletions, wanted_of_gone
+from headrace.compat.checking.inputs import SchemaFile, find_files, plain_path, read_texts
 from headrace.compat.checking.processes import answers_of
+from headrace.compat.checking.scope import Scope
 from headrace.compat.checking.siblings import WorkingFolder
 from headrace.compat.checking.type_sets import TypeSet, plain_text, root_name
 from headrace.compat.errors import NoSubject
@@ -47,22 +49,27 @@ class Leniency:
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
     """`require_subject`: a schema without an earlier version fails. `skip_invalid`: an earlier version that is no valid
-    schema is told and left out, instead of failing its successor. `processes` None: as many as there are cores."""
+    schema is told and left out, instead of failing its successor. `deleted`: schemas that are gone are told of.
+    `processes` None: as many as there are cores."""
 
     require_subject: bool = False
     skip_invalid: bool = False
     processes: int | None = None
     lints: tuple[ChosenLint, ...] = ()
+    deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The new schemas: `files` with their `texts` and `types`, and what could not be read."""
+    """The new schemas: `files` with their `texts` and `types`, and what could not be read. `scope` is what was named;
+    `gone` are path and text of what is gone since a revision, None where none was named."""
 
     files: tuple[SchemaFile, ...]
     texts: Mapping[str, str]
     types: TypeSet
     failures: tuple[Failure, ...]
+    scope: Scope
+    gone: tuple[tuple[str, str], ...] | None = None
 
 
 def read_sources(
@@ -80,19 +87,21 @@ def read_sources(
     more, _ = read_texts(extra.files, comments=comments)
     types = TypeSet({**more, **texts}, given_types=frozenset(more), around=WorkingFolder(comments))
     files = tuple(file for file in found.files if file.path in texts)
-    return Sources(files, texts, types, (*found.failures, *failures, *extra.failures))
+    failed = (*found.failures, *failures, *extra.failures)
+    return Sources(files, texts, types, failed, Scope(tuple(map(plain_path, arguments))))
 
 
-def only_changed(sources: Sources, revision: str) -> Sources:
-    """The same with those files only that differ from a revision.
+def only_changed(sources: Sources, revision: str, *, comments: bool = False) -> Sources:
+    """The same with those files only that differ from a revision, and what is gone since.
 
     Raises:
         BaselineFailed: git cannot tell.
     """
     try:
-        return replace(sources, files=changed_since(sources.files, revision, sources.types))
+        changed = changed_since(sources.files, revision, sources.types, sources.scope, comments=comments)
     except GitFailed as error:
         raise BaselineFailed.because(FailureKind.UNREADABLE, f"--since {revision}", str(error)) from None
+    return replace(sources, files=changed.files, gone=changed.gone)
 
 
 def wanted_of(sources: Sources, naming: Naming) -> tuple[list[Wanted], list[Failure]]:
@@ -132,6 +141,7 @@ def check(
     failures = [*sources.failures, *failures]
     try:
         histories = baseline.histories(wanted, choice) if wanted else []
+        deleted = _deleted(sources, naming, baseline, choice, histories) if options.deleted else []
     except BaselineFailed as error:
         broken = [failure for item in wanted if (failure := invalid_of(sources.types, item.file.path)) is not None]
         return Outcome((), (*failures, *error.failures, *broken), tool_version=VERSION)
@@ -140,7 +150,24 @@ def check(
         answers = answers_of(partial(_judge, judge), list(zip(wanted, histories, strict=True)), options.processes)
     checked = tuple(answer for answer in answers if isinstance(answer, Checked))
     failed = [answer for answer in answers if isinstance(answer, Failure)]
-    return Outcome(checked, (*failures, *failed), tool_version=VERSION)
+    return Outcome((*checked, *deleted), (*failures, *failed), tool_version=VERSION)
+
+
+def _deleted(
+    sources: Sources, naming: Naming, baseline: Baseline, choice: LevelChoice, histories: Sequence[History]
+) -> list[Checked]:
+    """What is to be said of schemas that are gone.
+
+    Raises:
+        BaselineFailed: the baseline cannot tell.
+    """
+    missing = baseline.gone(sources.scope) if sources.gone is None else sources.gone
+    if not missing:
+        return []
+    everything = replace(sources, files=tuple(SchemaFile(path, path) for path in sources.texts))
+    subjects = {item.subject for item in wanted_of(everything, naming)[0]}
+    gone = wanted_of_gone(missing, sources.scope, naming, subjects)
+    return deletions(gone, baseline.histories(gone, choice) if gone else [], histories, baseline.name, choice)
 
 
 @contextmanager

@@ -170,7 +170,7 @@ def run_check(args: argparse.Namespace) -> int:
         outcome = Outcome((), error.failures, tool_version=VERSION)
     else:
         require = args.require_subject or settings.compat.require_subject
-        options = CheckOptions(require, args.skip_invalid, args.jobs, lints)
+        options = CheckOptions(require, args.skip_invalid, args.jobs, lints, deleted=True)
         outcome = check(sources, naming, baseline, choice, options)
         outcome = with_leniency(outcome, leniency, datetime.date.today())
     if isinstance(baseline, FilesBaseline):

@@ -9,6 +9,7 @@ from typing import Protocol
 from headrace.avro_schema import Schema
 from headrace.compat import LEVELS, CompatibilityLevel
 from headrace.compat.checking.inputs import SchemaFile
+from headrace.compat.checking.scope import Scope
 from headrace.compat.checking.type_sets import root_name
 from headrace.compat.outcome import Failure, FailureKind
 
@@ -92,6 +93,15 @@ class Baseline(Protocol):
 
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
         """The history of each, in the same order.
+
+        Raises:
+            BaselineFailed: it cannot be told.
+        """
+        ...
+
+    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+        """Path and text of what it has and the working tree has not, though the command line means it; none where it
+        does not know files by their place.
 
         Raises:
             BaselineFailed: it cannot be told.

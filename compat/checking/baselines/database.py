@@ -13,6 +13,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from headrace.compat.checking.baselines.base import BaselineFailed, History, LevelChoice, Wanted
 from headrace.compat.checking.baselines.registry import RegistryBaseline
+from headrace.compat.checking.scope import Scope
 from headrace.compat.outcome import FailureKind
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import RegistryError
@@ -39,6 +40,9 @@ class DatabaseBaseline:
                 return RegistryBaseline(RegistryClient(url), self.name).histories(wanted, choice)
         except RegistryError as error:
             raise BaselineFailed.because(FailureKind.REGISTRY, self.name, str(error)) from None
+
+    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+        return ()
 
     @contextmanager
     def _served(self) -> Iterator[str]:

@@ -9,6 +9,7 @@ from functools import partial
 from headrace.avro_schema import SchemaParseError
 from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.compat.checking.inputs import is_json_name, is_schema_name, read_texts
+from headrace.compat.checking.scope import Scope
 from headrace.compat.checking.siblings import WorkingFolder
 from headrace.compat.checking.type_sets import TypeSet
 from headrace.compat.outcome import Failure, FailureKind
@@ -39,6 +40,9 @@ class FilesBaseline:
             for number, path in enumerate(self._paths, 1)
         )
         return [History(versions, len(versions))] * len(wanted)
+
+    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+        return ()
 
 
 def _with_advice(failure: Failure) -> Failure:

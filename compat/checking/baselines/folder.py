@@ -15,11 +15,12 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import PurePath
+from pathlib import PurePath, PurePosixPath
 from urllib.parse import quote
 
 from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.compat.checking.inputs import SUFFIX, SchemaFile, find_files, read_texts
+from headrace.compat.checking.scope import Scope
 from headrace.compat.checking.type_sets import TypeSet, root_name
 from headrace.compat.errors import NoSubject
 from headrace.compat.outcome import Failure, FailureKind
@@ -42,6 +43,10 @@ class FolderBaseline:
     @property
     def name(self) -> str:
         return f"{self._folder.rstrip('/')}/"
+
+    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+        files, texts = self._read()
+        return Layout({file.key: file.path for file in files}, texts, self._naming).gone(scope)
 
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
         files, texts = self._read()
@@ -110,6 +115,21 @@ class Layout:
             message = f"{', '.join(likely[:3])} could each be its earlier version; name the one with --against FILE"
             raise BaselineFailed([Failure(FailureKind.UNREADABLE, wanted.file.path, message)])
         return [self._paths[key] for key in likely]
+
+    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+        """Path and text of the files that a folder no longer has, though it is laid out like this one; of several
+        versions those of the last."""
+        folder = scope.folder
+        if folder is None or not any(os.path.lexists(f"{folder}/{key}") for key in self._paths):
+            return ()
+        found: dict[str, str] = {}
+        for key in sorted(self._paths, key=_natural):
+            above, _, name = key.rpartition("/")
+            is_version = above and VERSION_NAME.fullmatch(without_suffix(name))
+            place = f"{above}{SUFFIX}" if is_version and not os.path.lexists(f"{folder}/{above}") else key
+            if not os.path.lexists(f"{folder}/{place}"):
+                found[(PurePosixPath(folder) / place).as_posix()] = self._texts[self._paths[key]]
+        return tuple(found.items())
 
     def _likely(self, wanted: Wanted) -> Sequence[str]:
         """The keys of files that are like it in name. Where folders were named, their layout says more than a name."""

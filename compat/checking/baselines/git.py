@@ -23,6 +23,7 @@ from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, His
 from headrace.compat.checking.baselines.folder import Layout
 from headrace.compat.checking.git import Change, GitFailed, Repository
 from headrace.compat.checking.inputs import JSON_SUFFIX, SUFFIX, decode, is_json_name, is_schema_name, is_schema_text
+from headrace.compat.checking.scope import Scope, gone_from_git
 from headrace.compat.checking.type_sets import TypeSet, root_name
 from headrace.compat.errors import NoSubject
 from headrace.compat.outcome import Failure, FailureKind
@@ -59,6 +60,13 @@ class GitBaseline:
             if self._place:
                 found.require(self._place)
             return [self._history(found, item, choice) for item in wanted]
+        except GitFailed as error:
+            raise BaselineFailed.because(FailureKind.UNREADABLE, self.name, str(error)) from None
+
+    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+        try:
+            found = _Revision(Repository(Path()), self._revision, self._naming, self._tip, self._comments)
+            return found.gone(scope, self._place)
         except GitFailed as error:
             raise BaselineFailed.because(FailureKind.UNREADABLE, self.name, str(error)) from None
 
@@ -100,6 +108,12 @@ class _Revision:
     def require(self, place: str) -> None:
         if place not in self._tree and not any(path.startswith(f"{place}/") for path in self._tree):
             raise GitFailed(f"{self.name} has no file or folder {place!r}")
+
+    def gone(self, scope: Scope, place: str) -> Sequence[tuple[str, str]]:
+        """Path and text of the files that the arguments mean and the working tree no longer has."""
+        if not place:
+            return gone_from_git(self.repository, self._commit, scope, comments=self._comments)
+        return () if place in self._tree else self._layout(place).gone(scope)
 
     def path_of(self, wanted: Wanted) -> str | None:
         """Where the file is in the repository."""

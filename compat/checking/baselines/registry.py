@@ -18,6 +18,7 @@ from headrace.avro_schema import Schema, SchemaParseError, parse_schema
 from headrace.avro_schema.model import NOWHERE
 from headrace.compat import CompatibilityLevel, InvalidLevel, parse_level
 from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
+from headrace.compat.checking.scope import Scope
 from headrace.compat.outcome import FailureKind
 from headrace.registry.client import RegisteredSchema, RegistryClient, SchemaReference
 from headrace.registry.errors import (
@@ -76,6 +77,10 @@ class RegistryBaseline:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"the answer is not one of a schema registry ({type(error).__name__}: {error})"
             raise BaselineFailed.because(FailureKind.REGISTRY, self.name, message) from None
+
+    def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
+        """None: of its subjects others may be the owners."""
+        return ()
 
     def _histories(self, wanted: Sequence[Wanted], choice: LevelChoice, pool: ThreadPoolExecutor) -> list[History]:
         subjects = list(dict.fromkeys(item.subject for item in wanted))

@@ -144,7 +144,7 @@ def test_a_clone_that_does_not_reach_back_takes_the_tip(
 def test_since_takes_users_of_types_that_are_gone(repository: Path, check: Check) -> None:
     Path("schemas/shop/header.avsc").unlink()
     code, out, err = check("schemas", "--against", "git:main", "--since", "main")
-    assert (code, out) == (3, "")
+    assert (code, out.count("\n"), "schemas/shop/header.avsc: incompatible" in out) == (3, 5, True)
     assert err.startswith("schemas/pay.avsc:1:94: error: the type shop.Header is not defined")
 
 
@@ -632,3 +632,83 @@ def test_a_subject_says_more_than_likeness(repository: Path, check: Check) -> No
     Path("schemas/purchase.avsc").rename("new/order.avsc")
     out = check("new", "--against", "git:main")[1]
     assert out.endswith("note: was schemas/order.avsc in main\n")
+
+
+DELETED = "schemas/order.avsc: error: the schema is gone, and no file has its subject order-value"
+
+
+@pytest.mark.parametrize("since", [(), ("--since", "main")])
+def test_a_schema_that_was_deleted_is_told(repository: Path, check: Check, since: tuple[str, ...]) -> None:
+    arguments = ("schemas", "--against", "git:main", *since)
+    git("rm", "-q", "schemas/order.avsc")
+    code, out, _ = check(*arguments)
+    assert (code, DELETED in out, out.count("SCHEMA_DELETED")) == (1, True, 2)
+    assert check("schemas/*.avsc", *arguments[1:])[0] == 1
+    assert check("schemas/**/*.avsc", *arguments[1:])[0] == 1
+    assert check(*arguments, "--level", "NONE")[0] == 0
+    assert check("schemas/shop", *arguments[1:])[0] == 0, "nobody asked for it"
+    assert check("schemas/pay.avsc", *arguments[1:])[0] == 0
+    code, out, _ = check(*arguments, "--format", "json")
+    report = reports(out)["schemas/order.avsc"]
+    assert [report[key] for key in ("subject", "new", "compatible")] == ["order-value", False, False]
+    Path("headrace.toml").write_text(
+        '[[compat.suppressions]]\nrule = "SCHEMA_DELETED"\npath = "schemas/order.avsc"\nreason = "topic is gone"\n'
+    )
+    assert check(*arguments)[0] == 0
+    Path("headrace.toml").unlink()
+    assert check(*arguments, "--write-baseline", "known.json")[0] == 0
+    assert check(*arguments, "--baseline", "known.json")[0] == 0
+    Path("schemas/shop/order.avsc").write_text(ORDER % ("long", ""))
+    assert check(*arguments)[0] == 0, "moved"
+    Path("schemas/shop/order.avsc").rename("schemas/shop/bestellung.avsc")
+    code, out, _ = check(*arguments)
+    assert (code, "note: was schemas/order.avsc in main" in out) == (0, True), "renamed"
+
+
+def test_what_is_deleted_and_was_none_of_ours(repository: Path, check: Check) -> None:
+    Path("schemas/data.json").write_text('{"type": "record"}')
+    text = HEADER.replace("Header", "T") % "int"
+    Path("schemas/type.json").write_text(text)
+    commit("more", schemas___hidden__x=text, schemas__node_modules__y=text, other__z=text)
+    Path("schemas/.hidden").mkdir()
+    git("mv", "schemas/_hidden/x.avsc", "schemas/.hidden/x.avsc")
+    commit("hidden")
+    git("rm", "-qr", "schemas/.hidden", "schemas/node_modules", "schemas/data.json", "other")
+    assert check("schemas", "--against", "git:main")[0] == 0
+    assert check("schemas/**/*.avsc", "--against", "git:main")[0] == 1, "the pattern means node_modules too"
+    git("rm", "-qr", "schemas/type.json")
+    assert "schemas/type.json: error: the schema is gone" in check("schemas", "--against", "git:main")[1]
+    code, out, _ = check(".", "--against", "git:main")
+    assert (code, out.count("the schema is gone")) == (1, 2)
+
+
+def test_what_was_deleted_before_the_branch_is_no_change_of_it(repository: Path, check: Check) -> None:
+    git("tag", "old")
+    commit("gone", schemas__order=None)
+    assert check("schemas", "--against", "git:old")[0] == 1
+    assert check("schemas", "--against", "git:old", "--since", "main")[0] == 0
+    git("rm", "-q", "schemas/pay.avsc")
+    code, out, _ = check("schemas", "--against", "git:old", "--since", "main")
+    assert (code, out.count("the schema is gone"), "schemas/pay.avsc" in out) == (1, 1, True)
+
+
+def test_deleted_behind_a_link_and_from_the_top(
+    repository: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit("shared", service__schemas__own=HEADER % "int", shared__order=ORDER % ("long", ""), shared__x=HEADER % "int")
+    monkeypatch.chdir("service")
+    Path("schemas/linked").symlink_to("../../shared")
+    commit("linked")
+    git("rm", "-q", "../shared/x.avsc")
+    code, out, _ = check("schemas", "--against", "git:main", "--format", "github")
+    assert (code, "file=shared/x.avsc" in out) == (1, True)
+
+
+def test_deleted_of_a_place_in_the_revision(repository: Path, check: Check) -> None:
+    commit("released", released__order=ORDER % ("long", ""), released__shop__header=HEADER % "long")
+    git("rm", "-q", "schemas/order.avsc")
+    code, out, _ = check("schemas", "--against", "git:main:released")
+    assert (code, DELETED in out) == (1, True)
+    assert check("schemas/shop", "--against", "git:main:released/shop")[0] == 0
+    assert check("schemas/shop", "--against", "git:main:released")[0] == 0, "the folder has another layout"
+    assert check("schemas", "--against", "git:main:released/order.avsc", "--level", "NONE")[0] == 0

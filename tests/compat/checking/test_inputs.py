@@ -188,7 +188,34 @@ def test_a_file_that_was_moved_in_a_folder_keeps_its_subject(folder: Path, capsy
         Path(name).write_text(RECORD % (text, "int"))
     assert main(["compat", "check", "new", "--against", "old"]) == 1
     assert "new/c/x.avsc: incompatible at BACKWARD with old/a/x.avsc" in capsys.readouterr().out
-    assert main(["compat", "check", "new", "--against", "old", "--subject-strategy", "record"]) == 0
+    assert main(["compat", "check", "new", "--against", "old", "--subject-strategy", "record"]) == 1
+    assert "new/a/x.avsc: error: the schema is gone, and no file has its subject Old" in capsys.readouterr().out
+
+
+def test_what_a_folder_has_and_the_new_one_has_not(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (
+        "old/a.avsc",
+        "old/kept/1.avsc",
+        "old/kept/2.avsc",
+        "old/gone/v1.avsc",
+        "old/gone/v2.avsc",
+        "old/t-1.avsc",
+    ):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(RECORD % ("R", "int"))
+    for name in ("new/a.avsc", "new/kept.avsc", "new/t-1.avsc", "elsewhere/b.avsc"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(RECORD % ("R", "int"))
+    assert main(["compat", "check", "new", "--against", "old", "--format", "json"]) == 1
+    found = {row["file"]: row for row in json.loads(capsys.readouterr().out)["reports"] if not row["compatible"]}
+    assert set(found) == {"new/gone.avsc"}
+    assert found["new/gone.avsc"]["compared"][0]["name"] == "old/gone/v2.avsc"
+    Path("new/t-1.avsc").unlink()
+    assert main(["compat", "check", "new", "--against", "old", "--subject", "*=all"]) == 0
+    assert main(["compat", "check", "new", "--against", "old", "--quiet"]) == 1
+    assert capsys.readouterr().out.count("the schema is gone") == 2
+    assert main(["compat", "check", "new/a.avsc", "--against", "old"]) == 0
+    assert main(["compat", "check", "elsewhere", "--against", "old"]) == 2
 
 
 def test_a_new_file_is_not_compared_with_another_topics(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -148,6 +149,29 @@ def test_many_schemas_are_fetched_in_one_listing(registry: Served, run: Run, is_
     one_by_one = sum(count for call, count in registry.calls.items() if call.endswith("/versions/latest"))
     assert one_by_one == (0 if is_listing_known else 26)
     assert registry.calls["GET /schemas"] == 1
+
+
+def test_a_registered_schema_that_is_deleted_is_told_since_a_revision(registry: Served, run: Run) -> None:
+    """A registry's other subjects are other people's; which file has gone git knows."""
+    write(orders=ORDER % ("long", ""), private=HEADER, kept=HEADER)
+    for arguments in (
+        ["init", "-q", "-b", "main", "."],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-q", "-m", "first"],
+    ):
+        subprocess.run(["git", *arguments], check=True)
+    registry.client.register("orders-value", ORDER % ("long", ""))
+    registry.client.register("kept-value", HEADER)
+    Path("schemas/orders.avsc").unlink()
+    Path("schemas/private.avsc").unlink()
+    check = ("compat", "check", "schemas", "--against-registry", registry.url)
+    code, out, _ = run(*check, "--since", "main")
+    assert (code, out.count("the schema is gone")) == (1, 1)
+    assert "no file has its subject orders-value, of which there is orders-value version 1\n" in out
+    assert run(*check)[0] == 0
+    assert run("schema", "register", "schemas", "--since", "main", "--registry-url", registry.url)[0] == 0
+    registry.client.set_compatibility("NONE", "orders-value")
+    assert run(*check, "--since", "main")[0] == 0
 
 
 def test_what_a_listing_hides_is_no_new_subject(registry: Served, run: Run) -> None:

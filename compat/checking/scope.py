@@ -1,0 +1,104 @@
+"""Which files a command line means, those too that are no longer there."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from headrace.compat.checking.git import Repository
+from headrace.compat.checking.inputs import (
+    decode,
+    folders_below,
+    is_json_name,
+    is_looked_into,
+    is_pattern,
+    is_schema_name,
+    is_schema_text,
+)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which files the arguments of a command line mean, were they there."""
+
+    arguments: tuple[str, ...]
+
+    @property
+    def folder(self) -> str | None:
+        """The folder that is all that was named."""
+        return self.arguments[0] if len(self.arguments) == 1 and Path(self.arguments[0]).is_dir() else None
+
+    def covers(self, path: str) -> bool:
+        """Whether a path of the working folder would be among the files. One that is named by itself is not: that it
+        is gone is told by itself."""
+        return any(pattern.fullmatch(path) for pattern in self._patterns) or any(
+            _is_below(os.path.realpath(Path(path).parent), Path(path).name, folder) for folder in self._folders
+        )
+
+    def key(self, path: str) -> str:
+        """Its place below the folder that was named, as `SchemaFile.key`."""
+        place = PurePosixPath(path)
+        named = (folder for folder in self.arguments if folder == "." or place.is_relative_to(folder))
+        return next((place.relative_to(folder).as_posix() for folder in named), place.name)
+
+    @cached_property
+    def _folders(self) -> Sequence[str]:
+        """The real places of the folders, and of those that links in them lead to."""
+        named = [argument for argument in self.arguments if Path(argument).is_dir()]
+        links = (below for folder in named for below in folders_below(folder) if Path(below).is_symlink())
+        return [os.path.realpath(folder) for folder in (*named, *links)]
+
+    @cached_property
+    def _patterns(self) -> Sequence[re.Pattern[str]]:
+        wanted = [text for text in self.arguments if is_pattern(text) and not Path(text).exists()]
+        return [re.compile(_expression(text)) for text in wanted]
+
+
+def _is_below(parent: str, name: str, folder: str) -> bool:
+    place = Path(parent, name)
+    return place.is_relative_to(folder) and all(map(is_looked_into, place.relative_to(folder).parts[:-1]))
+
+
+def _expression(pattern: str) -> str:
+    """The regular expression of a pattern, as `glob` reads it: `**` is any number of folders, and `*` nothing that is
+    hidden."""
+    *folders, name = PurePosixPath(pattern).parts
+    words = [r"(?:[^/.][^/]*/)*" if part == "**" else f"{_part(part)}/" for part in folders]
+    return "".join((*words, _part("*" if name == "**" else name)))
+
+
+def _part(part: str) -> str:
+    hidden = "" if part.startswith(".") else r"(?!\.)"
+    return hidden + "".join(
+        {"*": "[^/]*", "?": "[^/]"}.get(piece)
+        or (f"[{piece[1:-1].replace('!', '^', 1) if piece[1] == '!' else piece[1:-1]}]" if len(piece) > 1 else "")
+        or re.escape(piece)
+        for piece in re.findall(r"\[[^]/]+\]|.", part, re.DOTALL)
+    )
+
+
+def gone_from_git(repository: Repository, commit: str, scope: Scope, *, comments: bool) -> tuple[tuple[str, str], ...]:
+    """Path and text of the schemas that a commit has and the working tree has not, where the arguments mean them.
+
+    Raises:
+        GitFailed: the commit cannot be read.
+    """
+    files = repository.tree(commit).files
+    missing: dict[str, str] = {}
+    for path, blob in files.items():
+        if (is_schema_name(path) or is_json_name(path)) and not os.path.lexists(repository.top / path):
+            here = Path(os.path.relpath(repository.top / path, os.path.realpath("."))).as_posix()
+            if scope.covers(here):
+                missing[here] = blob
+    blobs = repository.blobs(list(missing.values()))
+    texts = {path: decode(blobs[blob], path, comments=comments) for path, blob in missing.items()}
+    # What could not be read as a schema had no readers either.
+    return tuple(
+        (path, text)
+        for path, text in texts.items()
+        if isinstance(text, str) and (is_schema_name(path) or is_schema_text(text))
+    )
