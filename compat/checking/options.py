@@ -21,6 +21,7 @@ from headrace.compat.suppressions import parse_suppression
 from headrace.settings import CompatSettings, Settings, SettingsError
 
 if TYPE_CHECKING:
+    from headrace.compat.checking.baselines.registry import Stranger
     from headrace.compat.lints import ChosenLint
     from headrace.registry.client import RegistryClient
 
@@ -115,20 +116,20 @@ def baseline_from(args: argparse.Namespace, settings: Settings) -> Baseline:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise SettingsError(f"{flags}: expected one baseline")
     if args.against_registry is not None:
-        return _registry(settings, args.against_registry)
+        return _registry(settings, args.against_registry, args)
     if args.against_db is not None:
-        return _database(settings, args.against_db)
+        return _database(settings, args.against_db, args)
     places = args.against or settings.compat.against
     if not places:
         raise SettingsError(
             "nothing to compare with; give --against git:REF, a folder or files, or --against-registry URL, "
             "or set compat.against in headrace.toml"
         )
-    comments = args.allow_comments or settings.compat.allow_comments
-    return _places(places, settings, naming_from(args, settings.compat), comments=comments)
+    return _places(places, settings, args)
 
 
-def _places(places: Sequence[str], settings: Settings, naming: Naming, *, comments: bool) -> Baseline:
+def _places(places: Sequence[str], settings: Settings, args: argparse.Namespace) -> Baseline:
+    naming, comments = naming_from(args, settings.compat), args.allow_comments or settings.compat.allow_comments
     prefixes = (GIT_PREFIX, GIT_TIP_PREFIX, *URL_BEGINNINGS)
     special = [place for place in places if place.startswith(prefixes) or place == REGISTRY]
     if special and len(places) > 1:
@@ -139,22 +140,36 @@ def _places(places: Sequence[str], settings: Settings, naming: Naming, *, commen
         revision, _, path = rest.partition(":")
         return GitBaseline(revision, path, naming=naming, tip=f"{kind}:" == GIT_TIP_PREFIX, comments=comments)
     if special:
-        return _registry(settings, "" if place == REGISTRY else place)
+        return _registry(settings, "" if place == REGISTRY else place, args)
     if len(places) == 1 and place and "\x00" not in place and Path(place).is_dir():
         return FolderBaseline(place, naming, comments=comments)
     return FilesBaseline(places, comments=comments)
 
 
-def _registry(settings: Settings, url: str) -> Baseline:
+def _registry(settings: Settings, url: str, args: argparse.Namespace) -> Baseline:
     from headrace.compat.checking.baselines.registry import RegistryBaseline
 
-    return RegistryBaseline(client_from(settings, url))
+    return RegistryBaseline(client_from(settings, url), stranger=_stranger(args))
 
 
-def _database(settings: Settings, url: str) -> Baseline:
+def _database(settings: Settings, url: str, args: argparse.Namespace) -> Baseline:
     from headrace.compat.checking.baselines.database import DatabaseBaseline
 
-    return DatabaseBaseline(settings, url)
+    return DatabaseBaseline(settings, url, _stranger(args))
+
+
+def _stranger(args: argparse.Namespace) -> Stranger:
+    """Of a few files all may well be new, of a whole tree hardly."""
+    from headrace.compat.checking.baselines.registry import Stranger
+
+    if args.all_new:
+        return Stranger.NEW
+    return Stranger.DOUBTED if _is_part(args) else Stranger.REFUSED
+
+
+def _is_part(args: argparse.Namespace) -> bool:
+    """Whether more schemas belong to the settings than are checked."""
+    return bool(args.since) or any(Path(argument).is_file() or argument == "-" for argument in args.schemas)
 
 
 def client_from(settings: Settings, url: str) -> RegistryClient:
@@ -196,8 +211,7 @@ def leniency_from(args: argparse.Namespace, settings: CompatSettings) -> Lenienc
         except CompatError as error:
             raise SettingsError(f"compat.suppressions, table {number}: {error}") from None
     path = args.baseline or settings.baseline
-    is_part = bool(args.since) or any(Path(argument).is_file() for argument in args.schemas)
-    leniency = Leniency(tuple(suppressions), SETTINGS_ORIGIN, is_part=is_part)
+    leniency = Leniency(tuple(suppressions), SETTINGS_ORIGIN, is_part=_is_part(args))
     if not path or args.write_baseline:
         return leniency
     try:

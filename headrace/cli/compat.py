@@ -143,6 +143,11 @@ def add_baseline_flags(parser: argparse.ArgumentParser) -> None:
         "schema reads data written with the earlier one; FORWARD: the other way round; FULL: both. Only the last "
         "version is compared, every one with _TRANSITIVE",
     )
+    group.add_argument(
+        "--all-new",
+        action="store_true",
+        help="pass where a registry has subjects and none of these; without it that is taken for a wrong strategy",
+    )
     group.add_argument("--all-versions", action="store_true", help="compare with every earlier version at any level")
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from headrace.compat.checking.baselines.base import BaselineFailed, History, LevelChoice, Wanted
-from headrace.compat.checking.baselines.registry import RegistryBaseline
+from headrace.compat.checking.baselines.registry import RegistryBaseline, Stranger
 from headrace.compat.checking.scope import Scope
 from headrace.compat.outcome import FailureKind
 from headrace.registry.client import RegistryClient
@@ -24,9 +24,11 @@ class DatabaseBaseline:
     """
     Args:
         url: SQLAlchemy URL; "" for the one of the settings.
+        stranger: see `RegistryBaseline`.
     """
 
-    def __init__(self, settings: Settings, url: str) -> None:
+    def __init__(self, settings: Settings, url: str, stranger: Stranger = Stranger.NEW) -> None:
+        self._stranger = stranger
         self._settings = settings
         self._url = url or settings.registry.database_url or f"sqlite:///{settings.data_dir / 'registry.db'}"
 
@@ -37,7 +39,7 @@ class DatabaseBaseline:
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
         try:
             with self._served() as url:
-                return RegistryBaseline(RegistryClient(url), self.name).histories(wanted, choice)
+                return RegistryBaseline(RegistryClient(url), self.name, self._stranger).histories(wanted, choice)
         except RegistryError as error:
             raise BaselineFailed.because(FailureKind.REGISTRY, self.name, str(error)) from None
 

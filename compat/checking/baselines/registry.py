@@ -3,13 +3,16 @@
 Few schemas are asked for one by one; many come in one listing, pages of 1,000 at a time, from registries that have it.
 Levels are asked for subject by subject, since no registry lists them, over a few connections that are kept open.
 Anything but an answer ends the check: a registry that cannot be reached or refuses access says nothing about schemas.
+Nor does one that has subjects and none of those asked for: that is what a wrong strategy of naming looks like.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -19,7 +22,9 @@ from headrace.avro_schema.model import NOWHERE
 from headrace.compat import CompatibilityLevel, InvalidLevel, parse_level
 from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
 from headrace.compat.checking.scope import Scope
+from headrace.compat.errors import NoSubject
 from headrace.compat.outcome import FailureKind
+from headrace.compat.subjects import STRATEGIES, SchemaPlace, subject_of
 from headrace.registry.client import RegisteredSchema, RegistryClient, SchemaReference
 from headrace.registry.errors import (
     InvalidSubject,
@@ -53,14 +58,24 @@ ADVICE = {
 """By the status of an answer whose own words do not say what to do."""
 
 
+class Stranger(Enum):
+    """What it means that a registry with subjects knows none of those that are asked for."""
+
+    NEW = auto()
+    DOUBTED = auto()  # a mistake where another strategy names one that is there: only some schemas are checked
+    REFUSED = auto()
+
+
 class RegistryBaseline:
     """
     Args:
         name: what to call it, instead of by its URL.
+        stranger: what it means that the registry knows none of the schemas.
     """
 
-    def __init__(self, client: RegistryClient, name: str = "") -> None:
+    def __init__(self, client: RegistryClient, name: str = "", stranger: Stranger = Stranger.NEW) -> None:
         self._client = client
+        self._stranger = stranger
         self.name = name or f"registry {client.url}"
         self._parsed: Mapping[tuple[str, int], Schema | SchemaParseError] = {}
 
@@ -87,6 +102,8 @@ class RegistryBaseline:
         default = self._level(self._client.config())
         latest = self._latest(subjects, pool)
         known = [subject for subject in subjects if subject in latest]
+        if not known and self._stranger is not Stranger.NEW:
+            self._require_new(wanted, subjects)
         levels = dict(zip(known, pool.map(partial(self._own, default), known), strict=True))
         transitive = [subject for subject in known if choice.is_transitive(levels[subject].level)]
         older = self._older([latest[subject] for subject in transitive], pool)
@@ -142,6 +159,22 @@ class RegistryBaseline:
             return error
         except (SchemaNotFound, SubjectNotFound, VersionNotFound) as error:
             return SchemaParseError(f"refers to what the registry does not have: {error}", NOWHERE, item.subject or "")
+
+    def _require_new(self, wanted: Sequence[Wanted], subjects: Sequence[str]) -> None:
+        """
+        Raises:
+            BaselineFailed: the registry has other subjects, which these may have been meant to be.
+        """
+        there = [name for context in _by_context(subjects) for name in self._client.subjects(context)]
+        other = next(_under_other_names(wanted, frozenset(there)), "")
+        if not there or (self._stranger is Stranger.DOUBTED and not other):
+            return
+        few = f"{', '.join(subjects[:2])}{', …' if len(subjects) > 2 else ''}"
+        hint = other or f"such as {there[0]}; are they named by the right strategy (--subject-strategy)?"
+        message = (
+            f"has none of the subjects {few}, and {len(there)} others, {hint} If all are meant to be new: --all-new"
+        )
+        raise BaselineFailed.because(FailureKind.UNREADABLE, self.name, message)
 
     def _latest(self, subjects: Sequence[str], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
         """The newest version of each subject that has any."""
@@ -249,6 +282,16 @@ class OwnLevel:
     level: CompatibilityLevel
     origin: str
     notes: tuple[str, ...] = ()
+
+
+def _under_other_names(wanted: Sequence[Wanted], there: Collection[str]) -> Iterator[str]:
+    """How a schema would be called, in words, where the registry has what another strategy makes of it."""
+    for strategy in STRATEGIES:
+        for item in wanted:
+            with suppress(NoSubject):
+                subject = subject_of(SchemaPlace(item.file.path, item.record), strategy)
+                if subject in there:
+                    yield f"among them {subject}, which {item.file.path} is with --subject-strategy {strategy}."
 
 
 def _shared_by(wanted: Wanted, files: Sequence[str]) -> tuple[str, ...]:

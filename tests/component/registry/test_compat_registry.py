@@ -174,6 +174,36 @@ def test_a_registered_schema_that_is_deleted_is_told_since_a_revision(registry: 
     assert run(*check, "--since", "main")[0] == 0
 
 
+@pytest.mark.parametrize("is_of_database", [False, True])
+def test_names_that_the_registry_has_not_are_no_pass(
+    registry: Served, run: Run, tmp_path: Path, is_of_database: bool
+) -> None:
+    where = ("--against-db", f"sqlite:///{tmp_path}/registry.db")
+    check = ("compat", "check", "schemas", *(where if is_of_database else ("--against-registry", registry.url)))
+    write(orders=ORDER % ("long", NOTE))
+    assert run(*check)[0] == 0, "a registry without subjects"
+    registry.client.register("shop.Order", ORDER % ("long", ""))
+    code, out, err = run(*check)
+    assert (code, out) == (2, "")
+    assert err.endswith(
+        "error: has none of the subjects orders-value, and 1 others, among them shop.Order, which schemas/orders.avsc "
+        "is with --subject-strategy record. If all are meant to be new: --all-new\n"
+    )
+    one = (*check[:2], "schemas/orders.avsc", *check[3:])
+    assert run(*one)[0] == 2
+    assert run(*check, "--all-new")[0] == 0
+    assert run(*check, "--subject-strategy", "record")[0] == 1
+    write(orders=HEADER, more=HEADER, others=HEADER)
+    code, _, err = run(*check)
+    assert (code, "such as shop.Order; are they named by the right strategy (--subject-strategy)?" in err) == (2, True)
+    assert run(*one)[0] == 0, "one schema may well be new"
+    assert run(*check, "--subject", ":.eu:{topic}")[0] == 0, "nothing is in that context"
+    registry.client.register("more-value", HEADER)
+    assert run(*check)[0] == 0
+    registry.client.delete_subject("more-value")
+    assert run("schema", "register", "schemas", "--registry-url", registry.url)[0] == 0
+
+
 def test_what_a_listing_hides_is_no_new_subject(registry: Served, run: Run) -> None:
     """A registry leaves out of its lists what the user may not read, and refuses it by name."""
     for number in range(30):
