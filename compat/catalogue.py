@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from headrace.compat.finding import SCHEMA_DELETED, Severity
+from headrace.compat.finding import LOGICAL_POLICY, RESERVED_FIELD, SCHEMA_DELETED, Severity
 from headrace.compat.lints import LINTS
 from headrace.compat.rules import RULES
 
@@ -33,6 +33,22 @@ CATALOGUE: Mapping[str, Described] = MappingProxyType(
                 "A schema that the baseline has is still there, or another file has its subject.",
                 "Its data and readers stay when its file goes, and the subject's next version is held to what nobody "
                 "sees any more.",
+                False,
+            ),
+            Described(
+                LOGICAL_POLICY,
+                Severity.ERROR,
+                "Where a subject's compatibilityPolicy is LOGICAL, a field keeps its logical type, a decimal its scale "
+                "and digits enough.",
+                "Avro compares the types below only, so data would still be read, as another time, date or number.",
+                False,
+            ),
+            Described(
+                RESERVED_FIELD,
+                Severity.ERROR,
+                "Where a subject has validateFields, no top-level field has a name that its metadata reserves, and "
+                "what is reserved stays so.",
+                "Such a name is kept for something else, often a column that whoever loads the data adds.",
                 False,
             ),
             *(Described(lint.id, lint.severity, lint.purpose, lint.why, True) for lint in LINTS.values()),

@@ -22,6 +22,11 @@ SCHEMA_DELETED = "SCHEMA_DELETED"
 """The rule that is about a schema which is no longer there, and not about a pair."""
 
 
+LOGICAL_POLICY = "LOGICAL_POLICY"
+RESERVED_FIELD = "RESERVED_FIELD"
+"""Rules that a registered subject asks for in its configuration: see `compat.terms`."""
+
+
 class Direction(StrEnum):
     """Which of the two schemas reads: the candidate old data (backward), or an old version the candidate's."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.avro_schema import Schema, SchemaParseError
+from headrace.avro_schema import Schema, SchemaParseError, self_contained_text
 from headrace.compat import LEVELS, CompatError, VersionedSchema, check_level
 from headrace.compat.baseline_file import KnownProblem, leave_out_known
 from headrace.compat.checking.baselines.base import Baseline, BaselineFailed, Earlier, History, LevelChoice, Wanted
@@ -28,6 +28,7 @@ from headrace.compat.outcome import Checked, Failure, FailureKind, Outcome, Prob
 from headrace.compat.report import checked_of
 from headrace.compat.subjects import Naming, SchemaPlace
 from headrace.compat.suppressions import Suppression, suppress
+from headrace.compat.terms import problems_of_terms
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -148,9 +149,33 @@ def check(
     judge = Judge(sources.types, baseline.name, choice, options)
     with _without_collection():
         answers = answers_of(partial(_judge, judge), list(zip(wanted, histories, strict=True)), options.processes)
+    try:
+        answers = [_unless_there(item, answer, sources, baseline) for item, answer in zip(wanted, answers, strict=True)]
+    except BaselineFailed as error:
+        failures += error.failures
     checked = tuple(answer for answer in answers if isinstance(answer, Checked))
     failed = [answer for answer in answers if isinstance(answer, Failure)]
     return Outcome((*checked, *deleted), (*failures, *failed), tool_version=VERSION)
+
+
+def _unless_there(wanted: Wanted, answer: Checked | Failure, sources: Sources, baseline: Baseline) -> Checked | Failure:
+    """The answer, where it is no, unless the baseline takes the schema for a version that it has; lints stay.
+
+    Raises:
+        BaselineFailed: the baseline cannot tell.
+    """
+    if isinstance(answer, Failure) or answer.is_compatible:
+        return answer
+    path = wanted.file.path
+    alone = sources.types.stands_alone(path)
+    label = baseline.same_as(wanted, wanted.text if alone else self_contained_text(sources.types.schema(path)))
+    if not label:
+        return answer
+    note = f"it is {label} already, so nothing would be registered; later versions do not fit it"
+    from headrace.compat.lints import LINTS
+
+    kept = tuple(problem for problem in answer.problems if problem.rule in LINTS)
+    return replace(answer, problems=kept, notes=(*answer.notes, note))
 
 
 def _deleted(
@@ -222,7 +247,8 @@ class Judge:
         checked = checked_of(
             report, subject=wanted.subject, baseline=self.baseline, level_origin=origin, known=history.known
         )
-        problems = (*checked.problems, *self._linted(candidate, versions, wanted.subject))
+        terms = problems_of_terms(history.terms, report, wanted.subject)
+        problems = (*checked.problems, *terms, *self._linted(candidate, versions, wanted.subject))
         notes = [*history.notes, *notes]
         return with_fingerprints(replace(checked, problems=problems, is_new=not history.versions, notes=tuple(notes)))
 

@@ -8,12 +8,12 @@ from headrace.avro_schema import Record
 from headrace.compat.errors import ComparisonTooLarge
 from headrace.compat.finding import LEVELS, Direction, Report
 from headrace.compat.levels import CompatibilityLevel, VersionedSchema, check_level
+from headrace.compat.logical_policy import logical_problems
 from headrace.compat.report import confluent_messages
 from headrace.registry.domain import LATEST, Metadata, SchemaRequest, StoredVersion
 from headrace.registry.errors import InvalidSchema, VersionNotFound
 from headrace.registry.metadata import group_of, reserved_fields
 from headrace.registry.service.configuration import LOGICAL, Configuration, SubjectSettings
-from headrace.registry.service.logical_policy import logical_problems
 from headrace.registry.service.texts import Candidate, SchemaTexts
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository

@@ -12,6 +12,7 @@ from headrace.compat.checking.inputs import SchemaFile
 from headrace.compat.checking.scope import Scope
 from headrace.compat.checking.type_sets import root_name
 from headrace.compat.outcome import Failure, FailureKind
+from headrace.compat.terms import NO_TERMS, Terms
 
 DEFAULT_LEVEL = CompatibilityLevel.BACKWARD
 
@@ -75,7 +76,7 @@ class History:
     """The earlier versions of one schema, ascending; none when it is new.
 
     `known` is the number of versions that there are, of which those that no level asks for may have been left out.
-    `level` is the baseline's own for this schema, chosen by `level_origin`.
+    `level` is the baseline's own for this schema, chosen by `level_origin`, `terms` what it asks for besides.
     """
 
     versions: tuple[Earlier, ...] = ()
@@ -83,6 +84,7 @@ class History:
     level: CompatibilityLevel | None = None
     level_origin: str = ""
     notes: tuple[str, ...] = ()
+    terms: Terms = NO_TERMS
 
 
 class Baseline(Protocol):
@@ -102,6 +104,18 @@ class Baseline(Protocol):
     def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
         """Path and text of what it has and the working tree has not, though the command line means it; none where it
         does not know files by their place.
+
+        Raises:
+            BaselineFailed: it cannot be told.
+        """
+        ...
+
+    def same_as(self, wanted: Wanted, text: str) -> str:
+        """The version that a schema is already, by what people call it; "" for none. Only a registry is asked: it
+        takes what it has for that version, whatever the ones after it say.
+
+        Args:
+            text: the schema with all types of other files written out.
 
         Raises:
             BaselineFailed: it cannot be told.

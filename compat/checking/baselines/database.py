@@ -37,14 +37,23 @@ class DatabaseBaseline:
         return "registry database"
 
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
-        try:
-            with self._served() as url:
-                return RegistryBaseline(RegistryClient(url), self.name, self._stranger).histories(wanted, choice)
-        except RegistryError as error:
-            raise BaselineFailed.because(FailureKind.REGISTRY, self.name, str(error)) from None
+        with self._baseline() as baseline:
+            return baseline.histories(wanted, choice)
+
+    def same_as(self, wanted: Wanted, text: str) -> str:
+        with self._baseline() as baseline:
+            return baseline.same_as(wanted, text)
 
     def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
         return ()
+
+    @contextmanager
+    def _baseline(self) -> Iterator[RegistryBaseline]:
+        try:
+            with self._served() as url:
+                yield RegistryBaseline(RegistryClient(url), self.name, self._stranger)
+        except RegistryError as error:
+            raise BaselineFailed.because(FailureKind.REGISTRY, self.name, str(error)) from None
 
     @contextmanager
     def _served(self) -> Iterator[str]:

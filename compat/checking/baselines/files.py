@@ -41,6 +41,9 @@ class FilesBaseline:
         )
         return [History(versions, len(versions))] * len(wanted)
 
+    def same_as(self, wanted: Wanted, text: str) -> str:
+        return ""
+
     def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
         return ()
 

@@ -44,6 +44,9 @@ class FolderBaseline:
     def name(self) -> str:
         return f"{self._folder.rstrip('/')}/"
 
+    def same_as(self, wanted: Wanted, text: str) -> str:
+        return ""
+
     def gone(self, scope: Scope) -> Sequence[tuple[str, str]]:
         files, texts = self._read()
         return Layout({file.key: file.path for file in files}, texts, self._naming).gone(scope)

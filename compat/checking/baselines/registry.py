@@ -10,23 +10,34 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 from itertools import chain
 from typing import Any
+from urllib.parse import quote
 
 from headrace.avro_schema import Schema, SchemaParseError, parse_schema
 from headrace.avro_schema.model import NOWHERE
-from headrace.compat import CompatibilityLevel, InvalidLevel, parse_level
+from headrace.compat import CompatibilityLevel
 from headrace.compat.checking.baselines.base import BaselineFailed, Earlier, History, LevelChoice, Wanted
+from headrace.compat.checking.baselines.configured import (
+    CannotTell,
+    Configured,
+    alias_target,
+    configured_of,
+    level_of,
+    plain_subject,
+)
 from headrace.compat.checking.scope import Scope
 from headrace.compat.errors import NoSubject
 from headrace.compat.outcome import FailureKind
 from headrace.compat.subjects import STRATEGIES, SchemaPlace, subject_of
-from headrace.registry.client import RegisteredSchema, RegistryClient, SchemaReference
+from headrace.registry.client import RegisteredSchema, RegistryClient
+from headrace.registry.client.answers import registered
 from headrace.registry.errors import (
+    InvalidSchema,
     InvalidSubject,
     RegistryError,
     SchemaNotFound,
@@ -80,10 +91,15 @@ class RegistryBaseline:
         self._parsed: Mapping[tuple[str, int], Schema | SchemaParseError] = {}
 
     def histories(self, wanted: Sequence[Wanted], choice: LevelChoice) -> Sequence[History]:
+        with self._answers(), ThreadPoolExecutor(CONNECTIONS) as pool:
+            return self._histories(wanted, choice, pool)
+
+    @contextmanager
+    def _answers(self) -> Iterator[None]:
+        """What the registry answers in place of what it was asked for, as the failure of a baseline."""
         try:
-            with ThreadPoolExecutor(CONNECTIONS) as pool:
-                return self._histories(wanted, choice, pool)
-        except InvalidSubject as error:
+            yield
+        except (InvalidSubject, CannotTell) as error:
             raise BaselineFailed.because(FailureKind.UNREADABLE, self.name, str(error)) from None
         except RegistryError as error:
             status = error.status if isinstance(error, ServiceError) else 0
@@ -99,14 +115,13 @@ class RegistryBaseline:
 
     def _histories(self, wanted: Sequence[Wanted], choice: LevelChoice, pool: ThreadPoolExecutor) -> list[History]:
         subjects = list(dict.fromkeys(item.subject for item in wanted))
-        default = self._level(self._client.config())
-        latest = self._latest(subjects, pool)
-        known = [subject for subject in subjects if subject in latest]
-        if not known and self._stranger is not Stranger.NEW:
+        default = level_of(self._client.config())
+        configured = dict(zip(subjects, pool.map(partial(self._configured, default), subjects), strict=True))
+        latest = self._latest(configured.values(), pool)
+        if not latest and self._stranger is not Stranger.NEW:
             self._require_new(wanted, subjects)
-        levels = dict(zip(known, pool.map(partial(self._own, default), known), strict=True))
-        transitive = [subject for subject in known if choice.is_transitive(levels[subject].level)]
-        older = self._older([latest[subject] for subject in transitive], pool)
+        needed = [subject for subject in latest if configured[subject].needs_all(choice)]
+        older = self._older({subject: latest[subject] for subject in needed}, pool)
         # Sockets must not be there when processes are forked.
         fetched = chain(latest.values(), *older.values())
         referring = [item for item in fetched if item.references]
@@ -117,27 +132,44 @@ class RegistryBaseline:
             files.setdefault(item.subject, []).append(item.file.path)
         histories = []
         for item in wanted:
-            history = self._history(item.subject, default, latest, levels, older)
-            shared = _shared_by(item, files[item.subject])
+            subject = item.subject
+            history = self._history(configured[subject], latest.get(subject), older.get(subject))
+            shared = _shared_by(item, files[subject])
             histories.append(replace(history, notes=(*history.notes, *shared)))
         return histories
 
     def _history(
-        self,
-        subject: str,
-        default: CompatibilityLevel,
-        latest: Mapping[str, RegisteredSchema],
-        levels: Mapping[str, OwnLevel],
-        older: Mapping[str, Sequence[RegisteredSchema]],
+        self, own: Configured, newest: RegisteredSchema | None, before: Sequence[RegisteredSchema] | None
     ) -> History:
-        newest = latest.get(subject)
         if newest is None:
-            return History(level=default, level_origin="the registry's")
-        own = levels[subject]
-        before = older.get(newest.subject or "")
+            return History(level=own.level, level_origin=own.origin, notes=own.notes({}), terms=own.terms({}))
         versions = [*(before or ()), newest]
         known = len(versions) if before is not None else newest.version or 1
-        return History(tuple(self._earlier(item) for item in versions), known, own.level, own.origin, own.notes)
+        if own.group:
+            group = own.metadata(newest.metadata).get(own.group)
+            versions = [item for item in versions if item.metadata.get(own.group) == group]
+        earlier = tuple(self._earlier(item) for item in versions)
+        terms, notes = own.terms(newest.metadata), own.notes(newest.metadata)
+        return History(earlier, known, own.level, own.origin, notes, terms)
+
+    def same_as(self, wanted: Wanted, text: str) -> str:
+        with self._answers():
+            own = self._configured(level_of(self._client.config()), wanted.subject)
+            body: dict[str, Any] = {"schema": text, "schemaType": "AVRO"}
+            if own.weaker or own.stronger:
+                newest = self._latest_of(own)
+                body["metadata"] = {"properties": own.metadata(newest.metadata if newest else {})}
+            # Which tags and rules a registration would have, this check does not know.
+            if own.is_opaque:
+                return ""
+            try:
+                path = f"/subjects/{quote(wanted.subject, safe='')}"
+                found = self._client.call("POST", path, body=body)
+            except (SubjectNotFound, SchemaNotFound, InvalidSchema):
+                return ""
+            # It is also found in other contexts, where a registration does not look.
+            is_there = plain_subject(str(found["subject"])) == own.target
+            return f"{own.target} version {found['version']}" if is_there else ""
 
     def _earlier(self, item: RegisteredSchema) -> Earlier:
         version = item.version or 1
@@ -176,33 +208,35 @@ class RegistryBaseline:
         )
         raise BaselineFailed.because(FailureKind.UNREADABLE, self.name, message)
 
-    def _latest(self, subjects: Sequence[str], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
-        """The newest version of each subject that has any."""
-        if len(subjects) <= FEW:
-            return self._latest_one_by_one(subjects, pool)
-        found: dict[str, RegisteredSchema] = {}
-        for members in _by_context(subjects).values():
+    def _latest(self, configured: Collection[Configured], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
+        """The newest version of each subject that has any, by the subject as it was asked for."""
+        if len(configured) <= FEW:
+            return self._latest_one_by_one(configured, pool)
+        listed: dict[str, RegisteredSchema] = {}
+        for members in _by_context([own.target for own in configured]).values():
             prefix = _shared_beginning(members)
-            listed = set(self._client.subjects(prefix))
-            here = [name for name in members if name in listed]
-            if len(listed) <= LISTED_PER_WANTED_MAX * max(1, len(here)):
-                found.update(self._latest_listed(prefix, set(here)))
-        # What is not listed is asked for by name: it may be an alias, or what this user may not see, which is no pass.
-        found.update(self._latest_one_by_one([name for name in subjects if name not in found], pool))
-        return found
+            names = set(self._client.subjects(prefix))
+            here = [name for name in members if name in names]
+            if len(names) <= LISTED_PER_WANTED_MAX * max(1, len(here)):
+                listed.update(self._latest_listed(prefix, set(here)))
+        # What is not listed is asked for by name: it may be what this user may not see, which is no pass.
+        unlisted = self._latest_one_by_one([own for own in configured if own.target not in listed], pool)
+        return {own.asked: listed[own.target] for own in configured if own.target in listed} | unlisted
 
-    def _latest_one_by_one(self, subjects: Sequence[str], pool: ThreadPoolExecutor) -> dict[str, RegisteredSchema]:
-        return {
-            subject: item
-            for subject, item in zip(subjects, pool.map(self._latest_of, subjects), strict=True)
-            if item is not None
-        }
+    def _latest_one_by_one(
+        self, configured: Collection[Configured], pool: ThreadPoolExecutor
+    ) -> dict[str, RegisteredSchema]:
+        found = zip(configured, pool.map(self._latest_of, configured), strict=True)
+        return {own.asked: item for own, item in found if item is not None}
 
-    def _latest_of(self, subject: str) -> RegisteredSchema | None:
+    def _latest_of(self, own: Configured) -> RegisteredSchema | None:
+        """By the name that was asked for, since the target of an alias may be an alias itself, which nobody follows."""
         try:
-            return self._client.version(subject, "latest")
+            item = self._client.version(own.asked, "latest")
         except (SubjectNotFound, VersionNotFound):
             return None
+        # A question is also answered from another context, where a registration does not look.
+        return item if plain_subject(item.subject or own.target) == own.target else None
 
     def _latest_listed(self, prefix: str, subjects: Collection[str]) -> dict[str, RegisteredSchema]:
         rows = self._listed(prefix, latest_only=True) or ()
@@ -230,58 +264,48 @@ class RegistryBaseline:
             seen.update((row["subject"], row["version"]) for row in fresh)
             for row in fresh:
                 if row.get("schemaType", "AVRO") == "AVRO":
-                    yield _registered(row)
+                    yield registered(row)
             if len(rows) < PAGE or not fresh:
                 return
             offset += len(rows)
 
-    def _older(self, newest: Sequence[RegisteredSchema], pool: ThreadPoolExecutor) -> dict[str, list[RegisteredSchema]]:
-        """The versions of subjects before the newest, ascending."""
-        last = {str(item.subject): item.version for item in newest}
+    def _older(
+        self, newest: Mapping[str, RegisteredSchema], pool: ThreadPoolExecutor
+    ) -> dict[str, list[RegisteredSchema]]:
+        """The versions of subjects before the newest, ascending, by the subject as it was asked for."""
         if len(newest) > FEW:
             rows: list[RegisteredSchema] | None = []
-            for members in _by_context(last).values():
+            for members in _by_context({_key(item)[0] for item in newest.values()}).values():
                 listed = self._listed(_shared_beginning(members), latest_only=False)
                 rows = None if rows is None or listed is None else [*rows, *listed]
             if rows is not None:
-                found: dict[str, list[RegisteredSchema]] = {subject: [] for subject in last}
-                for item in sorted(rows, key=lambda item: item.version or 0):
-                    if item.subject in last and (item.version or 0) < (last[item.subject] or 0):
-                        found[item.subject].append(item)
-                return found
-        return dict(zip(last, pool.map(self._older_one_by_one, last.items()), strict=True))
+                found: dict[str, list[RegisteredSchema]] = {}
+                for row in sorted(rows, key=lambda row: row.version or 0):
+                    found.setdefault(row.subject or "", []).append(row)
+                return {
+                    asked: [row for row in found.get(item.subject or "", ()) if _key(row)[1] < _key(item)[1]]
+                    for asked, item in newest.items()
+                }
+        return dict(zip(newest, pool.map(self._older_one_by_one, newest.items()), strict=True))
 
-    def _older_one_by_one(self, subject_and_last: tuple[str, int | None]) -> list[RegisteredSchema]:
-        subject, last = subject_and_last
-        return [self._client.version(subject, number) for number in self._client.versions(subject) if number != last]
+    def _older_one_by_one(self, asked_and_newest: tuple[str, RegisteredSchema]) -> list[RegisteredSchema]:
+        asked, newest = asked_and_newest
+        numbers = self._client.versions(asked)
+        return [self._client.version(asked, number) for number in numbers if number != newest.version]
 
-    def _own(self, default: CompatibilityLevel, subject: str) -> OwnLevel:
-        """The level that holds for a subject."""
+    def _configured(self, default: CompatibilityLevel, subject: str) -> Configured:
+        """What holds for a registration under a subject."""
         try:
             config = self._client.config(subject)
         except SubjectLevelNotConfigured:
-            return OwnLevel(default, "the registry's")
-        level = self._level(config)
-        notes = []
-        if config.get("compatibilityGroup"):
-            notes.append(
-                f"{subject} compares only versions of one {config['compatibilityGroup']!r}, which a file does not "
-                "tell; it is compared with all here"
-            )
-        return OwnLevel(level, "the registry's" if level is default else "the subject's own", tuple(notes))
-
-    def _level(self, config: Mapping[str, Any]) -> CompatibilityLevel:
-        try:
-            return parse_level(str(config["compatibilityLevel"]))
-        except InvalidLevel as error:
-            raise ServiceError(f"the registry's level: {error}", status=200) from None
-
-
-@dataclass(frozen=True, slots=True)
-class OwnLevel:
-    level: CompatibilityLevel
-    origin: str
-    notes: tuple[str, ...] = ()
+            config = {"compatibilityLevel": default.value}
+        target = alias_target(subject, config)
+        if target != plain_subject(subject):
+            try:
+                config = self._client.config(target)
+            except SubjectLevelNotConfigured:
+                config = {"compatibilityLevel": default.value}
+        return configured_of(subject, target, config, default)
 
 
 def _under_other_names(wanted: Sequence[Wanted], there: Collection[str]) -> Iterator[str]:
@@ -301,13 +325,6 @@ def _shared_by(wanted: Wanted, files: Sequence[str]) -> tuple[str, ...]:
 
 def _key(item: RegisteredSchema) -> tuple[str, int]:
     return item.subject or "", item.version or 0
-
-
-def _registered(row: Mapping[str, Any]) -> RegisteredSchema:
-    references = tuple(
-        SchemaReference(item["name"], item["subject"], item["version"]) for item in row.get("references") or ()
-    )
-    return RegisteredSchema(int(row["id"]), str(row["schema"]), str(row["subject"]), int(row["version"]), references)
 
 
 def _by_context(subjects: Iterable[str]) -> dict[str, list[str]]:

@@ -5,21 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
 from headrace.cli import main
-from headrace.registry.api.app import create_app
-from headrace.registry.client import RegistryClient
-from headrace.registry.storage.database import Database
+from served_registry import Served, served
 
 ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "%s"}%s]}'
 NOTE = ', {"name": "note", "type": "string"}'
@@ -27,44 +20,6 @@ HEADER = '{"type": "record", "name": "Header", "namespace": "shop", "fields": [{
 PAY = '{"type": "record", "name": "Pay", "namespace": "shop", "fields": [{"name": "header", "type": "Header"}]}'
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-class Served:
-    """A registry's application on a port of its own. `calls` counts requests by method and path; what `answer` returns
-    is answered instead."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.calls: Counter[str] = Counter()
-        self.answer: Callable[[Request], Response | None] = lambda _: None
-
-    @property
-    def client(self) -> RegistryClient:
-        return RegistryClient(self.url)
-
-
-@contextmanager
-def served(database_url: str) -> Iterator[Served]:
-    database = Database(database_url)
-    database.upgrade()
-    app = create_app(database)
-    registry = Served("")
-
-    def application(environ: dict[str, Any], start_response: Any) -> Any:
-        request = Request(environ)
-        registry.calls[f"{request.method} {request.path}"] += 1
-        scripted = registry.answer(request)
-        return (scripted or app)(environ, start_response)
-
-    server = make_server("127.0.0.1", 0, application, threaded=True)
-    registry.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield registry
-    finally:
-        server.shutdown()
-        server.server_close()
-        database.close()
 
 
 @pytest.fixture
@@ -106,7 +61,7 @@ def test_every_subject_is_held_to_its_own_level(registry: Served, run: Run) -> N
         client.register(subject, ORDER % ("long", ""))
     client.set_compatibility("FULL_TRANSITIVE", "strict-value")
     client.set_compatibility("NONE", "free-value")
-    write(orders=ORDER % ("double", ""), strict=ORDER % ("long", ""), free='"string"', new='"int"')
+    write(orders=ORDER % ("double", ""), strict=ORDER % ("float", ""), free='"string"', new='"int"')
     code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url, "--format", "json")
     assert (code, err) == (1, "")
     found = {report["subject"]: report for report in json.loads(out)["reports"]}
@@ -433,3 +388,31 @@ def test_download_is_a_baseline(registry: Served, run: Run) -> None:
     assert run(*arguments, "FULL")[0] == 0
     assert run(*arguments, "FULL_TRANSITIVE")[0] == 1
     assert run("schema", "download", "nothing*", "--to", "latest", *url)[0] == 2
+
+
+def test_a_policy_that_nobody_knows_here_is_no_pass(registry: Served, run: Run) -> None:
+    registry.client.register("orders-value", ORDER % ("long", ""))
+    write(orders=ORDER % ("long", ""))
+    config = json.dumps({"compatibilityLevel": "BACKWARD", "compatibilityPolicy": "COSMIC"})
+    registry.answer = lambda request: Response(config) if request.path.startswith("/config/") else None
+    code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url)
+    assert (code, out) == (2, "")
+    assert "the compatibilityPolicy of orders-value is COSMIC, which this release does not know" in err
+
+
+def test_what_a_subject_is_configured_for_is_told(registry: Served, run: Run) -> None:
+    client = registry.client
+    dated = ORDER % ('int", "logicalType": "date', "")
+    dated = dated.replace('"type": "int", "logicalType": "date"', '"type": {"type": "int", "logicalType": "date"}')
+    client.register("orders-value", dated, metadata={"confluent:reserved": "id"})
+    client.set_config({"alias": "orders-value"}, "bestellungen-value")
+    client.set_config({"compatibilityPolicy": "LOGICAL", "validateFields": True}, "orders-value")
+    write(bestellungen=ORDER % ("int", ""))
+    code, out, _ = run("compat", "check", "schemas", "--against-registry", registry.url)
+    assert code == 1
+    assert (
+        "the logical type is none in the new schema and date in orders-value version 1 (path '/fields/0/type')" in out
+    )
+    assert 'orders-value reserves the name of the field "id"' in out or "bestellungen-value reserves the name" in out
+    assert "rule: LOGICAL_POLICY (backward)\n" in out
+    assert "note: bestellungen-value is an alias of orders-value\n" in out

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.avro_schema import parse_schema
-from headrace.registry.service.logical_policy import logical_problems
+from headrace.compat.logical_policy import logical_problems
 
 DATE = {"type": "int", "logicalType": "date"}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}

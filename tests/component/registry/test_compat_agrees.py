@@ -1,0 +1,221 @@
+"""`compat check --against-registry` and a registration of the same schema: both are asked, and never disagree.
+
+Generated: subjects in two contexts with their histories, some of it deleted, with and without metadata; what is
+configured everywhere, for a context and for each subject; aliases, some of subjects that are aliases themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from headrace.cli import main
+from headrace.registry.client import RegistryClient
+from headrace.registry.errors import IncompatibleSchema
+from served_registry import Served, served
+
+TYPES = (
+    '"int"',
+    '"long"',
+    '"string"',
+    '["null", "int"]',
+    '{"type": "int", "logicalType": "date"}',
+    '{"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}',
+    '{"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}',
+    '"Kind"',
+)
+KIND = '{"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A"%s]}}'
+NUMBERS = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Version:
+    text: str
+    metadata: dict[str, str] | None
+    is_deleted: bool
+
+
+@dataclass(frozen=True)
+class World:
+    """Subjects by their short names: `a` and `b` in the default context, `c/a` and `c/b` in another one."""
+
+    histories: dict[str, list[Version]]
+    configs: dict[str, dict[str, Any]]
+    subject: str
+    candidate: str
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    fields = [KIND % draw(st.sampled_from(["", ', "B"']))]
+    for name in draw(st.lists(st.sampled_from(["x", "y", "z"]), unique=True, max_size=2)):
+        default = (
+            draw(st.sampled_from(["", ', "default": null']))
+            if (kind := draw(st.sampled_from(TYPES)))[:1] == "["
+            else ""
+        )
+        fields.append(f'{{"name": "{name}", "type": {kind}{default}}}')
+    if draw(st.booleans()):
+        fields.append('{"name": "more", "type": "int", "default": 0}')
+    return f'{{"type": "record", "name": "R", "fields": [{", ".join(fields)}]}}'
+
+
+RESERVED = st.sampled_from(["x", "x, y", "more"])
+GROUPS = st.sampled_from(["1", "2"])
+PROPERTIES = st.fixed_dictionaries(
+    {"group": GROUPS}, optional={"confluent:reserved": RESERVED}
+) | st.fixed_dictionaries({"confluent:reserved": RESERVED})
+METADATA = st.none() | PROPERTIES
+LEVELS = ("NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE")
+SETTINGS: dict[str, st.SearchStrategy[Any]] = {
+    "compatibility": st.sampled_from(LEVELS),
+    "compatibilityPolicy": st.sampled_from(["STRICT", "LENIENT", "LOGICAL"]),
+    "compatibilityGroup": st.just("group"),
+    "validateFields": st.booleans(),
+    "normalize": st.booleans(),
+    "defaultMetadata": PROPERTIES.map(lambda found: {"properties": found}),
+    "overrideMetadata": PROPERTIES.map(lambda found: {"properties": found}),
+}
+SUBJECTS = ("a", "b", "c/a", "c/b")
+ALIASES = {"alias": st.sampled_from(["a", "b", "c/a", "c/b", "new"])}
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    pool = draw(st.lists(texts(), min_size=1, max_size=4, unique=True))
+    versions = st.builds(Version, st.sampled_from(pool), METADATA, st.sampled_from([False, False, True]))
+    histories = {name: draw(st.lists(versions, max_size=3)) for name in SUBJECTS}
+    configs = {scope: draw(st.fixed_dictionaries({}, optional=SETTINGS)) for scope in ("", "c/")}
+    of_subject = st.fixed_dictionaries({}, optional=SETTINGS | ALIASES)
+    configs |= {name: draw(of_subject) for name in SUBJECTS}
+    return World(histories, configs, draw(st.sampled_from((*SUBJECTS, "new"))), draw(st.sampled_from(pool) | texts()))
+
+
+class Made:
+    """A world in a registry, under names of its own."""
+
+    def __init__(self, world: World, client: RegistryClient) -> None:
+        self.world = world
+        self.client = client
+        self.number = next(NUMBERS)
+        # What was set before holds for this world too, as far as it is everywhere.
+        client.set_config(dict.fromkeys(SETTINGS) | {"compatibility": "NONE"})
+        client.set_config({"compatibility": "NONE"}, self.name("c/"))
+        for short, versions in world.histories.items():
+            for version in versions:
+                self._add(short, version)
+        client.set_config({"compatibility": None}, self.name("c/"))
+        client.set_config({"compatibility": None})
+        for short, config in world.configs.items():
+            values = {**config, "alias": self.name(config["alias"])} if "alias" in config else config
+            if values:
+                client.set_config(values, self.name(short) if short else None)
+
+    def name(self, short: str) -> str:
+        context, slash, name = short.rpartition("/")
+        return f":.{context}{self.number}:{name and f'{name}{self.number}'}" if slash else f"{name}{self.number}"
+
+    def _add(self, short: str, version: Version) -> None:
+        subject = self.name(short)
+        found = self.client.register(subject, version.text, metadata=version.metadata)
+        if version.is_deleted and found.version in self._numbers(subject):
+            self.client.delete_version(subject, found.version or 0)
+
+    def _numbers(self, subject: str) -> list[int]:
+        return self.client.versions(subject)
+
+    def check(self, folder: Path) -> tuple[int, str]:
+        path = folder / "r.avsc"
+        path.write_text(self.world.candidate)
+        out = io.StringIO()
+        subject = self.name(self.world.subject)
+        arguments = ["--against-registry", self.client.url, "--subject", subject, "--all-new", "--verbose"]
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code = main(["compat", "check", str(path), *arguments])
+        return code, out.getvalue()
+
+    def register(self) -> str:
+        """ "" or why not."""
+        try:
+            self.client.register(self.name(self.world.subject), self.world.candidate)
+        except IncompatibleSchema as error:
+            return str(error) or "refused"
+        return ""
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(f"sqlite:///{tmp_path_factory.mktemp('agrees')}/registry.db") as registry:
+        yield registry
+
+
+def simple(**what: Any) -> World:
+    """A world of one version and one candidate that does not fit it, with what makes the difference."""
+    old, new = (
+        f'{{"type": "record", "name": "R", "fields": [{{"name": "x", "type": {kind}}}]}}' for kind in TYPES[1:3]
+    )
+    world: dict[str, Any] = {
+        "histories": {"a": [Version(old, None, False)]},
+        "configs": {},
+        "subject": "a",
+        "candidate": new,
+    }
+    return World(**{**world, **what})
+
+
+OLD, NEW = simple().histories["a"][0].text, simple().candidate
+DATE, PLAIN = (
+    f'{{"type": "record", "name": "R", "fields": [{{"name": "x", "type": {kind}}}]}}' for kind in (TYPES[4], TYPES[0])
+)
+
+
+@example(simple())
+@example(simple(configs={"b": {"alias": "a"}}, subject="b"))
+@example(simple(configs={"b": {"alias": "a", "compatibility": "NONE"}}, subject="b"))
+@example(simple(configs={"b": {"alias": "a"}, "a": {"compatibility": "NONE", "alias": "c/a"}}, subject="b"))
+@example(simple(configs={"b": {"alias": "c/a"}}, subject="b", histories={"c/a": [Version(OLD, None, False)]}))
+@example(simple(histories={"c/a": [Version(OLD, None, False)]}))
+@example(simple(histories={"a": [Version(DATE, None, False)]}, candidate=PLAIN))
+@example(
+    simple(
+        histories={"a": [Version(DATE, None, False)]}, candidate=PLAIN, configs={"": {"compatibilityPolicy": "LOGICAL"}}
+    )
+)
+@example(simple(histories={"a": [Version(NEW, None, False), Version(OLD, None, False)]}))
+@example(
+    simple(
+        candidate=OLD,
+        configs={"a": {"validateFields": True, "overrideMetadata": {"properties": {"confluent:reserved": "x"}}}},
+    )
+)
+@example(
+    simple(
+        histories={"a": [Version(OLD, {"group": "1"}, False), Version(NEW, {"group": "2"}, False)]},
+        configs={"a": {"compatibilityGroup": "group"}},
+    )
+)
+@example(
+    simple(
+        histories={"a": [Version(NEW, {"group": "2"}, False), Version(OLD, {"group": "1"}, False)]},
+        configs={"a": {"compatibilityGroup": "group", "overrideMetadata": {"properties": {"group": "2"}}}},
+    )
+)
+@given(worlds())
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+def test_the_check_says_what_a_registration_says(registry: Served, tmp_path: Path, world: World) -> None:
+    made = Made(world, RegistryClient(registry.url))
+    code, said = made.check(tmp_path)
+    refused = made.register()
+    assert code == (1 if refused else 0), f"check: {said}\nregistration: {refused}\n{json.dumps(world.configs)}"
