@@ -81,9 +81,9 @@ class SubjectRule:
 
     def covers(self, path: str) -> bool:
         path = path.removeprefix("./")
-        return fnmatch.fnmatchcase(path, self.pattern.removeprefix("./")) or (
-            "/" not in self.pattern and fnmatch.fnmatchcase(PurePosixPath(path).name, self.pattern)
-        )
+        pattern = self.pattern.removeprefix("./")
+        name = "" if "/" in pattern else PurePosixPath(path).name
+        return pattern in (path, name) or any(fnmatch.fnmatchcase(text, pattern) for text in (path, name) if text)
 
 
 def subject_of(place: SchemaPlace, strategy: str, rules: Sequence[SubjectRule] = ()) -> str:

@@ -22,7 +22,8 @@ KEYS: Final = ("rule", "path", "subject", "field", "reason", "expires")
 class Suppression:
     """`rule`, `path`, `subject` and `field` are patterns (`*`, `?`, `[a-z]`); `expires` is the last day it holds.
 
-    `field` is matched against the field's dotted path, such as `header.region` or `items[].price`.
+    What is written out in full matches itself, whatever it holds. `field` is matched against the field's dotted path,
+    such as `header.region` or `items[].price`.
     """
 
     reason: str
@@ -128,10 +129,11 @@ def _field_path(problem: Problem) -> str:
 
 
 def _matches(text: str, pattern: str) -> bool:
-    return pattern == "*" or fnmatch.fnmatchcase(text, pattern)
+    # The items of an array are written [], which in a pattern would begin a set of characters.
+    return text == pattern or pattern == "*" or fnmatch.fnmatchcase(text, pattern.replace("[]", "[[]]"))
 
 
 def _matches_path(file: str, pattern: str) -> bool:
     """A pattern of a path also means what lies below the folder it names."""
     file, pattern = file.removeprefix("./"), pattern.removeprefix("./").rstrip("/")
-    return _matches(file, pattern) or _matches(file, f"{pattern}/*")
+    return _matches(file, pattern) or _matches(file, f"{pattern}/*") or file.startswith(f"{pattern}/")

@@ -76,6 +76,32 @@ def test_what_a_suppression_covers(suppression: Suppression, covers: bool) -> No
     assert suppression.covers(item, problem) is covers
 
 
+@pytest.mark.parametrize(
+    ("pattern", "covers"),
+    [
+        ("lines[].parts[].qty", True),
+        ("lines[].*", True),
+        ("lines[].parts[].q[st]y", True),
+        ("*[].qty", True),
+        ("lines[].parts[].q[ab]y", False),
+        ("lines[].qty", False),
+        ("parts", False),
+    ],
+)
+def test_fields_of_items_are_suppressed_as_they_are_written(pattern: str, covers: bool) -> None:
+    problem = replace(checked().problems[0], field='field "lines[].parts[].qty"')
+    assert Suppression("r", field=pattern).covers(checked(), problem) is covers
+
+
+def test_names_in_brackets_mean_themselves() -> None:
+    item = replace(checked(), file="schemas/[v1]/order.avsc", subject="order[v1]-value")
+    assert Suppression("r", path=item.file).covers(item, item.problems[0])
+    assert Suppression("r", path="schemas/[v1]").covers(item, item.problems[0])
+    assert Suppression("r", subject=item.subject).covers(item, item.problems[0])
+    assert subject_of(SchemaPlace(item.file), "topic", [SubjectRule("schemas/[v1]/order.avsc", "x")]) == "x"
+    assert subject_of(SchemaPlace("[v1].avsc"), "topic", [SubjectRule("[v1].avsc", "x")]) == "x"
+
+
 def test_suppressions_end_and_are_told_when_they_match_nothing() -> None:
     item = checked()
     ended = Suppression("r", path="schemas", expires=TODAY - datetime.timedelta(days=1))
