@@ -1,18 +1,20 @@
 """Schemas of a registry as files: `<subject>.avsc`, or `<subject>/<version>.avsc` with every version.
 
-Both are layouts that `--against FOLDER` reads. What a schema refers to is downloaded too.
+Both are layouts that `--against FOLDER` reads. What a schema refers to is downloaded too. Subjects are other people's
+names: none leads out of the folder, and two that differ in capital letters only are two files on every system.
 """
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
-from headrace.compat.checking.baselines.folder import SUBJECT_CHARS
+from headrace.compat.checking.baselines.folder import subject_file_name
+from headrace.compat.checking.inputs import SUFFIX
 from headrace.registry.client import RegisteredSchema, RegistryClient
 from headrace.registry.errors import SubjectNotFound, VersionNotFound
 
@@ -56,14 +58,44 @@ def plan_downloads(
         OSError: a file that is there cannot be read.
     """
     waiting, seen = list(subjects), set(subjects)
+    names = _Names(folder, "" if all_versions else SUFFIX)
     while waiting:
         subject = waiting.pop(0)
+        name = names.of(subject)
         for item in _versions(client, subject, all_versions):
             for reference in item.references:
-                if reference.subject not in seen:
-                    seen.add(reference.subject)
-                    waiting.append(reference.subject)
-            yield _download(item, subject, folder, all_versions)
+                named = reference.subject
+                target = named if named.startswith(":.") else _context(subject) + named
+                if target not in seen:
+                    seen.add(target)
+                    waiting.append(target)
+            version = item.version or 1
+            path = folder / name / f"{version}{SUFFIX}" if all_versions else folder / name
+            yield _download(item, subject, version, path)
+
+
+class _Names:
+    """What files or folders below a folder are called. `taken` are those that are there or were given, in small
+    letters, as some file systems compare them."""
+
+    def __init__(self, folder: Path, suffix: str) -> None:
+        self._folder = folder
+        self._suffix = suffix
+        there = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        self._taken = {name.lower(): name for name in there}
+
+    def of(self, subject: str) -> str:
+        for spelled_out in (False, True):
+            name = subject_file_name(subject, spelled_out=spelled_out) + self._suffix
+            if self._taken.setdefault(name.lower(), name) == name:
+                return name
+        raise FileExistsError(errno.EEXIST, "a file of that name is there in other letters", str(self._folder / name))
+
+
+def _context(subject: str) -> str:
+    """The prefix of a subject's context, which references mean that name none."""
+    context, colon, _ = subject[1:].partition(":") if subject.startswith(":.") else ("", "", "")
+    return f":{context}:" if colon else ""
 
 
 def _versions(client: RegistryClient, subject: str, all_versions: bool) -> Iterator[RegisteredSchema]:
@@ -77,10 +109,7 @@ def _versions(client: RegistryClient, subject: str, all_versions: bool) -> Itera
             continue
 
 
-def _download(item: RegisteredSchema, subject: str, folder: Path, all_versions: bool) -> Download:
-    version = item.version or 1
-    name = quote(subject, safe=SUBJECT_CHARS)
-    path = folder / name / f"{version}.avsc" if all_versions else folder / f"{name}.avsc"
+def _download(item: RegisteredSchema, subject: str, version: int, path: Path) -> Download:
     text = _indented(item.text)
     state = "new"
     if path.exists():

@@ -29,9 +29,32 @@ from headrace.compat.subjects import Naming, SchemaPlace, without_suffix
 SUBJECT_CHARS = " !#$&'()+,;=@[]^_`{}~-."
 """What stands as it is in a file that is called after its subject; the rest is percent-encoded."""
 
+DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
+"""Names that Windows takes for no files, whatever follows a dot."""
 
 VERSION_NAME = re.compile(r"(?:.*[-_.])?v?\d+(?:[._]\d+)*", re.IGNORECASE)
 """A file that is one version of several: 1, v2, order-v3, 1.0.2."""
+
+
+def subject_file_name(subject: str, *, spelled_out: bool = False) -> str:
+    """What a subject's file or folder is called, without suffix: one plain name below the folder that it is put in, on
+    every system: not hidden, no step to another folder, nothing that Windows cuts off.
+
+    Args:
+        spelled_out: letters are encoded too, for where another subject differs in capitals only.
+    """
+    name = "".join(
+        f"%{ord(letter):02X}" if spelled_out and letter.isascii() and letter.isalpha() else _quoted(letter)
+        for letter in subject
+    )
+    encoded = {at for at in (0, len(name) - 1) if name[at : at + 1] in (".", " ")}
+    if DEVICES.match(name):
+        encoded.add(0)
+    return "".join(f"%{ord(letter):02X}" if at in encoded else letter for at, letter in enumerate(name)) or "%"
+
+
+def _quoted(letter: str) -> str:
+    return quote(letter, safe=SUBJECT_CHARS, errors="replace")
 
 
 class FolderBaseline:
@@ -107,10 +130,12 @@ class Layout:
         if key in self._paths:
             return [self._paths[key]]
         self._sort_folders()
-        subject = quote(wanted.subject, safe=SUBJECT_CHARS, errors="replace")
-        if f"{subject}{SUFFIX}" in self._paths:
-            return [self._paths[f"{subject}{SUFFIX}"]]
-        versions = self._versions.get(without_suffix(key)) or self._versions.get(subject)
+        subjects = [subject_file_name(wanted.subject, spelled_out=spelled_out) for spelled_out in (False, True)]
+        for subject in subjects:
+            if f"{subject}{SUFFIX}" in self._paths:
+                return [self._paths[f"{subject}{SUFFIX}"]]
+        folders = (self._versions.get(folder) for folder in (without_suffix(key), *subjects))
+        versions = next(filter(None, folders), None)
         if versions:
             return [self._paths[key] for key in sorted(versions, key=_natural)]
         likely = self._likely(wanted)

@@ -12,6 +12,7 @@ import pytest
 from werkzeug.wrappers import Request, Response
 
 from headrace.cli import main
+from headrace.registry.client import SchemaReference
 from served_registry import Served, served
 
 ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "%s"}%s]}'
@@ -388,6 +389,46 @@ def test_download_is_a_baseline(registry: Served, run: Run) -> None:
     assert run(*arguments, "FULL")[0] == 0
     assert run(*arguments, "FULL_TRANSITIVE")[0] == 1
     assert run("schema", "download", "nothing*", "--to", "latest", *url)[0] == 2
+
+
+@pytest.mark.parametrize("every", [(), ("--all-versions",)])
+def test_no_subject_leads_out_of_the_folder_or_into_another_file(
+    registry: Served, run: Run, every: tuple[str, ...]
+) -> None:
+    names = ("..", ".", "", ".hidden", "a.", "a/../../b", "orders", "Orders", "ORDERS", "NUL", "com1.x", "..\\c", "ü")
+    for name in names:
+        registry.client.register(name, HEADER.replace("Header", f"R{len(registry.client.subjects())}"))
+    for _ in range(2):
+        code, out, err = run("schema", "download", "--to", "deep/all", *every, "--registry-url", registry.url)
+        assert (code, err) == (0, "")
+    assert set(out.split()) >= {"unchanged"}
+    assert "updated" not in out
+    assert [path.name for path in Path("deep").iterdir()] == ["all"]
+    assert sorted(path.name for path in Path().iterdir()) == ["deep", "schemas"]
+    found = [path.relative_to("deep/all") for path in Path("deep/all").rglob("*.avsc")]
+    assert len(found) == len(names)
+    for path in found:
+        assert len(path.parts) == (2 if every else 1)
+        assert not path.name.startswith(".")
+        assert not path.parts[0].removesuffix(".avsc").lower().startswith((".", "nul", "com1"))
+        assert not path.parts[0].endswith((".", " "))
+    assert len({str(path).lower() for path in found}) == len(names)
+    write(x=HEADER)
+    for name in names:
+        text = registry.client.version(name, "latest").text
+        Path("schemas/x.avsc").write_text(text)
+        arguments = ("--against", "deep/all", "--subject", name, "--require-subject", "--lint", "naming=off")
+        if name:
+            assert run("compat", "check", "schemas/x.avsc", *arguments)[0] == 0, name
+
+
+def test_what_is_referred_to_is_downloaded_from_its_own_context(registry: Served, run: Run) -> None:
+    registry.client.register("header", HEADER.replace("Header", "Other"))
+    registry.client.register(":.eu:header", HEADER)
+    reference = SchemaReference("shop.Header", "header", 1)
+    registry.client.register(":.eu:pay", PAY, [reference])
+    assert run("schema", "download", ":.eu:pay", "--to", "eu", "--registry-url", registry.url)[0] == 0
+    assert sorted(path.name for path in Path("eu").iterdir()) == ["%3A.eu%3Aheader.avsc", "%3A.eu%3Apay.avsc"]
 
 
 def test_a_policy_that_nobody_knows_here_is_no_pass(registry: Served, run: Run) -> None:
