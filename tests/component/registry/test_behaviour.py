@@ -411,6 +411,13 @@ def test_deleting_a_subject(registry: Registry, subject: str) -> None:
             CONTENT_TYPE,
         ),
         ("text/html,application/xhtml+xml,*/*;q=0.8", CONTENT_TYPE),
+        # Java's HttpURLConnection up to 17.0.3, when it is told nothing.
+        ("text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", CONTENT_TYPE),
+        ("application/json; charset=utf-8", "application/json"),
+        ("application/vnd.schemaregistry.v1+json; qs=0.9", CONTENT_TYPE),
+        ("*", CONTENT_TYPE),
+        ("*;q=0.2", CONTENT_TYPE),
+        ("*/x", CONTENT_TYPE),
     ],
 )
 def test_content_type_of_answers(registry: Registry, accept: str, expected: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from certificates import Authority
-from java_oracle import JAVA_SOURCES, confluent_classpath
+from java_oracle import JAVA_SOURCES, compiled, confluent_classpath, older_java
 from secured_registry import PASSWORD, secured_registry
 
 pytestmark = pytest.mark.java
@@ -44,6 +44,19 @@ def test_full_round(classpath: str, start_service: Any, tmp_path: Path, profile:
     assert lines == [f"done: {name}" for name in ROUNDS]
 
 
+def test_full_round_of_an_older_java(classpath: str, start_service: Any, tmp_path: Path) -> None:
+    """The client leaves `Accept` to Java's own HTTP client, which up to 17.0.3 sends ranges as no other does."""
+    serve = ["registry", "serve", "--data-dir", str(tmp_path / "data"), "--registry-listen", "127.0.0.1:0"]
+    service = start_service("headrace", *serve)
+    classes = compiled("RegistryRound", classpath, tmp_path / "classes")
+    java = str(older_java(tmp_path / "older"))
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
+    assert 'version "17.0.2"' in told.stderr
+    arguments = ["RegistryRound", service.addresses["registry"], "40901"]
+    lines = printed([java, "-Xmx256m", "-cp", f"{classes}:{classpath}", *arguments])
+    assert lines == [f"done: {name}" for name in ROUNDS]
+
+
 def test_with_credentials_and_tls(classpath: str, start_service: Any, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     store = tmp_path / "trust.p12"
@@ -69,8 +82,10 @@ def run_java(classpath: str, program: str, *arguments: str, options: Sequence[st
         classpath,
         str(JAVA_SOURCES / f"{program}.java"),
     ]
-    done = subprocess.run(
-        [*java, *arguments], capture_output=True, text=True, timeout=RUN_TIMEOUT_S, stdin=subprocess.DEVNULL
-    )
+    return printed([*java, *arguments])
+
+
+def printed(command: Sequence[str]) -> list[str]:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
