@@ -1,6 +1,6 @@
 """/config: compatibility, normalization and what else is configured for all subjects, those of a context, or one.
 
-In answers the level is `compatibilityLevel`, in requests and their echo `compatibility`.
+In answers the level is `compatibilityLevel`, in changes and what they answer `compatibility`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 from flask import Blueprint, Response
 
 from headrace.registry.api.answers import answer, query_flag
-from headrace.registry.api.entities import config_echo, config_entity
+from headrace.registry.api.entities import Profile, changed_config_entity, config_entity
 from headrace.registry.api.payloads import ConfigPayload, read_body
+from headrace.registry.api.profiles import profile
 from headrace.registry.api.services import services
 from headrace.registry.domain import ConfigChange
 from headrace.registry.names import scope_name
@@ -53,8 +54,9 @@ def _get(scope: str | None) -> Response:
 
 
 def _put(scope: str | None) -> Response:
-    change = services().configuration.change(scope, read_body(ConfigPayload, ConfigChange))
-    return answer(config_echo(change))
+    changed = services().configuration.change(scope, read_body(ConfigPayload, ConfigChange))
+    # Until releases 7.7.4 and 8.0 what was asked for was repeated.
+    return answer(changed_config_entity(changed.asked.values if profile() is Profile.LEAN else changed.entry))
 
 
 def _delete(scope: str | None) -> Response:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-from headrace.registry.domain import SCHEMA_TYPE, ConfigChange, ConfigEntry, Metadata, StoredSchema, StoredVersion
+from headrace.registry.domain import SCHEMA_TYPE, ConfigEntry, Metadata, StoredSchema, StoredVersion
 from headrace.registry.service.presentation import PLAIN, Shown
 from headrace.registry.tags import TaggedEntity
 
@@ -92,7 +92,7 @@ _CONFIG_FIELDS: Final = {
 CONFIG_KEYS: Final = {
     "compatibility" if key == "compatibilityLevel" else key: name for key, name in _CONFIG_FIELDS.items()
 }
-"""The same for the request that changes a configuration, and its echo."""
+"""The same for the request that changes a configuration, and its answer."""
 
 
 def version_entity(stored: StoredVersion, profile: Profile, as_shown: Shown = PLAIN) -> dict[str, Any]:
@@ -151,9 +151,9 @@ def config_entity(entry: ConfigEntry) -> dict[str, Any]:
     return _without_empty({key: _plain(getattr(entry, name)) for key, name in _CONFIG_FIELDS.items()})
 
 
-def config_echo(change: ConfigChange) -> dict[str, Any]:
-    """A change of configuration as it was asked for; only null is left out."""
-    values = {key: _plain(getattr(change.values, name)) for key, name in CONFIG_KEYS.items()}
+def changed_config_entity(entry: ConfigEntry) -> dict[str, Any]:
+    """What a change of configuration answers; only null is left out."""
+    values = {key: _plain(getattr(entry, name)) for key, name in CONFIG_KEYS.items()}
     return {key: value for key, value in values.items() if value is not None}
 
 

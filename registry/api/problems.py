@@ -67,7 +67,7 @@ def install(app: Flask) -> None:
 def _registry_error(error: errors.RegistryError) -> Response:
     status, error_code = next((ERROR_CODES[kind] for kind in type(error).__mro__ if kind in ERROR_CODES), (500, 500))
     if isinstance(error, errors.IncompatibleSchema) and profile() is Profile.LEAN:
-        error_code = 409  # until release 8.2
+        error_code = 409  # of releases up to 8.0.3, and of 8.1.1
     return problem(status, error_code, str(error))
 
 

@@ -27,7 +27,7 @@ ERRORS_BY_CODE: Final[Mapping[int, type[RegistryError]]] = {
     40407: errors.VersionNotSoftDeleted,
     40408: errors.SubjectLevelNotConfigured,
     40409: errors.SubjectModeNotConfigured,
-    409: errors.IncompatibleSchema,  # the code of registries before 8.2
+    409: errors.IncompatibleSchema,  # the code of releases up to 8.0.3, and of 8.1.1
     40901: errors.IncompatibleSchema,
     42201: errors.InvalidSchema,
     42202: errors.InvalidVersion,

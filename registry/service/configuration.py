@@ -38,6 +38,14 @@ class SubjectSettings:
         return CompatibilityLevel(self.config.compatibility)
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigChanged:
+    """`asked` is a change with the level in its own spelling, `entry` all that its scope has configured by it."""
+
+    asked: ConfigChange
+    entry: ConfigEntry
+
+
 class Configuration:
     """Reads and changes what is configured; `default_level` holds where nothing is."""
 
@@ -79,8 +87,8 @@ class Configuration:
             replace(entry, compatibility=entry.compatibility or self._default_level.value) if scope is None else entry
         )
 
-    def change(self, scope: str | None, change: ConfigChange) -> ConfigChange:
-        """Merges a change into the entry of a scope; returns it with the level in its own spelling.
+    def change(self, scope: str | None, change: ConfigChange) -> ConfigChanged:
+        """Merges a change into the entry of a scope.
 
         Raises:
             InvalidCompatibilityLevel: there is no such level or policy.
@@ -102,24 +110,27 @@ class Configuration:
         if values.alias:
             in_context_of(scope or "", values.alias)
 
-        def is_so_already(repository: Repository) -> bool:
+        def so_already(repository: Repository) -> ConfigEntry | None:
             require_writable(repository, scope)
             entry = repository.config(scope)
-            return entry is not None and change.applied_to(entry) == entry
+            return entry if entry is not None and change.applied_to(entry) == entry else None
 
-        def write(repository: Repository) -> None:
+        def write(repository: Repository) -> ConfigEntry:
             repository.bump_revision(of_settings=True)
             require_writable(repository, scope)
-            repository.put_config(scope, change.applied_to(repository.config(scope) or ConfigEntry()))
+            entry = change.applied_to(repository.config(scope) or ConfigEntry())
+            repository.put_config(scope, entry)
+            return entry
 
         # There are clients that set the level before each registration. That is not to end every kept answer each time.
-        if self._database.read(is_so_already):
+        unchanged = self._database.read(so_already)
+        if unchanged is not None:
             # Whoever made it so may still be waiting.
             self._database.outwait_writers()
-            return change
-        self._database.write(write)
+            return ConfigChanged(change, unchanged)
+        entry = self._database.write(write)
         logger.info("configuration changed: scope=%s keys=%s", in_log(scope), ",".join(sorted(change.given)))
-        return change
+        return ConfigChanged(change, entry)
 
     def reset(self, scope: str | None) -> ConfigEntry:
         """Removes an entry and returns what it was.

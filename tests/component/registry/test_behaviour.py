@@ -237,9 +237,11 @@ def test_configuration(registry: Registry, subject: str) -> None:
     assert registry.get(f"{own}?defaultToGlobal=TRUE").json == {"compatibilityLevel": "FULL_TRANSITIVE"}
     assert registry.call("PUT", own, {"compatibility": "NONE"}).json == {"compatibility": "NONE"}
     # What a request leaves out stays, what it gives as null goes.
-    assert registry.call("PUT", own, {"normalize": True}).json == {"normalize": True}
+    both = {"normalize": True, "compatibility": "NONE"}
+    for _ in range(2):
+        assert registry.call("PUT", own, {"normalize": True}).json == both
     assert registry.get(own).json == {"normalize": True, "compatibilityLevel": "NONE"}
-    registry.call("PUT", own, {"normalize": None})
+    assert registry.call("PUT", own, {"normalize": None}).json == {"compatibility": "NONE"}
     assert registry.get(own).json == {"compatibilityLevel": "NONE"}
     for level in ("SIDEWAYS", ""):
         status, code, message = registry.call("PUT", own, {"compatibility": level}).problem

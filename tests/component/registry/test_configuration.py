@@ -84,6 +84,18 @@ def test_configuration_of_all(registry: Registry) -> None:
     assert registry.delete("/config").json == BACKWARD
 
 
+def test_a_change_answers_what_the_scope_has_by_it(registry: Registry, subject: str) -> None:
+    for scope in ("/config", f"/config/{subject}", "/config/:.c:"):
+        assert registry.put(scope, {"compatibilityGroup": "g", "validateFields": True}).json == {
+            "validateFields": True,
+            "compatibilityGroup": "g",
+        }
+        for _ in range(2):
+            assert registry.put(scope, {"compatibilityGroup": None}).json == {"validateFields": True}
+        assert registry.put(scope, {"compatibility": "full"}).json == {"validateFields": True, "compatibility": "FULL"}
+        assert registry.put(scope, {"compatibility": None, "validateFields": None}).json == {}
+
+
 def test_a_subject_without_a_level_of_its_own_has_the_default_one(registry: Registry, subject: str) -> None:
     configure(registry, "", compatibility="FULL")
     configure(registry, subject, normalize=True)

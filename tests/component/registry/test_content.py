@@ -528,6 +528,14 @@ def test_bodies_of_release_7(lean_registry: RegistryInProcess) -> None:
     assert registry.register("s", STRING, **CONTENT).problem[:2] == (409, 409)
 
 
+def test_release_7_repeats_a_change_of_configuration(lean_registry: RegistryInProcess) -> None:
+    path = "/config/repeated"
+    assert lean_registry.put(path, {"validateFields": True}).json == {"validateFields": True}
+    assert lean_registry.put(path, {"compatibility": "full"}).json == {"compatibility": "FULL"}
+    again = lean_registry.call("PUT", path, {"normalize": True}, {"Confluent-Accept-Unknown-Properties": "true"})
+    assert again.json == {"normalize": True, "validateFields": True, "compatibility": "FULL"}
+
+
 def test_a_client_that_ignores_unknown_keys_gets_all_of_them(lean_registry: RegistryInProcess) -> None:
     ignoring = {"Confluent-Accept-Unknown-Properties": "true"}
     lean_registry.registered("full", STRING)
