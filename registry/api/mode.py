@@ -8,7 +8,9 @@ from headrace.registry.api.answers import answer, query_flag
 from headrace.registry.api.payloads import ModePayload, ModeRequest, read_body
 from headrace.registry.api.services import services
 from headrace.registry.domain import Mode, parse_mode
+from headrace.registry.errors import InvalidMode, InvalidSubject
 from headrace.registry.names import scope_name
+from headrace.registry.service.modes import FORWARD_ELSEWHERE
 
 blueprint = Blueprint("mode", __name__)
 
@@ -35,7 +37,7 @@ def get_subject(subject: str) -> Response:
 
 @blueprint.put("/mode/<subject:subject>")
 def put_subject(subject: str) -> Response:
-    return _put(scope_name(subject))
+    return _put(subject)
 
 
 @blueprint.delete("/mode/<subject:subject>")
@@ -47,12 +49,23 @@ def _get(scope: str | None) -> Response:
     return _answer(services().modes.of_scope(scope, in_effect=query_flag("defaultToGlobal")))
 
 
-def _put(scope: str | None) -> Response:
+def _put(subject: str | None) -> Response:
     wanted = read_body(ModePayload, ModeRequest)
     mode = None if wanted.mode is None else parse_mode(wanted.mode)
+    scope = None if subject is None else _scope_for(mode, subject)
     services().modes.change(scope, mode, force=query_flag("force"))
     # The request is echoed as it was written.
     return answer({} if wanted.mode is None else {"mode": wanted.mode})
+
+
+def _scope_for(mode: Mode | None, subject: str) -> str | None:
+    try:
+        return scope_name(subject)
+    except InvalidSubject:
+        if mode is Mode.FORWARD:
+            # It is for all subjects of all contexts, so that `:.__GLOBAL:name` is wrong for it whatever the name.
+            raise InvalidMode(message=FORWARD_ELSEWHERE) from None
+        raise
 
 
 def _delete(scope: str | None) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from typing import Final
 
 from headrace.registry.domain import Mode, StoredVersion, SubjectVersion
 from headrace.registry.errors import (
@@ -19,6 +20,8 @@ from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
 
 logger = logging.getLogger(__name__)
+
+FORWARD_ELSEWHERE: Final = "Forward mode only supported on global level"
 
 
 class Modes:
@@ -50,14 +53,14 @@ class Modes:
         """Sets the mode of a scope; None takes it away.
 
         Raises:
-            InvalidMode: the mode is not one of a single subject or context.
+            InvalidMode: the mode is one of all contexts together and not of this scope.
             OperationNotPermitted: modes are not to be changed, or the scope holds schemas and is not to be made one
                 for imports by `force`.
             ReferenceExists: what is deleted softly in the scope is referred to from outside.
         """
         self._require_mutable()
-        if mode is Mode.FORWARD and scope not in (None, EVERYWHERE):
-            raise InvalidMode(message="Forward mode only supported on global level")
+        if mode is Mode.FORWARD and scope != EVERYWHERE:
+            raise InvalidMode(message=FORWARD_ELSEWHERE)
 
         def write(repository: Repository) -> None:
             repository.bump_revision(of_settings=True)

@@ -137,7 +137,7 @@ class Registration:
         Args:
             subject: where to; an alias is followed.
             request: the schema.
-            normalize: whether its text is normalized, which the configuration may want too.
+            normalize: whether its text is normalized, which the configuration may want too; never in an import.
             force: leaves the compatibility check out.
 
         Raises:
@@ -215,7 +215,8 @@ class Registration:
         settings = self._configuration.settings(repository, subject)
         subject, config = settings.subject, settings.config
         view = repository.subject_view(subject)
-        normalize = normalize or bool(config.normalize)
+        # What comes with its id has the text that it has elsewhere.
+        normalize = not settings.mode.takes_ids and (normalize or bool(config.normalize))
         tagged = self._tagged(repository, subject, request)
         request, is_tagged = tagged, tagged is not request
         candidate, problem = self._parsed(repository, request, settings, normalize)

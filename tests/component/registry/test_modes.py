@@ -129,6 +129,10 @@ def test_removing_modes_with_those_inside(registry: Registry, context: str) -> N
         ("s", "", "Invalid mode. Valid values are READWRITE, READONLY, IMPORT and FORWARD."),
         ("s", "FORWARD", "Forward mode only supported on global level"),
         (":.c:", "FORWARD", "Forward mode only supported on global level"),
+        ("", "FORWARD", "Forward mode only supported on global level"),
+        (":.", "FORWARD", "Forward mode only supported on global level"),
+        (":.:", "FORWARD", "Forward mode only supported on global level"),
+        (":.__GLOBAL:s", "forward", "Forward mode only supported on global level"),
     ],
 )
 def test_modes_that_cannot_be_set(registry: Registry, scope: str, mode: str, message: str) -> None:
@@ -295,6 +299,20 @@ def test_becoming_one_for_imports_removes_what_is_deleted_softly(registry: Regis
     assert import_schema(registry, f"{context}s", BYTES, schema_id, 1).status == 200
 
 
+@pytest.mark.parametrize("mode", ["IMPORT", "FORWARD"])
+def test_what_is_imported_is_not_normalized(registry: Registry, context: str, mode: str) -> None:
+    written = '{"type":"fixed","name":"F","size":4,"b":1,"a":2}'
+    set_mode(registry, context if mode == "IMPORT" else EVERYWHERE, mode)
+    registry.put(f"/config/{context}", {"normalize": True})
+    for number, query in enumerate(["", "?normalize=true"], 1):
+        subject = f"{context}s{number}"
+        found = registry.register(subject, written, query, id=7, version=1)
+        assert (found.json["id"], found.json["schema"]) == (7, written)
+        assert registry.get(f"/subjects/{subject}/versions/1").json["schema"] == written
+    set_mode(registry, context, "READWRITE")
+    assert registry.register(f"{context}t", written).json["schema"].endswith('"a":2,"b":1}')
+
+
 def test_what_others_refer_to_is_not_removed_for_imports(registry: Registry, context: str) -> None:
     registry.registered(f"{context}target", '{"type":"fixed","name":"F","size":4}')
     reference = {"name": "F", "subject": "target", "version": 1}
@@ -312,8 +330,7 @@ def test_forwarding_takes_schemas_with_ids_into_what_need_not_be_empty(registry:
     assert import_schema(registry, f"{context}s", USER_1, 50, 2).json["id"] == 50
     message = f"Subject {context}s in context {context[1:-1]} is not in read-write mode"
     assert registry.register(f"{context}s", BYTES).problem == (422, 42205, message)
-    set_mode(registry, "", "FORWARD")
-    assert registry.get("/mode").json == {"mode": "FORWARD"}
+    assert registry.get("/mode?defaultToGlobal=true").json == {"mode": "FORWARD"}
 
 
 def test_an_import_may_use_up_the_numbers(registry: Registry, context: str) -> None:
