@@ -183,9 +183,9 @@ class Lookup:
         """The version of a subject that holds a schema.
 
         Raises:
-            InvalidSchema: the request has no schema.
+            InvalidSchema: the request's schema is malformed.
             SubjectNotFound: the subject has no visible version.
-            SchemaNotFound: it has, but none equals the schema.
+            SchemaNotFound: it has, but none equals the schema, or the request has none.
         """
 
         def read(repository: Repository) -> StoredVersion:
@@ -211,7 +211,7 @@ class Lookup:
         self, repository: Repository, subject: str, request: SchemaRequest, normalize: bool, deleted: bool
     ) -> StoredVersion | None:
         view = repository.subject_view(subject)
-        if has_text(request) and view.mark(LATEST, deleted=deleted) is None:
+        if not has_text(request) or view.mark(LATEST, deleted=deleted) is None:
             return None
         config = self._configuration.config(repository, subject)
         normalize = normalize or bool(config.normalize)
