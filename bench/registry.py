@@ -173,7 +173,8 @@ def fill(url: str, count: int) -> None:
         {
             "context": ".",
             "id": number,
-            "fingerprint": hashlib.md5(b"f%d" % number, usedforsecurity=False).digest(),
+            "fingerprint": hashlib.sha256(b"f%d" % number).digest(),
+            "guid": hashlib.md5(b"g%d" % number, usedforsecurity=False).digest(),
             "copy": 0,
             "lookup_key": hashlib.md5(b"k%d" % number, usedforsecurity=False).digest(),
             "text": schema_text(f"R{number}"),

@@ -6,13 +6,14 @@ Names of subjects and contexts are in `registry.names`.
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Final, NewType
+from typing import Any, Final, NewType
 
 from headrace.registry.errors import InvalidMode, InvalidVersion
 from headrace.registry.names import DEFAULT_CONTEXT
@@ -83,12 +84,24 @@ class Metadata:
             tuple(sorted(set(sensitive or ()))),
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """What `of` reads."""
+        return {
+            "properties": dict(self.properties),
+            "tags": {path: list(names) for path, names in self.tags},
+            "sensitive": list(self.sensitive),
+        }
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
 
 @dataclass(frozen=True)
 class SchemaContent:
     """What the registry gives an id to: canonical text, references in order, metadata and rules.
 
-    Not slotted, so that the fingerprint is computed once.
+    Not slotted, so that fingerprint and guid are computed once.
     """
 
     text: str
@@ -98,9 +111,28 @@ class SchemaContent:
 
     @cached_property
     def fingerprint(self) -> bytes:
+        """SHA-256 by which equal contents find each other; different ones have different bytes to hash.
+
+        Of the text, and of references, metadata and rules as JSON, each behind its length as 64 bits. Databases hold
+        it, so that a change of it takes a migration.
+        """
+        digest = hashlib.sha256()
+        for part in (
+            self.text,
+            _json([[reference.name, reference.subject, reference.version] for reference in self.references]),
+            _json(None if self.metadata is None else self.metadata.to_json()),
+            _json(None if self.rule_set is None else self.rule_set.to_json()),
+        ):
+            encoded = part.encode()
+            digest.update(struct.pack(">q", len(encoded)) + encoded)
+        return digest.digest()
+
+    @cached_property
+    def guid_bytes(self) -> bytes:
         """MD5 over text, references (name, subject, version as 32 bits), metadata and rules, each behind a byte 1.
 
-        The same bytes as in the Confluent Schema Registry, so that a schema has the same guid in both.
+        The same bytes as in the Confluent Schema Registry, so that a schema has the same guid in both. Contents that
+        differ only in where one text ends and the next begins have the same, so it is what clients see and no identity.
         """
         digest = hashlib.md5(self.text.encode(), usedforsecurity=False)
         for reference in self.references:
@@ -118,7 +150,7 @@ class SchemaContent:
 
     @property
     def guid(self) -> str:
-        return str(uuid.UUID(bytes=self.fingerprint))
+        return str(uuid.UUID(bytes=self.guid_bytes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,10 @@ class RuleMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`tags` and the names of `params` are sorted; texts that the client left out are None."""
+    """`tags` and the names of `params` are sorted; texts that the client left out, or that say nothing, are None.
+
+    Name and type are as the client wrote them, since an empty one is another mistake than none.
+    """
 
     name: str | None
     doc: str | None = None
@@ -51,15 +54,15 @@ class Rule:
         """The rule that JSON in the API's spelling means, whose values have the right types."""
         return cls(
             values.get("name"),
-            values.get("doc"),
+            values.get("doc") or None,
             RuleKind(values.get("kind") or RuleKind.TRANSFORM),
             RuleMode(values.get("mode") or RuleMode.WRITEREAD),
             values.get("type"),
             tuple(sorted(set(values.get("tags") or ()))),
             tuple(sorted((values.get("params") or {}).items())),
-            values.get("expr"),
-            values.get("onSuccess"),
-            values.get("onFailure"),
+            values.get("expr") or None,
+            values.get("onSuccess") or None,
+            values.get("onFailure") or None,
             bool(values.get("disabled")),
         )
 
@@ -77,10 +80,11 @@ class Rule:
             "onSuccess": self.on_success,
             "onFailure": self.on_failure,
         }
-        return {**{key: value for key, value in values.items() if value}, "disabled": self.disabled}
+        said = {key: value for key, value in values.items() if value or (key == "type" and value is not None)}
+        return {**said, "disabled": self.disabled}
 
     def hashed_bytes(self) -> bytes:
-        """What the rule adds to the bytes that a schema's fingerprint is made of."""
+        """What the rule adds to the bytes that a schema's guid is made of."""
         texts = [self.name, self.doc, self.kind.value, self.mode.value, self.type, *self.tags]
         texts += [text for pair in self.params for text in pair]
         texts += [self.expr, self.on_success, self.on_failure]
@@ -100,7 +104,7 @@ class RuleSet:
     def of(cls, values: Mapping[str, Any]) -> RuleSet:
         """The rule set that JSON in the API's spelling means, whose values have the right types."""
         migration, domain, encoding = (tuple(Rule.of(rule) for rule in values.get(part.key) or ()) for part in PARTS)
-        return cls(migration, domain, encoding, values.get("enableAt"))
+        return cls(migration, domain, encoding, values.get("enableAt") or None)
 
     def to_json(self) -> dict[str, Any]:
         """The keys that have something to say, in the API's order."""
@@ -108,7 +112,7 @@ class RuleSet:
         return {key: value for key, value in {**lists, "enableAt": self.enable_at}.items() if value}
 
     def hashed_bytes(self) -> bytes:
-        """What the rules add to the bytes that a schema's fingerprint is made of."""
+        """What the rules add to the bytes that a schema's guid is made of."""
         rules = b"".join(rule.hashed_bytes() for part in PARTS for rule in part.rules(self))
         return rules + (self.enable_at or "").encode()
 

@@ -365,7 +365,7 @@ class Lookup:
 
     def _by_guid(self, repository: Repository, guid: str) -> list[StoredSchema]:
         try:
-            found = repository.schemas_by_fingerprint(uuid.UUID(guid).bytes)
+            found = repository.schemas_by_guid(uuid.UUID(guid).bytes)
         except ValueError:
             found = []
         if not found:

@@ -9,15 +9,7 @@ from headrace.registry.rules import RuleSet
 
 
 def metadata_json(metadata: Metadata | None) -> str | None:
-    if metadata is None:
-        return None
-    return json.dumps(
-        {
-            "properties": dict(metadata.properties),
-            "tags": {path: list(names) for path, names in metadata.tags},
-            "sensitive": list(metadata.sensitive),
-        }
-    )
+    return None if metadata is None else json.dumps(metadata.to_json())
 
 
 def read_metadata(text: str | None) -> Metadata | None:

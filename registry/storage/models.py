@@ -1,9 +1,9 @@
 """The registry's tables.
 
 Invariants, each held by a constraint and not by code alone:
-- one row of `schemas` per content (`fingerprint`) and context, so that fifty clients that register the same schema at
-  once get one id, and one per id and context. Only an import may bring a content again under a second id, because
-  other registries hold such pairs: those rows differ in `copy`;
+- one row of `schemas` per content (by its `fingerprint`) and context, so that fifty clients that register the same
+  schema at once get one id, and one per id and context. Only an import may bring a content again under a second id,
+  because other registries hold such pairs: those rows differ in `copy`;
 - one row of `versions` per (subject, version), so that two registrations cannot take the same number;
 - `subjects.revision` grows with every change of the subject's versions: whoever decided on an older revision (which
   version is next, which versions to be compatible with) finds that it has moved on and decides again;
@@ -87,6 +87,7 @@ class ContextRow(Base):
 class SchemaRow(Base):
     """A schema's content in a context. `row_key` is known only in here, `id` is what clients know.
 
+    `fingerprint` is that of the content and no other's; of one `guid`, which clients know, there may be several.
     `lookup_key` is the MD5 by which equal schemas written differently find each other. `copy` is 0, or the id where an
     import brought a content that had one already.
     """
@@ -102,13 +103,14 @@ class SchemaRow(Base):
     row_key: Mapped[int] = mapped_column(Integer, primary_key=True)
     context: Mapped[str] = mapped_column(Text)
     id: Mapped[int] = mapped_column(Integer)
-    fingerprint: Mapped[bytes] = mapped_column(LargeBinary(16), index=True)
+    fingerprint: Mapped[bytes] = mapped_column(LargeBinary(32))
     copy: Mapped[int] = mapped_column(Integer)
     lookup_key: Mapped[bytes] = mapped_column(LargeBinary(16))
     text: Mapped[str] = mapped_column(Text)
     metadata_json: Mapped[str | None] = mapped_column(Text)
     rule_set_json: Mapped[str | None] = mapped_column(Text)
     created_ms: Mapped[int] = mapped_column(BigInteger)
+    guid: Mapped[bytes] = mapped_column(LargeBinary(16), index=True)
 
 
 class ReferenceRow(Base):

@@ -1,4 +1,4 @@
-"""Schemas by id, fingerprint and row key, what they refer to, and who uses them."""
+"""Schemas by id, content, guid and row key, what they refer to, and who uses them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class SchemaTables(ScopeTables):
     def schema_of(self, context: str, content: SchemaContent) -> StoredSchema | None:
         """The schema with that content; of several, which only imports bring, the one that was there first."""
         found = self._schemas(statements.SCHEMA_OF, {"context": context, "fingerprint": content.fingerprint})
-        return min(found, key=lambda schema: schema.row_key, default=None)
+        same = (schema for schema in found if schema.content == content)
+        return min(same, key=lambda schema: schema.row_key, default=None)
 
     def hold_schema(self, row_key: int) -> bool:
         """Whether a schema is there, and nobody deletes it or its versions before the end of this transaction."""
@@ -53,10 +54,10 @@ class SchemaTables(ScopeTables):
         # Both are null for a schema without versions.
         return bool(row[0] == 0 or row[1] == 1)
 
-    def schemas_by_fingerprint(self, fingerprint: bytes) -> list[StoredSchema]:
-        """The same content in each context that has it, the default context first."""
-        found = self._schemas(statements.SCHEMAS.where(SchemaRow.fingerprint == fingerprint))
-        return sorted(found, key=lambda schema: (schema.context != DEFAULT_CONTEXT, schema.context))
+    def schemas_by_guid(self, guid: bytes) -> list[StoredSchema]:
+        """The schemas of a guid in each context that has them, the default context first, in the order of their ids."""
+        found = self._schemas(statements.SCHEMAS.where(SchemaRow.guid == guid))
+        return sorted(found, key=lambda item: (item.context != DEFAULT_CONTEXT, item.context, item.schema_id))
 
     def _schemas(self, query: sa.Select[Any], parameters: Mapping[str, Any] | None = None) -> list[StoredSchema]:
         rows = self._connection.execute(query, parameters).all()
@@ -172,6 +173,7 @@ def schema_row(
         "metadata_json": metadata_json(content.metadata),
         "rule_set_json": rule_set_json(content.rule_set),
         "created_ms": now_ms,
+        "guid": content.guid_bytes,
     }
 
 

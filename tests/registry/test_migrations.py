@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 import pytest
 import sqlalchemy as sa
@@ -16,9 +18,11 @@ from alembic.script import ScriptDirectory
 from checkout import ROOT
 from headrace.registry.domain import ConfigEntry, Metadata, SchemaContent, SchemaId, SchemaReference
 from headrace.registry.errors import DatabaseUnusable
+from headrace.registry.rules import Rule, RuleKind, RuleMode, RuleSet
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.engines import DatabaseAddress
 from headrace.registry.storage.models import Base
+from headrace.registry.storage.schemas import schema_row
 
 
 def _tables(engine: sa.Engine) -> dict[str, object]:
@@ -55,7 +59,7 @@ def test_migrations_reach_the_models(new_database: Callable[[], str]) -> None:
 
 def test_upgrading_again_changes_nothing_and_check_agrees(database_url: str) -> None:
     database = Database(database_url)
-    with pytest.raises(DatabaseUnusable, match=r"is at migration none, expected 0003: run .*db upgrade"):
+    with pytest.raises(DatabaseUnusable, match=r"is at migration none, expected 0004: run .*db upgrade"):
         database.check()
     database.upgrade()
     database.upgrade()
@@ -117,8 +121,8 @@ OLD_CONTENTS = (
 )
 OLD_ROWS: dict[str, list[tuple[object, ...]]] = {
     "schemas": [
-        (2, OLD_CONTENTS[0].fingerprint, b"k" * 16, '"string"', '{"properties": {"owner": "x"}}', 11),
-        (5, OLD_CONTENTS[1].fingerprint, b"l" * 16, '"bytes"', None, 12),
+        (2, OLD_CONTENTS[0].guid_bytes, b"k" * 16, '"string"', '{"properties": {"owner": "x"}}', 11),
+        (5, OLD_CONTENTS[1].guid_bytes, b"l" * 16, '"bytes"', None, 12),
     ],
     "schema_references": [(5, 1, "n.M", "a", 2), (5, 0, "n.N", "a", 1)],
     "subjects": [(3, "a", 7), (4, "b/c", 1)],
@@ -158,6 +162,11 @@ def test_a_database_of_the_first_tables_keeps_what_it_holds(database_url: str) -
     assert [item.schema.content for item in found] == [OLD_CONTENTS[0], OLD_CONTENTS[1], OLD_CONTENTS[0]]
     assert {item.schema.context for item in found} == {"."}
     assert [item.schema_id for item in database.read(lambda r: r.referencing("a", 1, deleted=False))] == [5]
+    for content in OLD_CONTENTS:
+        # By content and by guid, as those that are registered from now on.
+        (by_guid,) = database.read(lambda r, content=content: r.schemas_by_guid(content.guid_bytes))  # type: ignore[misc]
+        assert by_guid.content == content
+        assert database.read(lambda r, content=content: r.schema_of(".", content)) == by_guid  # type: ignore[misc]
     configs = database.read(lambda repository: repository.configs([None, "a", "b/c"]))
     assert configs == {None: ConfigEntry("FULL"), "a": ConfigEntry(normalize=True)}
     state = database.read(lambda repository: repository.subject_state("a"))
@@ -169,4 +178,76 @@ def test_a_database_of_the_first_tables_keeps_what_it_holds(database_url: str) -
     assert database.write(lambda repository: repository.claim_subject("new", None)) == 5
     row_key = database.write(lambda r: r.add_schema(".", SchemaId(10), SchemaContent('"int"'), b"m" * 16, 24))
     assert row_key == 6
+    database.close()
+
+
+RULES = RuleSet(
+    (Rule("up", None, RuleKind.TRANSFORM, RuleMode.UPGRADE, "JSONATA", expr="é"),),
+    (Rule("a", "doc", RuleKind.CONDITION, RuleMode.WRITE, "CEL", ("PII", "X"), (("k", "v"),), disabled=True),),
+    enable_at="now",
+)
+CONTENTS = (
+    SchemaContent('"string"'),
+    SchemaContent('"string"', metadata=Metadata()),
+    SchemaContent('"string"', metadata=Metadata.of({"b": "1", "a": "é"}, {"**.x": ["PII", "A"]}, ["b", "a"])),
+    SchemaContent('"bytes"', rule_set=RuleSet()),
+    SchemaContent('"string"', metadata=Metadata.of({"a": "1"}), rule_set=RULES),
+    SchemaContent(
+        '{"type":"array","items":"n.N"}',
+        (SchemaReference("n.N", "target", 1), SchemaReference("n.N", "target", 2)),
+        Metadata.of({"a": "1"}),
+        RULES,
+    ),
+)
+
+
+def test_fingerprints_of_a_database_from_before_are_those_of_its_contents(database_url: str) -> None:
+    """Also where there are more schemas than are looked at together, with gaps, and two ids for one content."""
+    engine = engine_of(database_url)
+    upgrade_to(engine, "0003")
+    tables = sa.MetaData()
+    tables.reflect(engine)
+    many = [SchemaContent(json.dumps({"type": "fixed", "name": f"F{number}", "size": 1})) for number in range(1_100)]
+    rows, references = [], []
+    for number, content in enumerate([*CONTENTS, *many], 1):
+        row = schema_row(".", SchemaId(number), content, b"k" * 16, 5)
+        rows.append({**row, "fingerprint": content.guid_bytes, "row_key": 2 * number})
+        references += [
+            {"schema_key": 2 * number, "position": place, "target": item.subject, **asdict(item)}
+            for place, item in enumerate(content.references)
+        ]
+    rows.append({**rows[0], "id": 7_000, "row_key": 7_000, "copy": 7_000})
+    with engine.begin() as connection:
+        for row in rows:
+            row.pop("guid")
+        connection.execute(sa.insert(tables.tables["schemas"]), rows)
+        connection.execute(sa.insert(tables.tables["schema_references"]), references)
+        connection.execute(
+            sa.insert(tables.tables["subjects"]), [{"id": 3, "name": "s", "context": ".", "revision": 9}]
+        )
+        versions = [{"subject_id": 3, "version": number, "schema_key": 2 * number} for number in (1, 2, 1_000)]
+        given = [{**version, "deleted": False, "created_ms": 6} for version in versions]
+        connection.execute(sa.insert(tables.tables["versions"]), given)
+        if engine.dialect.name == "sqlite":
+            connection.execute(sa.text("UPDATE sqlite_sequence SET seq = 9000 WHERE name = 'schemas'"))
+        else:
+            connection.execute(sa.text("SELECT setval(pg_get_serial_sequence('schemas', 'row_key'), 9000)"))
+    engine.dispose()
+    database = Database(database_url)
+    database.upgrade()
+    database.check()
+    for number, content in enumerate([*CONTENTS, *many[::100]], 1):
+        found = database.read(lambda r, content=content: r.schema_of(".", content))  # type: ignore[misc]
+        assert found is not None
+        assert (found.content, found.content.guid) == (content, content.guid)
+        if number <= len(CONTENTS):
+            assert (found.schema_id, found.row_key) == (number, 2 * number)
+    assert len(database.read(lambda r: r.schemas_by_guid(CONTENTS[0].guid_bytes))) == 2
+    stored = database.read(lambda r: r.versions(subject="s"))
+    assert [(item.version, item.schema.schema_id) for item in stored] == [(1, 1), (2, 2), (1_000, 1_000)]
+    # Keys that were given once are not given again.
+    assert database.write(lambda r: r.add_schema(".", SchemaId(8_000), SchemaContent('"int"'), b"m" * 16, 7)) == 9_001
+    with sa.create_engine(database._engine.url).connect() as connection:
+        stated = connection.execute(sa.text("SELECT fingerprint, guid FROM schemas WHERE id = 1")).one()
+        assert (bytes(stated.fingerprint), bytes(stated.guid)) == (CONTENTS[0].fingerprint, CONTENTS[0].guid_bytes)
     database.close()

@@ -148,10 +148,10 @@ def test_references_that_nest_too_deeply_are_refused(registry: RegistryInProcess
             nested = f'{{"type":"array","items":{nested}}}'
         return f'{{"type":"record","name":"N{number}","fields":[{{"name":"a","type":{nested}}}]}}'
 
-    registry.registered(f"{subject}0", text(0, "int"))
+    registry.registered(f"{subject}-0", text(0, "int"))
     for number in range(1, 30):
-        references = [{"name": f"N{number - 1}", "subject": f"{subject}{number - 1}", "version": 1}]
-        answer = registry.register(f"{subject}{number}", text(number, f"N{number - 1}"), references=references)
+        references = [{"name": f"N{number - 1}", "subject": f"{subject}-{number - 1}", "version": 1}]
+        answer = registry.register(f"{subject}-{number}", text(number, f"N{number - 1}"), references=references)
         if answer.status != 200:
             break
     assert answer.problem[:2] == (422, 42201)
@@ -170,6 +170,56 @@ def test_rules_are_kept_shown_and_part_of_identity(registry: RegistryInProcess, 
     listed = registry.get(f"/schemas?subjectPrefix={subject}&ruleType=CEL").json
     assert [item["subject"] for item in listed] == [subject]
     assert registry.get(f"/schemas?subjectPrefix={subject}&ruleType=ENCRYPT").json == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"metadata": {"properties": {"**.ssn": "PII"}}}, {"metadata": {"tags": {"**.ssn": ["PII"]}}}),
+        (
+            {"ruleSet": {"domainRules": [{**RULE, "type": "ENCRYPTPII"}]}},
+            {"ruleSet": {"domainRules": [{**RULE, "type": "ENCRYPT", "tags": ["PII"]}]}},
+        ),
+    ],
+)
+def test_contents_of_one_guid_are_each_what_was_sent(
+    registry: RegistryInProcess, subject: str, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    text = f'{{"type":"fixed","name":"{subject}","size":1}}'
+    first = registry.register(subject, text, **one).json
+    second = registry.register(f"{subject}-other", text, **other).json
+    assert first["guid"] == second["guid"]
+    assert first["id"] < second["id"]
+    for found, content in ((first, one), (second, other)):
+        (key,) = content
+        assert found[key] == registry.get(f"/schemas/ids/{found['id']}").json[key] == content[key]
+    # The guid's first one is told, and all of its ids.
+    guid = f"/schemas/guids/{first['guid']}"
+    assert registry.get(guid).json == registry.get(f"/schemas/ids/{first['id']}").json
+    assert registry.get(f"{guid}/ids").json == [{"context": ".", "id": found["id"]} for found in (first, second)]
+    assert registry.register(f"{subject}-third", text, **other).json["id"] == second["id"]
+
+
+def test_what_is_referred_to_is_told_from_what_is_written_alike(registry: RegistryInProcess, subject: str) -> None:
+    for name in ("bc", "c"):
+        registry.registered(f"{subject}{name}", '{"type":"fixed","name":"F","size":1}')
+    text = '{"type":"array","items":"int"}'
+    references = [
+        {"name": "a", "subject": f"{subject}bc", "version": 1},
+        {"name": f"a{subject}b", "subject": "c", "version": 1},
+    ]
+    registry.registered("c", '{"type":"fixed","name":"F","size":1}')
+    ids = [registry.registered(f"{subject}-{n}", text, references=[item]) for n, item in enumerate(references)]
+    assert len(set(ids)) == 2
+    assert registry.get("/subjects/c/versions/1/referencedby").json == [ids[1]]
+    for name in ("c", f"{subject}bc"):
+        assert registry.delete(f"/subjects/{name}").problem[:2] == (422, 42206)
+
+
+def test_what_says_nothing_in_a_rule_makes_no_new_version(registry: RegistryInProcess, subject: str) -> None:
+    rules = {"domainRules": [{**RULE, "doc": "", "onSuccess": "", "onFailure": ""}]}
+    found = [registry.register(subject, STRING, ruleSet=rules).json["version"] for _ in range(2)]
+    assert found == [1, 1]
 
 
 def test_what_a_request_may_leave_out_of_rules_and_write_otherwise(registry: RegistryInProcess, subject: str) -> None:
