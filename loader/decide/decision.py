@@ -30,6 +30,7 @@ class DecisionKind(StrEnum):
     RETAIN = "retain"
     REPLAY = "replay"
     OFFSETS = "offsets"
+    BACKFILL = "backfill"
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,12 @@ class FileIndex:
             known.loaded[key] = index
         return known.loaded[key]
 
+    def day_once(self, topic: str, kind: FileKind, day: str) -> DayIndex:
+        """As `day`, and not kept: for whoever looks at every day of a long history."""
+        found = self.day(topic, kind, day)
+        self._topics[topic].loaded.pop(day_key(kind, day), None)
+        return found
+
     def bucket(self, topic: str, kind: FileKind, bucket: str) -> IndexedBucket:
         return self.day(topic, kind, day_of(bucket)).buckets.get(bucket, NO_FILES)
 

@@ -141,7 +141,7 @@ def make_plan(
         tasks=settings.tasks,
         file_bytes_target=settings.file_bytes_target,
     )
-    units = _work_units(packing.tasks, works, work_id, settings.build, task_settings)
+    units = work_units(packing.tasks, works, work_id, settings.build, task_settings)
     return LoadPlan(
         work_id,
         state.slot,
@@ -204,7 +204,7 @@ def _kept_notes(works: Iterable[TopicWork], settings: PlanSettings) -> Iterator[
         yield f"{sentence} {', '.join(topics[:TOPICS_NAMED_MAX])}{more}"
 
 
-def _work_units(
+def work_units(
     tasks: Sequence[Sequence[OffsetRange]],
     works: Mapping[str, TopicWork],
     work_id: str,

@@ -114,7 +114,7 @@ def _planned(
     previous = known.next_offset if known else chosen
     start = offsets.start if previous is None else previous
     if known is not None:
-        shared_end = _shared_end(offsets, known)
+        shared_end = same_log_end(offsets, known)
         if shared_end < known.next_offset:
             start = diverged_at = shared_end
             lost = _replaced(offsets, known, shared_end) if known.has_rows_from(shared_end) else None
@@ -143,7 +143,7 @@ def _planned(
     return planned, lost
 
 
-def _shared_end(offsets: PartitionOffsets, known: PartitionState) -> int:
+def same_log_end(offsets: PartitionOffsets, known: PartitionState) -> int:
     """Up to where the log is the one that was read, at most to the next offset; without an answer, what it holds."""
     if offsets.shared_end is not None:
         return offsets.shared_end

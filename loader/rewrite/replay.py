@@ -103,7 +103,7 @@ def replay(
         answer = schemas.of_topic(topic, dataclasses.replace(known, asked_ids=known.asked_ids | asked_ids))
         if not isinstance(answer, TopicSchemas):
             return ReplayReport(problems=(answer.reason,))
-        if problem := _problem(schemas, topic, answer):
+        if problem := schema_problem(schemas, topic, answer):
             return ReplayReport(problems=(problem,))
         projection = _projection(topic, answer, policy)
         replaying = Replaying(topic, ports.files, projection, policy, codes, ports.now_ms())
@@ -138,7 +138,7 @@ def _ids(ports: RewritePorts, sources: Iterable[QuarantineSource], codes: Collec
     return {schema_id for row in rows if (schema_id := schema_id_of(row)) is not None}
 
 
-def _problem(schemas: WriterSchemas, topic: str, answer: TopicSchemas) -> str:
+def schema_problem(schemas: WriterSchemas, topic: str, answer: TopicSchemas) -> str:
     """Why nothing of the topic can be loaded now, "" when something may."""
     if schemas.outage:
         return f"{schemas.outage}; run this again when the registry is back"

@@ -18,18 +18,18 @@ from faults import CHANGES, Fault, Faults
 from small_world import Lost, make_small
 
 
-@pytest.fixture
-def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     make_small(monkeypatch)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # a process that dies leaves what it has written
-    return Case(tmp_path)
 
 
-@pytest.mark.parametrize("act", [Case.load, Case.compact])
+@pytest.mark.parametrize("act", [Case.load, Case.compact, Case.backfill])
 @pytest.mark.parametrize("fault", Fault)
 def test_whatever_goes_wrong_at_any_call_the_next_loads_make_it_whole(
-    case: Case, fault: Fault, act: Callable[..., Any]
+    tmp_path: Path, fault: Fault, act: Callable[..., Any]
 ) -> None:
+    case = Case(tmp_path, is_loaded=act is Case.backfill)
     undisturbed = Faults()
     under(undisturbed, case.fresh(), act)
     numbers = [at for at, call in enumerate(undisturbed.calls) if fault is Fault.FAILS or call in CHANGES]

@@ -13,6 +13,8 @@ from headrace.hive_ddl.errors import HiveDdlError
 from headrace.kafka_wire.errors import KafkaError
 from headrace.loader.errors import LoaderError
 from headrace.loader.report import RunReport
+from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
+from headrace.loader.rewrite.backfill_report import BackfillReport, Period
 from headrace.loader.rewrite.run import CompactSettings, RewriteReport, compact
 from headrace.loader.run import run_load
 from headrace.registry.errors import RegistryError
@@ -27,13 +29,19 @@ TOLD = (KafkaError, LoaderError, HiveDdlError, AuditError, RegistryError, OSErro
 
 Row = tuple[int, int]
 COMPACTION = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
+ALWAYS = Period("dt=1970-01-01", "dt=9999-12-31")
+Report = RunReport | RewriteReport | BackfillReport
 
 
 class Case:
     """Two files of a topic are loaded; there are a new topic, a new field, a bad message, and staging of somebody who
-    was killed."""
+    was killed.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        is_loaded: all of that, too, but for one more message.
+    """
+
+    def __init__(self, folder: Path, *, is_loaded: bool = False) -> None:
         self._root, self._kept = folder / "data", folder / "kept"
         self._before = world = SmallWorld(self._root, self._root / "audit.db")
         world.registry.register("orders-value", 1, ORDER_V1)
@@ -46,6 +54,9 @@ class Case:
         world.registry.register("clicks-value", 2, ORDER_V1)
         world.topic("clicks", [2])
         world.log().storage.put_if_absent("staging/somebody/1.avro", b"")
+        if is_loaded:
+            self.load(world)
+            world.cluster.topics["orders"].logs[1].append(3)
         self._root.rename(self._kept)
 
     def fresh(self) -> SmallWorld:
@@ -66,8 +77,17 @@ class Case:
     def compact(world: SmallWorld) -> RewriteReport:
         return compact(world.rewrites(), ["orders"], COMPACTION, is_dry=False)
 
+    @staticmethod
+    def backfill(world: SmallWorld) -> BackfillReport:
+        """In several pieces."""
+        ports, rewrites = world.ports(), world.rewrites()
+        read = BackfillPorts(rewrites, ports.cluster, ports.schemas, ports.run_units, lambda line: None)
+        return backfill(
+            read, "orders", ALWAYS, BackfillSettings(world.settings.plan, world.settings.task, 1), is_dry=False
+        )
 
-def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], RunReport | RewriteReport]) -> None:
+
+def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], Report]) -> None:
     """Acts as one process that meets faults. One that ends as if nothing had been must have done all.
 
     Raises:
@@ -87,8 +107,10 @@ def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], RunRepo
                 return
             if isinstance(report, RunReport):
                 check_whole(world, staging=False)
-            elif bool(report.slot) != bool(report.buckets) or not is_kept(before, world.rows("orders")):
-                raise Lost(f"compacted in {report.slot}: {before} became {world.rows('orders')}")
+                return
+            slots = (report.slot or ()) if isinstance(report, RewriteReport) else report.slots
+            if bool(slots) != bool(report.buckets) or not is_kept(before, world.rows("orders")):
+                raise Lost(f"rewritten in {slots}: {before} became {world.rows('orders')}")
 
 
 def is_kept(before: Sequence[Row], after: Sequence[Row]) -> bool:
@@ -96,8 +118,8 @@ def is_kept(before: Sequence[Row], after: Sequence[Row]) -> bool:
     return set(before) <= set(after) and len(after) == len(set(after))
 
 
-def says_something(report: RunReport | RewriteReport) -> bool:
-    if isinstance(report, RewriteReport):
+def says_something(report: Report) -> bool:
+    if not isinstance(report, RunReport):
         return bool(report.problems or report.notes)
     return bool(report.problems or report.notes or report.registry_outage or report.conflict or report.waiting)
 

@@ -25,6 +25,8 @@ from projection_oracle import encode
 from record_batches import make_batch
 
 MESSAGES_PER_FETCH = 3
+HOLE = 0  # in place of a schema id: the log has no message there any more
+FIRST_MS, HOUR_MS, HOURS = 1_767_225_600_000, 3_600_000, 3
 
 
 @functools.cache
@@ -32,16 +34,19 @@ def _batch(first: int, texts: tuple[str, ...], schema_ids: tuple[int, ...]) -> b
     values = {
         first + at: frame(schema_id, _body(text, first + at))
         for at, (text, schema_id) in enumerate(zip(texts, schema_ids, strict=True))
+        if schema_id != HOLE
     }
-    return make_batch(sorted(values), value=values.get)
+    return make_batch(sorted(values), base=first, next_offset=first + len(texts), value=values.get)
 
 
 def _body(text: str, offset: int) -> bytes:
-    """A record whose `id` is the offset and whose other fields are strings; nothing where there is no schema."""
+    """A record whose `id` is the offset, whose `timestamp` is in one of three hours by turns and whose other fields are
+    strings; nothing where there is no schema."""
     if not text:
         return b""
-    fields = json.loads(text)["fields"]
-    return encode(parse_schema(text), {one["name"]: offset if one["name"] == "id" else f"n{offset}" for one in fields})
+    known = {"id": offset, "timestamp": FIRST_MS + offset % HOURS * HOUR_MS}
+    fields = [one["name"] for one in json.loads(text)["fields"]]
+    return encode(parse_schema(text), {name: known.get(name, f"n{offset}") for name in fields})
 
 
 class ServingCluster(FakeCluster):

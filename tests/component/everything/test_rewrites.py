@@ -1,5 +1,5 @@
-"""Compaction and retention under a real Spark and metastore: queries see the same rows before and after, at every
-moment, and nothing of what was removed."""
+"""Compaction, retention and backfill under a real Spark and metastore: queries see the same rows before and after, at
+every moment, and nothing of what was removed."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def command(world: LoadWorld, verb: str, *words: str) -> subprocess.CompletedPro
     return world.command(verb, *words, *(word for pair in flags.items() for word in pair))
 
 
-def queried(world: LoadWorld) -> list[tuple[int, int]]:
+def queried(world: LoadWorld, topic: str = "orders") -> list[tuple[int, int]]:
     """By SQL, in another process than any load's."""
     flags = ["--data-dir", str(world.data_dir), "--metastore", world.addresses["metastore"], "--format", "json"]
-    statement = "SELECT kafka.partition AS p, kafka.offset AS o FROM headrace.orders ORDER BY p, o"
+    statement = f"SELECT kafka.partition AS p, kafka.offset AS o FROM headrace.{topic} ORDER BY p, o"
     answer = world.command("sql", statement, *flags)
     assert answer.returncode == 0, answer.stderr
     return [(row["p"], row["o"]) for row in json.loads(answer.stdout)]
@@ -70,6 +70,34 @@ def test_the_same_rows_before_and_after_and_none_of_what_was_removed(world: Load
     world.produce("orders", 30, fields=[*FIELDS, NOTE])
     assert world.load().returncode == 0
     assert queried(world) == sorted(set(world.produced["orders"].rows) - set(wanted))
+
+
+def test_files_that_were_damaged_or_deleted_are_made_again_from_the_broker(world: LoadWorld) -> None:
+    for fields in (FIELDS, FIELDS, [*FIELDS, NOTE]):
+        world.produce("payments", 30, fields=fields)
+        assert world.load().returncode == 0
+    wanted = sorted(world.produced["payments"].rows)
+    assert queried(world, "payments") == wanted
+    hours = [f"dt=2026-01-01/hr=0{hour}" for hour in range(3)]
+    gone, cut = (sorted((world.warehouse / "payments" / hour).glob("*.avro"))[0] for hour in hours[:2])
+    gone.unlink()
+    content = cut.read_bytes()
+    cut.write_bytes(content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
+    assert command_without(world, "verify", "payments", "--checksums").returncode == 1
+
+    flags = world.flags("--format", "json")
+    period = ("--from", hours[0], "--to", hours[1])
+    told = world.command("backfill", "payments", *period, *flags)
+    assert told.returncode == 0, told.stderr
+    report = json.loads(told.stdout)
+    assert {row["bucket"] for row in report["buckets"] if row["kind"] == "data"} == set(hours)
+    assert report["rows"] == len(wanted)
+    assert queried(world, "payments") == wanted, "every offset is there once"
+    verified = command_without(world, "verify", "payments", "--checksums")
+    assert verified.returncode == 0, verified.stdout
+    world.produce("payments", 30, fields=[*FIELDS, NOTE])
+    assert world.load().returncode == 0
+    assert queried(world, "payments") == sorted(world.produced["payments"].rows)
 
 
 def command_without(world: LoadWorld, verb: str, *words: str) -> subprocess.CompletedProcess[str]:

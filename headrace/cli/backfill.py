@@ -1,0 +1,116 @@
+"""`headrace backfill`: files made again from what the brokers still hold."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from headrace.cli.command import EXIT_FINDINGS, EXIT_OK, CommandError, examples, print_json, print_table
+from headrace.cli.rewriting import BUCKETS_SHOWN, EXIT_CODES, add_rewrite_flags, known_topics, opened
+
+if TYPE_CHECKING:
+    from headrace.loader.rewrite.backfill_report import BackfillReport
+
+BUCKET = re.compile(r"dt=\d{4}-\d\d-\d\d(/hr=\d\d)?")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Reads the messages of a topic's hours (or days) from the brokers again, by the schema and settings of now, "
+        "and puts new files in the place of the old ones: where files were damaged or removed by hand, or a setting "
+        "was changed. The old files are never read. Nothing is replaced unless exactly as many messages come as they "
+        "hold. Safe beside loads."
+    )
+    parser.epilog = (
+        examples(
+            "backfill orders --from dt=2026-01-31/hr=07 --to dt=2026-01-31/hr=07 --dry-run",
+            "backfill orders --from dt=2026-01-30 --to dt=2026-01-31",
+            "backfill orders --from dt=2026-01-30 --to dt=2026-01-31 --format json",
+        )
+        + EXIT_CODES
+    )
+    parser.add_argument("topic", metavar="TOPIC", help="the topic whose files are made again")
+    parser.add_argument(
+        "--from", dest="first", metavar="BUCKET", required=True, help="the first bucket: dt=2026-01-31/hr=07, or a day"
+    )
+    parser.add_argument(
+        "--to",
+        dest="last",
+        metavar="BUCKET",
+        required=True,
+        help="the last one, included; a day means all of its hours",
+    )
+    add_rewrite_flags(parser, ("registry.url", "loader.tasks"))
+
+
+def run(args: argparse.Namespace) -> int:
+    from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
+    from headrace.loader.rewrite.backfill_report import Period
+
+    for flag, bucket in (("--from", args.first), ("--to", args.last)):
+        if not BUCKET.fullmatch(bucket):
+            raise CommandError(
+                f"{flag}: expected a bucket such as dt=2026-01-31/hr=07 or dt=2026-01-31, found {bucket}"
+            )
+    if args.first > args.last and not args.first.startswith(f"{args.last}/"):
+        raise CommandError(f"--to: {args.last} is before --from {args.first}")
+    output = sys.stderr if args.format == "json" else sys.stdout
+    with opened(args) as (_, load):
+        known_topics(load.rewrites, [args.topic])
+        known = load.rewrites.log.state.topics[args.topic]
+        if known.partition_by == "day" and "/" in args.first + args.last:
+            raise CommandError(f"--from, --to: the table of {args.topic} has days and no hours, such as dt=2026-01-31")
+        ports = BackfillPorts(
+            rewrites=load.rewrites,
+            cluster=load.ports.cluster,
+            schemas=load.ports.schemas,
+            run_units=load.ports.run_units,
+            tell=lambda line: print(line, file=output, flush=True),
+        )
+        settings = BackfillSettings(load.settings.plan, load.settings.task)
+        report = backfill(ports, args.topic, Period(args.first, args.last), settings, is_dry=args.dry_run)
+    if args.format == "json":
+        print_json({"topic": args.topic, "dry_run": args.dry_run, **dataclasses.asdict(report)})
+    else:
+        _print(args.topic, report, is_dry=args.dry_run)
+    return EXIT_FINDINGS if report.problems else EXIT_OK
+
+
+def _print(topic: str, report: BackfillReport, *, is_dry: bool) -> None:
+    rows = [
+        (one.kind.value, one.bucket, f"{one.files:,}", f"{one.rows:,}", f"{one.bytes / 1e6:,.1f}")
+        for one in report.buckets
+    ]
+    if rows:
+        print_table(("kind", "bucket", "files", "rows", "MB"), rows[:BUCKETS_SHOWN], right=(2, 3, 4))
+    if len(rows) > BUCKETS_SHOWN:
+        print(f"… and {len(rows) - BUCKETS_SHOWN:,} more")
+    for one in report.offsets:
+        print(f"partition {one.partition}: {one.offsets:,} offsets from {one.first} to {one.last}")
+    for problem in report.problems:
+        print(f"PROBLEM: {topic}: {problem}")
+    for note in report.notes:
+        print(f"note: {note}")
+    files = sum(one.files for one in report.buckets)
+    if files:
+        done = _done(report, files, is_dry)
+        print(f"{report.files_asked:,} files are in the period; with those that share offsets, {done}")
+    elif not report.files_asked:
+        print("no files are in the period")
+    else:
+        print(f"none of the {report.files_asked:,} files in the period was replaced")
+
+
+def _done(report: BackfillReport, files: int, is_dry: bool) -> str:
+    if is_dry:
+        return f"{files:,} would be replaced"
+    by = (
+        f"decision {report.slots[0]}"
+        if len(report.slots) == 1
+        else f"decisions {report.slots[0]} to {report.slots[-1]}"
+    )
+    quarantined = f" and {report.quarantined:,} quarantined messages" if report.quarantined else ""
+    return f"{files:,} were replaced by {report.files_made:,} with {report.rows:,} rows{quarantined} ({by})"

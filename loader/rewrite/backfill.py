@@ -1,0 +1,399 @@
+"""Files are made again from what the brokers still hold, by the topic's schema and policy of now, and take the place of
+those that hold the same offsets: files that were damaged or removed, or that were written by a policy or a projection
+that has been mended since.
+
+Exactly once: the same decision takes the old files away, all that share an offset with what is read again, and of two
+rewrites of a topic only one is decided. Nothing is replaced unless exactly as many messages came as the old files hold.
+A period is worked off in pieces, each a decision of its own: killed between them, nothing is lost or doubled, and a
+second run does all again. What the audit counted stays: the messages were read, and counted, by the load that met them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from headrace.loader.check.doubts import changes_of
+from headrace.loader.check.settle import SettledTopic, settle
+from headrace.loader.decide.bucket_index import live_at
+from headrace.loader.decide.decision import DecisionKind, TopicDecision
+from headrace.loader.decide.state import LoaderState, TopicState
+from headrace.loader.plan.discover import Cluster, DiscoveredTopic, discover
+from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, TopicWork, plan_for_people, work_units
+from headrace.loader.plan.packing import pack
+from headrace.loader.plan.schemas import TopicSchemas, WriterSchemas
+from headrace.loader.policy import TopicPolicy
+from headrace.loader.read.units import Reading, read_units
+from headrace.loader.rewrite.backfill_report import BackfillReport, Period, bucket_rows, files_of, offsets_read
+from headrace.loader.rewrite.choose import rewrite, topic_decision
+from headrace.loader.rewrite.closure import Component, LiveFile, closed, pieces
+from headrace.loader.rewrite.origin import foreign
+from headrace.loader.rewrite.replay import schema_problem
+from headrace.loader.rewrite.reread import differing, of_this_log, offset_ranges, ranges_of, told, unreadable
+from headrace.loader.rewrite.run import RewritePorts, caught_up, decide
+from headrace.loader.storage.protocols import Staged
+from headrace.loader.work_unit import FileKind, RangeResult, TaskSettings, UnitResult, WorkUnit
+
+logger = logging.getLogger(__name__)
+
+PIECE_BYTES_MAX = 4 * 1024**3
+"""Of the files that one decision replaces: some minutes of a small pool, which is what a kill throws away."""
+
+ERRORS_TOLD_MAX = 10
+AGAIN = "nothing of this was replaced; run this again"
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPorts:
+    """`tell` is given a line whenever a piece is done."""
+
+    rewrites: RewritePorts
+    cluster: Cluster
+    schemas: WriterSchemas
+    run_units: Callable[[Sequence[WorkUnit]], Sequence[UnitResult]]
+    tell: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillSettings:
+    """As a load has them. Sizes are in bytes."""
+
+    plan: PlanSettings
+    task: TaskSettings
+    piece_bytes_max: int = PIECE_BYTES_MAX
+
+
+def backfill(
+    ports: BackfillPorts, topic: str, period: Period, settings: BackfillSettings, *, is_dry: bool
+) -> BackfillReport:
+    """Makes the files of a topic again that are in the buckets of a period, with those that share offsets with them.
+
+    Which files share offsets is found by reading the index of every day of the topic once, and of days that gave or may
+    give one again: memory is for the files that are replaced and a span per day and partition. The decisions of the
+    topic are read back to the oldest that wrote one of the files.
+
+    Args:
+        topic: one that something has been decided of.
+
+    Raises:
+        KafkaUnavailable: no broker answers. LoaderError: the tasks could not run. OSError. What was decided before
+            stands.
+    """
+    return _Backfill(ports, topic, settings).run(period, is_dry=is_dry)
+
+
+class _Stopped(Exception):
+    """Nothing more is done. The pieces that were decided stand."""
+
+    def __init__(self, *sentences: str) -> None:
+        super().__init__("; ".join(sentences))
+        self.sentences = sentences
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A piece that was read."""
+
+    plan: LoadPlan
+    reading: Reading
+    settled: SettledTopic
+
+    def results(self) -> list[RangeResult]:
+        return [one for result in self.reading.results for one in result.ranges]
+
+
+class _Backfill:
+    """One run for one topic."""
+
+    def __init__(self, ports: BackfillPorts, topic: str, settings: BackfillSettings) -> None:
+        self._ports = ports
+        self._rewrites = ports.rewrites
+        self._topic = topic
+        self._settings = settings
+        self._asked_ids: frozenset[int] = frozenset()
+        self._done: list[Component] = []
+        self._problems: list[str] = []
+        self._report = BackfillReport()
+
+    def run(self, period: Period, *, is_dry: bool) -> BackfillReport:
+        state = caught_up(self._rewrites, is_dry)
+        self._known = state.topics[self._topic]
+        asked = [one for day in self._days() if period.touches(day[1]) for one in self._live_on(day)]
+        asked = [one for one in asked if period.holds(one.bucket)]
+        if not asked:
+            return self._report
+        self._report = BackfillReport(files_asked=len(asked))
+        try:
+            found = self._found(state, asked)
+            self._schemas = self._answer(self._known)
+            readable = self._readable(found, self._discovered(state), self._known)
+            if is_dry:
+                self._done = readable
+            else:
+                self._carry_out(readable)
+        except _Stopped as stopped:
+            self._problems += stopped.sentences
+        return self._reported()
+
+    def _days(self) -> list[tuple[FileKind, str]]:
+        return [(kind, day) for kind in FileKind for day in self._rewrites.index.days(self._topic, kind)]
+
+    def _live_on(self, where: tuple[FileKind, str]) -> list[LiveFile]:
+        kind, day = where
+        slot = self._rewrites.log.state.slot
+        buckets = self._rewrites.index.day_once(self._topic, kind, day).buckets
+        return [LiveFile(kind, name, file) for name, bucket in buckets.items() for file in live_at(bucket, slot)]
+
+    def _found(self, state: LoaderState, asked: Sequence[LiveFile]) -> list[Component]:
+        """What is to be replaced, as far as the files can be of the topic's present log."""
+        files = closed(asked, self._days(), self._live_on)
+        back = self._rewrites.log.back(self._topic, state)
+        decisions = ((one.value.slot, one.value.kind, one.value.topics[self._topic]) for one in back)
+        found, problems = of_this_log(files, foreign(files, decisions), {one.key for one in asked})
+        self._problems += problems
+        return found
+
+    def _answer(self, known: TopicState) -> TopicSchemas:
+        known = dataclasses.replace(known, asked_ids=known.asked_ids | self._asked_ids)
+        answer = self._ports.schemas.of_topic(self._topic, known)
+        if not isinstance(answer, TopicSchemas):
+            raise _Stopped(answer.reason)
+        if problem := schema_problem(self._ports.schemas, self._topic, answer):
+            raise _Stopped(problem)
+        return answer
+
+    def _discovered(self, state: LoaderState) -> DiscoveredTopic:
+        discovery = discover(self._ports.cluster, (re.escape(self._topic),), (), state)
+        found = discovery.topics.get(self._topic)
+        if found is None:
+            raise _Stopped(discovery.unusable.get(self._topic, "the brokers do not have it"))
+        if found.topic_id and found.topic_id != self._known.topic_id:
+            raise _Stopped(
+                f"the topic was re-created on the brokers (topic id {found.topic_id}, was {self._known.topic_id}), so "
+                "they have the messages of its files no more"
+            )
+        return found
+
+    def _readable(self, found: Sequence[Component], discovered: DiscoveredTopic, known: TopicState) -> list[Component]:
+        lost = [unreadable(one, discovered, known) for one in found]
+        self._problems += told(refused for some in lost for refused in some)
+        return [one for one, some in zip(found, lost, strict=True) if not some]
+
+    def _carry_out(self, found: Sequence[Component]) -> None:
+        waiting = deque(pieces(found, self._settings.piece_bytes_max))
+        number, of = 0, len(waiting)
+        while waiting:
+            piece = waiting.popleft()
+            number += 1
+            again = self._work(piece, f"piece {number} of {of}")
+            if again:
+                waiting.appendleft(again)
+                of += 1
+
+    def _work(self, piece: Sequence[Component], name: str) -> tuple[Component, ...]:
+        """Reads and decides a piece; returns what of it is to be tried once more, without what differs."""
+        state, known = self._still()
+        piece = self._readable(piece, self._discovered(state), known)
+        if not piece:
+            return ()
+        read = self._read(piece, state, known)
+        try:
+            differs = differing(piece, read.results())
+            if differs:
+                self._problems += told(refused for some in differs.values() for refused in some)
+                self._rewrites.staging.drop(read.plan.work_id)
+                return tuple(one for at, one in enumerate(piece) if at not in differs)
+            staged = [Staged(file.staged, file.length) for file in read.settled.files]
+            self._rewrites.staging.keep(read.plan.work_id, staged)
+        except BaseException:
+            self._rewrites.staging.drop(read.plan.work_id)  # no offer will ever name it
+            raise
+        self._decide(piece, read, state, name)
+        return ()
+
+    def _still(self) -> tuple[LoaderState, TopicState]:
+        """The newest state, in which nothing has become of the files but what this run decided.
+
+        Raises:
+            _Stopped: another command rewrote the topic meanwhile, or a load found its log or schema to be others.
+        """
+        state = self._rewrites.log.read_state()
+        known = state.topics[self._topic]
+        before = self._known
+        is_same = (known.topic_id, known.generation, known.load_schema.revision) == (
+            before.topic_id,
+            before.generation + len(self._report.slots),
+            before.load_schema.revision,
+        )
+        if not is_same or _incarnations(known, before) != _incarnations(before, before):
+            raise _Stopped(
+                "another command changed its files, schema or log meanwhile; run this one again for the rest"
+            )
+        return state, known
+
+    def _read(self, piece: Sequence[Component], state: LoaderState, known: TopicState) -> _Read:
+        """Reads as a load does, once more where the registry has ids that no load has met.
+
+        Raises:
+            _Stopped: not all of it could be read.
+        """
+        while True:
+            discovered = self._discovered(state)
+            plan = self._plan(piece, state, known, discovered)
+            work_id = plan.work_id
+            try:
+                self._rewrites.staging.note(work_id, "plan.json", plan_for_people(plan))
+                logger.info("phase_started phase=read work_id=%s tasks=%d", work_id, len(plan.units))
+                reading = read_units(plan.units, self._ports.run_units, self._ports.schemas)
+                registered = reading.registered_ids.get(self._topic, frozenset()) - known.asked_ids - self._asked_ids
+                if registered:
+                    self._asked_ids |= registered
+                    self._schemas = self._answer(known)
+                    self._rewrites.staging.drop(work_id)
+                    continue
+                return _Read(plan, reading, self._whole(plan, reading, piece))
+            except BaseException:
+                self._rewrites.staging.drop(work_id)  # no offer will ever name it
+                raise
+
+    def _plan(
+        self, piece: Sequence[Component], state: LoaderState, known: TopicState, discovered: DiscoveredTopic
+    ) -> LoadPlan:
+        settings, now_ms = self._settings.plan, self._rewrites.now_ms()
+        work_id = self._rewrites.new_work_id()
+        ranges = ranges_of(discovered, known, piece)
+        work = TopicWork(self._topic, known, ranges, self._schemas, known.table, known.folder, self._policy(known))
+        packing = pack(
+            offset_ranges(self._topic, known, ranges, piece),
+            tasks=settings.tasks,
+            file_bytes_target=settings.file_bytes_target,
+        )
+        # A piece is decided as a whole or not at all, so ranges may share files whatever comes before them.
+        tasks = [[dataclasses.replace(one, follows_another=False) for one in some] for some in packing.tasks]
+        task = dataclasses.replace(self._settings.task, staging=self._rewrites.staging.location(work_id), now_ms=now_ms)
+        works = {self._topic: work}
+        return LoadPlan(
+            work_id=work_id,
+            slot=state.slot,
+            works=works,
+            units=work_units(tasks, works, work_id, settings.build, task),
+            imbalance=packing.imbalance,
+            waiting={},
+            problems={},
+            notes=(),
+            registry_outage="",
+            discovered={self._topic: discovered},
+            asked_ms=now_ms,
+        )
+
+    def _policy(self, known: TopicState) -> TopicPolicy:
+        return self._settings.plan.policy_of(self._topic).with_table(known.partition_by, known.kafka_column)
+
+    def _whole(self, plan: LoadPlan, reading: Reading, piece: Sequence[Component]) -> SettledTopic:
+        """What was read, if it is all of it and of the same log to the end.
+
+        Raises:
+            _Stopped.
+        """
+        sentences = _failures(reading.results) + list(reading.problems.get(self._topic, ()))
+        if sentences:
+            raise _Stopped(*sentences)
+        changes = changes_of(plan, self._ports.cluster)
+        if changes.recreated:
+            raise _Stopped(f"the topic was re-created while it was read; {AGAIN}")
+        if moved := changes.moved.get(self._topic):
+            raise _Stopped(f"{_partitions(moved)} changed the leader while it was read; {AGAIN}")
+        planned = {self._topic: plan.works[self._topic].ranges}
+        settled = settle(planned, reading.units, reading.results, {})[self._topic]
+        wanted = sum(one.end - one.start for component in piece for one in component.intervals)
+        if settled.problems:
+            raise _Stopped(*settled.problems)
+        if settled.counts.total != wanted:
+            outage = self._ports.schemas.outage or "the registry does not say what the schemas of some messages are"
+            raise _Stopped(f"{outage}; {AGAIN}")
+        return settled
+
+    def _decide(self, piece: Sequence[Component], read: _Read, state: LoaderState, name: str) -> None:
+        known = state.topics[self._topic]
+        decided = dataclasses.replace(
+            _decision(known, piece, read.settled),
+            asked_ids=self._asked_ids,
+            kafka_column=self._policy(known).kafka_column,
+        )
+        done = decide(self._rewrites, state, DecisionKind.BACKFILL, read.plan.work_id, {self._topic: decided})
+        problems = done.problems.get(self._topic, ())
+        if not done.slot:
+            raise _Stopped(*problems)
+        counts = read.settled.counts
+        kept = sum(one.is_kept for offsets in read.settled.ranges for one in offsets.passed_over)
+        report = self._report
+        self._done += piece
+        self._report = dataclasses.replace(
+            report,
+            slots=(*report.slots, done.slot),
+            files_made=report.files_made + len(decided.files),
+            rows=report.rows + counts.records,
+            quarantined=report.quarantined + counts.quarantined + kept,
+            notes=(*report.notes, *read.reading.notes, *done.notes),
+        )
+        files = sum(len(component.files) for component in piece)
+        self._ports.tell(f"{name}: {files:,} files replaced by {len(decided.files):,} (decision {done.slot})")
+        if problems:
+            raise _Stopped(*problems)
+
+    def _reported(self) -> BackfillReport:
+        before = sum(one.file.records for some in self._done for one in some.files if one.kind is FileKind.QUARANTINE)
+        report = dataclasses.replace(
+            self._report,
+            buckets=bucket_rows(self._topic, self._done),
+            offsets=offsets_read(self._done),
+            quarantined_before=before,
+        )
+        if report.quarantined > before:
+            self._problems.append(
+                f"{report.quarantined - before:,} messages more than before are in its quarantine: they cannot be "
+                f"loaded by the schema of now; `headrace quarantine list {self._topic}` says why"
+            )
+        return dataclasses.replace(report, problems=tuple(dict.fromkeys(self._problems)))
+
+
+def _incarnations(known: TopicState, of: TopicState) -> dict[int, int]:
+    return {number: known.partitions[number].incarnation for number in of.partitions if number in known.partitions}
+
+
+def _partitions(numbers: frozenset[int]) -> str:
+    return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)))}"
+
+
+def _failures(results: Sequence[UnitResult]) -> list[str]:
+    """Sentences on what could not be read, or written."""
+    found: dict[str, None] = {}
+    for result in results:
+        if result.disk_error:
+            found[f"task {result.task} {result.disk_error}; make room there or mend the disk: {AGAIN}"] = None
+            continue
+        for one in result.ranges:
+            if one.corrupt_stop:
+                advice = (
+                    "let another replica lead, whose copy may be whole, or set loader.corrupt_batches for the topic"
+                )
+                found[f"partition {one.done.topic_partition.partition}: {one.error}; {advice}: {AGAIN}"] = None
+            elif one.error:
+                found[f"partition {one.done.topic_partition.partition}: {one.error}; {AGAIN}"] = None
+    sentences = list(found)
+    more = len(sentences) - ERRORS_TOLD_MAX
+    return sentences[:ERRORS_TOLD_MAX] + ([f"and {more:,} more ranges could not be read"] if more > 0 else [])
+
+
+def _decision(known: TopicState, piece: Sequence[Component], settled: SettledTopic) -> TopicDecision:
+    replaced: dict[tuple[FileKind, str], list[LiveFile]] = defaultdict(list)
+    for one in files_of(piece):
+        replaced[one.kind, one.bucket].append(one)
+    rewrites = [
+        rewrite(kind, bucket, [one.file for one in files]) for (kind, bucket), files in sorted(replaced.items())
+    ]
+    return topic_decision(known, rewrites, settled.files)

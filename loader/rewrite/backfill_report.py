@@ -1,0 +1,85 @@
+"""What a backfill is asked for, and what it says in the end. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from headrace.loader.rewrite.closure import Component, LiveFile
+from headrace.loader.rewrite.run import BucketRow
+from headrace.loader.work_unit import FileKind
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Buckets `first` to `last`, both included; a day stands for all of its hours."""
+
+    first: str
+    last: str
+
+    def holds(self, bucket: str) -> bool:
+        return self.first <= bucket and (bucket <= self.last or bucket.startswith(f"{self.last}/"))
+
+    def touches(self, day: str) -> bool:
+        return self.first.partition("/")[0] <= day <= self.last.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsRead:
+    """`offsets` of a partition, from `first` to `last`, both included; what lies between and was not needed is not
+    among them."""
+
+    partition: int
+    first: int
+    last: int
+    offsets: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillReport:
+    """What was replaced, or would be: `buckets` with the old files, of which `files_asked` are of the period and the
+    others share offsets with them. `slots` are the decisions. `files_made` hold `rows` and `quarantined` messages, of
+    which `quarantined_before` were in quarantine before. `problems` are sentences."""
+
+    files_asked: int = 0
+    buckets: tuple[BucketRow, ...] = ()
+    offsets: tuple[OffsetsRead, ...] = ()
+    slots: tuple[int, ...] = ()
+    files_made: int = 0
+    rows: int = 0
+    quarantined: int = 0
+    quarantined_before: int = 0
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def files_of(some: Sequence[Component]) -> Iterator[LiveFile]:
+    for component in some:
+        yield from component.files
+
+
+def bucket_rows(topic: str, done: Sequence[Component]) -> tuple[BucketRow, ...]:
+    sums: dict[tuple[FileKind, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for one in files_of(done):
+        total = sums[one.kind, one.bucket]
+        total[0] += 1
+        total[1] += one.file.records
+        total[2] += one.file.length
+    return tuple(BucketRow(topic, kind, bucket, *total) for (kind, bucket), total in sorted(sums.items()))
+
+
+def offsets_read(done: Sequence[Component]) -> tuple[OffsetsRead, ...]:
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for component in done:
+        for one in component.intervals:
+            spans[one.partition].append((one.start, one.end))
+    return tuple(
+        OffsetsRead(
+            number,
+            min(start for start, _ in some),
+            max(end for _, end in some) - 1,
+            sum(end - start for start, end in some),
+        )
+        for number, some in sorted(spans.items())
+    )

@@ -1,0 +1,189 @@
+"""Which files must be replaced together, since offsets are read again and files share them. Pure.
+
+A file holds some of the messages of a span of offsets; the others of that span went to other buckets, or to quarantine.
+Whoever reads the span again gets all of them, so all files that share an offset of it are replaced at once, and so are
+those that share one with these, until nothing changes. Files of different loads share no offset but where a merge made
+one of them, so what belongs together is as a rule what one load brought.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headrace.loader.decide.bucket_index import IndexedFile
+from headrace.loader.work_unit import FileKind
+
+Day = TypeVar("Day")
+
+FileKey = tuple[FileKind, str, str]
+"""(kind, bucket, name): names alone are those of a task, and come again in other buckets."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A file that belongs to the topic."""
+
+    kind: FileKind
+    bucket: str
+    file: IndexedFile
+
+    @property
+    def key(self) -> FileKey:
+        return self.kind, self.bucket, self.file.name
+
+    def spans(self) -> Iterator[tuple[int, int, int]]:
+        """(partition, start, end) of its messages, end exclusive."""
+        for piece in self.file.ranges:
+            yield piece.partition, piece.first, piece.last + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Offsets `[start, end)` of a partition, of which files hold `records` messages."""
+
+    partition: int
+    start: int
+    end: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """Files that are replaced together or not at all, and the offsets that tell what is in them. Nothing else that is
+    live shares one of these offsets."""
+
+    files: tuple[LiveFile, ...]
+    intervals: tuple[Interval, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.file.length for one in self.files)
+
+
+class Covered:
+    """A set of offsets by partition, that grows. Spans that only touch stay apart."""
+
+    def __init__(self) -> None:
+        self._starts: dict[int, list[int]] = defaultdict(list)
+        self._ends: dict[int, list[int]] = defaultdict(list)
+        self.version = 0  # another number whenever it has grown
+
+    def add(self, partition: int, start: int, end: int) -> None:
+        starts, ends = self._starts[partition], self._ends[partition]
+        low, high = bisect_right(ends, start), bisect_left(starts, end)
+        if low < high:
+            if high == low + 1 and starts[low] <= start and end <= ends[low]:
+                return
+            start, end = min(start, starts[low]), max(end, ends[high - 1])
+        starts[low:high], ends[low:high] = [start], [end]
+        self.version += 1
+
+    def shares(self, partition: int, start: int, end: int) -> bool:
+        """Whether an offset of `[start, end)` is in it."""
+        at = bisect_left(self._starts[partition], end) - 1
+        return at >= 0 and self._ends[partition][at] > start
+
+
+def closed(
+    chosen: Iterable[LiveFile], days: Sequence[Day], live_on: Callable[[Day], Sequence[LiveFile]]
+) -> list[LiveFile]:
+    """The chosen files with all that must be replaced with them.
+
+    Every day is asked for at least once, since a late message may lie anywhere, and again only where what is left of
+    it may share an offset with what has come since. What is kept of a day that gives nothing is a span for each
+    partition, so that the history of a topic is never in memory at once.
+
+    Args:
+        days: all that the topic has files of, of both kinds.
+        live_on: the live files of a day.
+    """
+    taken = {one.key: one for one in chosen}
+    covered = Covered()
+    for one in taken.values():
+        _cover(covered, one)
+    left: dict[Day, tuple[int, dict[int, tuple[int, int]]]] = {}
+    while any(_may_give(covered, left.get(day)) for day in days):
+        for day in days:
+            if not _may_give(covered, left.get(day)):
+                continue
+            others = [one for one in live_on(day) if one.key not in taken]
+            while more := [one for one in others if any(covered.shares(*span) for span in one.spans())]:
+                for one in more:
+                    taken[one.key] = one
+                    _cover(covered, one)
+                others = [one for one in others if one.key not in taken]
+            left[day] = covered.version, _hull(others)
+    return list(taken.values())
+
+
+def _may_give(covered: Covered, left: tuple[int, dict[int, tuple[int, int]]] | None) -> bool:
+    if left is None:
+        return True
+    version, hull = left
+    return version != covered.version and any(covered.shares(number, *span) for number, span in hull.items())
+
+
+def _cover(covered: Covered, one: LiveFile) -> None:
+    for span in one.spans():
+        covered.add(*span)
+
+
+def _hull(files: Iterable[LiveFile]) -> dict[int, tuple[int, int]]:
+    hull: dict[int, tuple[int, int]] = {}
+    for one in files:
+        for number, start, end in one.spans():
+            first, last = hull.get(number, (start, end))
+            hull[number] = min(first, start), max(last, end)
+    return hull
+
+
+def components(files: Sequence[LiveFile]) -> list[Component]:
+    """The files in sets that share no offset with one another, by their first bucket."""
+    leader = list(range(len(files)))
+
+    def find(at: int) -> int:
+        while leader[at] != at:
+            leader[at] = leader[leader[at]]
+            at = leader[at]
+        return at
+
+    intervals: list[tuple[int, Interval]] = []
+    pieces = sorted(
+        (piece.partition, piece.first, piece.last + 1, piece.records, at)
+        for at, one in enumerate(files)
+        for piece in one.file.ranges
+    )
+    for number, start, end, records, at in pieces:
+        owner, newest = intervals[-1] if intervals else (at, None)
+        if newest is not None and newest.partition == number and start < newest.end:
+            leader[find(at)] = find(owner)
+            grown = dataclasses.replace(newest, end=max(newest.end, end), records=newest.records + records)
+            intervals[-1] = owner, grown
+        else:
+            intervals.append((at, Interval(number, start, end, records)))
+    members: dict[int, list[LiveFile]] = defaultdict(list)
+    for at, one in enumerate(files):
+        members[find(at)].append(one)
+    spans: dict[int, list[Interval]] = defaultdict(list)
+    for owner, interval in intervals:
+        spans[find(owner)].append(interval)
+    found = [Component(tuple(sorted(some, key=lambda one: one.key)), tuple(spans[at])) for at, some in members.items()]
+    return sorted(found, key=lambda one: (min(file.bucket for file in one.files), one.files[0].key))
+
+
+def pieces(found: Iterable[Component], bytes_max: int) -> list[tuple[Component, ...]]:
+    """The components in as few groups as the bound allows, in their order; a larger one stands alone."""
+    groups: list[list[Component]] = []
+    size = 0
+    for one in found:
+        if not groups or size + one.bytes > bytes_max:
+            groups.append([])
+            size = 0
+        groups[-1].append(one)
+        size += one.bytes
+    return [tuple(group) for group in groups]

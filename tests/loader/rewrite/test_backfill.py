@@ -1,0 +1,601 @@
+"""Files are made again from the brokers: every message stays where it was, once, whatever else happens meanwhile, and
+nothing is replaced that the brokers do not have."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from backfill_world import ALL, BAD, DAY, HOURS, NOTED, TIMED, BackfillWorld
+from headrace.audit.row import Outcome
+from headrace.cli import main
+from headrace.kafka_wire.errors import KafkaUnavailable
+from headrace.loader.decide.decision import Decision, DecisionKind
+from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.inspect.locate import Fate, locate
+from headrace.loader.rewrite.backfill_report import Period
+from headrace.loader.rewrite.choose import DAY_MS
+from headrace.loader.rewrite.retire import READERS_MS
+from headrace.loader.rewrite.run import CompactSettings, compact, forget, retain
+from headrace.loader.storage.local import local_storage
+from headrace.loader.work_unit import FileKind, UnitResult, WorkUnit
+from task_world import HOLE
+
+MERGED = CompactSettings(0, 2**20, 2**20, lambda topic: "snappy")
+ONE_HOUR = Period(HOURS[0], HOURS[0])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> BackfillWorld:
+    """Offsets 0 to 8 of partition 0 and 0 to 3 of partition 1, in two loads; offset 4 of the first is in quarantine."""
+    world = BackfillWorld(tmp_path)
+    topic = world.topic("orders", [1, 1, 1, 1, BAD], [1, 1])
+    world.load()
+    topic.logs[0] += [1] * 4
+    topic.logs[1] += [1] * 2
+    assert world.load().problems == {}
+    assert world.is_whole()
+    world.clock_ms += DAY_MS
+    return world
+
+
+def damage(world: BackfillWorld) -> None:
+    """One file of the first hour is removed by hand and another is cut."""
+    gone, cut = world.files(bucket=HOURS[0])[:2]
+    gone.unlink()
+    cut.write_bytes(cut.read_bytes()[:-3])
+    assert len(world.findings()) == 2
+
+
+def test_damaged_and_removed_files_are_made_again(world: BackfillWorld) -> None:
+    damage(world)
+    audited = world.audit("orders")
+    report = world.backfill(ONE_HOUR)
+    assert report.problems == ()
+    assert world.is_whole()
+    assert world.quarantined("orders") == [(0, 4)]
+    assert (report.rows, report.quarantined, report.quarantined_before) == (12, 0, 0)
+    assert sum(one.rows for one in report.buckets) == 12
+    assert world.audit("orders") == audited, "what was counted stays"
+    known = world.log().read_state().topics["orders"]
+    assert (known.data.records, known.quarantine.records, known.generation) == (12, 1, 1)
+    assert world.works() == frozenset()
+    assert world.load().problems == {}
+    assert world.is_whole()
+
+
+def test_what_shares_offsets_is_replaced_too_and_nothing_else(world: BackfillWorld) -> None:
+    """Of the hour that was asked for there are two files; what the loads brought with them lies in three hours."""
+    before = world.files()
+    report = world.backfill(ONE_HOUR)
+    assert report.files_asked == 2
+    assert [(one.bucket, one.files) for one in report.buckets] == [(hour, 2) for hour in HOURS]
+    assert [(one.partition, one.first, one.last, one.offsets) for one in report.offsets] == [(0, 0, 8, 8), (1, 0, 3, 4)]
+    assert not set(before) & set(world.files())
+    quarantined = world.log().read_state().topics["orders"].quarantine_slot
+    assert quarantined == 1, "no file in quarantine shares an offset with them"
+
+
+def test_files_of_other_loads_stay_as_they_are(tmp_path: Path) -> None:
+    world = BackfillWorld(tmp_path)
+    topic = world.topic("orders", [1])  # offset 0, of the first hour
+    world.load()
+    topic.logs[0] += [1, 1]  # of the second and third
+    world.load()
+    before = {path.name for path in world.files()}
+    report = world.backfill(Period(HOURS[1], HOURS[1]))
+    assert [(one.first, one.last, one.offsets) for one in report.offsets] == [(1, 1, 1)]
+    after = {path.name for path in world.files()}
+    assert len(before & after) == 2
+    assert world.is_whole()
+
+
+def test_a_dry_run_decides_nothing_and_says_the_same(world: BackfillWorld) -> None:
+    damage(world)
+    head = world.log().head()
+    dry = world.backfill(is_dry=True)
+    assert (world.log().head(), world.works(), world.lines) == (head, frozenset(), [])
+    done = world.backfill()
+    assert (dry.buckets, dry.offsets, dry.files_asked) == (done.buckets, done.offsets, done.files_asked)
+    assert (dry.slots, done.slots) == ((), (3,))
+    decision = world.log().decision(3)
+    assert (decision.kind, decision.topics["orders"].ranges) == (DecisionKind.BACKFILL, ())
+
+
+def test_a_second_one_gives_the_same_rows(world: BackfillWorld) -> None:
+    world.backfill()
+    rows = world.rows("orders")
+    assert world.backfill().slots == (4,)
+    assert world.rows("orders") == rows
+    assert world.is_whole()
+
+
+def test_a_period_without_files_is_nothing_to_do(world: BackfillWorld) -> None:
+    report = world.backfill(Period("dt=2026-01-02", "dt=2026-01-03"))
+    assert (report.files_asked, report.slots, report.problems) == (0, (), ())
+    assert world.backfill(Period(f"{DAY}/hr=03", f"{DAY}/hr=23")).files_asked == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "held"),
+    [
+        (HOURS[0], HOURS[0], HOURS[:1]),
+        (HOURS[1], HOURS[2], HOURS[1:]),
+        (DAY, DAY, [DAY, *HOURS]),
+        (DAY, HOURS[0], [DAY, HOURS[0]]),
+        (HOURS[2], DAY, HOURS[2:]),
+        ("dt=2025-12-31", "dt=2026-01-01", [DAY, *HOURS]),
+        ("dt=2026-01-02", "dt=2026-01-03", []),
+    ],
+)
+def test_a_period_includes_both_ends(first: str, last: str, held: list[str]) -> None:
+    period = Period(first, last)
+    assert [bucket for bucket in (DAY, *HOURS) if period.holds(bucket)] == held
+    assert period.touches(DAY) == (first[:13] <= DAY <= last[:13])
+
+
+def test_rows_are_filed_by_the_policy_of_now(world: BackfillWorld) -> None:
+    """A time field that is named no more: all rows are of the hour of their arrival."""
+    assert {path.parent.name for path in world.files()} == {"hr=00", "hr=01", "hr=02"}
+    world.policy = dataclasses.replace(world.policy, time_fields=(), kafka_column="full", codec="deflate")
+    report = world.backfill()
+    assert report.problems == ()
+    assert {path.parent.parent.name for path in world.files()} == {"dt=1970-01-01"}
+    assert world.is_whole()
+    assert [values[0] for values in world.hive.parts["headrace", "orders"]] == ["1970-01-01"]
+    assert world.log().read_state().topics["orders"].kafka_column == "full"
+
+
+def test_a_limit_of_the_quarantine_loses_nothing(world: BackfillWorld) -> None:
+    world.policy = dataclasses.replace(world.policy, quarantine_share_max=0.0)
+    assert world.backfill().problems == ()
+    assert world.is_whole()
+
+
+def test_messages_whose_schema_is_there_now_become_rows(world: BackfillWorld) -> None:
+    world.registry.register("", BAD, TIMED)
+    report = world.backfill()
+    assert (report.problems, report.quarantined_before, report.quarantined) == ((), 1, 0)
+    assert world.rows("orders") == world.produced("orders")
+    assert world.log().read_state().topics["orders"].asked_ids == {BAD}
+    assert world.works() == frozenset()
+    assert world.is_whole()
+
+
+def test_messages_that_cannot_be_loaded_any_more_are_quarantined_and_told(
+    world: BackfillWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("task_world._body", lambda text, offset: b"" if offset == 7 else b"\x02\x02")
+    monkeypatch.setattr("task_world._batch", __import__("task_world")._batch.__wrapped__)
+    report = world.backfill()
+    (problem,) = report.problems
+    assert problem.startswith("1 messages more than before are in its quarantine")
+    assert "headrace quarantine list orders" in problem
+    assert world.quarantined("orders") == [(0, 4), (0, 7)]
+    assert world.is_whole()
+
+
+def test_offsets_that_the_log_no_longer_has_are_named_and_the_rest_is_done(world: BackfillWorld) -> None:
+    topic = world.cluster.topics["orders"]
+    topic.logs[0] += [1, 1]
+    world.load()
+    rows = world.rows("orders")
+    topic.logs, topic.first = [log[3:] for log in topic.logs], 3
+    report = world.backfill()
+    assert report.problems == (
+        "partition 0: offsets 0 to 2 cannot be read again: the log begins at 3 now, since older segments were deleted; "
+        "the files that they are in stay",
+        "partition 1: offsets 0 to 2 cannot be read again: the log begins at 3 now, since older segments were deleted; "
+        "the files that they are in stay",
+    )
+    assert report.slots == (4,)
+    assert [(one.partition, one.first, one.last, one.offsets) for one in report.offsets] == [(0, 4, 10, 3)]
+    assert (world.rows("orders"), world.findings()) == (rows, ())
+
+
+def test_a_message_that_compaction_took_keeps_its_files(world: BackfillWorld) -> None:
+    rows = world.rows("orders")
+    world.cluster.topics["orders"].logs[0][6] = HOLE
+    report = world.backfill(piece_bytes_max=1)
+    (problem,) = report.problems
+    assert "partition 0: offsets 5 to 8 gave 1 messages fewer than their files hold" in problem
+    assert len(report.slots) == 2, "the first load's rows, and what is in quarantine"
+    assert (world.rows("orders"), world.findings(), world.works()) == (rows, (), frozenset())
+
+
+def test_of_a_piece_only_what_differs_stays(world: BackfillWorld) -> None:
+    """What came too many in one place does not make up for what is missing in another."""
+    world.files(bucket=HOURS[2])[0].unlink()
+    forget(world.rewrites(), "orders", [FileKind.DATA], HOURS[2], is_dry=False)
+    world.cluster.topics["orders"].logs[0][6] = HOLE
+    rows = world.rows("orders")
+    report = world.backfill()
+    more, fewer = sorted(report.problems, key=len, reverse=True)
+    assert more.startswith("partition 0: offsets 0 to 3 gave 1 messages more than their files hold: some were removed")
+    assert fewer.startswith("partition 0: offsets 5 to 8 gave 1 messages fewer than their files hold: the brokers lost")
+    assert len(report.slots) == 1, "what is in quarantine"
+    assert (world.rows("orders"), world.findings(), world.works()) == (rows, (), frozenset())
+
+
+def test_what_retention_removed_does_not_come_back(world: BackfillWorld) -> None:
+    """The first offset of a span and the last are of files that are there; what is between them need not be."""
+    world.files(bucket=HOURS[0])[0].unlink()
+    forget(world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False)
+    rows = world.rows("orders")
+    assert world.backfill().problems == ()
+    assert (world.rows("orders"), world.findings()) == (rows, ())
+    world.clock_ms += 10 * DAY_MS
+    retain(world.rewrites(), {"orders": 1}, is_dry=False)
+    assert world.backfill().files_asked == 0
+
+
+def test_files_of_a_topic_of_before_are_never_made_of_the_one_of_now(world: BackfillWorld) -> None:
+    topic = world.topic("orders", [1] * 4, [1], topic_id="id-2")
+    held = world.backfill()
+    assert held.slots == ()
+    assert "re-created on the brokers (topic id id-2, was id-1)" in held.problems[0]
+    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+    world.load()
+    every = [*world.files(), *world.files(FileKind.QUARANTINE)]
+    old = [path for path in every if not path.name.startswith("0-3-")]
+    rows = world.rows("orders")
+    report = world.backfill()
+    assert report.problems == (
+        f"{len(old)} files stay as they are: decision 3 found the topic re-created after they were loaded, so the "
+        "brokers have their messages no more",
+    )
+    assert report.slots == (4,)
+    assert sum(one.files for one in report.buckets) == len(every) - len(old)
+    assert (world.rows("orders"), world.findings()) == (rows, ())
+    topic.logs[0] += [1]
+    world.load()
+    assert world.backfill().slots == (6,)
+
+
+def test_a_merge_of_two_topics_stays_with_what_shares_offsets_with_it(world: BackfillWorld) -> None:
+    world.topic("orders", [1] * 4, [1], topic_id="id-2")
+    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+    world.load()
+    world.cluster.topics["orders"].logs[1] += [1] * 8  # beyond what was there before
+    world.load()
+    compact(world.rewrites(), ["orders"], MERGED, is_dry=False)
+    rows = world.rows("orders")
+    report = world.backfill()
+    assert report.slots == ()
+    assert [one.partition(": ")[2].partition(",")[0] for one in report.problems] == [
+        "decision 3 found the topic re-created after they were loaded"
+    ]
+    assert (world.rows("orders"), world.findings()) == (rows, ())
+
+
+def test_offsets_of_a_log_that_was_cut_back_stay(world: BackfillWorld) -> None:
+    topic = world.cluster.topics["orders"]
+    topic.cut_back(0, 6, *[1] * 6)
+    undecided = world.backfill()
+    assert any("the log is the one that was loaded only up to 6" in one for one in undecided.problems)
+    assert undecided.slots == (3,), "of partition 1, and what was loaded first"
+    world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+    world.load()
+    rows = world.rows("orders")
+    report = world.backfill()
+    assert any("decision 4 found offsets 6 to 8 of partition 0 to be others" in one for one in report.problems)
+    assert world.rows("orders") == rows
+    assert world.findings() == ()
+
+
+def test_merged_and_replayed_files_are_made_again_too(world: BackfillWorld) -> None:
+    compact(world.rewrites(), ["orders"], MERGED, is_dry=False)
+    world.cluster.topics["orders"].logs[0] += [1, 1]
+    world.load()
+    world.files(bucket=HOURS[1])[0].unlink()
+    assert world.backfill(Period(HOURS[1], HOURS[1])).problems == ()
+    assert world.is_whole()
+
+
+def test_a_large_period_is_done_in_pieces_each_a_decision(world: BackfillWorld) -> None:
+    damage(world)
+    report = world.backfill(piece_bytes_max=1)
+    assert report.slots == (3, 4, 5)
+    assert [line.partition(": ")[0] for line in world.lines] == [f"piece {number} of 3" for number in (1, 2, 3)]
+    assert world.is_whole()
+
+
+def test_killed_between_pieces_a_second_run_does_the_rest(world: BackfillWorld) -> None:
+    damage(world)
+
+    class Killed(BaseException):
+        pass
+
+    def die(line: str) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        world.backfill(piece_bytes_max=1, tell=die)
+    assert world.log().decision(world.log().head()).kind is DecisionKind.BACKFILL
+    world.backfill(piece_bytes_max=1)
+    assert world.is_whole()
+
+
+def meanwhile(world: BackfillWorld, act: Callable[[], object]) -> Callable[[Sequence[WorkUnit]], Sequence[UnitResult]]:
+    """Tasks that are overtaken once, after they have read."""
+    waiting = [act]
+    run_units: Any = world.pool
+
+    def run(units: Sequence[WorkUnit]) -> Sequence[UnitResult]:
+        results: Sequence[UnitResult] = run_units(units)
+        while waiting:
+            waiting.pop()()
+        return results
+
+    return run
+
+
+def test_a_load_beside_it_changes_nothing(world: BackfillWorld) -> None:
+    damage(world)
+
+    def load() -> None:
+        world.cluster.topics["orders"].logs[0] += [1, BAD, 1]
+        world.load()
+
+    assert world.backfill(run_units=meanwhile(world, load)).problems == ()
+    assert world.is_whole()
+
+
+@pytest.mark.parametrize("piece_bytes_max", [1, 2**30])
+def test_of_two_rewrites_the_faster_one_is_decided(world: BackfillWorld, piece_bytes_max: int) -> None:
+    def merge() -> None:
+        assert compact(world.rewrites(), ["orders"], MERGED, is_dry=False).problems == {}
+
+    report = world.backfill(piece_bytes_max=piece_bytes_max, run_units=meanwhile(world, merge))
+    assert report.slots == ()
+    (problem,) = report.problems
+    assert "another command was faster" in problem
+    assert world.is_whole()
+    assert world.backfill(piece_bytes_max=piece_bytes_max).problems == ()
+    assert world.is_whole()
+
+
+@pytest.mark.parametrize("change", ["merged", "schema", "log"])
+def test_what_others_did_between_two_pieces_ends_it(world: BackfillWorld, change: str) -> None:
+    topic = world.cluster.topics["orders"]
+
+    def change_it(line: str) -> None:
+        if change == "merged":
+            compact(world.rewrites(), ["orders"], MERGED, is_dry=False)
+        elif change == "schema":
+            world.registry.register("orders-value", 2, NOTED)
+            topic.logs[0].append(2)
+            world.load()
+        else:
+            world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+            topic.cut_back(0, 9, 1)
+            topic.logs[0].append(1)
+            world.load()
+            topic.cut_back(0, 10, 1, 1)
+            world.load()
+
+    report = world.backfill(piece_bytes_max=1, tell=change_it)
+    assert len(report.slots) == 1
+    assert report.problems == (
+        "another command changed its files, schema or log meanwhile; run this one again for the rest",
+    )
+    if change != "log":
+        assert world.is_whole()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda topic: setattr(topic, "topic_id", "id-2"), "the topic was re-created while it was read"),
+        (lambda topic: topic.epochs.update({0: 1}), "partition 0 changed the leader while it was read"),
+        (lambda topic: topic.epochs.update({0: 1, 1: 1}), "partitions 0, 1 changed the leader while it was read"),
+    ],
+)
+def test_a_log_that_changes_while_it_is_read_is_not_believed(
+    world: BackfillWorld, change: Callable[[Any], None], told: str
+) -> None:
+    run_units = meanwhile(world, lambda: change(world.cluster.topics["orders"]))
+    report = world.backfill(run_units=run_units)
+    assert report.slots == ()
+    assert report.problems == (f"{told}; nothing of this was replaced; run this again",)
+    assert world.works() == frozenset()
+
+
+def test_a_broker_that_fails_leaves_all_as_it_was(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch = world.cluster.fetch
+    before = world.files()
+
+    def fails(topic_partition: Any, offset: int, *arguments: Any, **named: Any) -> Any:
+        if topic_partition.partition == 1:
+            raise KafkaUnavailable("broker:1 refused")
+        return fetch(topic_partition, offset, *arguments, **named)
+
+    monkeypatch.setattr(world.cluster, "fetch", fails)
+    report = world.backfill()
+    assert report.slots == ()
+    assert "broker:1 refused; nothing of this was replaced; run this again" in report.problems[0]
+    assert (world.files(), world.works()) == (before, frozenset())
+
+
+def test_a_disk_that_is_full_leaves_all_as_it_was(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = world.files()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("headrace.loader.storage.local.sink.LocalSink.append", full)
+    report = world.backfill()
+    assert report.slots == ()
+    assert "No space left" in report.problems[0]
+    assert "make room there or mend the disk: nothing of this was replaced" in report.problems[0]
+    assert (world.files(), world.works()) == (before, frozenset())
+
+
+def test_a_version_that_no_load_has_taken_up_comes_first(world: BackfillWorld) -> None:
+    world.registry.register("orders-value", 2, NOTED)
+    assert world.backfill().problems == (
+        "its subject has a version that no load has taken up yet: run `headrace load`, and then this again",
+    )
+
+
+def test_a_registry_that_is_down_is_asked_again_later(world: BackfillWorld) -> None:
+    world.registry.is_down = True
+    (problem,) = world.backfill().problems
+    assert problem.endswith("run this again when the registry is back")
+
+
+def test_a_registry_that_goes_down_while_it_is_read_ends_it(world: BackfillWorld) -> None:
+    def go_down() -> None:
+        world.registry.is_down = True
+
+    report = world.backfill(run_units=meanwhile(world, go_down))
+    assert report.slots == ()
+    assert "nothing of this was replaced; run this again" in report.problems[0]
+    assert world.works() == frozenset()
+
+
+def test_a_topic_that_the_brokers_do_not_have_is_told(world: BackfillWorld) -> None:
+    del world.cluster.topics["orders"]
+    assert world.backfill().problems == ("the brokers do not have it",)
+
+
+def test_a_partition_that_the_brokers_do_not_have_is_told(world: BackfillWorld) -> None:
+    world.cluster.topics["orders"].logs.pop()
+    problems = world.backfill().problems
+    assert problems == (
+        "partition 1: offsets 0 to 3 cannot be read again: the brokers have no such partition; the files that they are "
+        "in stay",
+    )
+
+
+def test_messages_are_located_in_their_new_files(world: BackfillWorld) -> None:
+    world.backfill()
+    log = world.log()
+    log.read_state()
+    found = locate(log, FileIndex(log), local_storage(world.warehouse).files, "orders", 0, 7)
+    assert found.fate is Fate.ROW
+    assert "_g1/" in found.files[0]
+
+
+def test_what_was_replaced_goes_a_day_later(world: BackfillWorld) -> None:
+    damage(world)
+    world.backfill()
+    world.clock_ms += READERS_MS
+    world.load()
+    assert not (world.warehouse / "orders" / HOURS[0]).exists()
+    assert world.is_whole()
+
+
+def test_the_audit_still_counts_every_message_once(world: BackfillWorld) -> None:
+    world.backfill()
+    world.audit_path.unlink()
+    world.load()
+    written = sum(row.count for row in world.audit("orders") if row.outcome is Outcome.WRITTEN)
+    assert written == len(world.rows("orders"))
+
+
+def test_two_offers_of_one_work_are_one_decision(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reply to an offer is lost: the files that were decided must be where they are needed."""
+    offer = DecisionLog.offer
+
+    def lost(log: DecisionLog, decision: Decision) -> object:
+        offer(log, decision)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(DecisionLog, "offer", lost)
+    with pytest.raises(OSError, match="Input/output"):
+        world.backfill()
+    monkeypatch.undo()
+    world.load()
+    assert world.is_whole()
+
+
+@pytest.fixture
+def wired(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command with this world in place of brokers, registry and metastore."""
+
+    @contextmanager
+    def open_load(settings: object, log: object, output: object, *, is_dry: bool = False) -> Iterator[object]:
+        made = world.backfill_ports()
+        ports = SimpleNamespace(cluster=made.cluster, schemas=made.schemas, run_units=made.run_units)
+        made.rewrites.log.read_state()
+        yield SimpleNamespace(rewrites=made.rewrites, ports=ports, settings=world.settings)
+
+    monkeypatch.setattr("headrace.pipeline.load.open_load", open_load)
+
+
+def run(world: BackfillWorld, *words: str) -> int:
+    return main(["backfill", *words, "--data-dir", str(world.warehouse.parent)])
+
+
+@pytest.mark.usefixtures("wired")
+def test_the_command_says_what_it_would_do_and_what_it_did(
+    world: BackfillWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    period = ("orders", "--from", HOURS[0], "--to", HOURS[0])
+    assert run(world, *period, "--dry-run") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["kind", "bucket", "files", "rows", "MB"]
+    assert "partition 1: 4 offsets from 0 to 3" in lines
+    asked, files = len(world.files(bucket=HOURS[0])), len(world.files())
+    assert lines[-1].startswith(f"{asked} files are in the period; with those that share offsets, ")
+    assert lines[-1].endswith(" would be replaced")
+    assert files == len(world.files())
+    assert run(world, *period, "--format", "json") == 0
+    answer = capsys.readouterr()
+    told = json.loads(answer.out)
+    assert (told["topic"], told["dry_run"], told["slots"], told["rows"]) == ("orders", False, [3], 12)
+    assert answer.err.splitlines()[-1].startswith("piece 1 of 1: ")
+    assert run(world, "orders", "--from", DAY, "--to", DAY) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].endswith("with 12 rows and 1 quarantined messages (decision 4)")
+    world.registry.is_down = True
+    assert run(world, *period) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("PROBLEM: orders: ")
+    assert lines[-1].startswith("none of the ")
+    assert run(world, "orders", "--from", "dt=2026-02-01", "--to", "dt=2026-02-02") == 0
+    assert capsys.readouterr().out == "no files are in the period\n"
+
+
+@pytest.mark.usefixtures("wired")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("orders", "--from", "2026-01-01", "--to", DAY), "--from: expected a bucket such as dt=2026-01-31/hr=07"),
+        (("orders", "--from", DAY, "--to", "dt=2026-01-01/hr=7"), "--to: expected a bucket such as"),
+        (("orders", "--from", HOURS[1], "--to", HOURS[0]), f"--to: {HOURS[0]} is before --from {HOURS[1]}"),
+        (("clicks", "--from", DAY, "--to", DAY), "nothing of topic clicks has been loaded; loaded topics: orders"),
+    ],
+)
+def test_what_the_command_cannot_do_is_told_in_one_line(
+    world: BackfillWorld, words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(world, *words) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_hours_of_a_table_of_days_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = BackfillWorld(tmp_path)
+    world.policy = dataclasses.replace(world.policy, partition_by="day")
+    world.topic("orders", [1] * 4)
+    world.load()
+    wired.__wrapped__(world, monkeypatch)  # type: ignore[attr-defined]
+    assert run(world, "orders", "--from", HOURS[0], "--to", HOURS[0]) == 2
+    assert "the table of orders has days and no hours" in capsys.readouterr().err
+    assert run(world, "orders", "--from", DAY, "--to", DAY) == 0
+    assert world.is_whole()
+
+
+def test_the_whole_period_is_what_all_says(world: BackfillWorld) -> None:
+    assert world.backfill(ALL, is_dry=True).files_asked == len(world.files()) + len(world.files(FileKind.QUARANTINE))

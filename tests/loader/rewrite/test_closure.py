@@ -1,0 +1,163 @@
+"""Which files are replaced together: against an oracle that compares every file with every other."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.loader.decide.bucket_index import IndexedFile
+from headrace.loader.rewrite.closure import Component, Covered, Interval, LiveFile, closed, components, pieces
+from headrace.loader.work_unit import FileKind, FileRange
+
+DAYS = ("dt=2026-01-01", "dt=2026-01-02", "dt=2026-01-03")
+
+
+def live(name: str, *ranges: tuple[int, int, int, int], bucket: str = DAYS[0], length: int = 10) -> LiveFile:
+    pieces = tuple(FileRange(*one) for one in ranges)
+    file = IndexedFile(name, 1, 0, length, "", sum(one.records for one in pieces), pieces)
+    return LiveFile(FileKind.DATA, bucket, file)
+
+
+@st.composite
+def file_ranges(draw: st.DrawFn) -> tuple[int, int, int, int]:
+    first = draw(st.integers(0, 40))
+    last = first + draw(st.integers(0, 8))
+    return draw(st.integers(0, 2)), first, last, draw(st.integers(1, last - first + 1))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[LiveFile]:
+    found = []
+    for number in range(draw(st.integers(0, 14))):
+        ranges = draw(st.lists(file_ranges(), min_size=1, max_size=3, unique_by=lambda one: one[0]))
+        # Names come again in other buckets and kinds.
+        one = live(f"{number // 2}.avro", *ranges, bucket=DAYS[number % 3], length=draw(st.integers(1, 50)))
+        found.append(LiveFile(draw(st.sampled_from(FileKind)), one.bucket, one.file))
+    return list({one.key: one for one in found}.values())
+
+
+def share(one: LiveFile, other: LiveFile) -> bool:
+    return any(
+        a.partition == b.partition and a.first <= b.last and b.first <= a.last
+        for a in one.file.ranges
+        for b in other.file.ranges
+    )
+
+
+def reached(chosen: Sequence[LiveFile], files: Sequence[LiveFile]) -> set[tuple[FileKind, str, str]]:
+    """By comparing all with all until nothing changes."""
+    taken = list(chosen)
+    for one in taken:
+        taken += [other for other in files if other not in taken and share(one, other)]
+    return {one.key for one in taken}
+
+
+@given(histories(), st.data())
+def test_all_that_share_an_offset_are_taken_and_no_others(files: list[LiveFile], data: st.DataObject) -> None:
+    chosen = [one for one in files if data.draw(st.booleans())]
+    days = [(kind, day) for kind in FileKind for day in DAYS]
+    asked: Counter[tuple[FileKind, str]] = Counter()
+
+    def live_on(where: tuple[FileKind, str]) -> list[LiveFile]:
+        asked[where] += 1
+        return [one for one in files if (one.kind, one.bucket) == where]
+
+    found = closed(chosen, days, live_on)
+    assert {one.key for one in found} == reached(chosen, files)
+    assert len(found) == len({one.key for one in found})
+    assert all(asked[day] >= 1 for day in days), "a late message may lie on any day"
+
+
+@given(histories())
+def test_components_are_the_files_that_reach_each_other_with_all_of_their_offsets(files: list[LiveFile]) -> None:
+    found = components(files)
+    assert Counter(one.key for some in found for one in some.files) == Counter(one.key for one in files)
+    for some in found:
+        assert {one.key for one in some.files} == reached(some.files[:1], files)
+        offsets: set[tuple[int, int]] = set()
+        for one in some.files:
+            offsets |= {(number, at) for number, start, end in one.spans() for at in range(start, end)}
+        told = [(one.partition, at) for one in some.intervals for at in range(one.start, one.end)]
+        assert Counter(told) == Counter(offsets)
+        for interval in some.intervals:
+            inside = [
+                piece.records
+                for one in some.files
+                for piece in one.file.ranges
+                if piece.partition == interval.partition and interval.start <= piece.first < interval.end
+            ]
+            assert interval.records == sum(inside)
+
+
+@given(histories(), st.integers(1, 60))
+def test_pieces_hold_every_component_once_within_the_bound(files: list[LiveFile], bytes_max: int) -> None:
+    found = components(files)
+    groups = pieces(found, bytes_max)
+    assert [one for group in groups for one in group] == found
+    for group in groups:
+        assert len(group) == 1 or sum(one.bytes for one in group) <= bytes_max
+    for group, following in itertools.pairwise(groups):
+        assert sum(one.bytes for one in group) + following[0].bytes > bytes_max, "no more pieces than there must be"
+
+
+def test_spans_that_only_touch_are_apart() -> None:
+    before, after = live("a.avro", (0, 0, 4, 5)), live("b.avro", (0, 5, 9, 5))
+    assert closed([before], [DAYS[0]], lambda day: [before, after]) == [before]
+    one, other = components([after, before])
+    assert (one.intervals, other.intervals) == ((Interval(0, 0, 5, 5),), (Interval(0, 5, 10, 5),))
+
+
+def test_days_that_cannot_give_more_are_asked_once() -> None:
+    """The history of a topic is read once; only the day of a file that spans much is looked at again."""
+    by_day = {
+        day: [live(f"{number}-{part}.avro", (0, 10 * number + part, 10 * number + 5 + part, 6)) for part in range(2)]
+        for number, day in enumerate(f"dt=2026-02-{day:02d}" for day in range(1, 29))
+    }
+    asked: Counter[str] = Counter()
+
+    def live_on(day: str) -> Sequence[LiveFile]:
+        asked[day] += 1
+        return by_day[day]
+
+    found = closed(by_day["dt=2026-02-14"][:1], list(by_day), live_on)
+    assert found == by_day["dt=2026-02-14"]
+    assert set(asked.values()) == {1}
+
+
+def test_a_day_is_asked_again_when_another_reaches_back_to_it() -> None:
+    """The first day is looked at before the last one leads back to it."""
+    early = live("early.avro", (0, 0, 5, 6))
+    bridge = live("bridge.avro", (0, 4, 20, 10), bucket=DAYS[2])
+    asked_for = live("asked.avro", (0, 18, 30, 5), bucket=DAYS[1])
+    by_day = defaultdict(list, {DAYS[0]: [early], DAYS[1]: [asked_for], DAYS[2]: [bridge]})
+    assert {one.key for one in closed([asked_for], DAYS, by_day.__getitem__)} == {
+        one.key for one in (early, bridge, asked_for)
+    }
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 30), st.integers(1, 8)), max_size=12))
+def test_what_is_covered_is_what_was_added(spans: list[tuple[int, int, int]]) -> None:
+    covered, offsets = Covered(), set[tuple[int, int]]()
+    for number, start, length in spans:
+        grows = not {(number, at) for at in range(start, start + length)} <= offsets
+        version = covered.version
+        covered.add(number, start, start + length)
+        assert (covered.version != version) >= grows
+        offsets |= {(number, at) for at in range(start, start + length)}
+    for number in range(2):
+        for start in range(42):
+            for end in range(start + 1, start + 4):
+                inside = any((number, at) in offsets for at in range(start, end))
+                assert covered.shares(number, start, end) == inside
+
+
+def test_components_come_by_their_buckets() -> None:
+    late, early = live("z.avro", (0, 0, 1, 2), bucket=DAYS[2]), live("a.avro", (0, 5, 6, 2), bucket=DAYS[1])
+    assert [one.files for one in components([late, early])] == [(early,), (late,)]
+    assert components([]) == []
+    assert pieces([], 10) == []
+    assert Component((late, early), ()).bytes == 20
