@@ -36,14 +36,14 @@ def foreign(
     """
     walk = _Walk({one.key: one for one in files})
     for slot, kind, decided in decisions:
-        if not walk.waiting:
-            break
         for file in decided.files:
             walk.meet(file, kind, decided)
         for offsets in decided.ranges:
             walk.diverged(slot, offsets)
         if decided.topic_id_before not in (None, decided.topic_id):
             walk.recreated(slot)
+        if not walk.waiting:
+            break
     return walk.unknown()
 
 

@@ -1,0 +1,116 @@
+"""Whatever happened to a topic, a backfill changes no row of it: real tasks, histories of loads, merges, logs that were
+cut back, topics that were re-created, and messages that the brokers have no more."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import fastavro
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backfill_world import ALL, BAD, HOURS, NOTED, BackfillWorld
+from headrace.loader.rewrite.backfill_report import Period
+from headrace.loader.rewrite.choose import DAY_MS
+from headrace.loader.rewrite.run import CompactSettings, compact, forget
+from headrace.loader.work_unit import FileKind
+from task_world import HOLE
+
+MERGED = CompactSettings(0, 2**20, 2**20, lambda topic: "null")
+
+
+class History:
+    """A topic with two partitions. What differs between two logs is which messages have a note."""
+
+    def __init__(self, root: Path) -> None:
+        self.world = world = BackfillWorld(root)
+        world.policy = dataclasses.replace(world.policy, lost_ground="earliest")
+        world.registry.register("orders-value", 2, NOTED)
+        world.clock_ms += DAY_MS
+        self._topic = world.topic("orders", [1, 1], [2])
+        self._incarnations = 1
+        world.load()
+
+    def append(self, at: int) -> None:
+        self._topic.logs[at % 2] += [1, 2, BAD, 1][: 1 + at % 4]
+
+    def load(self, at: int) -> None:
+        self.append(at)
+        self.world.load()
+
+    def merge(self, at: int) -> None:
+        compact(self.world.rewrites(), ["orders"], MERGED, is_dry=False)
+
+    def cut_back(self, at: int) -> None:
+        log, first = self._topic.logs[at % 2], self._topic.first
+        self._topic.cut_back(at % 2, first + at % (len(log) + 1), *[2, 1, 2, 1, 1][: at % 6])
+
+    def recreate(self, at: int) -> None:
+        self._incarnations += 1
+        self._topic = self.world.topic("orders", [2] * (at % 4), [1, 2], topic_id=f"id-{self._incarnations}")
+
+    def compact_log(self, at: int) -> None:
+        log = self._topic.logs[at % 2]
+        if log:
+            log[at % len(log)] = HOLE
+
+    def delete_segments(self, at: int) -> None:
+        number = min(at % 3, *map(len, self._topic.logs))
+        self._topic.logs = [log[number:] for log in self._topic.logs]
+        self._topic.first += number
+
+    def forget(self, at: int) -> None:
+        files = self.world.files()
+        if files:
+            files[at % len(files)].unlink()
+            forget(self.world.rewrites(), "orders", [FileKind.DATA], "", is_dry=False)
+
+    def backfill(self, at: int) -> None:
+        self.world.backfill(PERIODS[at % len(PERIODS)], piece_bytes_max=1 if at % 2 else 2**30)
+
+
+PERIODS = (ALL, ALL, Period(HOURS[0], HOURS[0]), Period(HOURS[1], HOURS[2]))
+COMMON = (History.append, History.load, History.load, History.merge, History.cut_back, History.recreate)
+LOSSES = (History.compact_log, History.delete_segments), (History.forget,)
+"""Apart: what was forgotten in the middle of a span makes up for as many messages that the brokers lost there."""
+
+
+def content(world: BackfillWorld) -> Mapping[tuple[object, ...], int]:
+    """Of every row what is in it, and of every quarantined message where it was."""
+    found: Counter[tuple[object, ...]] = Counter(world.quarantined("orders"))
+    for path in world._files("headrace", "orders"):
+        with path.open("rb") as file:
+            for row in fastavro.reader(file):
+                at = row["kafka"]  # type: ignore[index,call-overload]
+                found[at["partition"], at["offset"], row["id"], row.get("note") or ""] += 1  # type: ignore[index,call-overload,union-attr]
+    return found
+
+
+def histories(losses: tuple[Callable[[History, int], None], ...]) -> st.SearchStrategy[list[tuple[object, int]]]:
+    acts = st.sampled_from((*COMMON, *losses, History.backfill))
+    return st.lists(st.tuples(acts, st.integers(0, 30)), min_size=1, max_size=7)
+
+
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(LOSSES).flatmap(histories), st.integers(0, 30))
+def test_a_backfill_changes_no_row_whatever_happened_before(
+    history: list[tuple[Callable[[History, int], None], int]], at: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        past = History(Path(folder))
+        for act, number in history:
+            act(past, number)
+        before = content(past.world)
+        past.backfill(at)
+        after = content(past.world)
+        # Rows that a schema of before wrote have the fields of now, with their defaults.
+        assert after == before
+        assert past.world.findings() == ()
+        assert past.world.works() == frozenset()

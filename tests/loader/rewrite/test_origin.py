@@ -1,0 +1,135 @@
+"""Files of an earlier log are found by the decisions, through merges too, and no further back than needed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from headrace.loader.decide.bucket_index import IndexedFile
+from headrace.loader.decide.decision import BucketRewrite, DecidedFile, DecidedRange, DecisionKind, TopicDecision
+from headrace.loader.rewrite.closure import FileKey, LiveFile
+from headrace.loader.rewrite.origin import Foreign, foreign
+from headrace.loader.work_unit import FileKind
+from loader_samples import decided_file, decided_range, topic_decision
+
+HOUR, OTHER = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
+Told = tuple[int, DecisionKind, TopicDecision]
+
+
+def file(name: str, start: int = 0, end: int = 10, *, bucket: str = HOUR) -> DecidedFile:
+    return decided_file(name, 0, start, end, bucket)
+
+
+def live(one: DecidedFile) -> LiveFile:
+    return LiveFile(
+        one.kind, one.bucket, IndexedFile(one.name, 1, 0, one.length, one.checksum, one.records, one.ranges)
+    )
+
+
+def key(one: DecidedFile) -> FileKey:
+    return one.kind, one.bucket, one.name
+
+
+def load(slot: int, *files: DecidedFile, ranges: Sequence[DecidedRange] = (), topic_id_before: str = "id-1") -> Told:
+    decided = topic_decision(*ranges, files=files)
+    decided = dataclasses.replace(decided, topic_id="id-1", topic_id_before=topic_id_before)
+    return slot, DecisionKind.LOAD, decided
+
+
+def rewrite(slot: int, kind: DecisionKind, made: DecidedFile, *replaced: DecidedFile) -> Told:
+    rewrites = tuple(BucketRewrite(one.kind, one.bucket, (one.name,), one.records, one.length) for one in replaced)
+    _, _, decided = load(slot, made)
+    return slot, kind, dataclasses.replace(decided, rewrites=rewrites)
+
+
+def diverged(start: int, end: int) -> DecidedRange:
+    return dataclasses.replace(decided_range(0, end, start, end), diverged_at=start)
+
+
+def test_files_of_one_log_are_at_home_and_nothing_older_is_read() -> None:
+    first, second = file("a"), file("b")
+
+    def decisions() -> Iterator[Told]:
+        yield load(3, second)
+        yield load(2, first)
+        raise AssertionError("one decision too many was read")
+
+    assert foreign([live(first), live(second)], decisions()) == {}
+    assert foreign([], iter(())) == {}
+
+
+def test_names_come_again_in_other_buckets_and_kinds() -> None:
+    ours, other = file("a"), file("a", bucket=OTHER)
+    quarantined = dataclasses.replace(ours, kind=FileKind.QUARANTINE)
+    history = [load(4, other), load(3, quarantined), load(2, topic_id_before="id-0"), load(1, ours)]
+    assert list(foreign([live(ours)], history)) == [key(ours)]
+    assert foreign([live(other), live(quarantined)], history) == {}
+
+
+def test_what_was_loaded_before_a_topic_was_recreated_is_of_another_log() -> None:
+    old, new = file("old"), file("new")
+    found = foreign([live(old), live(new)], [load(3, new, topic_id_before="id-0"), load(2, old)])
+    assert found == {key(old): Foreign("decision 3 found the topic re-created after they were loaded", True)}
+
+
+def test_the_first_decision_of_a_topic_recreates_nothing() -> None:
+    one = file("a")
+    slot, kind, decided = load(1, one)
+    assert foreign([live(one)], [(slot, kind, dataclasses.replace(decided, topic_id_before=None))]) == {}
+
+
+def test_a_merge_of_old_and_new_is_of_neither() -> None:
+    old, new, merged = file("old"), file("new"), file("merged")
+    history = [rewrite(4, DecisionKind.COMPACT, merged, old, new), load(3, new, topic_id_before="id-0"), load(2, old)]
+    assert foreign([live(merged)], history)[key(merged)].is_whole is False
+
+
+def test_merges_are_followed_to_their_own_bucket_and_replays_to_all() -> None:
+    old, merged, beside = file("old"), file("merged"), file("beside", bucket=OTHER)
+    after = [load(3, topic_id_before="id-0"), load(2, old, beside)]
+    made = rewrite(4, DecisionKind.COMPACT, merged, beside)
+    assert foreign([live(merged)], [made, *after]) == {}, "what was merged into other files says nothing"
+    made = rewrite(4, DecisionKind.REPLAY, merged, beside)
+    assert key(merged) in foreign([live(merged)], [made, *after])
+    twice = [rewrite(6, DecisionKind.COMPACT, merged, file("mid")), rewrite(5, DecisionKind.COMPACT, file("mid"), old)]
+    assert key(merged) in foreign([live(merged)], [*twice, *after])
+
+
+def test_a_backfill_read_its_rows_itself() -> None:
+    old, made = file("old"), file("made")
+    history = [rewrite(4, DecisionKind.BACKFILL, made, old), load(3, topic_id_before="id-0"), load(2, old)]
+    assert foreign([live(made)], history) == {}
+    history = [load(5, topic_id_before="id-0"), rewrite(4, DecisionKind.BACKFILL, made, old)]
+    assert foreign([live(made)], history)[key(made)].is_whole, "unless the topic was re-created since"
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "is_found"), [(0, 80, False), (70, 81, True), (99, 120, True), (100, 120, False)]
+)
+def test_only_offsets_that_the_log_lost_are_in_doubt(start: int, end: int, is_found: bool) -> None:
+    old = file("old", start, end)
+    found = foreign([live(old)], [load(3, ranges=[diverged(80, 100)]), load(2, old)])
+    why = "decision 3 found offsets 80 to 99 of partition 0 to be others than those that were loaded"
+    assert found == ({key(old): Foreign(why, False)} if is_found else {})
+
+
+def test_of_another_partition_nothing_is_in_doubt() -> None:
+    old = file("old", 70, 90)
+    elsewhere = dataclasses.replace(diverged(80, 100), partition=1)
+    assert foreign([live(old)], [load(3, ranges=[elsewhere]), load(2, old)]) == {}
+    taken_up = file("new", 80, 90)
+    assert foreign([live(taken_up)], [load(3, taken_up, ranges=[diverged(80, 100)])]) == {}, "these were read after it"
+
+
+def test_the_newest_reason_is_told() -> None:
+    old = file("old", 70, 90)
+    history = [load(4, ranges=[diverged(85, 100)]), load(3, ranges=[diverged(80, 99)]), load(2, old)]
+    assert "decision 4" in foreign([live(old)], history)[key(old)].why
+
+
+def test_what_no_decision_tells_of_is_not_believed() -> None:
+    assert foreign([live(file("a"))], []) == {
+        key(file("a")): Foreign("no decision tells where their rows are from", False)
+    }

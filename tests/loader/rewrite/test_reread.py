@@ -1,0 +1,147 @@
+"""What the brokers can give again, and whether it is what the files hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.decide.bucket_index import IndexedFile
+from headrace.loader.decide.state import FileTotals, PartitionState, TopicState
+from headrace.loader.plan.discover import DiscoveredTopic, PartitionOffsets
+from headrace.loader.rewrite.closure import Component, Interval, LiveFile
+from headrace.loader.rewrite.origin import Foreign
+from headrace.loader.rewrite.reread import (
+    Refused,
+    differing,
+    of_this_log,
+    offset_ranges,
+    ranges_of,
+    told,
+    unreadable,
+)
+from headrace.loader.work_unit import FileKind, FileRange, OffsetRange, PassedOver, RangeCounts, RangeResult
+from loader_samples import load_schema
+
+BUCKET = "dt=2026-01-01/hr=05"
+
+
+def live(name: str, partition: int, first: int, last: int) -> LiveFile:
+    records = last - first + 1
+    file = IndexedFile(name, 1, 0, 10, "", records, (FileRange(partition, first, last, records),))
+    return LiveFile(FileKind.DATA, BUCKET, file)
+
+
+def component(*intervals: tuple[int, int, int, int]) -> Component:
+    return Component((), tuple(Interval(*one) for one in intervals))
+
+
+def known(next_offset: int = 100, *, weight: int = 2_000) -> TopicState:
+    partitions = {number: PartitionState(next_offset, 3, weight) for number in (0, 1)}
+    totals = FileTotals()
+    return TopicState("id-1", "orders", "orders", "hour", load_schema(), partitions, frozenset(), totals, totals, 1, 0)
+
+
+def found(start: int, end: int, *, shared_end: int | None = None, topic_id: str = "id-1") -> DiscoveredTopic:
+    offsets = PartitionOffsets(0, 3, start, end, end, shared_end)
+    return DiscoveredTopic("orders", topic_id, (offsets,), {1: "no leader"})
+
+
+@pytest.mark.parametrize(
+    ("on_brokers", "refused"),
+    [
+        (found(10, 100), []),
+        (found(0, 20), []),
+        (found(11, 100), [(10, 11, "the log begins at 11 now, since older segments were deleted")]),
+        (found(50, 100), [(10, 20, "the log begins at 50 now, since older segments were deleted")]),
+        (found(0, 19), [(10, 20, "the log is the one that was loaded only up to 19; `headrace load` says more")]),
+        (found(0, 100, shared_end=20), []),
+        (
+            found(0, 100, shared_end=19),
+            [(10, 20, "the log is the one that was loaded only up to 19; `headrace load` says more")],
+        ),
+        (
+            found(0, 15, shared_end=50),
+            [(10, 20, "the log is the one that was loaded only up to 15; `headrace load` says more")],
+        ),
+    ],
+)
+def test_offsets_that_cannot_be_read_are_named(
+    on_brokers: DiscoveredTopic, refused: list[tuple[int, int, str]]
+) -> None:
+    expected = [Refused(0, *one) for one in refused]
+    assert unreadable(component((0, 10, 20, 10)), on_brokers, known()) == expected
+
+
+def test_partitions_that_do_not_answer_are_named() -> None:
+    assert unreadable(component((1, 5, 6, 1)), found(0, 100), known()) == [Refused(1, 5, 6, "no leader")]
+    absent = unreadable(component((7, 5, 6, 1)), found(0, 100), known())
+    assert absent == [Refused(7, 5, 6, "the brokers have no such partition")]
+
+
+def test_one_sentence_tells_of_a_partition_and_reason() -> None:
+    refused = [Refused(0, 5, 9, "why"), Refused(1, 0, 3, "why"), Refused(0, 20, 30, "why"), Refused(0, 1, 2, "else")]
+    assert told(refused) == (
+        "partition 0: offsets 1 to 1 cannot be read again: else; the files that they are in stay",
+        "partition 0: offsets 5 to 29 cannot be read again: why; the files that they are in stay",
+        "partition 1: offsets 0 to 2 cannot be read again: why; the files that they are in stay",
+    )
+    assert told([Refused(0, 0, 10, "more", 2), Refused(0, 20, 30, "more", 1_000)]) == (
+        "partition 0: offsets 0 to 29 gave 1,002 messages more; the files that they are in stay",
+    )
+
+
+def test_every_interval_is_a_range_of_the_plan() -> None:
+    piece = [component((0, 10, 20, 5)), component((0, 40, 50, 5), (1, 0, 5, 5))]
+    one = DiscoveredTopic("orders", "", (PartitionOffsets(0, 4, 0, 99, 99), PartitionOffsets(1, 6, 0, 99, 99)), {})
+    ranges = ranges_of(one, known(), piece)
+    assert (ranges.topic_id, ranges.starts_again) == ("id-1", False)
+    assert [(r.partition, r.previous, r.start, r.end, r.leader_epoch) for r in ranges.ranges] == [
+        (0, None, 10, 50, 4),
+        (1, None, 0, 5, 6),
+    ]
+    orders = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    assert offset_ranges("orders", known(), ranges, piece) == [
+        OffsetRange(orders[0], 10, 20, "id-1", 4, 20),
+        OffsetRange(orders[0], 40, 50, "id-1", 4, 20),
+        OffsetRange(orders[1], 0, 5, "id-1", 6, 10),
+    ]
+    assert ranges_of(found(0, 99, topic_id="id-9"), known(), piece[:1]).topic_id == "id-9"
+
+
+def result(partition: int, start: int, end: int, counts: RangeCounts, *passed: PassedOver) -> RangeResult:
+    return RangeResult(OffsetRange(TopicPartition("orders", partition), start, end), counts, passed_over=passed)
+
+
+def test_as_many_messages_must_come_of_every_span_as_files_hold() -> None:
+    piece = [component((0, 10, 20, 8), (1, 10, 20, 5)), component((0, 30, 40, 4))]
+    whole = [
+        result(0, 10, 15, RangeCounts(records=4, tombstones=1)),
+        result(0, 15, 20, RangeCounts(records=3, quarantined=1, gaps=1)),
+        result(1, 10, 20, RangeCounts(records=4), PassedOver(12, 14, "", True), PassedOver(14, 16, "", False)),
+        result(0, 30, 40, RangeCounts(quarantined=4)),
+    ]
+    assert differing(piece, whole) == {}
+    fewer = "fewer than their files hold: the brokers lost or compacted them since"
+    assert differing(piece, whole[1:]) == {0: [Refused(0, 10, 20, fewer, 4)]}
+    more = "more than their files hold: some were removed with `headrace retain` or `forget`, or were skipped"
+    assert differing(piece, [*whole, result(0, 33, 35, RangeCounts(records=2))]) == {1: [Refused(0, 30, 40, more, 2)]}
+
+
+def test_too_many_here_are_not_taken_for_too_few_there() -> None:
+    piece = [component((0, 0, 10, 5), (0, 20, 30, 5))]
+    results = [result(0, 0, 10, RangeCounts(records=6)), result(0, 20, 30, RangeCounts(records=4))]
+    assert [(one.start, one.messages) for one in differing(piece, results)[0]] == [(0, 1), (20, 1)]
+
+
+def test_only_what_was_asked_for_is_replaced_and_never_what_is_of_another_log() -> None:
+    asked, beside, other = live("asked", 0, 0, 9), live("beside", 0, 5, 12), live("other", 0, 20, 29)
+    old, mixed = live("old", 0, 0, 29), live("mixed", 0, 25, 40)
+    files = [asked, beside, other, old]
+    (one,), problems = of_this_log(files, {old.key: Foreign("it was before", True)}, {asked.key, old.key})
+    assert {file.key for file in one.files} == {asked.key, beside.key}
+    assert problems == ("1 files stay as they are: it was before, so the brokers have their messages no more",)
+    files.append(mixed)
+    strangers = {mixed.key: Foreign("who knows", False), old.key: Foreign("it was before", True)}
+    kept, problems = of_this_log(files, strangers, {asked.key, other.key})
+    assert [{file.key for file in some.files} for some in kept] == [{asked.key, beside.key}]
+    assert problems == ("1 files stay as they are: files that may hold rows of an earlier log share offsets with them",)
