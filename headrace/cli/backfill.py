@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.command import EXIT_FINDINGS, EXIT_OK, CommandError, examples, print_json, print_table
 from headrace.cli.rewriting import BUCKETS_SHOWN, EXIT_CODES, add_rewrite_flags, known_topics, opened
+from headrace.cli.terminal import print_line
 
 if TYPE_CHECKING:
     from headrace.loader.rewrite.backfill_report import BackfillReport
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             cluster=load.ports.cluster,
             schemas=load.ports.schemas,
             run_units=load.ports.run_units,
-            tell=lambda line: print(line, file=output, flush=True),
+            tell=lambda line: print_line(line, output),
         )
         settings = BackfillSettings(load.settings.plan, load.settings.task)
         report = backfill(ports, args.topic, Period(args.first, args.last), settings, is_dry=args.dry_run)

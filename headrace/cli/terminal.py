@@ -65,6 +65,14 @@ class StepLine(logging.Handler):
             self._out.flush()
 
 
+def print_line(line: str, out: TextIO) -> None:
+    """Prints a line that stays, also while steps are shown."""
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        sys.stderr.write(_CLEAR_LINE)
+        sys.stderr.flush()
+    print(line, file=out, flush=True)
+
+
 @contextlib.contextmanager
 def steps_shown(out: TextIO | None = None) -> Iterator[Callable[[str], None]]:
     """While open, a terminal on standard error shows steps in place of log lines; it is left clean.

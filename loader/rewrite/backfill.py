@@ -17,11 +17,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from headrace.kafka_wire.errors import KafkaError
 from headrace.loader.check.doubts import changes_of
 from headrace.loader.check.settle import SettledTopic, settle
 from headrace.loader.decide.bucket_index import live_at
 from headrace.loader.decide.decision import DecisionKind, TopicDecision
 from headrace.loader.decide.state import LoaderState, TopicState
+from headrace.loader.errors import LoaderError
 from headrace.loader.plan.discover import Cluster, DiscoveredTopic, discover
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, TopicWork, plan_for_people, work_units
 from headrace.loader.plan.packing import pack
@@ -45,6 +47,7 @@ PIECE_BYTES_MAX = 4 * 1024**3
 
 ERRORS_TOLD_MAX = 10
 AGAIN = "nothing of this was replaced; run this again"
+REST = "run this one again for the rest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,8 @@ def backfill(
         topic: one that something has been decided of.
 
     Raises:
-        KafkaUnavailable: no broker answers. LoaderError: the tasks could not run. OSError. What was decided before
-            stands.
+        KafkaUnavailable: no broker answers. LoaderError: the tasks could not run. OSError: the disk failed. In all of
+            these nothing was decided; after the first decision they are told in the report.
     """
     return _Backfill(ports, topic, settings).run(period, is_dry=is_dry)
 
@@ -137,6 +140,10 @@ class _Backfill:
                 self._carry_out(readable)
         except _Stopped as stopped:
             self._problems += stopped.sentences
+        except (KafkaError, LoaderError, OSError) as error:
+            if not self._report.slots:
+                raise
+            self._problems.append(f"{error}; {REST}")
         return self._reported()
 
     def _days(self) -> list[tuple[FileKind, str]]:
@@ -230,9 +237,7 @@ class _Backfill:
             before.load_schema.revision,
         )
         if not is_same or _incarnations(known, before) != _incarnations(before, before):
-            raise _Stopped(
-                "another command changed its files, schema or log meanwhile; run this one again for the rest"
-            )
+            raise _Stopped(f"another command changed its files, schema or log meanwhile; {REST}")
         return state, known
 
     def _read(self, piece: Sequence[Component], state: LoaderState, known: TopicState) -> _Read:

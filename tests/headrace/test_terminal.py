@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from headrace.cli.terminal import steps_shown
+from headrace.cli.terminal import print_line, steps_shown
 
 logger = logging.getLogger("tests.terminal")
 
@@ -57,3 +57,17 @@ def test_log_lines_where_there_is_no_terminal() -> None:
     with steps_shown(pipe):
         logger.warning("phase_started phase=plan")
     assert pipe.getvalue() == ""
+
+
+def test_a_line_that_stays_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with steps_shown() as show:
+        show("read")
+        print_line("piece 1 of 2", terminal)
+        show("decide")
+        assert terminal.left_on_screen() == ["piece 1 of 2", "deciding …"]
+    pipe = io.StringIO()
+    monkeypatch.setattr("sys.stderr", pipe)
+    print_line("piece 2 of 2", pipe)
+    assert pipe.getvalue() == "piece 2 of 2\n"

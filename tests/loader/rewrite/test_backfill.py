@@ -425,6 +425,27 @@ def test_a_broker_that_fails_leaves_all_as_it_was(world: BackfillWorld, monkeypa
     assert (world.files(), world.works()) == (before, frozenset())
 
 
+@pytest.mark.parametrize("fails_at", ["broker", "disk"])
+def test_what_fails_after_the_first_piece_is_told_and_what_was_done_stands(
+    world: BackfillWorld, fails_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> Any:
+        if fails_at == "broker":
+            raise KafkaUnavailable("broker:1 refused")
+        raise OSError(28, "No space left on device")
+
+    def break_it(line: str) -> None:
+        monkeypatch.setattr(world.cluster, "metadata", fails)
+
+    report = world.backfill(piece_bytes_max=1, tell=break_it)
+    assert report.slots == (3,)
+    (problem,) = report.problems
+    assert problem.endswith("; run this one again for the rest")
+    assert world.is_whole()
+    with pytest.raises((KafkaUnavailable, OSError)):
+        world.backfill()
+
+
 def test_a_disk_that_is_full_leaves_all_as_it_was(world: BackfillWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     before = world.files()
 
