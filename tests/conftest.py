@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,8 @@ from server_starts import START_SECONDS, note_starts, start_lines
 # No test fails because the machine is busy with something else.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("headrace")
+
+MEMORY = "/dev/shm"
 
 LEFT_OUT = {
     "fault": "make test-fault",
@@ -87,6 +91,17 @@ def starting() -> Iterator[StartService]:
     finally:
         for service in reversed(started):
             service.stop()
+
+
+@pytest.fixture
+def memory_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder like `tmp_path`, in memory where the system has one there: for tests that make and remove thousands of
+    files, which a disk that others use makes wait for each."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="headrace-test-", dir=MEMORY) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -6,30 +6,23 @@ change something: a process that dies at one that only asks leaves what it left 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fault_cases import Case, finish, under
+from fault_cases import Case, finish, quick_case, under
 from faults import CHANGES, Fault, Faults
-from small_world import Lost, make_small
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_small(monkeypatch)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # a process that dies leaves what it has written
+from small_world import Lost
 
 
 @pytest.mark.parametrize("act", [Case.load, Case.compact, Case.backfill])
 @pytest.mark.parametrize("fault", Fault)
 def test_whatever_goes_wrong_at_any_call_the_next_loads_make_it_whole(
-    tmp_path: Path, fault: Fault, act: Callable[..., Any]
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, act: Callable[..., Any]
 ) -> None:
-    case = Case(tmp_path, is_loaded=act is Case.backfill)
+    case = quick_case(memory_path, monkeypatch, is_loaded=act is Case.backfill)
     undisturbed = Faults()
     under(undisturbed, case.fresh(), act)
     numbers = [at for at, call in enumerate(undisturbed.calls) if fault is Fault.FAILS or call in CHANGES]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import pytest
 
 from faults import Faults
 from headrace.audit.errors import AuditError
@@ -19,7 +22,7 @@ from headrace.loader.rewrite.run import CompactSettings, RewriteReport, compact
 from headrace.loader.run import run_load
 from headrace.registry.errors import RegistryError
 from power_loss import Killed
-from small_world import BAD, ORDER_V1, ORDER_V2, Lost, SmallWorld, check_whole
+from small_world import BAD, ORDER_V1, ORDER_V2, Lost, SmallWorld, check_whole, make_small
 
 RUNS_MAX = 4
 """Until nothing is left to do: to catch up and load, to load what that one met anew, to see that this was all."""
@@ -85,6 +88,14 @@ class Case:
         return backfill(
             read, "orders", ALWAYS, BackfillSettings(world.settings.plan, world.settings.task, 1), is_dry=False
         )
+
+
+def quick_case(folder: Path, patch: pytest.MonkeyPatch, *, is_loaded: bool = False) -> Case:
+    """One with small archives and chunks, and nothing forced to the disk: a process that dies leaves what it has
+    written."""
+    make_small(patch)
+    patch.setattr(os, "fsync", lambda descriptor: None)
+    return Case(folder, is_loaded=is_loaded)
 
 
 def under(faults: Faults, world: SmallWorld, act: Callable[[SmallWorld], Report]) -> None:
