@@ -93,7 +93,21 @@ def replay(
     Raises:
         OSError: files cannot be read or written.
     """
-    state = caught_up(ports, is_dry)
+    state, notes = caught_up(ports, is_dry)
+    report = _replay(ports, state, schemas, topic, settings, codes, is_dry=is_dry)
+    return dataclasses.replace(report, notes=(*notes, *report.notes))
+
+
+def _replay(
+    ports: RewritePorts,
+    state: LoaderState,
+    schemas: WriterSchemas,
+    topic: str,
+    settings: ReplaySettings,
+    codes: Collection[QuarantineCode],
+    *,
+    is_dry: bool,
+) -> ReplayReport:
     known = state.topics[topic]
     policy = settings.policy.with_table(known.partition_by, known.kafka_column)
     try:

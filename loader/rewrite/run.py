@@ -98,7 +98,7 @@ def retain(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -
     Args:
         keep_days: by topic, whole days after the end of a bucket's day.
     """
-    state = caught_up(ports, is_dry)
+    state, notes = caught_up(ports, is_dry)
     chosen = [
         (topic, kind, bucket, files)
         for topic in sorted(keep_days)
@@ -107,13 +107,13 @@ def retain(ports: RewritePorts, keep_days: Mapping[str, int], *, is_dry: bool) -
         if is_expired(day, keep_days[topic], ports.now_ms())
         for bucket, files in live_of(ports, topic, kind, day)
     ]
-    return _take_away(ports, state, DecisionKind.RETAIN, chosen, is_dry)
+    return _noted(notes, _take_away(ports, state, DecisionKind.RETAIN, chosen, is_dry))
 
 
 def forget(ports: RewritePorts, topic: str, kinds: Iterable[FileKind], bucket: str, *, is_dry: bool) -> RewriteReport:
     """Accepts that published files are gone: those of a topic, or of one of its buckets, that are not where they
     belong."""
-    state = caught_up(ports, is_dry)
+    state, notes = caught_up(ports, is_dry)
     chosen = []
     for kind in kinds:
         for day in ports.index.days(topic, kind):
@@ -121,16 +121,16 @@ def forget(ports: RewritePorts, topic: str, kinds: Iterable[FileKind], bucket: s
                 missing = tuple(file for file in files if _is_missing(ports, state, topic, kind, found, file))
                 if missing and bucket in ("", found):
                     chosen.append((topic, kind, found, missing))
-    return _take_away(ports, state, DecisionKind.RETAIN, chosen, is_dry)
+    return _noted(notes, _take_away(ports, state, DecisionKind.RETAIN, chosen, is_dry))
 
 
 def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSettings, *, is_dry: bool) -> RewriteReport:
     """Makes few files of the small ones of closed buckets, on the pool."""
-    state = caught_up(ports, is_dry)
+    state, notes = caught_up(ports, is_dry)
     groups = list(_groups(ports, state, topics, settings))
     rows = _rows([(topic, kind, bucket, files) for topic, kind, bucket, files in groups], made=1)
     if is_dry or not groups:
-        return RewriteReport(rows)
+        return RewriteReport(rows, notes=notes)
     work_id = ports.new_work_id()
     logger.info("phase_started phase=merge work_id=%s groups=%d", work_id, len(groups))
     results = ports.run_merges(
@@ -141,18 +141,25 @@ def compact(ports: RewritePorts, topics: Sequence[str], settings: CompactSetting
         ports.staging.keep(work_id, [Staged(file.staged, file.length) for file in decided.files])
     report = decide(ports, state, DecisionKind.COMPACT, work_id, decisions)
     merged = {(topic, rewrite.kind, rewrite.bucket) for topic, one in decisions.items() for rewrite in one.rewrites}
-    return dataclasses.replace(
+    report = dataclasses.replace(
         report,
         buckets=tuple(row for row in rows if (row.topic, row.kind, row.bucket) in merged),
         problems=merged_problems(problems, report.problems),
     )
+    return _noted(notes, report)
 
 
-def caught_up(ports: RewritePorts, is_dry: bool) -> LoaderState:
-    """The state, with everything decided where it belongs, so that what is missing is truly gone."""
-    if not is_dry:
-        ports.engine.follow()
-    return ports.log.read_state()
+def caught_up(ports: RewritePorts, is_dry: bool) -> tuple[LoaderState, tuple[str, ...]]:
+    """The state, with everything decided where it belongs, so that what is missing is truly gone.
+
+    Also gives what the followers had to say, which they say once only.
+    """
+    notes = () if is_dry else tuple(ports.engine.follow().warnings)
+    return ports.log.read_state(), notes
+
+
+def _noted(notes: tuple[str, ...], report: RewriteReport) -> RewriteReport:
+    return dataclasses.replace(report, notes=(*notes, *report.notes))
 
 
 def live_of(ports: RewritePorts, topic: str, kind: FileKind, day: str) -> Iterator[tuple[str, tuple[IndexedFile, ...]]]:

@@ -131,6 +131,16 @@ def test_what_can_be_loaded_now_is_loaded_and_the_rest_stays(shelf: Shelf, regis
     assert verify_topic(shelf.log, FileIndex(shelf.log), shelf.storage, "orders", checksums=True).findings == ()
 
 
+def test_a_replay_says_what_its_catching_up_had_to_say(shelf: Shelf, registry: FakeRegistry) -> None:
+    told = "orders: published files of a bucket are gone"
+    world = ports(shelf)
+    followed = world.engine.follow
+    answers = iter([(told,), ()])
+    world.engine.follow = lambda **also: dataclasses.replace(followed(**also), warnings=next(answers))  # type: ignore[method-assign]
+    schemas = WriterSchemas(registry, shelf.log.storage)
+    assert replay(world, schemas, "orders", SETTINGS, is_dry=False).notes == (told,)  # type: ignore[arg-type]
+
+
 def test_only_files_with_something_to_load_are_rewritten(shelf: Shelf, registry: FakeRegistry) -> None:
     names = {one.name for one in decided_files(shelf.log, "orders")}
     registry.register("", 8, ORDER_V1)
@@ -265,9 +275,9 @@ def test_killed_anywhere_it_is_done_once_in_the_end(shelf: Shelf, registry: Fake
     elif dies_at == "offer":
         doomed = dataclasses.replace(doomed, log=_with(doomed.log, offer=die))
     else:
-        looks = iter([None])
         engine = doomed.engine
-        follow = _with(engine, follow=lambda **_: next(looks, die) and die())
+        looks = iter([engine.follow, die])
+        follow = _with(engine, follow=lambda **_: next(looks)())
         doomed = dataclasses.replace(doomed, engine=follow)
     with pytest.raises(Killed):
         replay(doomed, WriterSchemas(registry, shelf.log.storage, value_subject), "orders", SETTINGS, is_dry=False)  # type: ignore[arg-type]

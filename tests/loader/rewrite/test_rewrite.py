@@ -255,6 +255,24 @@ def test_an_hour_removed_by_hand_stalls_nothing_though_cursors_are_lost(world: W
     assert not [note for note in after.notes if "are gone" in note], "it is said once"
 
 
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        lambda world: compact(world.rewrites(), [], SETTINGS, is_dry=False),
+        lambda world: retain(world.rewrites(), {}, is_dry=False),
+    ],
+)
+def test_a_rewrite_that_misses_files_says_so_since_nobody_will_again(
+    world: World, rewrite: Callable[[World], RewriteReport]
+) -> None:
+    for path in (world.warehouse / "orders" / BUCKET).glob("0-1-*"):
+        path.unlink()
+    for path in (world.warehouse / "_headrace" / "cursor").iterdir():
+        path.unlink()
+    assert [note for note in rewrite(world).notes if "headrace forget orders --bucket" in note]
+    assert not [note for note in run_load(world.ports(), world.settings).notes if "are gone" in note]
+
+
 @pytest.mark.parametrize("lost", ["cursor", "index", "checkpoint"])
 def test_hints_that_are_lost_after_rewrites_change_nothing(world: World, lost: str) -> None:
     compacted(world)
