@@ -85,13 +85,14 @@ EMPTY: Final = LoadState()
 def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None = None) -> LoadState:
     """The load schema after a further version; the same state when the version is in it already.
 
-    Versions are folded in ascending order; deterministic, so two drivers that fold the same agree.
+    Versions are folded in ascending order; deterministic, so two drivers that fold the same agree. A number that comes
+    again with another id is of a subject that was deleted for good and registered anew: a further version too.
 
     Args:
         schema_id: what messages of this version carry; without it no route is kept. An id that comes again, with a
             version that was deleted and registered once more, keeps its route, since older messages carry it too.
     """
-    if version in state.versions:
+    if version in state.versions and (schema_id is None or schema_id in state.routes):
         return state
     writer = root_record(schema)
     is_new = not state.text
@@ -105,7 +106,8 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
     if writer is not schema.root:
         notes.append(Note("value", "not-a-record", ""))
     applied = tuple(AppliedRule(version, note.column, note.rule, note.detail) for note in notes)
-    return LoadState(load_text(grown), (*state.versions, version), state.applied + applied, routes)
+    versions = tuple(dict.fromkeys((*state.versions, version)))
+    return LoadState(load_text(grown), versions, state.applied + applied, routes)
 
 
 @dataclass(frozen=True, slots=True)

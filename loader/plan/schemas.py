@@ -117,7 +117,9 @@ class WriterSchemas:
         subject = self._subject_of(topic)
         folded = self._folded(known.load_schema).versions if known else ()
         with contextlib.suppress(RegistryError):
-            yield from (Version(subject, one) for one in self._asking.answer(Versions(subject)) if one not in folded)
+            versions = self._asking.answer(Versions(subject))
+            newest = versions[-1:] if known and _foreign_ids(known) else ()
+            yield from (Version(subject, one) for one in versions if one not in folded or one in newest)
         ids = known.load_schema.writer_ids | known.asked_ids if known else frozenset()
         yield from (SchemaOf(one) for one in sorted(ids) if not self._kept.is_compared(one))
 
@@ -130,7 +132,7 @@ class WriterSchemas:
                 f"name {known.load_schema.subject} for it, in a [[loader.topic]] of its own"
             )
         try:
-            load_schema = self._load_schema(subject, known.load_schema if known else None)
+            load_schema = self._load_schema(subject, known)
         except AccessRefused as error:
             return SchemaProblem(f"subject {subject}: {error}; {ALLOW}")
         except SchemaReplaced as error:
@@ -202,8 +204,9 @@ class WriterSchemas:
         self._kept.save()
         return AskedIds(frozenset(registered), frozenset(absent), refused)
 
-    def _load_schema(self, subject: str, known: LoadSchema | None) -> LoadSchema | None:
+    def _load_schema(self, subject: str, topic: TopicState | None) -> LoadSchema | None:
         """The load schema after the versions that are not in it yet; None for a subject that does not exist."""
+        known = topic.load_schema if topic else None
         try:
             versions = self._asking.answer(Versions(subject))
         except UNANSWERED:
@@ -212,7 +215,8 @@ class WriterSchemas:
             return known
         state = self._folded(known) if known else EMPTY
         folded = known
-        for version in (version for version in versions if version not in state.versions):
+        is_anew = topic is not None and self._is_registered_anew(subject, versions, topic)
+        for version in (version for version in versions if is_anew or version not in state.versions):
             try:
                 registered, schema = self._asking.answer(Version(subject, version))
             except (VersionNotFound, SubjectNotFound):
@@ -220,17 +224,33 @@ class WriterSchemas:
             except UNANSWERED:
                 break
             self._compared(registered.schema_id, self_contained_text(schema))
+            if folded is not None and version in state.versions and registered.schema_id in folded.writer_ids:
+                continue
             state = fold(state, version, schema, registered.schema_id)
             folded = LoadSchema(
                 revision=(known.revision if known else 0) + 1,
                 subject=subject,
-                version=max(state.versions),
+                version=version if is_anew else max(state.versions),
                 fold=canonical(state.to_json()).decode(),
                 text=state.text,
                 writer_ids=(folded.writer_ids if folded else frozenset()) | {registered.schema_id},
                 time_property=registered.metadata.get(TIME_PROPERTY, ""),
             )
         return folded
+
+    def _is_registered_anew(self, subject: str, versions: Sequence[int], topic: TopicState) -> bool:
+        """Whether the numbers of versions that are known are other versions now, since the subject was deleted for good
+        and registered anew.
+
+        Asked only of a topic in whose messages ids were met that are of none of its versions, so that the others cost
+        no question more.
+        """
+        if not versions or not _foreign_ids(topic):
+            return False
+        with contextlib.suppress(VersionNotFound, SubjectNotFound, *UNANSWERED):
+            registered, _ = self._asking.answer(Version(subject, versions[-1]))
+            return registered.schema_id not in topic.load_schema.writer_ids
+        return False
 
     def _text(self, schema_id: int, absent: set[int], *, trusts: bool = True) -> str | None:
         """The text of a schema; None when it does not exist (then it is added to `absent`) or cannot be asked for.
@@ -286,6 +306,11 @@ class WriterSchemas:
         if load_schema.fold not in self._folds:
             self._folds[load_schema.fold] = LoadState.from_json(json.loads(load_schema.fold))
         return self._folds[load_schema.fold]
+
+
+def _foreign_ids(topic: TopicState) -> frozenset[int]:
+    """Ids that messages of a topic carried, and that are of none of the versions it was folded from."""
+    return topic.asked_ids - topic.load_schema.writer_ids
 
 
 def _watched(ids: Sequence[int], turn: int) -> set[int]:

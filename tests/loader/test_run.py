@@ -1111,3 +1111,37 @@ def test_a_load_that_did_not_know_of_a_start_is_refused_for_that_topic(world: Wo
     assert any("orders: another load was faster" in note for note in report.notes)
     load(world)
     assert world.rows("orders") == [(0, 7), (0, 8), (0, 9), *((1, n) for n in range(5))]
+
+
+def test_a_subject_deleted_for_good_and_registered_anew_gives_its_table_what_it_has_now(world: World) -> None:
+    world.registry.register("orders-value", 2, ORDER_V2)
+    load(world)
+    # Its versions are numbered from 1 again, and the fields under these numbers are others.
+    anew = [text.replace('"note"', f'"n{at}"') for at, text in enumerate((ORDER_V2, ORDER_V2))]
+    world.registry.subjects["orders-value"] = [8, 9]
+    world.registry.texts.update({8: anew[0], 9: anew[1]})
+    world.cluster.topics["orders"].logs[0] += [9, 8, 2]
+    load(world)
+    load(world)
+    assert world.rows("orders") == world.produced("orders")
+    state = world.log().read_state().topics["orders"]
+    assert [field.name for field in parse_schema(state.load_schema.text).root.fields] == ["id", "note", "n0", "n1"]  # type: ignore[union-attr]
+    assert state.load_schema.writer_ids == {1, 2, 8, 9}
+    revision = state.load_schema.revision
+    asked = world.registry.requests
+    load(world)
+    assert world.log().read_state().topics["orders"].load_schema.revision == revision
+    assert world.registry.requests - asked == 2, "the versions of the subject, and which registry it is"
+
+
+def test_ids_of_other_subjects_have_the_newest_version_looked_at_and_no_other(world: World) -> None:
+    load(world)
+    world.registry.register("others-value", 8, ORDER_V2)
+    world.cluster.topics["orders"].logs[0].append(8)
+    load(world)
+    load(world)
+    assert world.rows("orders") == world.produced("orders")
+    assert world.log().read_state().topics["orders"].load_schema.revision == 1
+    asked = world.registry.requests
+    load(world)
+    assert world.registry.requests - asked <= 4
