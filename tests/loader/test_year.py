@@ -1,0 +1,58 @@
+"""A generated year of loads: what is produced, what goes wrong with topics and brokers, and what operators do about it.
+
+Everything acknowledged is a row, is quarantined or is in a gap that a decision declares, all tiers of the audit agree
+but for what the brokers lost, whatever the metastore names can be read between any two loads, each problem was caused
+and each cause is named. `PYTHONPATH=tests/support python -m year` goes through a year of 200 topics.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from year.life import Life, Size
+from year.plan import TO_ALL, TO_TOPICS, plan_year
+from year.story import Gone
+from year.world import unhurried
+
+BYTES_PER_PARTITION_MAX = 400
+
+
+def lived(root: Path, seed: int, topics: int, days: int, *, rate: int, frequency: float = 1.0) -> Life:
+    plan = plan_year(seed, topics, days, rate=rate, frequency=frequency)
+    life = Life(root, seed, plan.topics)
+    with unhurried():
+        life.live(days, plan.happenings)
+    return life
+
+
+def check(life: Life) -> None:
+    """What holds in the end, beside what held after every load."""
+    assert {*TO_TOPICS, *TO_ALL} <= {*life.met}, f"seed {life.seed}: this never happened"
+    lost = sum(map(life.judge.explained, life.topics), Counter[Gone]())
+    assert lost[Gone.REMOVED] and lost[Gone.REPLACED] and lost[Gone.RECREATED], lost
+    unread = {topic: numbers for topic, numbers in life.story.unread.items() if numbers}
+    assert not unread, f"seed {life.seed}: these were never loaded"
+    assert life.judge.rows_sampled > 100
+
+
+def check_flat(sizes: Sequence[Size]) -> None:
+    """State and files beside the data grow with topics, partitions and schemas, and not with history."""
+    for one in sizes:
+        assert one.state_bytes <= BYTES_PER_PARTITION_MAX * (one.topics + one.partitions), one
+        assert one.works <= 3 + one.topics, one
+        assert one.files["archive"] <= one.slots // 100 + 1, one
+        assert one.files["log"] <= 300, one
+        assert one.files["checkpoint"] <= 2, one
+        assert one.files["staging"] <= 100, one
+        assert one.files["index"] <= one.days + one.topics, one
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_a_small_year_with_all_that_happens(tmp_path: Path, seed: int) -> None:
+    life = lived(tmp_path, seed, topics=8, days=60, rate=40, frequency=0.5)
+    check(life)
+    check_flat(life.sizes)

@@ -1,0 +1,39 @@
+"""`PYTHONPATH=tests/support python -m year`: the whole year, with its figures."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+from year.life import Life
+from year.plan import plan_year
+from year.world import unhurried
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--topics", type=int, default=200)
+    parser.add_argument("--days", type=int, default=365)
+    parser.add_argument("--rate", type=int, default=600, help="messages of the largest topic on a day")
+    parser.add_argument("--often", type=float, default=1.0, help="how often things happen, beside the usual")
+    arguments = parser.parse_args()
+    started, cpu = time.monotonic(), time.process_time()
+    plan = plan_year(arguments.seed, arguments.topics, arguments.days, rate=arguments.rate, frequency=arguments.often)
+    with tempfile.TemporaryDirectory() as folder, unhurried():
+        life = Life(Path(folder), arguments.seed, plan.topics)
+        life.live(arguments.days, plan.happenings)
+    print(f"seed {arguments.seed}: {len(life.story.messages):,} messages, {life.reader.files_read:,} files read")
+    print(f"{time.monotonic() - started:.0f} s, {time.process_time() - cpu:.0f} s of CPU")
+    print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB")
+    for name, number in sorted(life.met.items()):
+        print(f"{number:6,}  {name}")
+    for size in life.sizes:
+        print(size)
+
+
+if __name__ == "__main__":
+    main()

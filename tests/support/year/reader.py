@@ -1,0 +1,149 @@
+"""Reads what the metastore names as a query does: every partition's files, by the schema of the table."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fastavro
+
+from headrace.hive_ddl.executors.base import Executor
+from headrace.hive_ddl.table import SCHEMA_LITERAL, SCHEMA_URL, TableState
+
+DATABASES = {"headrace": False, "headrace_quarantine": True}
+"""By name, whether it has the quarantines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row where it was found; `file_schema` is that of its file."""
+
+    values: Mapping[str, Any]
+    bucket: str
+    file_schema: str
+    path: Path
+    is_quarantined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A file as it was read: who it is, by which schema, and which messages are in it."""
+
+    identity: tuple[int, int, int]
+    schema: str
+    numbers: tuple[int, ...]
+
+
+Take = Callable[[str, Row], int]
+"""Says which message a row of a topic is, or raises."""
+
+
+@dataclass
+class Reader:
+    """`live` has how often each message is a row, `quarantined` how often it is in a quarantine. A file that was read
+    is read again when it is another, or its table has another schema."""
+
+    tables: Callable[[], Executor]
+    take: Take
+    live: Counter[int] = field(default_factory=Counter)
+    quarantined: Counter[int] = field(default_factory=Counter)
+    buckets: dict[tuple[str, str], dict[tuple[str, ...], dict[Path, _Held]]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    files_read: int = 0
+
+    def look(self, topic: str, table: str, wanted: Collection[tuple[str, ...]] | None = None) -> int:
+        """Reads partitions of a topic, all of them or those that are wanted; returns how many files they have.
+
+        Raises:
+            AssertionError: something there cannot be read, or is not what was produced.
+        """
+        files = 0
+        for database, is_quarantine in DATABASES.items():
+            executor = self.tables()
+            found = executor.table(database, table)
+            if found is None:
+                continue
+            schema = _schema_of(found)
+            partitions = executor.partitions(database, table)
+            held = self.buckets[database, topic]
+            gone = [values for values in held if values not in partitions]
+            for values in gone:
+                self._forget(held.pop(values), is_quarantine)
+            for values, location in partitions.items():
+                if wanted is None or values in wanted:
+                    files += self._look_at(topic, schema, values, location, held, is_quarantine)
+        return files
+
+    def _look_at(
+        self,
+        topic: str,
+        schema: str,
+        values: tuple[str, ...],
+        location: str,
+        held: dict[tuple[str, ...], dict[Path, _Held]],
+        is_quarantine: bool,
+    ) -> int:
+        folder = Path(location.removeprefix("file://"))
+        before = held.get(values, {})
+        after = {}
+        for path in sorted(folder.iterdir()):
+            if path.name.startswith(("_", ".")):
+                continue
+            status = path.stat()
+            identity = (status.st_ino, status.st_size, status.st_mtime_ns)
+            known = before.get(path)
+            if known is not None and (known.identity, known.schema) == (identity, schema):
+                after[path] = known
+            else:
+                numbers = self._read(topic, schema, _bucket_name(values), path, is_quarantine)
+                after[path] = _Held(identity, schema, numbers)
+        self._forget(before, is_quarantine)
+        counts = self.quarantined if is_quarantine else self.live
+        for one in after.values():
+            counts.update(one.numbers)
+        held[values] = after
+        return len(after)
+
+    def _forget(self, files: Mapping[Path, _Held], is_quarantine: bool) -> None:
+        counts = self.quarantined if is_quarantine else self.live
+        for one in files.values():
+            counts.subtract(one.numbers)
+
+    def _read(self, topic: str, schema: str, bucket: str, path: Path, is_quarantine: bool) -> tuple[int, ...]:
+        self.files_read += 1
+        with path.open("rb") as file:
+            rows = fastavro.reader(file, reader_schema=_parsed(schema))
+            file_schema = rows.metadata["avro.schema"]
+            return tuple(self.take(topic, Row(row, bucket, file_schema, path, is_quarantine)) for row in rows)
+
+
+def _bucket_name(values: tuple[str, ...]) -> str:
+    return "/".join(f"{name}={value}" for name, value in zip(("dt", "hr"), values, strict=False))
+
+
+def _schema_of(table: TableState) -> str:
+    literal = table.properties.get(SCHEMA_LITERAL)
+    if literal:
+        return literal
+    return Path(table.properties[SCHEMA_URL].removeprefix("file://")).read_text()
+
+
+_PARSED: dict[str, Any] = {}
+
+
+def _parsed(text: str) -> Any:
+    """Without logical types, so that times are numbers."""
+    if text not in _PARSED:
+        _PARSED[text] = fastavro.parse_schema(_without_logical(json.loads(text)))
+    return _PARSED[text]
+
+
+def _without_logical(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _without_logical(value) for key, value in node.items() if key != "logicalType"}
+    return [_without_logical(item) for item in node] if isinstance(node, list) else node
