@@ -123,13 +123,14 @@ class _Backfill:
         self._report = BackfillReport()
 
     def run(self, period: Period, *, is_dry: bool) -> BackfillReport:
-        state = caught_up(self._rewrites, is_dry)
+        state, notes = caught_up(self._rewrites, is_dry)
+        self._report = BackfillReport(notes=notes)
         self._known = state.topics[self._topic]
         asked = [one for day in self._days() if period.touches(day[1]) for one in self._live_on(day)]
         asked = [one for one in asked if period.holds(one.bucket)]
         if not asked:
             return self._report
-        self._report = BackfillReport(files_asked=len(asked))
+        self._report = dataclasses.replace(self._report, files_asked=len(asked))
         try:
             found = self._found(state, asked)
             self._schemas = self._answer(self._known)
