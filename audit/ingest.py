@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
@@ -74,7 +74,7 @@ class RowDecoder:
 def ingest(
     store: AuditStore,
     *,
-    bootstrap_servers: str,
+    client_options: Mapping[str, Any],
     topic: str,
     schema_text: Callable[[int], str],
     timeout_s: float | None = None,
@@ -82,6 +82,7 @@ def ingest(
     """Adds the rows of the audit topic that have come since the last time.
 
     Args:
+        client_options: of kafka-python's consumer: `bootstrap_servers`, and how they are reached.
         schema_text: the text of a schema by its id; its errors pass through.
         timeout_s: how long to reach and to bear with the brokers; None is `BOOTSTRAP_TIMEOUT_S`, `BROKER_TIMEOUT_S`.
 
@@ -91,9 +92,10 @@ def ingest(
     """
     bootstrap_timeout_s = BOOTSTRAP_TIMEOUT_S if timeout_s is None else timeout_s
     timeout_s = BROKER_TIMEOUT_S if timeout_s is None else timeout_s
+    bootstrap_servers = str(client_options["bootstrap_servers"])
     try:
         consumer = KafkaConsumer(
-            bootstrap_servers=bootstrap_servers,
+            **client_options,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             allow_auto_create_topics=False,

@@ -21,7 +21,7 @@ from typing import Literal, TypeVar
 
 from headrace.kafka_wire.breaker import Breaker
 from headrace.kafka_wire.connection import NONE, Connection, close_all, error_name, parse_bootstrap_servers
-from headrace.kafka_wire.errors import BrokerPutOff, KafkaError, KafkaUnavailable
+from headrace.kafka_wire.errors import AuthenticationRefused, BrokerPutOff, KafkaError, KafkaUnavailable
 from headrace.kafka_wire.requests import (
     EARLIEST,
     LATEST,
@@ -43,6 +43,7 @@ from headrace.kafka_wire.requests import (
     find_coordinator,
     list_offsets,
 )
+from headrace.kafka_wire.security import UNSECURED, KafkaSecurity
 from headrace.kafka_wire.topic_partition import TopicPartition
 
 __all__ = [
@@ -94,11 +95,13 @@ class KafkaCluster:
     Args:
         bootstrap_servers: `host:port,…`.
         timeout_s: of connecting and of each answer.
+        security: how to connect.
         clock: monotonic, in seconds.
         sleep: waits for so many seconds.
 
     Raises:
         ValueError: `bootstrap_servers` holds no server.
+        AuthenticationRefused: by every method, where a connection has to be made; it is never tried again.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class KafkaCluster:
         bootstrap_servers: str,
         timeout_s: float = 30.0,
         *,
+        security: KafkaSecurity = UNSECURED,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -113,6 +117,7 @@ class KafkaCluster:
         if not self._bootstrap:
             raise ValueError("expected at least one host:port")
         self._timeout_s = timeout_s
+        self._security = security
         self._clock = clock
         self._sleep = sleep
         self._connections: dict[Address, Connection] = {}
@@ -315,8 +320,11 @@ class KafkaCluster:
 
     def _connection(self, address: Address) -> Connection:
         connection = self._connections.get(address)
-        if connection is None or connection.is_closed:
-            connection = self._connections[address] = Connection(*address, self._timeout_s)
+        if connection is not None and connection.is_over:
+            connection.close()
+            connection = None
+        if connection is None:
+            connection = self._connections[address] = Connection(*address, self._timeout_s, self._security)
         return connection
 
     def _with_any_broker(self, ask: Callable[[Connection], T]) -> T:
@@ -374,6 +382,8 @@ class KafkaCluster:
         for address, asked in by_broker.items():
             try:
                 answered = self._ask_leader(address, ask, asked)
+            except AuthenticationRefused:
+                raise
             except KafkaError as error:
                 errors.update(dict.fromkeys(asked, str(error)))
                 again.extend(asked)

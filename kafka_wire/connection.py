@@ -1,4 +1,4 @@
-"""One blocking connection to one broker: requests out, responses in, one at a time.
+"""One blocking connection to one broker, secured as the brokers ask for it: requests out, responses in, one at a time.
 
 Messages are encoded by the classes of kafka-python's public `kafka.protocol`; the sockets are our own, because its
 client keeps threads and decodes records, and a task wants the raw batches and nothing that survives a fork.
@@ -8,19 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
+import time
 from collections.abc import Iterable
 from typing import Any
 
 from kafka.errors import for_code
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
-from headrace.kafka_wire.errors import KafkaUnavailable, RequestRefused
+from headrace.kafka_wire.errors import AuthenticationRefused, KafkaUnavailable, RequestRefused
+from headrace.kafka_wire.security import KafkaSecurity, UnusableSecurity
 
 CLIENT_ID = "headrace-loader"
 RESPONSE_BYTES_MAX = 1024 * 1024 * 1024  # a longer frame is not Kafka answering; refused before it is allocated
 
+SASL_ROUNDS_MAX = 10  # GSSAPI takes four; a server that goes on for ever is none
+SESSION_USED = 0.8  # of the time that a broker gives a session, before a new connection is made instead
+
 NONE = 0
+UNSUPPORTED_SASL_MECHANISM = 33
 
 Message = Any
 """A message class or object of kafka-python, which carries no types we could name."""
@@ -50,23 +63,41 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
 
 
 class Connection:
-    """A connection to `address`; every failure of the network is `KafkaUnavailable` and closes it."""
+    """A connection to `address`; every failure of the network is `KafkaUnavailable` and closes it.
 
-    def __init__(self, host: str, port: int, timeout_s: float) -> None:
+    Raises:
+        KafkaUnavailable: the broker does not answer.
+        AuthenticationRefused: one side does not take the other for who it should be.
+    """
+
+    def __init__(self, host: str, port: int, timeout_s: float, security: KafkaSecurity) -> None:
         self.name = f"{host}:{port}"
         self._timeout_s = timeout_s
         self._correlation_id = 0
+        self._session_ends = float("inf")
         self.is_closed = False
         try:
             self._socket = socket.create_connection((host, port), timeout=timeout_s)
         except OSError as error:
             raise KafkaUnavailable(f"cannot connect to broker {self.name}: {error}") from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if security.uses_tls:
+                self._socket = self._encrypted(host, security)
             self._versions = self._ask_versions()
+            if security.uses_sasl:
+                self._authenticate(host, security)
+        except UnusableSecurity as error:
+            self.close()
+            raise AuthenticationRefused(str(error)) from error
         except BaseException:
             self.close()
             raise
+
+    @property
+    def is_over(self) -> bool:
+        """Whether another connection is needed: closed, or its session ends soon (KIP-368)."""
+        return self.is_closed or time.monotonic() > self._session_ends
 
     def close(self) -> None:
         self.is_closed = True
@@ -99,6 +130,11 @@ class Connection:
             frame = self._receive()
         except (OSError, EOFError) as error:
             self.close()
+            if _is_alert(error):
+                raise AuthenticationRefused(
+                    f"broker {self.name} refused the TLS connection ({error.reason}): expected another "  # type: ignore[union-attr]
+                    "kafka.certificate"
+                ) from error
             reason = str(error) or type(error).__name__
             raise KafkaUnavailable(f"broker {self.name} broke off during {request.name}: {reason}") from error
         (correlation_id,) = struct.unpack_from(">i", frame)
@@ -128,12 +164,65 @@ class Connection:
             filled += received
         return view.toreadonly()
 
+    def _encrypted(self, host: str, security: KafkaSecurity) -> ssl.SSLSocket:
+        context = security.context()
+        try:
+            return context.wrap_socket(self._socket, server_hostname=host)
+        except ssl.SSLCertVerificationError as error:
+            raise AuthenticationRefused(
+                f"broker {self.name} is not trusted ({error.verify_message}): expected a certificate for {host} of an "
+                "authority in kafka.ca"
+            ) from error
+        except OSError as error:
+            reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+            raise KafkaUnavailable(
+                f"broker {self.name} does not speak TLS ({reason}); is kafka.security_protocol right?"
+            ) from error
+
+    def _authenticate(self, host: str, security: KafkaSecurity) -> None:
+        mechanism = security.sasl(host)
+        asked = SaslHandshakeRequest(mechanism=security.mechanism, version=1)
+        answer = self.ask(asked, SaslHandshakeResponse, 1)
+        if answer.error_code == UNSUPPORTED_SASL_MECHANISM:
+            raise AuthenticationRefused(
+                f"broker {self.name} takes {', '.join(answer.mechanisms) or 'no SASL'} here, and not "
+                f"{security.mechanism}: expected another kafka.sasl_mechanism"
+            )
+        if answer.error_code != NONE:
+            raise RequestRefused(self.name, "SaslHandshake", answer.error_code, error_name(answer.error_code))
+        version = self.version(SaslAuthenticateRequest, 2)
+        for _ in range(SASL_ROUNDS_MAX):
+            said = SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes(), version=version)
+            answer = self.ask(said, SaslAuthenticateResponse, version)
+            if answer.error_code != NONE:
+                reason = answer.error_message or error_name(answer.error_code)
+                raise AuthenticationRefused(f"broker {self.name} refused to log in {_who(security)}: {reason}")
+            try:
+                mechanism.receive(answer.auth_bytes)
+            except ValueError as error:  # SCRAM: it proved to know the password no more than a stranger would
+                raise AuthenticationRefused(f"broker {self.name} did not prove who it is: {error}") from error
+            if mechanism.is_done():
+                break
+        if not mechanism.is_authenticated():
+            raise AuthenticationRefused(f"broker {self.name} refused to log in {_who(security)}")
+        if version >= 1 and answer.session_lifetime_ms > 0:
+            self._session_ends = time.monotonic() + SESSION_USED * answer.session_lifetime_ms / 1000
+
     def _ask_versions(self) -> dict[int, tuple[int, int]]:
         # Version 0 is answered by every broker, also one that does not know the newest version we know.
         response = self.ask(ApiVersionsRequest(version=0), ApiVersionsResponse, 0)
         if response.error_code != NONE:
             raise RequestRefused(self.name, "ApiVersions", response.error_code, error_name(response.error_code))
         return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+
+
+def _is_alert(error: Exception) -> bool:
+    """Whether the other side ended a TLS connection on purpose, and said why."""
+    return isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or "")
+
+
+def _who(security: KafkaSecurity) -> str:
+    return f"user {security.user}" if security.user else f"this client by {security.mechanism}"
 
 
 def _header_bytes(response: Message, version: int, frame: memoryview) -> int:

@@ -3,6 +3,7 @@
 KafkaError
 ├── KafkaUnavailable        none of them answers
 │   └── BrokerPutOff        one failed so often that it is not asked for a while
+├── AuthenticationRefused   one side does not take the other for who it should be; trying again would change nothing
 ├── RequestRefused          a broker answered with an error code
 ├── OffsetOutOfRange        the log does not hold the offset
 ├── LogChanged              the topic was re-created, or its leader changed since it was last asked about
@@ -23,6 +24,10 @@ class KafkaUnavailable(KafkaError):
 
 
 class BrokerPutOff(KafkaUnavailable):
+    pass
+
+
+class AuthenticationRefused(KafkaError):
     pass
 
 

@@ -117,7 +117,9 @@ class _Task:
         self._projections: dict[str, TopicProjection] = {}
         self._windows: dict[str, set[int]] = {}
         self._buckets = {name: Buckets(plan.policy.partition_by) for name, plan in unit.topics.items()}
-        self._cluster = KafkaCluster(self._settings.bootstrap_servers, self._settings.fetch_timeout_ms / 1000)
+        self._cluster = KafkaCluster(
+            self._settings.bootstrap_servers, self._settings.fetch_timeout_ms / 1000, security=self._settings.security
+        )
         self._sink = LocalSink(unit.settings.staging, unit.task)
         self._files = self._new_files(self._sink)
         self._finished: list[StagedFile] = []

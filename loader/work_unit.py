@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from headrace.kafka_wire.security import UNSECURED, KafkaSecurity
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.load_schema import KeptRoute
@@ -69,6 +70,7 @@ class TaskSettings:
     bootstrap_servers: str
     staging: str  # where the work's files go, as `Staging.location` says it; tasks write below it under own names
     file_bytes_target: int
+    security: KafkaSecurity = UNSECURED
     block_bytes: int = BLOCK_BYTES
     fetch_bytes: int = 8 * 1024 * 1024  # of one fetch from one partition
     fetch_timeout_ms: int = 30_000

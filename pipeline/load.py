@@ -44,6 +44,7 @@ from headrace.loader.run import Ports, RunSettings
 from headrace.loader.storage.local import LOG_FOLDER, local_storage
 from headrace.loader.storage.protocols import Storage
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
+from headrace.pipeline.brokers import kafka_security, secrets_in_environment
 from headrace.pipeline.java import ensure_java
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import LoaderSettings, Settings
@@ -144,6 +145,8 @@ class SparkEdge:
         if self._settings.spark["master"].startswith("local"):
             # Else the workers are whatever `python3` the PATH has, which need not be the one that has the libraries.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            # Not in what Spark is told, which it shows to whoever looks at its pages and logs.
+            os.environ.update(secrets_in_environment(self._settings))
 
     def _session_arguments(self, metastore_uri: str | None) -> dict[str, Any]:
         settings = self._settings
@@ -181,7 +184,7 @@ def lease_path(settings: Settings) -> Path:
 
 
 def kafka_cluster(settings: Settings) -> KafkaCluster:
-    return KafkaCluster(resolve_bootstrap_servers(settings), KAFKA_TIMEOUT_S)
+    return KafkaCluster(resolve_bootstrap_servers(settings), KAFKA_TIMEOUT_S, security=kafka_security(settings))
 
 
 def run_log_path(settings: Settings) -> Path | None:
@@ -292,6 +295,7 @@ def run_settings(settings: Settings) -> RunSettings:
         ),
         task=TaskSettings(
             bootstrap_servers=resolve_bootstrap_servers(settings),
+            security=kafka_security(settings).for_tasks(),
             staging="",
             file_bytes_target=loader.file_bytes_target,
         ),

@@ -57,6 +57,18 @@ class BrokerSettings:
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
     bootstrap_servers: str = ""  # host:port,…; "" is a live `headrace up` on the same data_dir, else broker.listen
+    security_protocol: str = "PLAINTEXT"  # PLAINTEXT | SSL | SASL_PLAINTEXT | SASL_SSL, as Kafka calls them
+    ca: str = ""  # PEM file of the authorities to trust with TLS; "": those of the system
+    certificate: str = ""  # PEM file of the certificate to show with TLS
+    key: str = ""  # PEM file of its key; "": the key is in `certificate`
+    key_password: str = ""  # of an encrypted key
+    key_password_file: str = ""  # file that holds that password
+    sasl_mechanism: str = ""  # PLAIN | SCRAM-SHA-256 | SCRAM-SHA-512 | OAUTHBEARER | GSSAPI
+    user: str = ""  # that logs in with PLAIN or SCRAM
+    password: str = ""  # of that user
+    password_file: str = ""  # file that holds the password
+    token_file: str = ""  # file that holds the token for OAUTHBEARER
+    kerberos_service: str = "kafka"  # first part of the brokers' principals, for GSSAPI
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +205,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "registry.mode_changes": ("allow", "refuse"),
     "registry.open_to": ("loopback", "network"),
     "broker.fsync": ("none", "interval", "always"),
+    "kafka.security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    "kafka.sasl_mechanism": ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"),
     "loader.partition_by": ("hour", "day"),
     "loader.codec": ("null", "deflate", "snappy"),
     "loader.kafka_column": ("none", "position", "full"),

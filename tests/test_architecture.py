@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "broker": ("kafka_wire",),
     "loader": ("avro_schema", "kafka_wire", "registry.errors", "hive_ddl", "audit"),
     "pipeline": ("avro_schema", "settings", "audit", "hive_ddl", "registry.client", "registry.errors"),
+    "pipeline.brokers": ("kafka_wire",),
     "pipeline.load": ("loader", "kafka_wire"),
     "pipeline.demo": ("compat",),
     "headrace": (

@@ -94,20 +94,20 @@ def _bring_up_to_date(store: AuditStore, settings: Settings) -> tuple[Ingested, 
     from headrace.audit.errors import IngestFailed
     from headrace.audit.ingest import Ingested, ingest
     from headrace.audit.spool import SPOOL_FOLDER, left_spools
+    from headrace.pipeline.brokers import NotLetIn, client_options
     from headrace.registry.client.of_settings import registry_client
     from headrace.registry.errors import RegistryError
-    from headrace.settings.addresses import resolve_bootstrap_servers
 
     ingested, outage = Ingested(), ""
     registry = registry_client(settings)
     try:
         ingested = ingest(
             store,
-            bootstrap_servers=resolve_bootstrap_servers(settings),
+            client_options=client_options(settings),
             topic=settings.audit.topic,
             schema_text=lambda schema_id: registry.schema_by_id(schema_id).text,
         )
-    except (IngestFailed, RegistryError) as error:
+    except (IngestFailed, NotLetIn, RegistryError) as error:
         outage = str(error)
     finally:
         registry.close()

@@ -24,6 +24,7 @@ from kafka import OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError
 
 from headrace.avro_schema import Schema, parse_schema
+from headrace.pipeline.brokers import NotLetIn, client_options
 from headrace.pipeline.clients.consumer_count import ConsumerCount
 from headrace.pipeline.clients.decoding import Decoder
 from headrace.pipeline.clients.delivery import error_text
@@ -257,7 +258,7 @@ class Consumer:
         servers = resolve_bootstrap_servers(self._settings)
         try:
             return MendedConsumer(
-                bootstrap_servers=servers,
+                **client_options(self._settings),
                 group_id=self._group,
                 enable_auto_commit=self._auto_commit,
                 auto_commit_interval_ms=int(COMMIT_EVERY_S * 1000),
@@ -266,6 +267,8 @@ class Consumer:
                 bootstrap_timeout_ms=int(BOOTSTRAP_TIMEOUT_S * 1000),
                 metrics_enabled=False,
             )
+        except NotLetIn as error:
+            raise SourceUnavailable(str(error)) from error
         except KafkaError as error:
             raise SourceUnavailable(
                 f"no Kafka broker answers at {servers} ({error_text(error)}); start one, or set kafka.bootstrap_servers"

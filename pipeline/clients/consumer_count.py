@@ -13,11 +13,11 @@ from kafka.errors import KafkaError
 
 from headrace.audit.count import WindowCounter
 from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
+from headrace.pipeline.brokers import client_options
 from headrace.pipeline.clients.audit_publisher import AuditPublisher
 from headrace.pipeline.clients.delivery import error_text
 from headrace.registry.client import RegistryClient
 from headrace.settings import Settings
-from headrace.settings.addresses import resolve_bootstrap_servers
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,7 @@ class ConsumerCount:
         self._counters: dict[TopicPartition, WindowCounter] = {}
         self._ranges: dict[TopicPartition, tuple[int, int]] = {}
         self._published_at = time.monotonic()
-        self._kafka = KafkaProducer(
-            bootstrap_servers=resolve_bootstrap_servers(settings), acks="all", linger_ms=5, metrics_enabled=False
-        )
+        self._kafka = KafkaProducer(**client_options(settings), acks="all", linger_ms=5, metrics_enabled=False)
         subject = settings.loader.subject_of(self._topic)
         self._publisher = AuditPublisher(self._kafka, registry, self._topic, subject, lambda row_id: None)
 

@@ -29,6 +29,7 @@ from kafka.errors import KafkaError
 from headrace.audit.producer_counter import ProducerCounter, Taking, Ticket, wall_clock_ms
 from headrace.audit.spool import SPOOL_FOLDER, Inheritance
 from headrace.avro_schema import Schema
+from headrace.pipeline.brokers import NotLetIn, client_options
 from headrace.pipeline.clients.audit_publisher import AuditPublisher
 from headrace.pipeline.clients.delivery import Delivery, error_text
 from headrace.pipeline.clients.errors import (
@@ -326,7 +327,7 @@ class Producer:
             raise ValueError(f"delivery_timeout_s={delivery_timeout_s:g} is shorter than linger_ms={linger_ms} allows")
         try:
             return KafkaProducer(
-                bootstrap_servers=self._bootstrap_servers,
+                **client_options(self._settings),
                 client_id=f"headrace-{app}",
                 acks="all",
                 enable_idempotence=True,
@@ -340,6 +341,8 @@ class Producer:
                 reconnect_backoff_max_ms=1000,
                 metrics_enabled=False,
             )
+        except NotLetIn as error:
+            raise BrokerUnavailable(str(error)) from error
         except KafkaError as error:
             raise BrokerUnavailable(
                 f"no Kafka broker answers at {self._bootstrap_servers} ({error_text(error)}); "

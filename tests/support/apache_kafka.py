@@ -8,10 +8,12 @@ import subprocess
 import time
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from kafka_security import LISTENERS, KafkaSecurity
 from server_starts import timed_start
 
 POM = Path(__file__).resolve().parent / "servers" / "kafka.pom.xml"
@@ -21,15 +23,17 @@ READY_LINE = "Kafka Server started"
 
 
 class ApacheKafka:
-    """A running broker; `address` is host:port. `data` holds a folder for each partition."""
+    """A running broker; `address` is host:port, `secured` has those of its other listeners by name. `data` holds a
+    folder for each partition."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, security: KafkaSecurity | None = None) -> None:
         folder.mkdir(parents=True)
         classpath = _classpath(folder)
-        port, controller_port = _free_port(), _free_port()
-        self.address = f"127.0.0.1:{port}"
+        ports = {name: _free_port() for name in ("PLAINTEXT", "CONTROLLER", *(LISTENERS if security else ()))}
+        self.secured = {name: f"127.0.0.1:{port}" for name, port in ports.items() if name in LISTENERS}
+        self.address = f"127.0.0.1:{ports['PLAINTEXT']}"
         settings = folder / "server.properties"
-        settings.write_text(_settings(folder, port, controller_port), encoding="utf-8")
+        settings.write_text(_settings(folder, ports, security), encoding="utf-8")
         logging = folder / "log4j2.properties"
         logging.write_text(
             "rootLogger.level = INFO\nrootLogger.appenderRef.o.ref = O\nappender.o.type = Console\n"
@@ -42,7 +46,10 @@ class ApacheKafka:
         self._log = folder / "kafka.log"
         with timed_start("Apache Kafka"):
             subprocess.run(
-                [*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)],
+                [
+                    *(*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)),
+                    *(security.format_arguments() if security else ()),
+                ],
                 check=True,
                 capture_output=True,
                 timeout=READY_TIMEOUT_S,
@@ -89,15 +96,18 @@ def _free_port() -> int:
         return int(trial.getsockname()[1])
 
 
-def _settings(folder: Path, port: int, controller_port: int) -> str:
+def _settings(folder: Path, ports: Mapping[str, int], security: KafkaSecurity | None) -> str:
+    listeners = [f"{name}://127.0.0.1:{port}" for name, port in ports.items()]
+    protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT", **(LISTENERS if security else {})}
     properties = {
         "process.roles": "broker,controller",
         "node.id": 1,
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.quorum.voters": f"1@127.0.0.1:{ports['CONTROLLER']}",
+        "listeners": ",".join(listeners),
+        "advertised.listeners": ",".join(one for one in listeners if not one.startswith("CONTROLLER:")),
         "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
         "log.dirs": folder / "data",
         "num.partitions": 3,
         "offsets.topic.num.partitions": 1,
@@ -108,5 +118,8 @@ def _settings(folder: Path, port: int, controller_port: int) -> str:
         "share.coordinator.state.topic.replication.factor": 1,
         "share.coordinator.state.topic.min.isr": 1,
         "group.initial.rebalance.delay.ms": 0,
+        **(security.properties() if security else {}),
     }
-    return "".join(f"{key}={value}\n" for key, value in properties.items())
+    # Java reads escapes in such a file.
+    lines = (f"{key}={value}\n".replace("\\", "\\\\") for key, value in properties.items())
+    return "".join(lines)

@@ -15,7 +15,7 @@ def audit_rows(settings: Settings, topic: str) -> list[AuditRow]:
     with AuditStore(settings.data_dir / "audit.db") as store:
         ingest(
             store,
-            bootstrap_servers=settings.kafka.bootstrap_servers,
+            client_options={"bootstrap_servers": settings.kafka.bootstrap_servers},
             topic=settings.audit.topic,
             schema_text=lambda schema_id: registry.schema_by_id(schema_id).text,
         )

@@ -1,0 +1,197 @@
+"""Producers, consumers, the audit and loads at an Apache Kafka that asks who is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+from apache_kafka import ApacheKafka
+from audit_topic import audit_rows
+from certificates import Authority
+from checkout import ROOT
+from headrace import Consumer, Producer, ProducerError
+from headrace.audit.row import Tier
+from headrace.kafka_wire.cluster import KafkaCluster
+from headrace.kafka_wire.errors import AuthenticationRefused, KafkaError
+from headrace.pipeline.brokers import kafka_security
+from headrace.pipeline.clients.errors import SourceUnavailable
+from headrace.settings import KafkaSettings, RegistrySettings, Settings
+from kafka_security import MECHANISMS, PASSWORD, SESSION_MS, USER, KafkaSecurity, token
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+
+SCHEMA = '{"type": "record", "name": "Click", "fields": [{"name": "id", "type": "long"}]}'
+WAYS = [("TLS", ""), ("MTLS", ""), *(("LOGIN", name) for name in MECHANISMS), ("CLEAR", "SCRAM-SHA-512")]
+
+
+@pytest.fixture(scope="module")
+def security(tmp_path_factory: pytest.TempPathFactory) -> KafkaSecurity:
+    return KafkaSecurity(tmp_path_factory.mktemp("security"))
+
+
+@pytest.fixture(scope="module")
+def kafka(security: KafkaSecurity, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    broker = ApacheKafka(tmp_path_factory.mktemp("kafka") / "broker", security)
+    yield broker
+    broker.stop()
+
+
+def settings_of(kafka: KafkaSettings, registry_url: str = "", data_dir: Path = Path("nowhere")) -> Settings:
+    return Settings(data_dir=data_dir, registry=RegistrySettings(url=registry_url), kafka=kafka)
+
+
+def asked(settings: KafkaSettings) -> set[str]:
+    """The topics that a load would see."""
+    with KafkaCluster(
+        settings.bootstrap_servers, timeout_s=10, security=kafka_security(settings_of(settings))
+    ) as cluster:
+        return set(cluster.metadata().topics)
+
+
+@pytest.mark.parametrize(("listener", "mechanism"), WAYS)
+def test_events_travel_and_are_counted(
+    kafka: ApacheKafka, security: KafkaSecurity, registry_url: str, tmp_path: Path, listener: str, mechanism: str
+) -> None:
+    client = security.client(listener, kafka.secured[listener], mechanism)
+    settings = settings_of(client, registry_url, tmp_path / "data")
+    topic = f"clicks-{listener}-{mechanism}"
+    with Producer(settings, app="shop") as producer:
+        for number in range(50):
+            producer.send(topic, {"id": number}, schema=SCHEMA)
+    with Consumer(settings, topics=[topic], until_end=True, app="reader") as consumer:
+        assert sorted(message.value["id"] for message in consumer) == list(range(50))
+    assert topic in asked(client)
+    plain = dataclasses.replace(settings, kafka=KafkaSettings(bootstrap_servers=kafka.address))
+    counts = {tier: sum(row.count for row in audit_rows(plain, topic) if row.tier is tier) for tier in Tier}
+    assert (counts[Tier.PRODUCER], counts[Tier.CONSUMER]) == (50, 50)
+
+
+def test_who_is_not_let_in_is_told_so_once(
+    kafka: ApacheKafka, security: KafkaSecurity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = Authority(tmp_path / "stranger", "another authority")
+    certificate, key = stranger.certificate("client")
+    wrong = tmp_path / "wrong"
+    wrong.write_text("not it")
+    old = tmp_path / "old"
+    old.write_text(token(lifetime_s=-10))
+    monkeypatch.delenv("HEADRACE__KAFKA__PASSWORD", raising=False)
+    cases: list[tuple[str, str, dict[str, Any], str]] = [
+        ("TLS", "", {"ca": str(stranger.ca_file)}, "is not trusted"),
+        ("TLS", "", {"ca": str(wrong)}, f"kafka.ca {wrong} cannot be used"),
+        ("MTLS", "", {"certificate": "", "key": ""}, "expected another kafka.certificate"),
+        ("MTLS", "", {"certificate": str(certificate), "key": str(key)}, "expected another kafka.certificate"),
+        ("MTLS", "", {"certificate": str(security.sealed), "key": str(security.sealed_key)}, "no kafka.key_password"),
+        ("LOGIN", "PLAIN", {"password_file": str(wrong)}, "refused to log in user loader"),
+        ("LOGIN", "SCRAM-SHA-256", {"password_file": str(wrong)}, "refused to log in user loader"),
+        ("LOGIN", "SCRAM-SHA-512", {"user": "nobody"}, "refused to log in user nobody"),
+        ("LOGIN", "SCRAM-SHA-512", {"password_file": ""}, "no kafka.password: neither kafka.password_file, on every"),
+        ("LOGIN", "OAUTHBEARER", {"token_file": str(old)}, "refused to log in this client by OAUTHBEARER"),
+        ("LOGIN", "OAUTHBEARER", {"token_file": str(tmp_path / "none")}, "cannot be read: No such file or directory"),
+        ("CLEAR", "PLAIN", {}, "takes SCRAM-SHA-512 here, and not PLAIN: expected another kafka.sasl_mechanism"),
+        ("CLEAR", "GSSAPI", {}, "GSSAPI cannot be used here: GSSAPI lib not found!"),
+    ]
+    for listener, mechanism, changes, said in cases:
+        client = security.client(listener, kafka.secured[listener], mechanism, **changes)
+        with pytest.raises(AuthenticationRefused) as caught:
+            asked(client)
+        assert said in str(caught.value), (listener, mechanism, changes)
+        assert "\n" not in str(caught.value) and "not it" not in str(caught.value)
+
+
+def test_a_client_of_another_protocol_is_told_what_to_look_at(kafka: ApacheKafka, security: KafkaSecurity) -> None:
+    with pytest.raises(KafkaError, match=r"does not speak TLS \(.*\); is kafka\.security_protocol right\?"):
+        asked(security.client("TLS", kafka.address))
+    with pytest.raises(KafkaError, match="broke off during ApiVersions"):
+        asked(KafkaSettings(bootstrap_servers=kafka.secured["TLS"]))
+
+
+def test_a_sealed_key_and_a_password_may_stand_in_the_environment(
+    kafka: ApacheKafka, security: KafkaSecurity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE__KAFKA__PASSWORD", PASSWORD)
+    monkeypatch.setenv("HEADRACE__KAFKA__KEY_PASSWORD", "k3y")
+    sealed = {"certificate": str(security.sealed), "key": str(security.sealed_key)}
+    asked(security.client("MTLS", kafka.secured["MTLS"], **sealed))
+    asked(security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-256", password_file=""))
+
+
+def test_users_may_be_called_by_the_signs_of_the_protocol(kafka: ApacheKafka, security: KafkaSecurity) -> None:
+    user = "team=a,b"
+    known = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    upsertion = UserScramCredentialUpsertion(user, known, PASSWORD.encode())
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    for done in admin.alter_user_scram_credentials([upsertion]).values():
+        done.result(30)
+    asked(security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-256", user=user))
+
+
+def test_a_session_that_the_broker_ends_is_begun_again(kafka: ApacheKafka, security: KafkaSecurity) -> None:
+    client = security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-512")
+    with KafkaCluster(client.bootstrap_servers, timeout_s=10, security=kafka_security(settings_of(client))) as cluster:
+        cluster.metadata()
+        (first,) = cluster._connections.values()
+        time.sleep(1.2 * SESSION_MS / 1000)  # a broker breaks off whoever asks later without having logged in again
+        cluster.metadata()
+        (second,) = cluster._connections.values()
+    assert first is not second
+    assert first.is_closed
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_producers_and_consumers_with_a_wrong_password_say_so(
+    kafka: ApacheKafka, security: KafkaSecurity, registry_url: str, tmp_path: Path, mechanism: str
+) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("not it")
+    client = security.client("LOGIN", kafka.secured["LOGIN"], mechanism, password_file=str(wrong))
+    settings = settings_of(client, registry_url, tmp_path / "data")
+    with pytest.raises(ProducerError) as caught:
+        Producer(settings, app="shop")
+    assert "refused to log in user loader" in str(caught.value)
+    with pytest.raises(SourceUnavailable, match="refused to log in user loader"):
+        Consumer(settings, topics=["any"])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("how", ["file", "environment", "settings"])
+def test_the_command_loads_and_shows_no_secret(
+    kafka: ApacheKafka, security: KafkaSecurity, registry_url: str, tmp_path: Path, how: str
+) -> None:
+    topic = f"loaded-{how}"
+    client = security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-512", password_file="", password="x")
+    data_dir = tmp_path / "data"
+    plain = settings_of(KafkaSettings(bootstrap_servers=kafka.address), registry_url, data_dir)
+    with Producer(plain, app="shop") as producer:
+        for number in range(100):
+            producer.send(topic, {"id": number}, schema=SCHEMA)
+    given = {"file": {"password_file": str(security.password_file)}, "settings": {"password": PASSWORD}}
+    lines = {"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512", "user": USER, "ca": client.ca}
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in {**lines, **given.get(how, {})}.items())
+    text += f'[loader]\ntopics_include = ["{topic}"]\n'
+    (tmp_path / "headrace.toml").write_text("[kafka]\n" + text, encoding="utf-8")
+    command = [sys.executable, "-m", "headrace", "load", "--data-dir", str(data_dir), "--registry-url", registry_url]
+    command += ["--bootstrap-servers", client.bootstrap_servers, "--master", "local[2]", "--format", "json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("HEADRACE__KAFKA__PASSWORD", None)
+    if how == "environment":
+        environment["HEADRACE__KAFKA__PASSWORD"] = PASSWORD
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (loaded,) = json.loads(done.stdout)["loaded"]
+    assert (loaded["topic"], loaded["rows"]) == (topic, 100)
+    assert PASSWORD not in done.stdout + done.stderr
+    held = [path for path in data_dir.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()]
+    assert held == []

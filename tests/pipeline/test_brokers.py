@@ -1,0 +1,78 @@
+"""How settings say that brokers are reached, where they contradict themselves, and that no secret leaves a process."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from headrace.kafka_wire.security import UNSECURED, UnusableSecurity
+from headrace.pipeline.brokers import client_options, kafka_security, secrets_in_environment
+from headrace.pipeline.load import run_settings
+from headrace.settings import KafkaSettings, Settings, SettingsError
+
+LOGIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "user": "u"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ca": "x"}, "kafka.ca: expected kafka.security_protocol SSL or SASL_SSL beside it, found PLAINTEXT"),
+        ({"security_protocol": "SSL", "key": "x"}, "kafka.key: expected kafka.certificate beside it"),
+        (
+            {"security_protocol": "SASL_SSL"},
+            "kafka.security_protocol SASL_SSL: expected a kafka.sasl_mechanism beside it",
+        ),
+        ({"sasl_mechanism": "PLAIN", "user": "u"}, "PLAINTEXT: expected no kafka.sasl_mechanism beside it"),
+        ({**LOGIN, "user": ""}, "kafka.sasl_mechanism PLAIN: expected kafka.user beside it"),
+        ({**LOGIN, "sasl_mechanism": "OAUTHBEARER"}, "OAUTHBEARER: expected kafka.token_file beside it"),
+        (
+            {**LOGIN, "password": "s3cret", "password_file": "x"},
+            "kafka.password and kafka.password_file: expected only",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_named(given: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        kafka_security(Settings(kafka=KafkaSettings(**given)))
+    assert said in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_tasks_and_logs_get_names_of_files_and_no_secret() -> None:
+    settings = Settings(kafka=KafkaSettings(**LOGIN, password="s3cret", key_password="k3y"))
+    task = run_settings(settings).task
+    assert b"s3cret" not in pickle.dumps(task) and b"k3y" not in pickle.dumps(task)
+    for shown in (repr(settings), repr(kafka_security(settings)), repr(task), str(settings.masked())):
+        assert "s3cret" not in shown and "k3y" not in shown
+    variables = secrets_in_environment(settings)
+    assert variables == {"HEADRACE__KAFKA__PASSWORD": "s3cret", "HEADRACE__KAFKA__KEY_PASSWORD": "k3y"}
+
+
+def test_a_task_reads_its_secret_from_the_file_else_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    security = kafka_security(Settings(kafka=KafkaSettings(**LOGIN, password="s3cret"))).for_tasks()
+    monkeypatch.delenv("HEADRACE__KAFKA__PASSWORD", raising=False)
+    with pytest.raises(UnusableSecurity, match=r"no kafka\.password: neither kafka\.password_file, on every machine"):
+        security.sasl_options()
+    monkeypatch.setenv("HEADRACE__KAFKA__PASSWORD", "from there")
+    assert security.sasl_options()["sasl_plain_password"] == "from there"
+    file = tmp_path / "password"
+    monkeypatch.chdir(tmp_path)
+    security = kafka_security(Settings(kafka=KafkaSettings(**LOGIN, password_file="password"))).for_tasks()
+    monkeypatch.chdir("/")
+    for content in ("one", "two\n"):
+        file.write_text(content)
+        assert security.sasl_options()["sasl_plain_password"] == content.strip()
+    for content in ("", "two\nlines"):
+        file.write_text(content)
+        with pytest.raises(UnusableSecurity, match=r"password: expected one line$"):
+            security.sasl_options()
+
+
+def test_brokers_that_ask_nothing_are_not_tried_before() -> None:
+    settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+    assert kafka_security(settings) == UNSECURED
+    assert client_options(settings) == {"bootstrap_servers": "127.0.0.1:1", "security_protocol": "PLAINTEXT"}
