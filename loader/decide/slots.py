@@ -4,9 +4,9 @@
     archive/000000100.jsonl     the contents of `PACK_SLOTS` slots up to that one, each a line, byte for byte
 
 Fifty thousand decisions a year would be as many small files, so packs of older slots become archives. A pack is
-put if absent as a whole, and only then do the files of its slots go. Whoever reads a slot looks for its archive
-first: a writer that slept since before then finds the name of its slot free again, and what it puts there counts for
-nothing. It is told so, since every put looks for the archive afterwards.
+put if absent as a whole, and only then do the files of its slots go. A writer that slept since before then finds the
+name of its slot free again, and what it puts there counts for nothing. So a slot's file is believed only where, after
+it was read or put, there is no archive.
 """
 
 from __future__ import annotations
@@ -59,15 +59,10 @@ class Slots:
         Raises:
             BadDecision: its archive is cut.
         """
-        # Twice, since it may be packed between the look for the archive and that for the file.
-        for _ in range(2):
-            archived = self._archived(slot)
-            if archived is not None:
-                return archived
-            content = self._storage.read(slot_path(slot))
-            if content is not None:
-                return content
-        return None
+        is_known = self._newest_archive[0] == _pack_end(slot)
+        content = None if is_known else self._storage.read(slot_path(slot))
+        archived = self._archived(slot)
+        return content if archived is None else archived
 
     def keep(self, slot: int) -> None:
         """Makes a slot that was read survive a loss of power; see `SlotStorage.keep`.
@@ -97,12 +92,12 @@ class Slots:
             except OSError as error:
                 # The file may have been made although the call failed: only the slot itself can tell.
                 failure = error
+            found = content if made else self._storage.read(path)
             archived = self._archived(slot)
             if archived is not None:
                 if made:
                     self._storage.remove(path)
                 return archived
-            found = content if made else self._storage.read(path)
             if found is not None:
                 if not made:
                     self._storage.keep(path)

@@ -88,6 +88,24 @@ def test_what_a_writer_left_that_was_killed_before_it_looked_counts_for_nothing(
     assert contents(root) == before
 
 
+@pytest.mark.parametrize("answer", [lambda slots: slots.read(7), lambda slots: slots.put(7, b"mine\n")])
+def test_what_a_writer_that_slept_puts_while_somebody_looks_counts_for_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[Slots], bytes | None]
+) -> None:
+    """The slot is packed, and its name taken again, just after the first look of whoever reads it."""
+    before, plain = contents(root)[6], LocalSlots.read
+
+    def read(storage: LocalSlots, name: str) -> bytes | None:
+        found = plain(storage, name)
+        monkeypatch.setattr(LocalSlots, "read", plain)
+        Slots(LocalSlots(root)).pack(HEAD)
+        (root / slot_path(7)).write_bytes(b"late\n")
+        return found
+
+    monkeypatch.setattr(LocalSlots, "read", read)
+    assert answer(Slots(LocalSlots(root))) == before
+
+
 @pytest.mark.parametrize("operation", ["put_if_absent", "remove", "read"])
 @pytest.mark.parametrize("after", [True, False])
 def test_a_packing_that_is_killed_anywhere_is_finished_by_the_next(
