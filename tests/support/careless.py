@@ -1,0 +1,24 @@
+"""Functions of the product with one rule taken out, to show that a test would notice."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+def without_rule(patch: pytest.MonkeyPatch, function: Callable[..., Any], line: str, instead: str) -> None:
+    """Has everybody who calls the function run it with other text in place of a piece of its source.
+
+    Args:
+        line: must be there once.
+    """
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(line) == 1, f"{line!r} is {source.count(line)} times in {function.__qualname__}"
+    names: dict[str, Any] = {}
+    changed = f"from __future__ import annotations\n{source.replace(line, instead)}"
+    exec(compile(changed, f"<{function.__name__} without a rule>", "exec"), function.__globals__, names)
+    patch.setattr(function, "__code__", names[function.__name__].__code__)
