@@ -19,13 +19,13 @@ Prefix = tuple[bytes, ...]
 
 
 class Paper(NamedTuple):
-    """The log's files by name, and files in staging by work. `packs` says that somebody may yet pack slots, `hints`
-    whether there are any."""
+    """The log's files by name, and files in staging by work. `packs` says that somebody may yet pack slots; hints are
+    there as far as their names begin with one of `hints`."""
 
     files: frozenset[tuple[str, bytes]] = frozenset()
     staged: frozenset[tuple[str, str]] = frozenset()
     packs: bool = True
-    hints: bool = False
+    hints: tuple[str, ...] = ()
 
     def content(self, name: str) -> bytes | None:
         return next((content for found, content in self.files if found == name), None)
@@ -36,7 +36,7 @@ class Paper(NamedTuple):
             case "keep":
                 return True
             case "read" | "exists" | "replace" if not name.startswith(("log/", "archive/")):
-                return not self.hints
+                return not name.startswith(self.hints)
             case "read" | "exists":
                 stays = name.startswith("archive/") or not self.packs
                 return stays and self.content(name) is not None
@@ -55,7 +55,7 @@ class Paper(NamedTuple):
             case "put_if_absent", (name, content):
                 free = self.content(name) is None
                 return (self._replace(files=self.files | {(name, content)}) if free else self), free
-            case "replace", (name, content):
+            case "replace", (name, content) if name.startswith(self.hints):
                 return self._without(name)._replace(files=self._without(name).files | {(name, content)}), None
             case "remove", (name,):
                 return self._without(name), None

@@ -133,7 +133,7 @@ def scenario(name: str) -> Scenario:
     if name == REFUSED:
         return Scenario(Paper(), (load_of("a"), load_of("b"), CLEANER), False, 100_000)
     if name == CHUNKS:
-        return Scenario(Paper(packs=False, hints=True), (load_of("a"), load_of("b")), True, 1_000)
+        return Scenario(Paper(packs=False, hints=("head.json",)), (load_of("a"), load_of("b")), True, 1_000)
     if name == VOIDED:
         return Scenario(Paper(), (load_of("a"), CLEANER), True, 3_000)
     one = Interleavings().alone(Paper(), load_of("first"))
