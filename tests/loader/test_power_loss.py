@@ -57,23 +57,23 @@ def check(history: History, *, moments: Collection[int] | None = None, mixed: Co
 
 
 @pytest.mark.usefixtures("quick")
-def test_after_a_loss_of_power_at_any_moment_the_next_load_makes_all_whole(tmp_path: Path) -> None:
-    history = History(tmp_path / "disk").live(WHOLE_LIFE)
+def test_after_a_loss_of_power_at_any_moment_the_next_load_makes_all_whole(memory_path: Path) -> None:
+    history = History(memory_path / "disk").live(WHOLE_LIFE)
     assert list((history.world.warehouse / "_headrace" / "archive").iterdir())
     assert list((history.world.warehouse / "_headrace" / "checkpoint").iterdir())
     assert check(history, mixed=range(0, history.ends[-1], MIXES_APART)) > 300
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_log_that_is_being_brought_to_a_newer_format_is_never_refused(tmp_path: Path) -> None:
-    history = History(tmp_path / "disk").live([of_an_older_release, *WHOLE_LIFE[:1]])
+def test_a_log_that_is_being_brought_to_a_newer_format_is_never_refused(memory_path: Path) -> None:
+    history = History(memory_path / "disk").live([of_an_older_release, *WHOLE_LIFE[:1]])
     check(history, moments=range(history.ends[0], history.ends[0] + 40))
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_name_that_a_killed_load_did_not_force_is_forced_before_anybody_builds_on_it(tmp_path: Path) -> None:
+def test_a_name_that_a_killed_load_did_not_force_is_forced_before_anybody_builds_on_it(memory_path: Path) -> None:
     """A load is killed, another one finds what it left and goes on, and then the power is lost."""
-    root = tmp_path / "disk"
+    root = memory_path / "disk"
     undisturbed = History(root).live(WHOLE_LIFE)
     for number, step in names_made_first(undisturbed):
         shutil.rmtree(root)
@@ -127,9 +127,9 @@ def names_made_first(history: History) -> Iterator[tuple[int, int]]:
         "staging.keep new/data/warehouse/_headrace/staging/work-*/task-*-*",
     ],
 )
-def test_without_a_force_a_load_loses_something(tmp_path: Path, site: str) -> None:
+def test_without_a_force_a_load_loses_something(memory_path: Path, site: str) -> None:
     """Which promise of the storage what of a load rests on; that each force has its promise is tested there."""
-    history = History(tmp_path / "disk", without=site).live(WHOLE_LIFE)
+    history = History(memory_path / "disk", without=site).live(WHOLE_LIFE)
     with pytest.raises(Lost):
         check(history, moments=history.ends)
         check(history)
