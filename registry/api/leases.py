@@ -14,6 +14,7 @@ from typing import Final
 
 from headrace.registry.errors import StoreError
 from headrace.registry.storage.footing import LEASE_S, Footing
+from headrace.registry.storage.history import Moment
 from headrace.registry.storage.looks import Look, Looks
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class Leases:
     def __init__(self, looks: Looks, clock: Callable[[], float] = clock_s) -> None:
         self._looks = looks
         self._clock = clock
-        self._revision = -1
+        self._moment: Moment | None = None
         self._looked_at = float("-inf")
         self._next: _Batch | None = None
         self._task: asyncio.Task[None] | None = None
@@ -44,7 +45,7 @@ class Leases:
         """Whether an answer may be given without a look: it rests on the registry's revision alone, and that was
         looked at less than a lease ago."""
         age = self._clock() - self._looked_at
-        if footing.subjects or footing.revision != self._revision or age >= LEASE_S:
+        if footing.subjects or footing.moment != self._moment or age >= LEASE_S:
             return False
         if age >= RENEWAL_AGE_S and self._task is None:
             self._join(())
@@ -78,7 +79,7 @@ class Leases:
                 try:
                     began_at = self._clock()
                     batch.look = await self._looks.look(batch.subject_ids)
-                    self._revision, self._looked_at = batch.look.revision, began_at
+                    self._moment, self._looked_at = batch.look.moment, began_at
                 except StoreError as error:
                     logger.warning("revisions not read: cause=%s", error)
                 except Exception:

@@ -125,8 +125,8 @@ class Configuration:
         # There are clients that set the level before each registration. That is not to end every kept answer each time.
         unchanged = self._database.read(so_already)
         if unchanged is not None:
-            # Whoever made it so may still be waiting.
-            self._database.outwait_writers()
+            # Whoever made it so may still be waiting, for writers or for kept answers to end.
+            self._database.outwait_change()
             return ConfigChanged(change, unchanged)
         entry = self._database.write(write)
         logger.info("configuration changed: scope=%s keys=%s", in_log(scope), ",".join(sorted(change.given)))

@@ -216,7 +216,7 @@ class Lookup:
         config = self._configuration.config(repository, subject)
         normalize = normalize or bool(config.normalize)
         candidate = self._texts.candidate(repository, subject, request, normalize=normalize, strict=False, deleted=True)
-        found = matching(repository, subject, view, candidate, deleted=deleted)
+        found = matching(repository, self._texts, subject, view, candidate, deleted=deleted)
         if found is not None:
             return found
         latest = repository.version(subject, LATEST)
@@ -228,7 +228,9 @@ class Lookup:
         if (request.metadata, request.rule_set) == (content.metadata, content.rule_set):
             return None
         content = dataclasses.replace(content, metadata=request.metadata, rule_set=request.rule_set)
-        return matching(repository, subject, view, dataclasses.replace(candidate, content=content), deleted=deleted)
+        return matching(
+            repository, self._texts, subject, view, dataclasses.replace(candidate, content=content), deleted=deleted
+        )
 
     def referencing(self, subject: str, version: int, *, deleted: bool) -> list[int]:
         """Ids of the schemas that refer to a version, sorted; unless `deleted`, only those with a visible version.

@@ -8,13 +8,14 @@ from headrace.registry.domain import ConfigEntry, SchemaContent, SchemaReference
 from headrace.registry.errors import InvalidSchema
 from headrace.registry.metadata import finds, merged_metadata, numbered
 from headrace.registry.rules import merged_rules
-from headrace.registry.service.texts import Candidate
+from headrace.registry.service.texts import Candidate, SchemaTexts
 from headrace.registry.storage.repository import Repository
 from headrace.registry.storage.views import SubjectView
 
 
 def matching(
     repository: Repository,
+    texts: SchemaTexts,
     subject: str,
     view: SubjectView,
     candidate: Candidate,
@@ -26,6 +27,7 @@ def matching(
 
     Args:
         repository: where the schemas are.
+        texts: reads them.
         subject: the subject.
         view: its versions.
         candidate: the schema.
@@ -40,7 +42,14 @@ def matching(
         return None
     chosen = repository.seen_versions(subject, tuple(reversed(alike)))
     same = (item for item in chosen if item.schema.content == candidate.content)
-    return next(same, None) or next((item for item in chosen if _says_the_same(candidate.content, item)), None)
+    return next(same, None) or next(
+        (
+            item
+            for item in chosen
+            if _says_the_same(candidate.content, item) and texts.says_the_same(repository, candidate, item.schema)
+        ),
+        None,
+    )
 
 
 def completed(

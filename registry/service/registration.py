@@ -59,13 +59,14 @@ CROWDED_FOR = 20  # registrations of a process under a subject after one has los
 class _Plan:
     """A new version.
 
-    `seen` and `settings_seen` are the revisions that it was decided on. `imposed_id` comes from an import; `known` is
-    the schema when its context has it, else it gets a new id. `revives` says that what is deleted softly, if only the
-    subject, will be seen again.
+    `seen` and `settings_seen` are the revisions that it was decided on, in the history `history_seen`. `imposed_id`
+    comes from an import; `known` is the schema when its context has it, else it gets a new id. `revives` says that what
+    is deleted softly, if only the subject, will be seen again.
     """
 
     subject: str
     seen: SubjectState | None
+    history_seen: int
     settings_seen: int
     candidate: Candidate
     version: int
@@ -90,10 +91,11 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The version that holds the schema; `is_new` says that it was not there before."""
+    """The version that holds the schema; `is_new` says that it was not there before, in the history `history_seen`."""
 
     stored: StoredVersion
     is_new: bool
+    history_seen: int = 0
 
 
 class _Turn:
@@ -161,7 +163,7 @@ class Registration:
         if registered.is_new:
             stored = registered.stored
             # The next registration under the subject is compared with it, and other subjects may get it too.
-            self._database.keep(stored.schema)
+            self._database.keep(registered.history_seen, stored.schema)
             self._note_known(stored.schema.context, stored.schema.content)
             logger.info(
                 "schema registered: subject=%s version=%d schema_id=%d",
@@ -204,14 +206,14 @@ class Registration:
     def _settle(self, repository: Repository, decided: StoredVersion | _Plan) -> Registered:
         if isinstance(decided, StoredVersion):
             return Registered(decided, is_new=False)
-        return Registered(self._apply(repository, decided), is_new=True)
+        return Registered(self._apply(repository, decided), is_new=True, history_seen=decided.history_seen)
 
     def _decide(
         self, repository: Repository, *, subject: str, request: SchemaRequest, normalize: bool, force: bool
     ) -> StoredVersion | _Plan:
         # First of all, because that also tells whether the configuration is as it was at an earlier read.
         repository.subject_view(subject)
-        settings_seen = repository.settings_revision()
+        seen = repository.history(), repository.settings_revision()
         settings = self._configuration.settings(repository, subject)
         subject, config = settings.subject, settings.config
         view = repository.subject_view(subject)
@@ -223,14 +225,14 @@ class Registration:
         # Whoever names the next version wants a new one, unless it comes with the id that the version has.
         is_new = request.version not in (None, 0, LATEST) and request.schema_id is None
         if candidate is not None and not (is_new or is_tagged or adds_to_requests(config)):
-            existing = matching(repository, subject, view, candidate, version=request.version)
+            existing = matching(repository, self._texts, subject, view, candidate, version=request.version)
             if existing is not None and request.schema_id in (None, existing.schema.schema_id):
                 return existing
         _require_mode(subject, request, settings.mode)
         if problem is not None:
             raise problem
         if settings.mode.takes_ids:
-            return _decide_import(repository, subject, view, settings_seen, candidate, request)
+            return _decide_import(repository, subject, view, seen, candidate, request)
         latest = repository.version(subject, LATEST)
         request = completed(request, config, latest, view.next_version)
         if candidate is None:
@@ -238,7 +240,7 @@ class Registration:
         content = replace(candidate.content, metadata=request.metadata, rule_set=request.rule_set)
         candidate = replace(candidate, content=content)
         if request.version in (None, 0):
-            existing = matching(repository, subject, view, candidate)
+            existing = matching(repository, self._texts, subject, view, candidate)
             if existing is not None:
                 return existing
         if not force:
@@ -246,7 +248,7 @@ class Registration:
         if request.version not in (None, 0, LATEST, view.next_version):
             raise InvalidSchema("Version is not one more than previous version", subject=subject)
         _require_number(subject, view.next_version)
-        plan = _Plan(subject, view.state, settings_seen, candidate, view.next_version, revives=view.is_deleted)
+        plan = _Plan(subject, view.state, *seen, candidate, view.next_version, revives=view.is_deleted)
         return self._planned(repository, plan)
 
     def _planned(self, repository: Repository, plan: _Plan) -> _Plan:
@@ -296,6 +298,7 @@ class Registration:
         schema = repository.add_whole_version(
             plan.subject,
             plan.seen,
+            plan.history_seen,
             plan.settings_seen,
             plan.version,
             schema_id,
@@ -312,7 +315,7 @@ class Registration:
         if plan.revives:
             repository.bump_revision()
         subject_id = repository.claim_subject(plan.subject, plan.seen)
-        repository.require_settings(plan.settings_seen)
+        repository.require_settings(plan.history_seen, plan.settings_seen)
         is_import = plan.imposed_id is not None
         targets = {
             (in_context_of(plan.subject, reference.subject), reference.version)
@@ -336,11 +339,14 @@ def _decide_import(
     repository: Repository,
     subject: str,
     view: SubjectView,
-    settings_seen: int,
+    seen: tuple[int, int],
     candidate: Candidate | None,
     request: SchemaRequest,
 ) -> _Plan:
-    """Schemas of another registry keep their ids, versions and contents, whatever was before."""
+    """Schemas of another registry keep their ids, versions and contents, whatever was before.
+
+    `seen` are history and revision of the settings.
+    """
     if candidate is None:
         raise InvalidSchema("Empty schema")
     assert request.schema_id is not None
@@ -363,9 +369,7 @@ def _decide_import(
         or (owner is not None and repository.is_hidden(owner.row_key, subject))
     )
     _require_number(subject, version)
-    return _Plan(
-        subject, view.state, settings_seen, candidate, version, known=owner, imposed_id=schema_id, revives=revives
-    )
+    return _Plan(subject, view.state, *seen, candidate, version, known=owner, imposed_id=schema_id, revives=revives)
 
 
 def _new_id_of(decided: StoredVersion | _Plan) -> IdWanted | None:

@@ -24,6 +24,7 @@ from headrace.registry.domain import (
 )
 from headrace.registry.errors import InvalidSchema
 from headrace.registry.names import in_context_of, qualified
+from headrace.registry.storage.history import Moment
 from headrace.registry.storage.kept import Recent
 from headrace.registry.storage.repository import Repository
 from headrace.registry.tags import TaggedEntity, UnknownEntity, known_entities, tagged_entities, with_tags
@@ -47,19 +48,28 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """A stored schema; `reaches` has its own row key and those of all schemas that it refers to, at any distance."""
+    """A stored schema.
+
+    `reaches` has its own row key and those of all schemas that it refers to, at any distance; `key` is equal when these
+    are the same and refer to each other in the same way. That held at `moment`: an import may give a version that is
+    referred to another schema.
+    """
 
     schema: Schema
     reaches: frozenset[int]
+    key: bytes
+    moment: Moment
 
     @classmethod
-    def of(cls, stored: StoredSchema, references: list[_Parsed], known: Schema | None) -> _Parsed:
+    def of(
+        cls, stored: StoredSchema, references: list[_Parsed], key: bytes, moment: Moment, known: Schema | None
+    ) -> _Parsed:
         """`known` is the schema if it has been read before."""
         reaches = frozenset([stored.row_key]).union(*(reference.reaches for reference in references))
         if known is None:
             schemas = [reference.schema for reference in references]
             known = parse_schema(stored.content.text, references=schemas, strict=False)
-        return cls(known, reaches)
+        return cls(known, reaches, key, moment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +85,11 @@ class SchemaTexts:
     """Parses schemas, keeping what was parsed last. Thread-safe."""
 
     def __init__(self) -> None:
-        # By row key, which is never used for another content, so that nothing here can become wrong.
-        self._stored = Recent[int, _Parsed](KEPT_CHARS_MAX, PARSED_MAX)
+        # By history and row key, which is never used for another content in it.
+        self._stored = Recent[tuple[int, int], _Parsed](KEPT_CHARS_MAX, PARSED_MAX)
         # A text is read again when its registration has to be decided again, and often checked before it is registered.
-        self._read = Recent[tuple[str, bool, tuple[int, ...]], _Read](KEPT_CHARS_MAX, READ_MAX)
+        # With the keys of what it refers to.
+        self._read = Recent[tuple[str, bool, tuple[bytes, ...]], _Read](KEPT_CHARS_MAX, READ_MAX)
 
     def candidate(
         self,
@@ -130,11 +141,11 @@ class SchemaTexts:
     ) -> _Read:
         if len(references) > REFERENCES_MAX:
             raise _UnusableReference(f"{len(references)} references; at most {REFERENCES_MAX} are followed")
-        targets = _targets(repository, subject, references)
-        key = (text, strict, tuple(target.row_key for target in targets))
+        targets = [self._with_references(repository, target) for target in _targets(repository, subject, references)]
+        key = (text, strict, tuple(target.key for target in targets))
         read = self._read.get(key)
         if read is None:
-            schema = parse_schema(text, references=self._referenced(repository, targets), strict=strict)
+            schema = parse_schema(text, references=_within_bounds(targets), strict=strict)
             read = _Read(schema, canonical_text(schema), _lookup_key(schema, bool(references)))
             self._read.put(key, read, len(text))
             # Under this key it is found when it has been registered and the next version is compared with it.
@@ -185,14 +196,27 @@ class SchemaTexts:
         except (_UnusableReference, SchemaParseError) as error:
             raise InvalidSchema(f"Schema {stored.schema_id} cannot be read: {error}") from error
 
+    def says_the_same(self, repository: Repository, candidate: Candidate, stored: StoredSchema) -> bool:
+        """Whether a schema whose `lookup_key` is the candidate's is it, written otherwise: the key may be forged."""
+        content = stored.content
+        if (content.text, content.references) == (candidate.content.text, candidate.content.references):
+            return True
+        try:
+            whole = _whole_text(self.parsed(repository, stored), bool(content.references))
+        except (InvalidSchema, _UnusableReference):
+            return False
+        return whole == _whole_text(candidate.schema, bool(candidate.content.references))
+
     def _with_references(self, repository: Repository, stored: StoredSchema) -> _Parsed:
         # Not by recursion, since schemas that refer to each other make long chains.
+        moment = repository.moment()
         found: dict[int, _Parsed] = {}
         pending, opened = [stored], set[int]()
         while pending:
             schema = pending[-1]
-            known = found.get(schema.row_key) or self._stored.get(schema.row_key)
-            if known is None:
+            known = found.get(schema.row_key) or self._stored.get((moment.history, schema.row_key))
+            # What a reference means changes with the registry's revision only.
+            if known is None or (schema.content.references and known.moment != moment):
                 targets = _targets(repository, qualified(schema.context, ""), schema.content.references)
                 missing = [target for target in targets if target.row_key not in found]
                 if missing and schema.row_key in opened:
@@ -201,20 +225,22 @@ class SchemaTexts:
                     opened.add(schema.row_key)
                     pending.extend(missing)
                     continue
-                read = self._read.get((schema.content.text, False, tuple(target.row_key for target in targets)))
                 references = [found[target.row_key] for target in targets]
-                known = _Parsed.of(schema, references, None if read is None else read.schema)
-                self._stored.put(schema.row_key, known, len(schema.content.text))
+                known = self._parsed_with(schema, references, moment, known)
+                self._stored.put((moment.history, schema.row_key), known, len(schema.content.text))
             found[schema.row_key] = known
             pending.pop()
         return found[stored.row_key]
 
-    def _referenced(self, repository: Repository, targets: list[StoredSchema]) -> list[Schema]:
-        found = [self._with_references(repository, target) for target in targets]
-        reached = len(frozenset[int]().union(*(item.reaches for item in found)))
-        if reached > REFERENCES_MAX:
-            raise _UnusableReference(f"{reached} schemas are referred to by others; at most {REFERENCES_MAX} are read")
-        return [item.schema for item in found]
+    def _parsed_with(
+        self, stored: StoredSchema, references: list[_Parsed], moment: Moment, before: _Parsed | None
+    ) -> _Parsed:
+        keys = tuple(reference.key for reference in references)
+        key = hashlib.sha256(b"%d %d" % (moment.history, stored.row_key) + b"".join(keys)).digest()
+        if before is not None and before.key == key:
+            return replace(before, moment=moment)
+        read = self._read.get((stored.content.text, False, keys))
+        return _Parsed.of(stored, references, key, moment, None if read is None else read.schema)
 
 
 class _UnusableReference(Exception):
@@ -223,6 +249,13 @@ class _UnusableReference(Exception):
     @classmethod
     def missing(cls, reference: SchemaReference) -> _UnusableReference:
         return cls(f'No schema reference found for subject "{reference.subject}" and version {reference.version}')
+
+
+def _within_bounds(targets: list[_Parsed]) -> list[Schema]:
+    reached = len(frozenset[int]().union(*(target.reaches for target in targets)))
+    if reached > REFERENCES_MAX:
+        raise _UnusableReference(f"{reached} schemas are referred to by others; at most {REFERENCES_MAX} are read")
+    return [target.schema for target in targets]
 
 
 def _targets(repository: Repository, parent: str, references: tuple[SchemaReference, ...]) -> list[StoredSchema]:
@@ -246,6 +279,10 @@ def _definite(repository: Repository, subject: str, reference: SchemaReference, 
 
 
 def _lookup_key(schema: Schema, has_references: bool) -> bytes:
+    return hashlib.md5(_whole_text(schema, has_references).encode(), usedforsecurity=False).digest()
+
+
+def _whole_text(schema: Schema, has_references: bool) -> str:
     # References are written out first, so that a schema written in one piece finds the one that was split.
     whole = schema
     if has_references:
@@ -254,7 +291,7 @@ def _lookup_key(schema: Schema, has_references: bool) -> bytes:
         except (SchemaParseError, RecursionError) as error:
             reason = _described(error) if isinstance(error, SchemaParseError) else "nested too deeply"
             raise _UnusableReference(f"with all that it refers to the schema cannot be read: {reason}") from error
-    return hashlib.md5(normalized_text(whole).encode(), usedforsecurity=False).digest()
+    return normalized_text(whole)
 
 
 def _described(error: SchemaParseError) -> str:

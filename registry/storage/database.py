@@ -165,6 +165,14 @@ class Database:
             self.outwait_writers()
         return result
 
+    def outwait_change(self) -> None:
+        """Ends when a change of settings that was found there is in effect everywhere, as for whoever made it.
+
+        Raises:
+            StoreError: the database failed, or somebody has been writing for long.
+        """
+        self.outwait_writers()
+
     def outwait_writers(self) -> None:
         """Ends when all that was decided under settings from before this call has been written or refused.
 
@@ -214,9 +222,9 @@ class Database:
         with self._beside.connect().execution_options(**{PURPOSE: Purpose.QUESTIONS}) as connection:
             return reserve_schema_id(connection, wanted)
 
-    def keep(self, schema: StoredSchema) -> None:
-        """Spares the next read of a schema that a write has just committed."""
-        self._kept.keep_schema(schema)
+    def keep(self, history: int, schema: StoredSchema) -> None:
+        """Spares the next read of a schema that a write has just committed in that history."""
+        self._kept.keep_schema(history, schema)
 
     def _turn(self) -> AbstractContextManager[Any]:
         return self._write_turn if self._is_sqlite else nullcontext()

@@ -5,7 +5,8 @@ but the adding of versions, and those of the subjects whose versions were looked
 the application reads. A method of the repository that `RESTS_ON` does not know makes an answer that is not kept, so a
 new method is at worst slow.
 
-A revision is noted before what rests on it is read and revisions only grow. So an answer that saw a later change than
+A revision is noted before what rests on it is read and revisions only grow, in one history of the database; in another
+one no answer of before is given. So an answer that saw a later change than
 its footing says is at worst forgotten early, whatever the isolation of the read.
 
 Answers that rest on the registry's revision alone may be given for `LEASE_S` after the beginning of the last look at
@@ -24,7 +25,9 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from headrace.registry.domain import LATEST
+from headrace.registry.errors import RegistryError
 from headrace.registry.storage.database import WRITE_ATTEMPTS_MAX, Database
+from headrace.registry.storage.history import Moment
 from headrace.registry.storage.repository import Repository
 from headrace.registry.storage.scopes import IdWanted
 from headrace.registry.storage.views import SubjectState
@@ -40,13 +43,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Footing:
-    """The revision of the registry, and (row id, revision) of each subject, from which an answer follows.
+    """The moment of the registry, and (row id, revision) of each subject, from which an answer follows.
 
     `ALL_SUBJECTS` in place of a row id has the number of subjects as its revision: while the registry's is the same, a
     list of them changes only by new ones.
     """
 
-    revision: int
+    moment: Moment
     subjects: tuple[tuple[int, int], ...] = ()
 
 
@@ -97,6 +100,8 @@ def _names(*_: Any, **__: Any) -> Ground:
 
 
 RESTS_ON: Final[Mapping[str, Callable[..., Ground]]] = {
+    "history": _settled,
+    "moment": _settled,
     "revision": _settled,
     "settings_revision": _settled,
     "config": _settled,
@@ -125,17 +130,17 @@ class FootingNotes:
     """What one request has read so far."""
 
     def __init__(self) -> None:
-        self._revision: int | None = None
+        self._moment: Moment | None = None
         self._subjects: dict[str | None, SubjectState | None] = {}
         self._can_be_kept = True
 
     def note(self, repository: Repository, ground: Ground) -> None:
         """To be called before the read."""
-        if self._revision is None:
+        if self._moment is None:
             if isinstance(ground, Subject):
                 # One statement that tells the registry's revision and the subject's.
                 repository.subject_view(ground.name)
-            self._revision = repository.revision()
+            self._moment = repository.moment()
         if isinstance(ground, Growing):
             self.spoil()
         elif isinstance(ground, Names) and self._can_be_kept and None not in self._subjects:
@@ -150,9 +155,9 @@ class FootingNotes:
     def footing(self) -> Footing | None:
         """None when the answer is not to be kept, which is also that of a request that did not read at all."""
         states = [state for state in self._subjects.values() if state is not None]
-        if not self._can_be_kept or self._revision is None or len(states) != len(self._subjects):
+        if not self._can_be_kept or self._moment is None or len(states) != len(self._subjects):
             return None
-        return Footing(self._revision, tuple((state.subject_id, state.revision) for state in states))
+        return Footing(self._moment, tuple((state.subject_id, state.revision) for state in states))
 
 
 _notes: ContextVar[FootingNotes | None] = ContextVar("footing_notes", default=None)
@@ -214,6 +219,10 @@ class ServedDatabase(Database):
         with _acknowledged() as watch:
             return super().write(watch.over(work), attempts, new_id=new_id, in_one_statement=in_one_statement)
 
+    def outwait_change(self) -> None:
+        super().outwait_change()
+        _outwait_leases()
+
     def write_in_turn(
         self,
         subject: str,
@@ -227,7 +236,7 @@ class ServedDatabase(Database):
 
 
 class _Watch:
-    """Whether what was written last, and may have been committed, made the registry's revision grow."""
+    """Whether what was done last, and may have been committed, made the registry's revision grow."""
 
     def __init__(self) -> None:
         self.has_bumped = False
@@ -235,7 +244,12 @@ class _Watch:
     def over(self, work: Callable[Concatenate[Repository, P], T]) -> Callable[Concatenate[Repository, P], T]:
         def watched(repository: Repository, /, *args: P.args, **kwargs: P.kwargs) -> T:
             self.has_bumped = False
-            result = work(repository, *args, **kwargs)
+            try:
+                result = work(repository, *args, **kwargs)
+            except RegistryError:
+                # A refusal may tell of a change that others have just made, as that the version is deleted already.
+                self.has_bumped = repository.has_bumped_revision
+                raise
             self.has_bumped = repository.has_bumped_revision
             return result
 
@@ -254,4 +268,8 @@ def _acknowledged() -> Iterator[_Watch]:
     finally:
         # Also after an error: a connection that broke may have committed, and whoever tries again finds it done.
         if watch.has_bumped:
-            time.sleep(LEASE_S + LEASE_MARGIN_S)
+            _outwait_leases()
+
+
+def _outwait_leases() -> None:
+    time.sleep(LEASE_S + LEASE_MARGIN_S)

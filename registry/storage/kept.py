@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from headrace.registry.domain import ConfigEntry, Mode, StoredSchema
+from headrace.registry.storage.history import Moment
 from headrace.registry.storage.views import SubjectView
 
 K = TypeVar("K", bound=Hashable)
@@ -32,11 +33,11 @@ class ScopeValues(Generic[T]):
         return not self.is_whole and scope not in self.values
 
 
-class ScopesAtRevision:
+class ScopesAtMoment:
     """Configurations and modes at one revision of the registry."""
 
-    def __init__(self, revision: int) -> None:
-        self.revision = revision
+    def __init__(self, moment: Moment) -> None:
+        self.moment = moment
         self.configs: ScopeValues[ConfigEntry] | None = None
         self.modes: ScopeValues[Mode] | None = None
 
@@ -45,15 +46,16 @@ class KeptScopes:
     """What earlier reads found, which changes only with the registry's revision. Thread-safe."""
 
     def __init__(self) -> None:
-        self._newest = ScopesAtRevision(-1)
+        self._newest = ScopesAtMoment(Moment(0, -1))
 
-    def at(self, revision: int) -> ScopesAtRevision:
+    def at(self, moment: Moment) -> ScopesAtMoment:
         """To look into and to add to, which any number of threads may do at once: they find the same."""
         newest = self._newest
-        if newest.revision == revision:
+        if newest.moment == moment:
             return newest
-        fresh = ScopesAtRevision(revision)
-        if revision > newest.revision:
+        fresh = ScopesAtMoment(moment)
+        # In another history it may well be a lower one.
+        if moment.history != newest.moment.history or moment.revision > newest.moment.revision:
             self._newest = fresh
         return fresh
 
@@ -86,35 +88,38 @@ class Recent(Generic[K, V]):
 
 
 @dataclass(frozen=True, slots=True)
-class ViewAtRevision:
+class ViewAtMoment:
     """All versions of a subject at one revision of the registry.
 
     Until that grows, versions are only added, each by one to the subject's revision.
     """
 
-    registry_revision: int
+    moment: Moment
     view: SubjectView
 
 
 class Kept:
-    """All that a process keeps of one database. Of schemas and versions only what is committed."""
+    """All that a process keeps of one database. Of schemas and versions only what is committed.
+
+    Each is kept with the history that it is of, and in another one it is not found.
+    """
 
     def __init__(self) -> None:
         self.scopes = KeptScopes()
-        # By row key, which no other schema ever has.
-        self._schemas: Recent[int, StoredSchema] = Recent(SCHEMA_CHARS_MAX)
-        self._views: Recent[str, ViewAtRevision] = Recent(VIEW_VERSIONS_MAX)
+        # By history and row key, which no other schema ever has in it.
+        self._schemas: Recent[tuple[int, int], StoredSchema] = Recent(SCHEMA_CHARS_MAX)
+        self._views: Recent[str, ViewAtMoment] = Recent(VIEW_VERSIONS_MAX)
 
-    def schema(self, row_key: int) -> StoredSchema | None:
+    def schema(self, history: int, row_key: int) -> StoredSchema | None:
         """A schema; whether a version has it must be asked each time."""
-        return self._schemas.get(row_key)
+        return self._schemas.get((history, row_key))
 
-    def keep_schema(self, schema: StoredSchema) -> None:
-        self._schemas.put(schema.row_key, schema, len(schema.content.text) + SCHEMA_CHARS_EXTRA)
+    def keep_schema(self, history: int, schema: StoredSchema) -> None:
+        self._schemas.put((history, schema.row_key), schema, len(schema.content.text) + SCHEMA_CHARS_EXTRA)
 
-    def view(self, subject: str) -> ViewAtRevision | None:
-        """Some state of a subject that has been."""
+    def view(self, subject: str) -> ViewAtMoment | None:
+        """Some state of a subject that has been, maybe in another history."""
         return self._views.get(subject)
 
-    def keep_view(self, subject: str, seen: ViewAtRevision) -> None:
+    def keep_view(self, subject: str, seen: ViewAtMoment) -> None:
         self._views.put(subject, seen, len(seen.view.marks) + VIEW_VERSIONS_EXTRA)

@@ -1,6 +1,7 @@
 """Looking at revisions from an event loop: whether what an answer rests on still holds.
 
-One statement reads the registry's revision and those of the subjects asked for, so that they belong together. On
+One statement reads which history of the database it is, the registry's revision and those of the subjects asked for, so
+that they belong together. On
 SQLite that is a read of some pages that are in memory, made where it is called; on a server the loop goes on meanwhile.
 """
 
@@ -10,7 +11,7 @@ import asyncio
 import json
 import logging
 import sqlite3
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -19,6 +20,7 @@ from sqlalchemy.engine import URL
 from headrace.registry.errors import StoreError
 from headrace.registry.storage.engines import DatabaseAddress, postgres_arguments
 from headrace.registry.storage.footing import ALL_SUBJECTS, Footing
+from headrace.registry.storage.history import POSTGRES, SQLITE, Moment
 from headrace.registry.storage.models import STATE_ID
 
 if TYPE_CHECKING:
@@ -26,24 +28,45 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+REGISTRY: Final = 0
+"""In place of a subject's row id in the row of a look that is the registry's; only that one has a history."""
+
+SQLITE_STATE: Final = f"SELECT {REGISTRY}, revision, {SQLITE} FROM registry_state WHERE id = ?"  # noqa: S608  (our own)
+SQLITE_LOOK: Final = (
+    f"{SQLITE_STATE} UNION ALL "  # noqa: S608
+    "SELECT id, revision, NULL FROM subjects WHERE id IN (SELECT value FROM json_each(?)) UNION ALL "
+    "SELECT ?, (SELECT count(*) FROM subjects), NULL WHERE ?"
+)
+POSTGRES_LOOK: Final = (
+    f"SELECT {REGISTRY}, revision, {POSTGRES} FROM registry_state WHERE id = %s UNION ALL "  # noqa: S608
+    "SELECT id, revision, NULL FROM subjects WHERE id = ANY(%s) UNION ALL "
+    "SELECT %s, (SELECT count(*) FROM subjects), NULL WHERE %s"
+)
 LOOK_TIMEOUT_S: Final = 2.0  # then the application is asked, which knows how to say that the database is away
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Revisions as they were at one moment: the registry's, and by row id those of the subjects that are there.
+    """Revisions as they were at one time: the registry's, and by row id those of the subjects that are there.
 
     Of `ALL_SUBJECTS` it is their number.
     """
 
-    revision: int
+    moment: Moment
     subjects: Mapping[int, int]
 
     def bears(self, footing: Footing) -> bool:
-        """Whether an answer that rests on `footing` held at that moment."""
-        return footing.revision == self.revision and all(
+        """Whether an answer that rests on `footing` held at that time."""
+        return footing.moment == self.moment and all(
             self.subjects.get(subject_id) == revision for subject_id, revision in footing.subjects
         )
+
+
+def _look(rows: Sequence[tuple[int, int, int | None]]) -> Look:
+    revisions = {row_id: revision for row_id, revision, _ in rows}
+    history = next(history for row_id, _, history in rows if row_id == REGISTRY)
+    assert history is not None, "a database that was upgraded has a row of its identity"
+    return Look(Moment(history, revisions.pop(REGISTRY)), revisions)
 
 
 class Looks(Protocol):
@@ -84,16 +107,12 @@ class SqliteLooks:
 
     def _look(self, connection: sqlite3.Connection, subject_ids: Collection[int]) -> Look:
         if not subject_ids:
-            row = connection.execute("SELECT revision FROM registry_state WHERE id = ?", (STATE_ID,)).fetchone()
-            return Look(row[0], {})
+            return _look(connection.execute(SQLITE_STATE, (STATE_ID,)).fetchall())
         rows = connection.execute(
-            "SELECT 0, revision FROM registry_state WHERE id = ? UNION ALL "
-            "SELECT id, revision FROM subjects WHERE id IN (SELECT value FROM json_each(?)) UNION ALL "
-            "SELECT ?, (SELECT count(*) FROM subjects) WHERE ?",
+            SQLITE_LOOK,
             (STATE_ID, json.dumps(list(subject_ids)), ALL_SUBJECTS, ALL_SUBJECTS in subject_ids),
         )
-        revisions = dict(rows.fetchall())
-        return Look(revisions.pop(0), revisions)
+        return _look(rows.fetchall())
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -124,14 +143,11 @@ class PostgresLooks:
         if self._connection is None:
             self._connection = await self._connect()
         cursor = await self._connection.execute(
-            "SELECT 0, revision FROM registry_state WHERE id = %s UNION ALL "
-            "SELECT id, revision FROM subjects WHERE id = ANY(%s) UNION ALL "
-            "SELECT %s, (SELECT count(*) FROM subjects) WHERE %s",
+            POSTGRES_LOOK,
             (STATE_ID, list(subject_ids), ALL_SUBJECTS, ALL_SUBJECTS in subject_ids),
             prepare=True,
         )
-        revisions = dict(await cursor.fetchall())
-        return Look(revisions.pop(0), revisions)
+        return _look(await cursor.fetchall())
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         import psycopg

@@ -20,10 +20,11 @@ from headrace.registry.domain import (
 )
 from headrace.registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, context_of, is_storable
 from headrace.registry.storage import statements
-from headrace.registry.storage.kept import ViewAtRevision
+from headrace.registry.storage.history import Moment
+from headrace.registry.storage.kept import ViewAtMoment
 from headrace.registry.storage.models import ConfigRow, IdentityRow, ModeRow, SchemaRow, SubjectRow, VersionRow
 from headrace.registry.storage.schemas import SchemaTables, portions, schema_row, stored_schema
-from headrace.registry.storage.scopes import Conflict
+from headrace.registry.storage.scopes import Conflict, RegistryState
 from headrace.registry.storage.views import SubjectState, SubjectView, VersionMark
 
 
@@ -92,26 +93,29 @@ class Repository(SchemaTables):
             self._kept.keep_view(subject, seen)
         return seen.view
 
-    def _view_after(self, subject: str, known: ViewAtRevision | None) -> tuple[ViewAtRevision, bool]:
+    def _view_after(self, subject: str, known: ViewAtMoment | None) -> tuple[ViewAtMoment, bool]:
         """The versions, of which those that are known are not read again, and whether these are all."""
         parameters = {"name": subject, "known_revision": -1, "known_version": 0}
         if known is not None:
-            parameters |= {"known_revision": known.registry_revision, "known_version": known.view.marks[-1].version}
+            parameters |= {"known_revision": known.moment.revision, "known_version": known.view.marks[-1].version}
         rows = self._connection.execute(statements.SUBJECT_VIEW, parameters).all()
         first = rows[0]
-        self._once("revision", lambda: first.registry_revision)
-        self._once("settings revision", lambda: first.settings_revision)
+        moment = Moment(first.history, first.registry_revision)
+        self._once("state", lambda: RegistryState(moment, first.settings_revision))
+        if known is not None and known.moment.history != moment.history:
+            # It was asked for those after a version that is not, or is another one, in this history.
+            return ViewAtMoment(moment, SubjectView()), False
         if first.id is None:
-            return ViewAtRevision(first.registry_revision, SubjectView()), True
+            return ViewAtMoment(moment, SubjectView()), True
         state = SubjectState(first.id, first.revision)
-        marks = tuple(VersionMark(*row[4:]) for row in rows if row.version is not None)
+        marks = tuple(VersionMark(*cast(Any, row[5:])) for row in rows if row.version is not None)
         is_whole = True
-        if known is not None and known.registry_revision == first.registry_revision:
+        if known is not None and known.moment == moment:
             assert known.view.state is not None
             # An import may have filled a gap before the newest version.
             is_whole = state.revision - known.view.state.revision == len(marks)
             marks = known.view.marks + marks
-        return ViewAtRevision(first.registry_revision, SubjectView(state, marks)), is_whole
+        return ViewAtMoment(moment, SubjectView(state, marks)), is_whole
 
     def version_numbers(self, subject: str) -> list[tuple[int, bool]]:
         """(version, is deleted softly) of every stored version, ascending."""
@@ -170,11 +174,12 @@ class Repository(SchemaTables):
     def seen_versions(self, subject: str, marks: Sequence[VersionMark]) -> list[StoredVersion]:
         """Versions of a view, in the order of the marks; without those that have gone since it was read."""
         assert self._kept is not None, "a view is a read's"
-        schemas = {mark.schema_key: self._kept.schema(mark.schema_key) for mark in marks}
+        history = self.history()
+        schemas = {mark.schema_key: self._kept.schema(history, mark.schema_key) for mark in marks}
         missing = [mark.version for mark in marks if schemas[mark.schema_key] is None]
         for part in portions(missing):
             for found in self._stored_versions(statements.VERSIONS_OF, {"name": subject, "versions": part}):
-                self._kept.keep_schema(found.schema)
+                self._kept.keep_schema(history, found.schema)
                 schemas[found.schema.row_key] = found.schema
         return [
             StoredVersion(subject, mark.version, schema, mark.created_ms, mark.deleted)
@@ -213,14 +218,15 @@ class Repository(SchemaTables):
             raise Conflict(f"subject {subject!r} has moved on")
         return seen.subject_id
 
-    def require_settings(self, seen: int) -> None:
+    def require_settings(self, history_seen: int, settings_seen: int) -> None:
         """Makes sure that configuration and modes are as they were, once a subject is claimed.
 
         Raises:
-            Conflict: they have changed.
+            Conflict: they have changed, or the database has gone back.
         """
-        if self.settings_revision() != seen:
-            raise Conflict("configuration or modes have changed")
+        state = self._state()
+        if (state.moment.history, state.settings_revision) != (history_seen, settings_seen):
+            raise Conflict("configuration or modes have changed, or the database has gone back")
 
     def add_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> None:
         row = {"subject_id": subject_id, "version": version, "schema_key": schema_key, "created_ms": now_ms}
@@ -230,6 +236,7 @@ class Repository(SchemaTables):
         self,
         subject: str,
         seen: SubjectState | None,
+        history_seen: int,
         settings_seen: int,
         version: int,
         schema_id: SchemaId,
@@ -242,12 +249,12 @@ class Repository(SchemaTables):
         In one statement where the database can do that.
 
         Raises:
-            Conflict: the subject is no longer as `seen` says, nor the settings, or the content has come.
+            Conflict: the subject is no longer as `seen` says, nor are history and settings, or the content has come.
         """
         context = context_of(subject)
         if self._connection.dialect.name != "postgresql":
             subject_id = self.claim_subject(subject, seen)
-            self.require_settings(settings_seen)
+            self.require_settings(history_seen, settings_seen)
             self.list_context(context)
             row_key = self.add_schema(context, schema_id, content, lookup_key, now_ms)
             if row_key is None:
@@ -256,7 +263,7 @@ class Repository(SchemaTables):
         else:
             row = schema_row(context, schema_id, content, lookup_key, now_ms)
             parameters = {f"new_{name}": value for name, value in row.items()} | {"new_version": version}
-            parameters["settings_seen"] = settings_seen
+            parameters |= {"history_seen": history_seen, "settings_seen": settings_seen}
             parameters |= {"new_name": subject} if seen is None else _moved(seen)
             statement = statements.add_whole_version(new_subject=seen is None)
             row_key = int(self._connection.execute(statement, parameters).scalar_one())

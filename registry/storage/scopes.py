@@ -14,6 +14,7 @@ from headrace.registry.domain import ConfigEntry, Mode, SchemaContent, SchemaId
 from headrace.registry.errors import StoreError
 from headrace.registry.names import DEFAULT_CONTEXT, is_storable
 from headrace.registry.storage import statements
+from headrace.registry.storage.history import Moment
 from headrace.registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
 from headrace.registry.storage.kept import Kept, ScopeValues
 from headrace.registry.storage.models import (
@@ -63,6 +64,14 @@ class IdWanted:
 
     context: str
     content: SchemaContent
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryState:
+    """What the row of the registry's revisions says, and in which history."""
+
+    moment: Moment
+    settings_revision: int
 
 
 class ScopeTables:
@@ -132,11 +141,25 @@ class ScopeTables:
 
     def settings_revision(self) -> int:
         """Greater after every change of configuration and modes."""
-        return self._once("settings revision", lambda: self._connection.scalar(statements.SETTINGS_REVISION) or 0)
+        return self._state().settings_revision
 
     def revision(self) -> int:
         """The registry's: greater after every deletion, revival, import and change of configuration or mode."""
-        return self._once("revision", lambda: self._connection.scalar(statements.REVISION) or 0)
+        return self._state().moment.revision
+
+    def history(self) -> int:
+        """Another number after the database may have gone back."""
+        return self._state().moment.history
+
+    def moment(self) -> Moment:
+        return self._state().moment
+
+    def _state(self) -> RegistryState:
+        return self._once("state", self._ask_state)
+
+    def _ask_state(self) -> RegistryState:
+        row = self._connection.execute(statements.STATE).one()
+        return RegistryState(Moment(row.history, row.revision), row.settings_revision)
 
     def contexts(self) -> list[str]:
         """The default context, then the others that have ever held a subject and were not deleted, sorted."""
@@ -199,7 +222,7 @@ class ScopeTables:
         """What is configured, for those of the scopes that have an entry."""
         if self._kept is None:
             return self._configs(statements.CONFIGS, scopes)
-        kept = self._kept.scopes.at(self.revision())
+        kept = self._kept.scopes.at(self.moment())
         if kept.configs is None:
             kept.configs = _whole(self._configs(statements.FIRST_CONFIGS))
         return _of_scopes(kept.configs, scopes, lambda missing: self._configs(statements.CONFIGS, missing))
@@ -233,7 +256,7 @@ class ScopeTables:
         """The modes that are set, for those of the scopes that have one."""
         if self._kept is None:
             return self._modes(statements.MODES, scopes)
-        kept = self._kept.scopes.at(self.revision())
+        kept = self._kept.scopes.at(self.moment())
         if kept.modes is None:
             kept.modes = _whole(self._modes(statements.FIRST_MODES))
         return _of_scopes(kept.modes, scopes, lambda missing: self._modes(statements.MODES, missing))

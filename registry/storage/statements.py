@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam
 from sqlalchemy.dialects import postgresql, sqlite
 
+from headrace.registry.storage.history import History
 from headrace.registry.storage.models import (
     STATE_ID,
     ConfigRow,
@@ -38,6 +39,7 @@ _SCHEMA_COLUMNS: Final[tuple[Any, ...]] = (
 
 SUBJECT_VIEW: Final = (
     sa.select(
+        History().label("history"),
         StateRow.revision.label("registry_revision"),
         StateRow.settings_revision,
         SubjectRow.id,
@@ -62,14 +64,15 @@ SUBJECT_VIEW: Final = (
     .where(StateRow.id == STATE_ID)
     .order_by(VersionRow.version)
 )
-"""One row for each version of a subject, or one with nulls: the registry's revisions are always told.
+"""One row for each version of a subject, or one with nulls: history and the registry's revisions are always told.
 
 Of those who know the registry's present revision only the versions after the one that they know.
 """
 
 SUBJECT_STATE: Final = sa.select(SubjectRow.id, SubjectRow.revision).where(SubjectRow.name == bindparam("name"))
-REVISION: Final = sa.select(StateRow.revision).where(StateRow.id == STATE_ID)
-SETTINGS_REVISION: Final = sa.select(StateRow.settings_revision).where(StateRow.id == STATE_ID)
+STATE: Final = sa.select(History().label("history"), StateRow.revision, StateRow.settings_revision).where(
+    StateRow.id == STATE_ID
+)
 CONFIGS: Final = sa.select(ConfigRow.__table__).where(ConfigRow.scope.in_(bindparam("scopes", expanding=True)))
 MODES: Final = sa.select(ModeRow.scope, ModeRow.mode).where(ModeRow.scope.in_(bindparam("scopes", expanding=True)))
 
@@ -157,7 +160,11 @@ def add_whole_version(*, new_subject: bool) -> Any:
     Whichever part finds that another transaction came first answers with nothing. Then a key of the version is null,
     which no version may have, and the whole is undone.
     """
-    settings_seen = sa.and_(StateRow.id == STATE_ID, StateRow.settings_revision == bindparam("settings_seen"))
+    settings_seen = sa.and_(
+        StateRow.id == STATE_ID,
+        StateRow.settings_revision == bindparam("settings_seen"),
+        History() == bindparam("history_seen"),
+    )
     if new_subject:
         texts = (bindparam("new_name", type_=sa.Text), bindparam("new_context", type_=sa.Text))
         adding = sa.select(*texts, sa.literal(1)).where(settings_seen)

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from headrace.registry.api.answer_cache import ENTRY_BYTES, Answer, AnswerCache
 from headrace.registry.storage.footing import Footing
+from headrace.registry.storage.history import Moment
 
 
 def answer(size: int) -> Answer:
-    return Answer(200, (), b"x" * size, footing=Footing(1))
+    return Answer(200, (), b"x" * size, footing=Footing(Moment(0, 1)))
 
 
 def test_the_least_recently_used_answer_goes_first() -> None:

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from headrace.registry.domain import LATEST
+from headrace.compat.levels import CompatibilityLevel
+from headrace.registry.domain import LATEST, ConfigChange, ConfigEntry
+from headrace.registry.errors import VersionSoftDeleted
 from headrace.registry.names import EVERYTHING
+from headrace.registry.service.configuration import Configuration
 from headrace.registry.storage import footing
 from headrace.registry.storage.database import Conflict, sqlite_url
 from headrace.registry.storage.footing import (
@@ -21,6 +24,7 @@ from headrace.registry.storage.footing import (
     ServedDatabase,
     noting,
 )
+from headrace.registry.storage.history import Moment
 from headrace.registry.storage.repository import Repository
 
 
@@ -47,6 +51,12 @@ def state(database: ServedDatabase, subject: str) -> tuple[int, int]:
     return found.subject_id, found.revision
 
 
+def moment(database: ServedDatabase) -> Moment:
+    found = database.read(lambda repository: repository.moment())
+    assert found.revision == 1
+    return found
+
+
 def test_the_table_names_methods_that_exist() -> None:
     assert [name for name in RESTS_ON if not callable(getattr(Repository, name, None))] == []
 
@@ -71,12 +81,14 @@ READS: list[tuple[str, Callable[[Repository], Any], tuple[str, ...] | None]] = [
 def test_what_a_read_rests_on(
     database: ServedDatabase, read: Callable[[Repository], Any], subjects: tuple[str, ...] | None
 ) -> None:
-    expected = None if subjects is None else Footing(1, tuple(state(database, name) for name in subjects))
+    expected = (
+        None if subjects is None else Footing(moment(database), tuple(state(database, name) for name in subjects))
+    )
     assert rests_on(database, read) == expected
 
 
 def test_a_list_of_subjects_rests_on_their_number(database: ServedDatabase) -> None:
-    expected = Footing(1, ((ALL_SUBJECTS, 2), state(database, "a")))
+    expected = Footing(moment(database), ((ALL_SUBJECTS, 2), state(database, "a")))
     assert (
         rests_on(database, lambda repository: repository.subjects(), lambda repository: repository.version_numbers("a"))
         == expected
@@ -89,7 +101,7 @@ def test_the_newest_version_rests_on_its_subject_and_a_number_on_the_registry_al
 
 
 def test_several_reads_rest_on_what_the_first_of_them_saw(database: ServedDatabase) -> None:
-    before = state(database, "a")
+    before, moment_before = state(database, "a"), moment(database)
 
     def change_in_between(repository: Repository) -> None:
         repository.version_numbers("a")
@@ -103,7 +115,7 @@ def test_several_reads_rest_on_what_the_first_of_them_saw(database: ServedDataba
     # That write was noted in this very thread; without it the footing is the older one.
     assert notes.footing() is None
     notes._can_be_kept = True
-    assert notes.footing() == Footing(1, (before,))
+    assert notes.footing() == Footing(moment_before, (before,))
 
 
 def test_nothing_read_and_something_written_is_not_kept(database: ServedDatabase) -> None:
@@ -156,3 +168,25 @@ def test_a_change_whose_commit_broke_is_waited_for(
     with pytest.raises(Conflict):
         database.write(lambda repository: repository.bump_revision(), attempts=1)
     assert waits == [LEASE_S + LEASE_MARGIN_S]
+
+
+def test_a_refusal_that_may_tell_of_a_change_comes_after_the_lease(
+    database: ServedDatabase, waits: list[float]
+) -> None:
+    def refuse(repository: Repository) -> None:
+        repository.bump_revision()
+        raise VersionSoftDeleted(subject="a", version=1)
+
+    with pytest.raises(VersionSoftDeleted):
+        database.write(refuse)
+    assert waits == [LEASE_S + LEASE_MARGIN_S]
+
+
+def test_who_asks_for_a_configuration_that_is_so_already_waits_as_who_made_it_so(
+    database: ServedDatabase, waits: list[float]
+) -> None:
+    configuration = Configuration(database, CompatibilityLevel.NONE)
+    change = ConfigChange(ConfigEntry("FULL"), frozenset({"compatibility"}))
+    for times in (1, 2):
+        configuration.change("a", change)
+        assert waits == [LEASE_S + LEASE_MARGIN_S] * times

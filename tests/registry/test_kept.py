@@ -6,6 +6,7 @@ from pathlib import Path
 
 from headrace.registry.domain import ConfigEntry, Mode
 from headrace.registry.storage.database import Database, sqlite_url
+from headrace.registry.storage.history import Moment
 from headrace.registry.storage.kept import KeptScopes, Recent
 from headrace.registry.storage.statements import KEPT_SCOPES_MAX
 
@@ -27,11 +28,15 @@ def test_what_was_not_used_longest_goes_within_bounds_of_number_and_size() -> No
 
 def test_scopes_of_an_older_revision_are_not_kept() -> None:
     kept = KeptScopes()
-    newer = kept.at(7)
-    assert kept.at(7) is newer
-    assert kept.at(6) is not newer
-    assert kept.at(7) is newer
-    assert kept.at(8) is not newer
+    newer = kept.at(Moment(1, 7))
+    assert kept.at(Moment(1, 7)) is newer
+    assert kept.at(Moment(1, 6)) is not newer
+    assert kept.at(Moment(1, 7)) is newer
+    assert kept.at(Moment(1, 8)) is not newer
+    # In another history the revision says nothing of the one before.
+    other = kept.at(Moment(2, 3))
+    assert kept.at(Moment(2, 3)) is other
+    assert kept.at(Moment(1, 8)) is not other
 
 
 def test_what_is_kept_follows_every_change(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from headrace.registry.api.leases import Leases
 from headrace.registry.errors import StoreError
 from headrace.registry.storage.footing import LEASE_S, Footing
+from headrace.registry.storage.history import Moment
 from headrace.registry.storage.looks import Look
 
 
@@ -18,6 +19,7 @@ class ScriptedLooks:
     """Looks at revisions that the test sets; each waits until it is let through."""
 
     def __init__(self) -> None:
+        self.history = 0
         self.revision = 1
         self.subjects: dict[int, int] = {}
         self.asked: list[set[int]] = []
@@ -27,7 +29,7 @@ class ScriptedLooks:
 
     async def look(self, subject_ids: Collection[int]) -> Look:
         self.asked.append(set(subject_ids))
-        seen = Look(self.revision, dict(self.subjects))
+        seen = Look(Moment(self.history, self.revision), dict(self.subjects))
         await self.let_through.wait()
         if self.is_away:
             raise StoreError("away")
@@ -35,6 +37,10 @@ class ScriptedLooks:
 
     async def close(self) -> None:
         pass
+
+
+def at(revision: int) -> Moment:
+    return Moment(0, revision)
 
 
 class Clock:
@@ -53,14 +59,14 @@ def test_a_look_holds_for_a_lease() -> None:
     async def test() -> None:
         looks, clock = ScriptedLooks(), Clock()
         leases = Leases(looks, clock)
-        assert not leases.holds(Footing(1))
-        assert await leases.look(Footing(1))
+        assert not leases.holds(Footing(at(1)))
+        assert await leases.look(Footing(at(1)))
         clock.now += LEASE_S * 0.4
-        assert leases.holds(Footing(1))
-        assert not leases.holds(Footing(0))
-        assert not leases.holds(Footing(2))
+        assert leases.holds(Footing(at(1)))
+        assert not leases.holds(Footing(at(0)))
+        assert not leases.holds(Footing(at(2)))
         clock.now += LEASE_S * 0.7
-        assert not leases.holds(Footing(1))
+        assert not leases.holds(Footing(at(1)))
         assert looks.asked == [set()]
 
     run(test())
@@ -71,13 +77,13 @@ def test_the_lease_counts_from_the_beginning_of_the_look() -> None:
         looks, clock = ScriptedLooks(), Clock()
         leases = Leases(looks, clock)
         looks.let_through.clear()
-        looking = asyncio.create_task(leases.look(Footing(1)))
+        looking = asyncio.create_task(leases.look(Footing(at(1))))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         clock.now += LEASE_S * 1.1
         looks.let_through.set()
         assert await looking
-        assert not leases.holds(Footing(1))
+        assert not leases.holds(Footing(at(1)))
 
     run(test())
 
@@ -86,19 +92,19 @@ def test_a_lease_in_use_is_renewed_before_it_ends() -> None:
     async def test() -> None:
         looks, clock = ScriptedLooks(), Clock()
         leases = Leases(looks, clock)
-        await leases.look(Footing(1))
+        await leases.look(Footing(at(1)))
         for _ in range(10):
             clock.now += LEASE_S * 0.6
-            assert leases.holds(Footing(1))
+            assert leases.holds(Footing(at(1)))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         looks.revision = 2
         clock.now += LEASE_S * 0.6
-        assert leases.holds(Footing(1))
+        assert leases.holds(Footing(at(1)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert not leases.holds(Footing(1))
-        assert leases.holds(Footing(2))
+        assert not leases.holds(Footing(at(1)))
+        assert leases.holds(Footing(at(2)))
 
     run(test())
 
@@ -108,7 +114,7 @@ def test_answers_about_subjects_always_need_a_look() -> None:
         looks = ScriptedLooks()
         leases = Leases(looks, Clock())
         looks.subjects = {7: 3, 8: 1}
-        footing = Footing(1, ((7, 3), (8, 1)))
+        footing = Footing(at(1), ((7, 3), (8, 1)))
         assert await leases.look(footing)
         assert not leases.holds(footing)
         looks.subjects[8] = 2
@@ -125,12 +131,12 @@ def test_requests_that_come_during_a_look_share_the_next() -> None:
         leases = Leases(looks, Clock())
         looks.subjects = {1: 1, 2: 1, 3: 1}
         looks.let_through.clear()
-        first = asyncio.create_task(leases.look(Footing(1, ((1, 1),))))
+        first = asyncio.create_task(leases.look(Footing(at(1), ((1, 1),))))
         while not looks.asked:
             await asyncio.sleep(0)
         # What changes now may or may not be in the first look: only one that begins later can tell.
         looks.subjects[3] = 2
-        later = [asyncio.create_task(leases.look(Footing(1, ((number, 1),)))) for number in (2, 3, 2)]
+        later = [asyncio.create_task(leases.look(Footing(at(1), ((number, 1),)))) for number in (2, 3, 2)]
         await asyncio.sleep(0)
         looks.let_through.set()
         assert await first
@@ -146,10 +152,10 @@ def test_without_the_database_nothing_holds(lookers: int) -> None:
         looks = ScriptedLooks()
         leases = Leases(looks, Clock())
         looks.is_away = True
-        assert await asyncio.gather(*(leases.look(Footing(1)) for _ in range(lookers))) == [None] * lookers
-        assert not leases.holds(Footing(1))
+        assert await asyncio.gather(*(leases.look(Footing(at(1))) for _ in range(lookers))) == [None] * lookers
+        assert not leases.holds(Footing(at(1)))
         looks.is_away = False
-        assert await leases.look(Footing(1))
+        assert await leases.look(Footing(at(1)))
 
     run(test())
 
@@ -159,12 +165,27 @@ def test_a_request_that_is_given_up_takes_no_other_along() -> None:
         looks = ScriptedLooks()
         leases = Leases(looks, Clock())
         looks.let_through.clear()
-        given_up = asyncio.create_task(leases.look(Footing(1)))
-        other = asyncio.create_task(leases.look(Footing(1)))
+        given_up = asyncio.create_task(leases.look(Footing(at(1))))
+        other = asyncio.create_task(leases.look(Footing(at(1))))
         await asyncio.sleep(0)
         given_up.cancel()
         await asyncio.sleep(0)
         looks.let_through.set()
         assert await other
+
+    run(test())
+
+
+def test_in_another_history_nothing_of_before_holds() -> None:
+    async def test() -> None:
+        looks, clock = ScriptedLooks(), Clock()
+        leases = Leases(looks, clock)
+        looks.subjects = {7: 3}
+        assert await leases.look(Footing(at(1), ((7, 3),)))
+        assert leases.holds(Footing(at(1)))
+        looks.history = 5
+        assert not await leases.look(Footing(at(1), ((7, 3),)))
+        assert not leases.holds(Footing(at(1)))
+        assert leases.holds(Footing(Moment(5, 1)))
 
     run(test())

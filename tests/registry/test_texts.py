@@ -16,15 +16,17 @@ from headrace.registry.domain import (
 from headrace.registry.errors import InvalidSchema
 from headrace.registry.service import texts
 from headrace.registry.service.texts import SchemaTexts
+from headrace.registry.storage.history import Moment
 from headrace.registry.tags import EntityKind, TaggedEntity
 
 
 class Versions:
-    """The one question that references ask of a repository. Subject `sN` holds the schema with row key N."""
+    """The questions that references ask of a repository. Subject `sN` holds the schema with row key N."""
 
     def __init__(self) -> None:
         self.schemas: list[StoredSchema] = []
         self.asked = 0
+        self.now = Moment(0, 0)
 
     def add(self, text: str, *targets: int) -> StoredSchema:
         references = tuple(SchemaReference(f"N{target}", f"s{target}", 1) for target in targets)
@@ -34,6 +36,9 @@ class Versions:
 
     def fixed(self, *targets: int) -> StoredSchema:
         return self.add(f'{{"type":"fixed","name":"N{len(self.schemas)}","size":1}}', *targets)
+
+    def moment(self) -> Moment:
+        return self.now
 
     def version(self, subject: str, version: int, *, deleted: bool = False) -> StoredVersion | None:
         self.asked += 1
@@ -110,6 +115,53 @@ def test_a_schema_with_references_is_looked_up_like_the_same_in_one_piece() -> N
     split = candidate(versions, SchemaRequest('{"type":"array","items":"N0"}', references=(reference,)))
     whole = SchemaRequest('{"type":"array","items":{"name":"N0","type":"fixed","size":1}}')
     assert candidate(versions, whole).lookup_key == split.lookup_key
+
+
+def test_a_schema_is_read_with_what_its_references_mean_now() -> None:
+    """An import may give a version that is referred to another schema, which is a change of the registry's revision."""
+    versions = Versions()
+    versions.fixed()
+    versions.add('{"type":"record","name":"N1","fields":[{"name":"a","type":"N0"}]}', 0)
+    versions.add('{"type":"record","name":"N2","fields":[{"name":"b","type":"N1"}]}', 1)
+    schemas = SchemaTexts()
+    request = SchemaRequest('{"type":"array","items":"N2"}', references=(SchemaReference("N2", "s2", 1),))
+
+    def sizes() -> tuple[str, bytes]:
+        text = schemas.formatted(versions, versions.schemas[2], "resolved")  # type: ignore[arg-type]
+        tried = schemas.candidate(versions, "s", request, normalize=False, strict=True)  # type: ignore[arg-type]
+        return text.partition('"size":')[2][:1], tried.lookup_key
+
+    before = sizes()
+    asked = versions.asked
+    assert sizes() == before
+    assert versions.asked == asked + 2, "the request's reference is made definite and followed, and what is behind kept"
+    other = SchemaContent('{"type":"fixed","name":"N0","size":2}')
+    versions.schemas[0] = StoredSchema(SchemaId(9), other, 0, row_key=9)
+    versions.now = Moment(0, 1)
+    after = sizes()
+    assert (before[0], after[0]) == ("1", "2")
+    assert before[1] != after[1]
+
+
+def test_what_was_parsed_in_another_history_is_not_used() -> None:
+    versions = Versions()
+    schemas = SchemaTexts()
+    parsed = schemas.parsed(versions, versions.fixed())  # type: ignore[arg-type]
+    assert schemas.parsed(versions, versions.schemas[0]) is parsed  # type: ignore[arg-type]
+    again = StoredSchema(SchemaId(0), SchemaContent('{"type":"fixed","name":"N0","size":7}'), 0, row_key=0)
+    versions.now = Moment(1, 0)
+    assert schemas.parsed(versions, again) != parsed  # type: ignore[arg-type]
+
+
+def test_a_revision_that_changed_no_reference_costs_no_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = Versions()
+    versions.fixed()
+    versions.fixed(0)
+    schemas = SchemaTexts()
+    parsed = schemas.parsed(versions, versions.schemas[1])  # type: ignore[arg-type]
+    versions.now = Moment(0, 1)
+    monkeypatch.setattr(texts, "parse_schema", None)
+    assert schemas.parsed(versions, versions.schemas[1]) is parsed  # type: ignore[arg-type]
 
 
 def test_tags_are_kept_where_there_is_still_something_to_tag() -> None:

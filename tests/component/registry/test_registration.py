@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.registry.service import texts
 from registry_calls import STRING, USER_1, USER_2, USER_INCOMPATIBLE, Registry
 
 BYTES = '"bytes"'
@@ -308,3 +309,22 @@ def test_the_list_of_schemas_is_of_the_default_context_unless_asked(registry: Re
     found = registry.get(f"/schemas?subjectPrefix=:*:{subject}").json
     assert {item["subject"] for item in found} == {subject, f":.other:{subject}"}
     assert all(not item["subject"].startswith(":.") for item in registry.get("/schemas").json)
+
+
+def test_schemas_that_are_looked_up_alike_are_compared(
+    registry: Registry, subject: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts with the same MD5 can be made."""
+    registry.registered(f"{subject}-target", '{"type":"fixed","name":"T","size":1}')
+    reference = {"name": "T", "subject": f"{subject}-target", "version": 1}
+    split, whole = '{"type":"array","items":"T"}', '{"type":"array","items":{"type":"fixed","name":"T","size":1}}'
+    monkeypatch.setattr(texts, "_lookup_key", lambda *_: b"k" * 16)
+    registry.put(f"/config/{subject}", {"compatibility": "NONE"})
+    for version, text in enumerate([fixed(1), fixed(2), BYTES], 1):
+        assert registry.register(subject, text).json["version"] == version
+    assert registry.register(subject, split, references=[reference]).json["version"] == 4
+    found = {text: registry.post(f"/subjects/{subject}", {"schema": text}) for text in (fixed(1), fixed(3), whole)}
+    assert [answer.json.get("version") for answer in found.values()] == [1, None, 4]
+    written = '{"of":"2","size":4,"type":"fixed","name":"F"}'
+    assert registry.post(f"/subjects/{subject}", {"schema": written}).json["version"] == 2
+    assert registry.register(subject, fixed(3)).json["version"] == 5

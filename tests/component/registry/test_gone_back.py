@@ -1,0 +1,149 @@
+"""A database that went back gives its numbers a second time: no process answers what was said of them before.
+
+After a back-up was put back (SQLite), a failover to a standby that lagged, a recovery to a point in time and a snapshot
+that was put in place (PostgreSQL).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from headrace.registry.storage.database import Database, sqlite_url
+from headrace.registry.storage.footing import LEASE_S
+from registry_calls import Registry
+from registry_front import RegistryBehindFront
+
+USES_F = '{"type":"array","items":"F"}'
+
+
+def fixed(size: int, name: str = "F") -> str:
+    return f'{{"type":"fixed","name":"{name}","size":{size}}}'
+
+
+def refer(version: int) -> list[dict[str, object]]:
+    return [{"name": "F", "subject": "target", "version": version}]
+
+
+QUESTIONS: list[tuple[str, str, object]] = [
+    *(("GET", f"/schemas/ids/{number}{suffix}", None) for number in range(1, 9) for suffix in ("", "?format=resolved")),
+    *(
+        ("GET", f"/subjects/{subject}/versions{suffix}", None)
+        for subject in ("a", "b", "c", "target", "user")
+        for suffix in ("", "/1", "/2", "/latest", "/latest?format=resolved")
+    ),
+    ("GET", "/subjects", None),
+    *(("GET", path, None) for path in ("/config", "/config/a", "/config/b", "/mode", "/mode/a", "/mode/b")),
+    *(("POST", f"/subjects/a{path}", {"schema": fixed(size)}) for path in ("", "/versions") for size in (1, 2)),
+    *(("POST", "/compatibility/subjects/a/versions/latest", {"schema": fixed(size)}) for size in (1, 2, 3)),
+]
+"""To be asked in this order, though none of them changes anything that is there."""
+
+
+def answers(registry: Registry) -> list[tuple[int, str]]:
+    found = [registry.call(method, path, body) for method, path, body in QUESTIONS]
+    return [(answer.status, answer.text) for answer in found]
+
+
+def begin(registry: Registry) -> None:
+    """What stays."""
+    registry.put("/config", {"compatibility": "NONE"})
+    registry.registered("a", fixed(1))
+    registry.registered("target", fixed(1))
+
+
+def go_on(registry: Registry, size: int) -> None:
+    """What is lost, or comes in its place: the same numbers everywhere, and other things."""
+    registry.registered("target", fixed(size))
+    registry.registered("user", USES_F, references=refer(2))
+    registry.registered("a", fixed(size))
+    registry.registered("b" if size == 2 else "c", fixed(size, "G"))
+    scope = "a" if size == 2 else "b"
+    registry.put(f"/config/{scope}", {"compatibility": "FULL"})
+    registry.put(f"/mode/{scope}", {"mode": "READONLY"})
+    registry.put(f"/mode/{scope}", {"mode": "READWRITE"})
+    if size == 2:
+        registry.put("/config/a", {"compatibility": "NONE"})
+    else:
+        registry.put("/config/b", {"normalize": True})
+
+
+@contextmanager
+def fronts(url: str) -> Iterator[tuple[RegistryBehindFront, RegistryBehindFront]]:
+    with ExitStack() as stack:
+        yield tuple(stack.enter_context(closing(RegistryBehindFront(url))) for _ in range(2))  # type: ignore[misc]
+
+
+def require_truth(url: str, asked: tuple[RegistryBehindFront, ...]) -> None:
+    """Goes on where the database is now, by somebody new, and asks everybody."""
+    with fronts(url) as (writer, reader):
+        go_on(writer, 3)
+        # Two of the questions register what may have been lost; then all find the same.
+        writer.registered("a", fixed(2))
+        expected = answers(reader)
+    time.sleep(LEASE_S)
+    for front in asked:
+        assert answers(front) == expected
+        assert answers(front) == expected
+
+
+def lose(url: str, take_copy: Callable[[], None], go_back: Callable[[], None]) -> None:
+    with fronts(url) as asked:
+        begin(asked[0])
+        take_copy()
+        go_on(asked[0], 2)
+        for front in asked:
+            # Twice, so that there is something kept.
+            assert answers(front) == answers(front)
+        go_back()
+        require_truth(url, asked)
+
+
+def upgraded(url: str) -> str:
+    database = Database(url)
+    database.upgrade()
+    database.close()
+    return url
+
+
+def put_back(copy: Path, path: Path) -> None:
+    """As the command `.restore` does it, while the file is in use."""
+    with closing(sqlite3.connect(copy)) as source, closing(sqlite3.connect(path, timeout=30)) as target:
+        source.backup(target)
+
+
+def test_a_back_up_is_put_back_into_a_sqlite_file(tmp_path: Path) -> None:
+    path, copy = tmp_path / "registry.db", tmp_path / "copy.db"
+    lose(upgraded(sqlite_url(path)), lambda: put_back(path, copy), lambda: put_back(copy, path))
+
+
+def test_a_registration_decided_before_the_database_went_back_is_decided_again(tmp_path: Path) -> None:
+    """Though the subject is at the revision that it was decided on, with other versions."""
+    path, copy = tmp_path / "registry.db", tmp_path / "copy.db"
+    url = upgraded(sqlite_url(path))
+    with fronts(url) as (front, other):
+        begin(front)
+        front.put("/config", {"compatibility": "BACKWARD"})
+        put_back(path, copy)
+        front.put("/config", {"compatibility": "NONE"})
+        front.registered("a", '"string"')
+        front.put("/config", {"compatibility": "BACKWARD"})
+        write = front._database.write
+        changed = []
+
+        def write_after_going_back(*arguments: object, **options: object) -> object:
+            if not changed:
+                changed.append(True)
+                put_back(copy, path)
+                other.put("/config", {"compatibility": "NONE"})
+                other.registered("a", '"long"')
+                other.put("/config", {"compatibility": "BACKWARD"})
+            return write(*arguments, **options)  # type: ignore[arg-type]
+
+        front._database.write = write_after_going_back  # type: ignore[method-assign, assignment]
+        # Of a string it may become bytes, and of a long not.
+        assert front.register("a", '"bytes"').problem[:2] == (409, 40901)
+        assert front.get("/subjects/a/versions").json == [1, 2]
