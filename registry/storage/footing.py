@@ -45,8 +45,8 @@ T = TypeVar("T")
 class Footing:
     """The moment of the registry, and (row id, revision) of each subject, from which an answer follows.
 
-    `ALL_SUBJECTS` in place of a row id has the number of subjects as its revision: while the registry's is the same, a
-    list of them changes only by new ones.
+    `ALL_SUBJECTS` in place of a row id has a revision that grows with new subjects: while the registry's is the same, a
+    list of them changes by nothing else.
     """
 
     moment: Moment
@@ -144,7 +144,7 @@ class FootingNotes:
         if isinstance(ground, Growing):
             self.spoil()
         elif isinstance(ground, Names) and self._can_be_kept and None not in self._subjects:
-            self._subjects[None] = SubjectState(ALL_SUBJECTS, repository.subject_count())
+            self._subjects[None] = SubjectState(ALL_SUBJECTS, repository.subjects_revision())
         elif isinstance(ground, Subject) and self._can_be_kept and ground.name not in self._subjects:
             self._subjects[ground.name] = repository.subject_state(ground.name)
 

@@ -35,7 +35,8 @@ SQLITE_STATE: Final = f"SELECT {REGISTRY}, revision, {SQLITE} FROM registry_stat
 SQLITE_LOOK: Final = (
     f"{SQLITE_STATE} UNION ALL "  # noqa: S608
     "SELECT id, revision, NULL FROM subjects WHERE id IN (SELECT value FROM json_each(?)) UNION ALL "
-    "SELECT ?, (SELECT count(*) FROM subjects), NULL WHERE ?"
+    # Not their number, for which the event loop would wait while all of them are counted.
+    "SELECT ?, (SELECT coalesce(max(id), 0) FROM subjects), NULL WHERE ?"
 )
 POSTGRES_LOOK: Final = (
     f"SELECT {REGISTRY}, revision, {POSTGRES} FROM registry_state WHERE id = %s UNION ALL "  # noqa: S608
@@ -49,7 +50,7 @@ LOOK_TIMEOUT_S: Final = 2.0  # then the application is asked, which knows how to
 class Look:
     """Revisions as they were at one time: the registry's, and by row id those of the subjects that are there.
 
-    Of `ALL_SUBJECTS` it is their number.
+    Of `ALL_SUBJECTS` it is what `Repository.subjects_revision` says.
     """
 
     moment: Moment

@@ -55,6 +55,13 @@ class Repository(SchemaTables):
         """The random name that the database was given when it was made."""
         return self._connection.scalar(sa.select(IdentityRow.identity)) or ""
 
+    def subjects_revision(self) -> int:
+        """Greater with every new subject, for as long as the registry's revision is the same."""
+        if self._connection.dialect.name == "sqlite":
+            # At once, however many there are; on PostgreSQL the row with the highest id may be there before others.
+            return self._connection.scalar(sa.select(sa.func.max(SubjectRow.id))) or 0
+        return self.subject_count()
+
     def subject_count(self) -> int:
         return self._connection.scalar(sa.select(sa.func.count()).select_from(SubjectRow)) or 0
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from headrace.registry.storage.footing import (
     noting,
 )
 from headrace.registry.storage.history import Moment
+from headrace.registry.storage.looks import SQLITE_LOOK
 from headrace.registry.storage.repository import Repository
 
 
@@ -190,3 +193,12 @@ def test_who_asks_for_a_configuration_that_is_so_already_waits_as_who_made_it_so
     for times in (1, 2):
         configuration.change("a", change)
         assert waits == [LEASE_S + LEASE_MARGIN_S] * times
+
+
+def test_a_look_reads_no_table_as_a_whole(database: ServedDatabase) -> None:
+    """It is made in the event loop, and there may be a hundred thousand subjects."""
+    with closing(sqlite3.connect(str(database._address.url.database))) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {SQLITE_LOOK}", (1, "[1, 2]", ALL_SUBJECTS, True)).fetchall()
+    steps = [str(row[-1]) for row in plan]
+    assert any("subjects" in step for step in steps)
+    assert [step for step in steps if step.startswith("SCAN subjects")] == []
