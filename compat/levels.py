@@ -27,6 +27,7 @@ def check_level(
     level: CompatibilityLevel,
     *,
     every_version: bool = False,
+    effort: Effort | None = None,
 ) -> Report:
     """Checks a candidate as a registry does on registration.
 
@@ -38,11 +39,12 @@ def check_level(
         history: earlier versions, ascending.
         level: which pairs are to be readable; a level that is not transitive looks at the last version only.
         every_version: go on after a version that the candidate does not fit.
+        effort: what all comparisons together may cost, by default the most that there is.
 
     Raises:
         ComparisonTooLarge: the schemas are too large to compare.
     """
-    effort = Effort()
+    effort = Effort() if effort is None else effort
     rule = LEVELS[level]
     wanted = list(reversed(history)) if rule.transitive else list(history[-1:])
     compared: list[VersionedSchema] = []

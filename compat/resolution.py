@@ -13,7 +13,7 @@ The walk keeps its own stack, because types that refer to each other by name can
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -45,6 +45,9 @@ PAIRS_MAX = 500_000
 """Most pairs of types compared in one check, of all versions (10 s); each branch of a union is tried on each of the
 other."""
 
+PAIRS_BETWEEN_LOOKS = 1_000
+"""At the clock; some twenty milliseconds."""
+
 PAIRS_DEEP_MAX = 2_000
 """Deepest nesting of pairs. Cycles of two lengths nest as deep as their product; a location is as long as deep."""
 
@@ -69,15 +72,23 @@ PROMOTIONS = frozenset(
 
 
 class Effort:
-    """What is left of `PAIRS_MAX`, for all comparisons of one check together."""
+    """What is left of `PAIRS_MAX`, for all comparisons of one check together.
 
-    def __init__(self) -> None:
+    Args:
+        is_over: asked every `PAIRS_BETWEEN_LOOKS` pairs whether the time is over that the caller has.
+    """
+
+    def __init__(self, is_over: Callable[[], bool] = lambda: False) -> None:
         self.pairs_left = PAIRS_MAX
+        self._is_over = is_over
 
     def spend_pair(self) -> None:
         if not self.pairs_left:
             raise ComparisonTooLarge(f"more than {PAIRS_MAX} pairs of types")
         self.pairs_left -= 1
+        if self.pairs_left % PAIRS_BETWEEN_LOOKS == 0 and self._is_over():
+            spent = PAIRS_MAX - self.pairs_left
+            raise ComparisonTooLarge(f"the time for it was over after {spent} pairs of types")
 
 
 def check_reader_writer(reader: Schema, writer: Schema, effort: Effort | None = None) -> tuple[Incompatibility, ...]:

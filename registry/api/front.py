@@ -15,10 +15,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from headrace.registry.api.answer_cache import BYTES_MAX, Answer, AnswerCache
-from headrace.registry.api.answers import PRODUCED
+from headrace.registry.api.answers import PRODUCED, acceptable, to_json
+from headrace.registry.api.fair_lane import FairLane, LaneFull
 from headrace.registry.api.hooks import (
     ANYBODY,
     WORTH_RECEIVING,
@@ -45,6 +47,9 @@ KEY_HEADERS: Final = frozenset({b"accept", b"content-type", b"confluent-accept-u
 """Headers that answers depend on, apart from who asks."""
 
 KEY_HEADERS_BYTES_MAX: Final = 4096  # of those together; 60 KB of `Accept` took 0.2 s to understand
+LIVENESS: Final = b"/healthz"
+"""What is answered whatever else is under way."""
+
 REQUEST_ID: Final = b"x-request-id"
 """Goes back with the answer as it came, so that a client's log and ours can be laid side by side."""
 
@@ -93,6 +98,7 @@ class Front:
         self._leases = Leases(looks)
         self._known = _Lane(THREADS)
         self._strangers = _Lane(STRANGERS_THREADS)
+        self._checks = FairLane()
         self._on_end = on_end
         self._is_ending = False
         self.on_start: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -115,7 +121,7 @@ class Front:
                 self._is_ending = True  # connections that are still open may bring requests
                 if beside is not None:
                     beside.cancel()
-                for lane in (self._known, self._strangers):
+                for lane in (self._known, self._strangers, self._checks):
                     await asyncio.get_running_loop().run_in_executor(None, lane.threads.shutdown)
                 await self._leases.close()
                 self._on_end()
@@ -139,7 +145,10 @@ class Front:
                 echoed = ((REQUEST_ID, header[1]),)
         principal = self._recall(authorization)
         has_rest = False
-        if sum(map(len, said)) > KEY_HEADERS_BYTES_MAX:
+        if scope["raw_path"] == LIVENESS and method == "GET" and authorization is None:
+            # Before all queues: who does not answer is restarted, and that helps nobody who waits in one.
+            answer, is_kept = _alive(scope), False
+        elif sum(map(len, said)) > KEY_HEADERS_BYTES_MAX:
             answer, is_kept, has_rest = problem(431), False, method not in BODYLESS
         elif method in BODYLESS:
             answer, is_kept = await self._answered(scope, said, NO_BODY, principal)
@@ -218,7 +227,11 @@ class Front:
         lane.waiting += 1
         try:
             environ = environ_of(scope, body, principal)
+            if lane is self._known and body is not None and _is_check(scope):
+                return await self._checks.run(_client_of(scope, principal), partial(call, self._application, environ))
             return await asyncio.get_running_loop().run_in_executor(lane.threads, call, self._application, environ)
+        except LaneFull:
+            return problem(503, "Too many checks of compatibility at once; try again")
         except Exception:
             logger.exception("request failed: method=%s", scope["method"])
             return problem(500)
@@ -231,9 +244,31 @@ def _is_stranger(principal: Principal | None) -> bool:
     return principal is None or (principal is not ANYBODY and not principal.name)
 
 
-def problem(status: int) -> Answer:
+def _is_check(scope: Any) -> bool:
+    """Whether a request asks to compare schemas, which can take seconds of computing."""
+    parts = scope["raw_path"].split(b"/", 4)
+    return b"compatibility" in (parts[1:2] if parts[1:2] != [b"contexts"] else parts[3:4])
+
+
+def _client_of(scope: Any, principal: Principal | None) -> Hashable:
+    """By which those who ask are told apart: the user, or the address of who needs to be none."""
+    if principal is not None and principal.name:
+        return principal.name
+    return (scope.get("client") or ("",))[0], "address"
+
+
+def _alive(scope: Any) -> Answer:
+    """What the application answers at `LIVENESS`."""
+    accept = ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
+    content_type = acceptable(accept[:KEY_HEADERS_BYTES_MAX]) or PRODUCED[0][0]
+    body = to_json({"status": "ok"})
+    headers = ((b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body)))
+    return Answer(200, headers, body, LIVENESS.decode(), ANYBODY)
+
+
+def problem(status: int, message: str = "") -> Answer:
     """An error that the application does not know of, in the API's form."""
-    message = f"HTTP {status} {http.HTTPStatus(status).phrase}"
+    message = message or f"HTTP {status} {http.HTTPStatus(status).phrase}"
     headers = [(b"content-type", PRODUCED[0][0].encode())]
     if status in (400, 408, 413):
         # What else comes on this connection is not a request.

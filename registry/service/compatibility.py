@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from headrace.avro_schema import Record
 from headrace.compat.errors import ComparisonTooLarge
@@ -10,6 +13,7 @@ from headrace.compat.finding import LEVELS, Direction, Report
 from headrace.compat.levels import CompatibilityLevel, VersionedSchema, check_level
 from headrace.compat.logical_policy import logical_problems
 from headrace.compat.report import confluent_messages
+from headrace.compat.resolution import Effort
 from headrace.registry.domain import LATEST, Metadata, SchemaRequest, StoredVersion
 from headrace.registry.errors import InvalidSchema, VersionNotFound
 from headrace.registry.metadata import group_of, reserved_fields
@@ -17,6 +21,8 @@ from headrace.registry.service.configuration import LOGICAL, Configuration, Subj
 from headrace.registry.service.texts import Candidate, SchemaTexts
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
+
+CHECK_S: Final = 10.0  # of computing for a schema that is only tried; a registration ends by the bound of pairs alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +34,33 @@ class Verdict:
 class Compatibility:
     """Checks schemas against the versions of a subject at the level that holds for it."""
 
-    def __init__(self, database: Database, texts: SchemaTexts, configuration: Configuration) -> None:
+    def __init__(
+        self,
+        database: Database,
+        texts: SchemaTexts,
+        configuration: Configuration,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._database = database
         self._texts = texts
         self._configuration = configuration
 
-    def verdict(self, repository: Repository, settings: SubjectSettings, candidate: Candidate) -> Verdict:
+    def verdict(
+        self,
+        repository: Repository,
+        settings: SubjectSettings,
+        candidate: Candidate,
+        effort: Effort | None = None,
+    ) -> Verdict:
         """What registration would say: against the latest version, or all when the level is transitive."""
         # With groups the version to compare with need not be the latest of all.
         if settings.config.compatibility_group is not None or _is_transitive(settings.level):
             view = repository.subject_view(settings.subject)
             history = repository.seen_versions(settings.subject, [mark for mark in view.marks if not mark.deleted])
-            return self._compare(repository, settings, candidate, history)
+            return self._compare(repository, settings, candidate, history, effort)
         latest = repository.version(settings.subject, LATEST)
-        return self._compare(repository, settings, candidate, [] if latest is None else [latest])
+        return self._compare(repository, settings, candidate, [] if latest is None else [latest], effort)
 
     def check_subject(self, subject: str, request: SchemaRequest, *, normalize: bool, verbose: bool) -> Verdict:
         """`verdict` for a schema that is only being tried.
@@ -88,9 +107,11 @@ class Compatibility:
             if verbose:
                 return Verdict(False, (str(error),))
             raise
+        ends_at = self._clock() + CHECK_S
+        effort = Effort(lambda: self._clock() >= ends_at)
         if version is None:
-            return self.verdict(repository, settings, candidate)
-        return self._compare(repository, settings, candidate, [] if found is None else [found])
+            return self.verdict(repository, settings, candidate, effort)
+        return self._compare(repository, settings, candidate, [] if found is None else [found], effort)
 
     def _compare(
         self,
@@ -98,6 +119,7 @@ class Compatibility:
         settings: SubjectSettings,
         candidate: Candidate,
         history: list[StoredVersion],
+        effort: Effort | None,
     ) -> Verdict:
         config, level = settings.config, settings.level
         reserved = _reserved_problems(candidate, history[-1] if history else None) if config.validate_fields else []
@@ -110,7 +132,7 @@ class Compatibility:
             history = history[-1:]
         versioned = [VersionedSchema(item.version, self._texts.parsed(repository, item.schema)) for item in history]
         try:
-            report = check_level(candidate.schema, versioned, level)
+            report = check_level(candidate.schema, versioned, level, effort=effort)
         except ComparisonTooLarge as error:
             return Verdict(False, (*reserved, f"Unexpected exception during compatibility check: {error}"))
         others = [*reserved, *(_logical_problems(report) if config.compatibility_policy == LOGICAL else ())]

@@ -22,6 +22,7 @@ from headrace.compat import (
     check_reader_writer,
     parse_level,
 )
+from headrace.compat.resolution import Effort
 from schema_pairs import schema_pairs
 from strategies import growing_histories
 
@@ -82,6 +83,15 @@ def test_all_versions_together_are_compared_within_bounds(monkeypatch: pytest.Mo
     assert check(union[0], LEVEL.BACKWARD, *union[1:]).is_compatible
     with pytest.raises(ComparisonTooLarge, match="more than 50 pairs"):
         check(union[0], LEVEL.BACKWARD_TRANSITIVE, *union[1:])
+
+
+def test_versions_are_compared_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.compat.resolution.PAIRS_BETWEEN_LOOKS", 5)
+    looks = iter([False, True])
+    effort = Effort(lambda: next(looks))
+    history = [VersionedSchema(number, record(A, B_DEFAULT)) for number in range(1, 20)]
+    with pytest.raises(ComparisonTooLarge, match="the time for it was over after 10 pairs of types"):
+        check_level(record(A, B), history, LEVEL.BACKWARD_TRANSITIVE, every_version=True, effort=effort)
 
 
 def test_full_tells_forward_problems_first() -> None:

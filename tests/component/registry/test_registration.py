@@ -315,16 +315,33 @@ def test_schemas_that_are_looked_up_alike_are_compared(
     registry: Registry, subject: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Texts with the same MD5 can be made."""
-    registry.registered(f"{subject}-target", '{"type":"fixed","name":"T","size":1}')
-    reference = {"name": "T", "subject": f"{subject}-target", "version": 1}
-    split, whole = '{"type":"array","items":"T"}', '{"type":"array","items":{"type":"fixed","name":"T","size":1}}'
+    # What has been read before is kept with its key.
+    alike = [fixed(f"alike {number}") for number in (1, 2, 3)]
+    registry.registered(f"{subject}-target", '{"type":"fixed","name":"Alike","size":1}')
+    reference = {"name": "Alike", "subject": f"{subject}-target", "version": 1}
+    split, whole = (
+        '{"type":"array","items":"Alike"}',
+        '{"type":"array","items":{"type":"fixed","name":"Alike","size":1}}',
+    )
     monkeypatch.setattr(texts, "_lookup_key", lambda *_: b"k" * 16)
     registry.put(f"/config/{subject}", {"compatibility": "NONE"})
-    for version, text in enumerate([fixed(1), fixed(2), BYTES], 1):
+    for version, text in enumerate([alike[0], alike[1], '{"type":"bytes","n":"alike"}'], 1):
         assert registry.register(subject, text).json["version"] == version
     assert registry.register(subject, split, references=[reference]).json["version"] == 4
-    found = {text: registry.post(f"/subjects/{subject}", {"schema": text}) for text in (fixed(1), fixed(3), whole)}
+    found = {text: registry.post(f"/subjects/{subject}", {"schema": text}) for text in (alike[0], alike[2], whole)}
     assert [answer.json.get("version") for answer in found.values()] == [1, None, 4]
-    written = '{"of":"2","size":4,"type":"fixed","name":"F"}'
+    written = '{"of":"alike 2","size":4,"type":"fixed","name":"F"}'
     assert registry.post(f"/subjects/{subject}", {"schema": written}).json["version"] == 2
-    assert registry.register(subject, fixed(3)).json["version"] == 5
+    assert registry.register(subject, alike[2]).json["version"] == 5
+
+
+def test_a_check_ends_when_its_time_is_over(registry: Registry, subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registration does not, whose answer must not depend on how busy the machine is."""
+    monkeypatch.setattr("headrace.compat.resolution.PAIRS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr("headrace.registry.service.compatibility.CHECK_S", -1)
+    registry.registered(subject, USER_1)
+    for path in ("", "/latest", "/1"):
+        answer = registry.post(f"/compatibility/subjects/{subject}/versions{path}?verbose=true", {"schema": USER_2})
+        assert answer.json["is_compatible"] is False
+        assert "the time for it was over after 1 pairs of types" in answer.json["messages"][0]
+    registry.registered(subject, USER_2)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import base64
+import encodings
 import threading
+import time
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.registry.access.authenticator import UsersFile
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
+from headrace.registry.api import fair_lane
+from headrace.registry.api.fair_lane import CHECK_THREADS
 from headrace.registry.api.front import THREADS
+from headrace.registry.service.compatibility import Compatibility
 from headrace.registry.storage.database import Database, sqlite_url
 from registry_calls import STRING
 from registry_front import RegistryBehindFront
@@ -58,6 +64,72 @@ def test_passwords_that_are_waited_for_hold_up_nobody_who_is_known(
         finally:
             goes_on.set()
         assert {answer.result().status for answer in answers} == {401}
+
+
+@pytest.fixture
+def goes_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """When checks of schemas that are only tried go on."""
+    event = threading.Event()
+    checked = Compatibility._checked
+
+    def wait(*arguments: Any) -> Any:
+        assert event.wait(60)
+        return checked(*arguments)
+
+    monkeypatch.setattr(Compatibility, "_checked", wait)
+    yield event
+    event.set()
+
+
+@pytest.mark.parametrize("prefix", ["", "/contexts/."])
+def test_checks_that_take_long_hold_up_nothing_else(
+    front: RegistryBehindFront, goes_on: threading.Event, prefix: str
+) -> None:
+    path = "/subjects/a/versions/1"
+    assert front.call("GET", path, headers=ROOT).status == 200
+    check = f"{prefix}/compatibility/subjects/a/versions"
+    count = THREADS + CHECK_THREADS
+    with ThreadPoolExecutor(count) as clients:
+        bodies = [{"schema": f'{{"type":"string","n":{number}}}'} for number in range(count)]
+        answers = [clients.submit(front.call, "POST", check, body, ROOT) for body in bodies]
+        try:
+            assert [front.call("GET", path, headers=ROOT).status for path in (path, f"{path}/schema")] == [200, 200]
+            assert [front.call("GET", path).json["status"] for path in ("/readyz", "/healthz")] == ["ready", "ok"]
+            assert front.register("public", STRING).status == 401
+            # Even of those who may register nobody waits.
+            assert front.call("POST", "/subjects/b/versions", {"schema": STRING}, ROOT).status == 200
+            # Somebody else's check has a thread, as anonymous reads of `public-*` show.
+            other = clients.submit(front.call, "POST", "/compatibility/subjects/public-a/versions", bodies[0])
+            assert not any(answer.done() for answer in (*answers, other))
+        finally:
+            goes_on.set()
+        assert {answer.result().status for answer in (*answers, other)} == {200}
+
+
+def test_too_many_checks_are_told_so(
+    front: RegistryBehindFront, goes_on: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_lane, "CLIENT_WAITING_MAX", 0)
+    with ThreadPoolExecutor(1) as clients:
+        path = "/compatibility/subjects/a/versions"
+        first = clients.submit(front.call, "POST", path, {"schema": STRING}, ROOT)
+        while not front._front._checks._running:
+            time.sleep(0.001)
+        refused = front.call("POST", path, {"schema": '"int"'}, ROOT)
+        goes_on.set()
+        assert first.result().status == 200
+    assert refused.problem == (503, 503, "Too many checks of compatibility at once; try again")
+    assert refused.headers["Retry-After"] == "1"
+
+
+def test_liveness_is_answered_before_all_queues(front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = front.call("GET", "/healthz", headers=ROOT)
+    monkeypatch.setattr(front._front, "_application", None)
+    for accept in ("*/*", "application/json", "text/html"):
+        alive = front.call("GET", "/healthz", headers={"accept": accept})
+        assert (alive.status, alive.text) == (200, expected.text)
+    assert front.call("GET", "/healthz").headers == expected.headers
+    assert front.observed.routes[-1] == "/healthz"
 
 
 def test_who_sends_two_authorizations_is_nobody(front: RegistryBehindFront) -> None:
@@ -131,6 +203,21 @@ def test_requests_as_long_as_can_be_are_not_kept_as_they_are(front: RegistryBehi
         assert tracemalloc.get_traced_memory()[0] - before < MEGABYTE
     finally:
         tracemalloc.stop()
+
+
+def test_character_sets_that_there_are_not_are_not_remembered(front: RegistryBehindFront) -> None:
+    kept = encodings._cache  # type: ignore[attr-defined]
+
+    def status(charset: str) -> int:
+        headers = {"content-type": f"application/json; charset={charset}", **ROOT}
+        return front.call("POST", "/subjects/public-none", b'{"schema":"1"}', headers).status
+
+    assert [status(charset) for charset in ("utf-8", "UTF-8", "utf_8_sig", "ISO-8859-1", "cp1252")] == [404] * 5
+    before = len(kept)
+    assert {status(f"x-{number}") for number in range(50)} == {400}
+    # Different names of one that there is.
+    assert {status(f"utf{'-' * number}8") for number in range(1, 50)} == {404}
+    assert len(kept) == before
 
 
 @pytest.mark.parametrize("path", ["/x://y/subjects/a/versions", "/://subjects/a/versions"])
