@@ -87,7 +87,11 @@ def load_settings(
     for origin, values in layers:
         for key, value in values.items():
             merged[key] = (origin, value)
-    return _build(merged)
+    # Whoever names a file answers for it, and the one at home is the user's own.
+    is_named = config is not None or bool(environment.get(CONFIG_PATH_VARIABLE))
+    is_found_here = not is_named and path == (working_dir or Path()) / CONFIG_FILE_NAME
+    of_folder = (key for key, (origin, _) in merged.items() if is_found_here and origin == str(path))
+    return _build(merged, frozenset(of_folder))
 
 
 def _find_config(
@@ -148,7 +152,7 @@ _SECTIONS: Mapping[str, type] = {
 }
 
 
-def _build(merged: Mapping[str, tuple[str, Any]]) -> Settings:
+def _build(merged: Mapping[str, tuple[str, Any]], of_working_folder: frozenset[str]) -> Settings:
     chosen: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
     spark: dict[str, str] = {"master": "local[*]"}
     data_dir = Settings().data_dir
@@ -163,7 +167,9 @@ def _build(merged: Mapping[str, tuple[str, Any]]) -> Settings:
         else:
             raise SettingsError(f"unknown setting {key!r} in {origin}; known settings: {', '.join(known_keys())}")
     sections = {name: cls(**chosen[name]) for name, cls in _SECTIONS.items()}
-    return Settings(data_dir=data_dir, spark=types.MappingProxyType(spark), **sections)
+    return Settings(
+        data_dir=data_dir, spark=types.MappingProxyType(spark), of_working_folder=of_working_folder, **sections
+    )
 
 
 def known_keys() -> Sequence[str]:

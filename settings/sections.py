@@ -30,6 +30,7 @@ class RegistrySettings:
     client_certificate: str = ""  # PEM file of the certificate to show on https
     client_key: str = ""  # PEM file of its key; "": the key is in `client_certificate`
     client_key_password: str = ""  # of an encrypted key
+    client_hosts: tuple[str, ...] = ()  # that may get these where only the working folder's headrace.toml names the URL
     client_timeout: Duration = Duration(10_000)  # of a connection attempt and of each wait for an answer
     compatibility: str = "BACKWARD"  # level of subjects that have none of their own
     api_profile: int = 8  # release of the Confluent Schema Registry whose bodies are answered; 7 for clients before 7.0
@@ -170,11 +171,15 @@ class Settings:
     compat: CompatSettings = CompatSettings()
     spark: Mapping[str, str] = field(default_factory=lambda: types.MappingProxyType({"master": "local[*]"}))
     # `master`, and any spark.* property without its prefix, passed through to Spark
+    of_working_folder: frozenset[str] = frozenset()
+    # Keys whose values come from the working folder's own file, which may be anybody's: a checkout has one.
 
     def masked(self) -> dict[str, dict[str, str] | str]:
         """All values as text for people, with passwords hidden."""
         shown: dict[str, dict[str, str] | str] = {}
         for section in dataclasses.fields(self):
+            if section.name == "of_working_folder":
+                continue
             value = getattr(self, section.name)
             if dataclasses.is_dataclass(value):
                 shown[section.name] = {

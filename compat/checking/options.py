@@ -149,7 +149,8 @@ def _places(places: Sequence[str], settings: Settings, args: argparse.Namespace)
 def _registry(settings: Settings, url: str, args: argparse.Namespace) -> Baseline:
     from headrace.compat.checking.baselines.registry import RegistryBaseline
 
-    return RegistryBaseline(client_from(settings, url), stranger=_stranger(args))
+    is_of_folder = args.against_registry is None and not args.against and "compat.against" in settings.of_working_folder
+    return RegistryBaseline(client_from(settings, url, is_of_folder=is_of_folder), stranger=_stranger(args))
 
 
 def _database(settings: Settings, url: str, args: argparse.Namespace) -> Baseline:
@@ -172,8 +173,11 @@ def _is_part(args: argparse.Namespace) -> bool:
     return bool(args.since) or any(Path(argument).is_file() or argument == "-" for argument in args.schemas)
 
 
-def client_from(settings: Settings, url: str) -> RegistryClient:
+def client_from(settings: Settings, url: str, *, is_of_folder: bool = False) -> RegistryClient:
     """A client of the registry at a URL, "" for the one of the settings, with the settings' credentials.
+
+    Args:
+        is_of_folder: the URL comes from the working folder's own settings, and not from who called.
 
     Raises:
         SettingsError: the URL is none, or credentials and certificates cannot be used.
@@ -182,7 +186,9 @@ def client_from(settings: Settings, url: str) -> RegistryClient:
     from headrace.registry.errors import RegistryError
 
     if url:
-        settings = replace(settings, registry=replace(settings.registry, url=url))
+        registry = replace(settings.registry, url=url)
+        of_folder = settings.of_working_folder - {"registry.url"} | ({"registry.url"} if is_of_folder else set())
+        settings = replace(settings, registry=registry, of_working_folder=of_folder)
     try:
         return registry_client(settings)
     except RegistryError as error:

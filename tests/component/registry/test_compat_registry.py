@@ -276,6 +276,28 @@ def test_wrong_credentials_are_sent_and_never_shown(
     assert "opensesame" not in out + err
 
 
+@pytest.mark.parametrize(
+    "of_file", ['[compat]\nagainst = ["%s"]\n', '[compat]\nagainst = ["registry"]\n[registry]\nurl = "%s"\n']
+)
+def test_the_repository_does_not_say_who_gets_the_credentials(
+    registry: Served, run: Run, monkeypatch: pytest.MonkeyPatch, of_file: str
+) -> None:
+    monkeypatch.setenv("HEADRACE__REGISTRY__CLIENT_USER", "ci")
+    monkeypatch.setenv("HEADRACE__REGISTRY__CLIENT_PASSWORD", "opensesame")
+    write(orders='"int"')
+    Path("headrace.toml").write_text(of_file % registry.url)
+    code, out, err = run("compat", "check", "schemas")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "expected both from one source" in err
+    assert not registry.calls
+    if "[registry]" in of_file:
+        assert run("schema", "register", "schemas")[0] == 2
+    assert run("compat", "check", "schemas", "--against-registry", registry.url)[0] == 0
+    assert run("compat", "check", "schemas", "--against", registry.url)[0] == 0
+    monkeypatch.setenv("HEADRACE__REGISTRY__CLIENT_HOSTS", "127.0.0.1")
+    assert run("compat", "check", "schemas")[0] == 0
+
+
 def test_a_registry_that_is_down(registry: Served, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.registry.client.transport.PAUSE_FIRST_S", 0.001)
     write(orders='"int"', broken="{")

@@ -72,3 +72,77 @@ def test_what_cannot_be_sent_is_named(keys: dict[str, str], said: str) -> None:
 def test_tls_files_are_looked_at_first() -> None:
     with pytest.raises(RegistryUnavailable, match=r"the CA file missing\.pem cannot be used: No such file"):
         registry_client(settings(url="https://127.0.0.1:1", client_ca="missing.pem"))
+
+
+def of_folder(
+    folder: Path, text: str, environment: dict[str, str], *, config: Path | None = None, home: Path | None = None
+) -> Settings:
+    """The settings of a checkout with such a file, in an environment with these keys of `registry`."""
+    (folder / "headrace.toml").write_text(f"[registry]\n{text}\n")
+    variables = {f"HEADRACE__REGISTRY__{key.upper()}": value for key, value in environment.items()}
+    return load_settings(working_dir=folder, environment=variables, config=config, home=home)
+
+
+PASSWORD = {"client_user": "ci", "client_password": "sesame"}
+
+
+@pytest.mark.parametrize(
+    ("text", "environment"),
+    [
+        ('url = "https://evil.example"', PASSWORD),
+        ('url = "https://evil.example"\nclient_user = "ci"', {"client_password": "sesame"}),
+        ('url = "https://evil.example"', {"client_token": "sesame"}),
+        ('url = "https://evil.example"', {"client_token_file": "/run/secrets/token"}),
+        ('url = "https://evil.example"\nclient_token_file = "/run/secrets/token"', {}),
+        ('url = "https://evil.example"\nclient_token_file = "../token"', {}),
+        ('listen = "evil.example:80"', PASSWORD),
+        ('url = "https://evil.example"\nclient_hosts = ["evil.example"]', PASSWORD),
+        ('url = "https://evil.example"', {**PASSWORD, "client_hosts": "good.example"}),
+        ('url = "https://good.example,https://evil.example"', {**PASSWORD, "client_hosts": "good.example"}),
+        ('url = "https://evil.example:1"', {**PASSWORD, "client_hosts": "evil.example:2"}),
+        ('url = "http://127.0.0.1:1"', PASSWORD),
+    ],
+)
+def test_a_checkout_does_not_say_who_gets_the_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, environment: dict[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=r"working folder's headrace.toml and registry.client_\w+ is not") as caught:
+        registry_client(of_folder(tmp_path, text, environment))
+    assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "environment"),
+    [
+        ('url = "https://good.example"', {}),
+        ('url = "https://good.example"\nclient_user = "ci"\nclient_password = "own"', {}),
+        ('url = "https://good.example"\nclient_token_file = "token"', {}),
+        ("workers = 1", {**PASSWORD, "url": "https://good.example"}),
+        ('url = "https://evil.example"', {**PASSWORD, "url": "https://good.example"}),
+        ('url = "https://good.example"', {**PASSWORD, "client_hosts": "other.example,good.example"}),
+        ('url = "https://good.example:8081"', {**PASSWORD, "client_hosts": "good.example:8081"}),
+        ('url = "https://[::1]:8081"', {**PASSWORD, "client_hosts": "[::1]:8081"}),
+        ('client_user = "ci"\nclient_password = "own"', {"url": "https://good.example"}),
+    ],
+)
+def test_credentials_go_where_their_source_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, environment: dict[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "evil" not in registry_client(of_folder(tmp_path, text, environment)).url
+
+
+def test_who_names_the_settings_file_answers_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "headrace.toml"
+    text = 'url = "https://good.example"'
+    registry_client(of_folder(tmp_path, text, PASSWORD, config=path))
+    monkeypatch.chdir("/")
+    home = tmp_path / ".config" / "headrace"
+    home.mkdir(parents=True)
+    path.rename(home / "headrace.toml")
+    variables = {f"HEADRACE__REGISTRY__{key.upper()}": value for key, value in PASSWORD.items()}
+    registry_client(load_settings(working_dir=home / "elsewhere", environment=variables, home=tmp_path))
+    named = {**variables, "HEADRACE_CONFIG": str(home / "headrace.toml")}
+    registry_client(load_settings(working_dir=home, environment=named))
