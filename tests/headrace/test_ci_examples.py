@@ -20,6 +20,7 @@ from headrace.cli import _parser
 EXAMPLES = ROOT / "examples" / "ci"
 ORDER = '{"type": "record", "name": "Order", "fields": [\n  {"name": "id", "type": "long"}%s\n]}\n'
 COMPATIBLE = ORDER % ',\n  {"name": "note", "type": "string", "default": ""}'
+PINNED = f"git+https://git.example.com/headrace@{'a1' * 20}"
 INCOMPATIBLE = ORDER % ',\n  {"name": "note", "type": "string"}'
 
 
@@ -82,7 +83,8 @@ def filled(text: str, values: dict[str, str]) -> str:
 def run_action(folder: Path, **inputs: str) -> list[subprocess.CompletedProcess[str]]:
     action = load(EXAMPLES / "github-action" / "action.yml")
     assert set(inputs) <= set(action["inputs"])
-    values = {f"inputs.{name}": inputs.get(name, spec["default"]) for name, spec in action["inputs"].items()}
+    inputs = {"package": PINNED, **inputs}
+    values = {f"inputs.{name}": inputs.get(name, spec.get("default")) for name, spec in action["inputs"].items()}
     values["github.base_ref"] = "main"
     done = []
     for step in action["runs"]["steps"]:
@@ -116,7 +118,11 @@ def test_the_github_action(repository: Path) -> None:
 def test_the_gitlab_template(repository: Path) -> None:
     job = load(EXAMPLES / "gitlab-ci.yml")[".avro-compat"]
     environment = {name: str(value) for name, value in job["variables"].items()}
-    environment |= {"CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main", "CI_DEFAULT_BRANCH": "main"}
+    environment |= {
+        "HEADRACE_PACKAGE": PINNED,
+        "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main",
+        "CI_DEFAULT_BRANCH": "main",
+    }
     script = "\n".join([*job["before_script"], *job["script"]])
     assert shell(script, **environment).returncode == 0
     assert json.loads(Path("gl-code-quality-report.json").read_text()) == []
@@ -128,6 +134,41 @@ def test_the_gitlab_template(repository: Path) -> None:
     assert entry["location"] == {"path": "schemas/order.avsc", "lines": {"begin": 3}}
     assert ET.parse(reports["junit"]).find("testsuite/testcase/failure") is not None
     assert shell(script, **{**environment, "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "gone"}).returncode != 0
+
+
+NOT_PINNED = ("", "headrace", "headrace==0.1.0", "headrace @ https://x/y.whl", "git+https://x/y@main", f"x@{'a' * 40}")
+
+
+@pytest.mark.parametrize("package", [*NOT_PINNED, f"https://x/y@{'a' * 40}.whl", f"https://x/y.whl#sha256={'g' * 64}"])
+def test_nothing_is_installed_by_a_name_that_anybody_could_claim(repository: Path, package: str) -> None:
+    (last,) = run_action(repository, package=package)
+    assert (last.returncode, "::error::package: expected a URL" in last.stdout) == (2, True)
+    assert "default" not in load(EXAMPLES / "github-action" / "action.yml")["inputs"]["package"]
+    job = load(EXAMPLES / "gitlab-ci.yml")[".avro-compat"]
+    assert job["variables"]["HEADRACE_PACKAGE"] == ""
+    done = shell(job["before_script"][0], HEADRACE_PACKAGE=package)
+    assert (done.returncode, "HEADRACE_PACKAGE: expected a URL" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("package", [PINNED, f"https://x/y.whl#sha256={'0a' * 32}", "schemas"])
+def test_what_is_pinned_is_installed(repository: Path, package: str) -> None:
+    assert len(run_action(repository, package=package)) == 3
+    job = load(EXAMPLES / "gitlab-ci.yml")[".avro-compat"]
+    assert shell(job["before_script"][0], HEADRACE_PACKAGE=package).returncode == 0
+
+
+def test_the_action_leaves_a_whole_clone_whole(repository: Path) -> None:
+    """Fetching one commit of the base would make it a shallow one, in which nobody finds where the branch left."""
+    run_action(repository)
+    assert shell("git rev-parse --is-shallow-repository").stdout == "false\n"
+
+
+def test_the_samples_pin_what_they_install() -> None:
+    (repo,) = load(EXAMPLES / "pre-commit-config.yaml")["repos"]
+    assert re.fullmatch("[0-9a-f]{40}", repo["rev"])
+    steps = load(EXAMPLES / "github-workflow.yml")["jobs"]["compat"]["steps"]
+    (step,) = [step for step in steps if step["uses"].endswith("avro-compat")]
+    assert re.fullmatch("git\\+https://.*@[0-9a-f]{40}", step["with"]["package"])
 
 
 def hooks() -> dict[str, dict[str, Any]]:
