@@ -4,8 +4,8 @@
         client.register("orders-value", text)
 
 `client` has the calls, `transport` decides which server is asked and when a call is repeated, `connections` holds the
-sockets, `access` what a server is told about who asks, `answers` turns JSON into values and errors, `cache` keeps what
-never changes.
+sockets, `proxies` which of them go through a proxy, `access` what a server is told about who asks, `answers` turns
+JSON into values and errors, `cache` keeps what never changes.
 """
 
 from headrace.registry.client.access import Auth, BasicAuth, BearerAuth, Tls

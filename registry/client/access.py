@@ -26,7 +26,7 @@ class BasicAuth:
     password: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        if ":" in self.user or not _is_text(self.user + self.password):
+        if ":" in self.user or not is_text(self.user + self.password):
             raise ValueError("a user has no colon, and neither user nor password control characters")
 
     def header(self) -> str:
@@ -128,7 +128,7 @@ def _parse_server(text: str, auth: Auth | None) -> Server:
     except ValueError:
         raise RegistryUnavailable(_without_user(text), "expected a URL such as http://127.0.0.1:8081") from None
     shown = _without_user(text)
-    if parts.scheme not in ("http", "https") or not hostname or not _is_text(text) or " " in text:
+    if parts.scheme not in ("http", "https") or not hostname or not is_text(text) or " " in text:
         raise RegistryUnavailable(shown, "expected a URL such as http://127.0.0.1:8081")
     if parts.query or parts.fragment:
         raise RegistryUnavailable(shown.partition("?")[0], "expected a URL without query and fragment")
@@ -152,7 +152,8 @@ def _without_user(text: str) -> str:
     return (scheme + separator + rest.rpartition("@")[2]).rstrip("/")
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
+    """Whether it is free of what would end a line or a header."""
     return all(character.isprintable() for character in text)
 
 

@@ -136,6 +136,8 @@ def value_of(
         return value
     if 300 <= answer.status < 400:
         raise _redirected(answer)
+    if answer.status == 407:
+        raise ServiceError("the proxy asks for other credentials (HTTP 407); give them in HTTP_PROXY", status=407)
     if not isinstance(value, dict) or not isinstance(value.get("error_code"), int):
         raise ServiceError(f"the answer is not one of a schema registry (HTTP {answer.status})", status=answer.status)
     message = str(value.get("message", ""))

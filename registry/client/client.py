@@ -33,7 +33,8 @@ class RegistryClient:
 
     Every method raises `RegistryUnavailable` when the registry cannot be reached, `ServiceError` for an answer that is
     none of a registry or a refused access, and the errors of `registry.errors` that its own documentation names.
-    Subjects may name their context, as in `:.eu:orders-value`.
+    Subjects may name their context, as in `:.eu:orders-value`. Proxies are those of `HTTP_PROXY`, `HTTPS_PROXY` and
+    `NO_PROXY` in the environment.
 
     Args:
         url: such as `http://127.0.0.1:8081`, or several joined by commas, or a sequence: equal servers, the first
@@ -43,7 +44,7 @@ class RegistryClient:
         tls: authorities to trust and the certificate to show, on https.
 
     Raises:
-        RegistryUnavailable: a URL that is none, or a TLS file that cannot be used.
+        RegistryUnavailable: a URL or proxy that is none, or a TLS file that cannot be used.
     """
 
     def __init__(

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from headrace.registry.client.access import Server
+from headrace.registry.client.proxies import DEFAULT_PORTS, Proxy
 
 IDLE_CONNECTIONS_MAX = 32  # of more threads than that some open a connection for each call
 ANSWER_BYTES_MAX = 256 * 1024 * 1024  # no list or schema is larger; a stray server could send without end
 ANSWER_TIMEOUTS_MAX = 6  # timeouts that a whole answer may take; a server could send a byte now and then without end
 PART_BYTES = 64 * 1024
+PROXY_REFUSAL = "Tunnel connection failed: 4"  # how the library begins when a proxy answers 4xx, which stays so
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,11 @@ class NoAnswer(Exception):
 class Connections:
     """The connections of one client to one server."""
 
-    def __init__(self, server: Server, tls: ssl.SSLContext | None, timeout_s: float) -> None:
+    def __init__(
+        self, server: Server, tls: ssl.SSLContext | None, timeout_s: float, proxy: Proxy | None = None
+    ) -> None:
         self._server = server
+        self._proxy = proxy
         self._tls = tls
         self._timeout_s = timeout_s
         self._idle: list[http.client.HTTPConnection] = []
@@ -99,18 +104,24 @@ class Connections:
             connection.close()  # nothing was asked on it, so what can be read is its end
 
     def _opened(self) -> http.client.HTTPConnection:
-        server = self._server
-        if self._tls is not None:
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                server.host, server.port, timeout=self._timeout_s, context=self._tls
-            )
-        else:
-            connection = http.client.HTTPConnection(server.host, server.port, timeout=self._timeout_s)
+        connection = self._new()
         try:
             connection.connect()
         except (OSError, UnicodeError) as error:  # UnicodeError: the host name is none
             connection.close()
-            raise NoAnswer(_reason(error), may_be_done=False, is_lasting=_is_distrust(error)) from error
+            through = f" (through the proxy {self._proxy})" if self._proxy else ""
+            is_lasting = _is_distrust(error) or str(error).startswith(PROXY_REFUSAL)
+            raise NoAnswer(f"{_reason(error)}{through}", may_be_done=False, is_lasting=is_lasting) from error
+        return connection
+
+    def _new(self) -> http.client.HTTPConnection:
+        server, proxy = self._server, self._proxy
+        host, port = (proxy.host, proxy.port) if proxy else (server.host, server.port)
+        if self._tls is None:
+            return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=self._tls)
+        if proxy is not None:
+            connection.set_tunnel(server.host, server.port or DEFAULT_PORTS[True], dict(proxy.headers))
         return connection
 
     def _exchanged(
@@ -121,6 +132,8 @@ class Connections:
         headers: Mapping[str, str],
         payload: bytes | None,
     ) -> Answer:
+        if self._proxy is not None and self._tls is None:
+            target, headers = self._origin + target, {**headers, **self._proxy.headers}
         try:
             connection.request(method, target, payload, headers)
             response = connection.getresponse()
@@ -136,6 +149,12 @@ class Connections:
             _retry_after_s(response.getheader("Retry-After")),
             response.getheader("Location") or "" if 300 <= response.status < 400 else "",
         )
+
+    @property
+    def _origin(self) -> str:
+        """The server, as a request to a proxy names it."""
+        host = f"[{self._server.host}]" if ":" in self._server.host else self._server.host
+        return f"http://{host}" + (f":{self._server.port}" if self._server.port else "")
 
     def _body(self, response: http.client.HTTPResponse) -> bytes:
         parts: list[bytes] = []

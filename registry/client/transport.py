@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
 import time
 from collections import Counter
@@ -31,6 +32,7 @@ from urllib.parse import urlencode
 
 from headrace.registry.client.access import Server, Tls
 from headrace.registry.client.connections import Answer, Connections, NoAnswer
+from headrace.registry.client.proxies import proxy_for
 from headrace.registry.errors import RegistryUnavailable
 
 logger = logging.getLogger(__name__)
@@ -115,10 +117,11 @@ class Transport:
 
     Args:
         servers: at least one.
+        environment: names proxies; None: that of this process.
         sleep, clock, chance: of the `time` and `random` modules; tests give their own.
 
     Raises:
-        RegistryUnavailable: the TLS files cannot be used.
+        RegistryUnavailable: the TLS files or a proxy cannot be used.
     """
 
     def __init__(
@@ -127,6 +130,7 @@ class Transport:
         *,
         tls: Tls | None = None,
         timeout_s: float = 10.0,
+        environment: Mapping[str, str] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
@@ -137,8 +141,10 @@ class Transport:
             context = (tls or Tls()).context() if any(server.is_secure for server in self.servers) else None
         except ValueError as error:
             raise RegistryUnavailable(self.url, str(error)) from error
+        variables = os.environ if environment is None else environment
         self._connections = {
-            server: Connections(server, context if server.is_secure else None, timeout_s) for server in self.servers
+            server: Connections(server, context if server.is_secure else None, timeout_s, proxy_for(server, variables))
+            for server in self.servers
         }
         self._patience_s = TIMEOUTS_MAX * timeout_s
         self._sleep = sleep

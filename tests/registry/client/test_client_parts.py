@@ -15,6 +15,7 @@ from headrace.registry.client.answers import ERRORS_BY_CODE, value_of
 from headrace.registry.client.cache import Cache
 from headrace.registry.client.client import _context_prefix
 from headrace.registry.client.connections import Answer
+from headrace.registry.client.proxies import proxy_for
 from headrace.registry.client.transport import PAUSE_FIRST_S, PAUSE_MAX_S, Call, is_passing, pause_s
 
 
@@ -132,3 +133,59 @@ def test_contexts_of_subjects() -> None:
         "",
         "",
     ]
+
+
+HTTP = {"HTTP_PROXY": "http://proxy:3128", "HTTPS_PROXY": "secure-proxy:8080"}
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "proxy"),
+    [
+        ("http://registry:8081", {}, ""),
+        ("http://registry:8081", HTTP, "proxy:3128"),
+        ("https://registry", HTTP, "secure-proxy:8080"),
+        ("https://registry", {"HTTP_PROXY": "proxy:3128"}, ""),
+        ("http://registry", {"http_proxy": "other", **HTTP}, "other:80"),
+        ("http://registry", {"http_proxy": "", **HTTP}, ""),
+        ("http://registry", {**HTTP, "REQUEST_METHOD": "GET"}, ""),
+        ("http://registry", {"http_proxy": "p:1", "REQUEST_METHOD": "GET"}, "p:1"),
+        ("http://localhost:8081", HTTP, ""),
+        ("http://a.localhost", HTTP, ""),
+        ("http://127.0.0.9", HTTP, ""),
+        ("http://[::1]:8081", HTTP, ""),
+        ("http://registry", {**HTTP, "NO_PROXY": "*"}, ""),
+        ("http://registry.eu.example.com", {**HTTP, "NO_PROXY": "a, Example.com"}, ""),
+        ("http://registry.eu.example.com", {**HTTP, "no_proxy": ".eu.example.com"}, ""),
+        ("http://registry.eu.example.com", {**HTTP, "no_proxy": "*.example.com."}, ""),
+        ("http://registryexample.com", {**HTTP, "NO_PROXY": "example.com"}, "proxy:3128"),
+        ("http://registry", {**HTTP, "NO_PROXY": ",,"}, "proxy:3128"),
+        ("http://registry:8081", {**HTTP, "NO_PROXY": "registry:8081"}, ""),
+        ("http://registry:8082", {**HTTP, "NO_PROXY": "registry:8081"}, "proxy:3128"),
+        ("https://registry", {**HTTP, "NO_PROXY": "registry:443"}, ""),
+        ("http://10.1.2.3", {**HTTP, "NO_PROXY": "10.0.0.0/8"}, ""),
+        ("http://10.1.2.3:8081", {**HTTP, "NO_PROXY": "10.1.2.3:8081"}, ""),
+        ("http://11.1.2.3", {**HTTP, "NO_PROXY": "10.0.0.0/8"}, "proxy:3128"),
+        ("http://11.1.2.3", {**HTTP, "NO_PROXY": "2.3"}, "proxy:3128"),
+        ("http://[fd00::1]", {**HTTP, "NO_PROXY": "fd00::/8"}, ""),
+        ("http://[fd00::1]:81", {**HTTP, "NO_PROXY": "[fd00::1]:81"}, ""),
+    ],
+)
+def test_the_proxy_of_a_server(url: str, environment: dict[str, str], proxy: str) -> None:
+    (server,) = parse_servers(url)
+    assert str(proxy_for(server, environment) or "") == proxy
+
+
+@pytest.mark.parametrize(
+    "text", ["socks5://proxy:1080", "https://proxy", "http://", "http://proxy:x", "http://a%0d:b@p"]
+)
+def test_proxies_that_cannot_be_used(text: str) -> None:
+    (server,) = parse_servers("http://registry")
+    with pytest.raises(errors.RegistryUnavailable, match=r"HTTP_PROXY: expected a proxy such as http://proxy"):
+        proxy_for(server, {"HTTP_PROXY": text})
+
+
+def test_the_password_of_a_proxy_is_not_shown() -> None:
+    proxy = proxy_for(parse_servers("http://registry")[0], {"HTTP_PROXY": "http://me:op%40en@proxy:1"})
+    assert proxy is not None
+    assert proxy.headers == {"Proxy-Authorization": "Basic bWU6b3BAZW4="}
+    assert "bWU6" not in f"{proxy!r} {proxy}"

@@ -1,0 +1,99 @@
+"""Which proxy leads to a server: `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, as curl and Go read them.
+
+Names in small letters go before capitals, and an empty one means no proxy. Servers on loopback are never asked through
+one. Over https the proxy passes a tunnel on (CONNECT) and sees names only, over http it sees everything.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from headrace.registry.client.access import Server, is_text
+from headrace.registry.errors import RegistryUnavailable
+
+DEFAULT_PORTS = {False: 80, True: 443}  # of a server, by whether it is https
+PROXY_PORT = 80  # of a proxy whose URL has none
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """`headers` are what it is told about who asks."""
+
+    host: str
+    port: int
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def proxy_for(server: Server, environment: Mapping[str, str]) -> Proxy | None:
+    """The proxy to reach a server through, None to ask it directly.
+
+    Raises:
+        RegistryUnavailable: the variable names none that this client can use.
+    """
+    name = "https_proxy" if server.is_secure else "http_proxy"
+    text, variable = _variable(environment, name)
+    # In a CGI program HTTP_PROXY is the header `Proxy` of whoever asks it.
+    if not text or (variable == "HTTP_PROXY" and "REQUEST_METHOD" in environment):
+        return None
+    if _is_direct(server, _variable(environment, "no_proxy")[0]):
+        return None
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or parts.scheme != "http" or not is_text(unquote(text)):
+        raise RegistryUnavailable(server.url, f"{variable}: expected a proxy such as http://proxy.example.com:3128")
+    headers = {}
+    if parts.username is not None:
+        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Proxy-Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
+    return Proxy(host, port or PROXY_PORT, headers)
+
+
+def _variable(environment: Mapping[str, str], name: str) -> tuple[str, str]:
+    """The value of a variable, and how it is written there."""
+    written = name if name in environment else name.upper()
+    return environment.get(written, "").strip(), written
+
+
+def _is_direct(server: Server, no_proxy: str) -> bool:
+    host = server.host.lower().rstrip(".")
+    address = _address(host)
+    if host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback):
+        return True
+    port = str(server.port or DEFAULT_PORTS[server.is_secure])
+    return any(_covers(entry.strip().lower(), host, port, address) for entry in no_proxy.split(","))
+
+
+def _covers(entry: str, host: str, port: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
+    """Whether one entry of NO_PROXY means a host: `*`, a domain with all below it, an address or a network; with a port
+    that port only."""
+    if entry == "*":
+        return True
+    if address is not None:
+        try:
+            return address in ipaddress.ip_network(entry.strip("[]"), strict=False)
+        except ValueError:
+            pass
+    name, colon, wanted = entry.rpartition(":")
+    if colon and wanted.isdigit():
+        if wanted != port:
+            return False
+        entry = name.strip("[]")
+    entry = entry.removeprefix("*").removeprefix(".").rstrip(".")
+    return bool(entry) and (host == entry or (address is None and host.endswith(f".{entry}")))
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
