@@ -159,55 +159,50 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield registry
 
 
+def of(kind: str) -> str:
+    return f'{{"type": "record", "name": "R", "fields": [{{"name": "x", "type": {kind}}}]}}'
+
+
+INT, LONG, STRING, DATE = of(TYPES[0]), of(TYPES[1]), of(TYPES[2]), of(TYPES[4])
+TWO_GROUPS = [Version(STRING, {"group": "1"}, False), Version(INT, {"group": "2"}, False)]
+
+
 def simple(**what: Any) -> World:
     """A world of one version and one candidate that does not fit it, with what makes the difference."""
-    old, new = (
-        f'{{"type": "record", "name": "R", "fields": [{{"name": "x", "type": {kind}}}]}}' for kind in TYPES[1:3]
-    )
-    world: dict[str, Any] = {
-        "histories": {"a": [Version(old, None, False)]},
-        "configs": {},
-        "subject": "a",
-        "candidate": new,
-    }
+    histories = {"a": [Version(LONG, None, False)]}
+    world: dict[str, Any] = {"histories": histories, "configs": {}, "subject": "a", "candidate": STRING}
     return World(**{**world, **what})
 
 
-OLD, NEW = simple().histories["a"][0].text, simple().candidate
-DATE, PLAIN = (
-    f'{{"type": "record", "name": "R", "fields": [{{"name": "x", "type": {kind}}}]}}' for kind in (TYPES[4], TYPES[0])
-)
+TRANSITIVE = {"a": {"compatibility": "BACKWARD_TRANSITIVE", "compatibilityGroup": "group"}}
 
 
 @example(simple())
 @example(simple(configs={"b": {"alias": "a"}}, subject="b"))
 @example(simple(configs={"b": {"alias": "a", "compatibility": "NONE"}}, subject="b"))
-@example(simple(configs={"b": {"alias": "a"}, "a": {"compatibility": "NONE", "alias": "c/a"}}, subject="b"))
-@example(simple(configs={"b": {"alias": "c/a"}}, subject="b", histories={"c/a": [Version(OLD, None, False)]}))
-@example(simple(histories={"c/a": [Version(OLD, None, False)]}))
-@example(simple(histories={"a": [Version(DATE, None, False)]}, candidate=PLAIN))
+@example(simple(configs={"b": {"alias": "a"}, "a": {"compatibility": "NONE"}}, subject="b"))
+@example(simple(configs={"b": {"alias": "a"}, "a": {"alias": "c/a"}}, subject="b"))
+@example(simple(configs={"b": {"alias": "c/a"}}, subject="b", histories={"c/a": [Version(LONG, None, False)]}))
+@example(simple(histories={"c/a": [Version(LONG, None, False)]}))
+@example(simple(histories={"a": [Version(DATE, None, False)]}, candidate=INT))
 @example(
     simple(
-        histories={"a": [Version(DATE, None, False)]}, candidate=PLAIN, configs={"": {"compatibilityPolicy": "LOGICAL"}}
+        histories={"a": [Version(DATE, None, False)]}, candidate=INT, configs={"": {"compatibilityPolicy": "LOGICAL"}}
     )
 )
-@example(simple(histories={"a": [Version(NEW, None, False), Version(OLD, None, False)]}))
+@example(simple(histories={"a": [Version(STRING, None, False), Version(LONG, None, False)]}))
 @example(
     simple(
-        candidate=OLD,
+        candidate=LONG,
         configs={"a": {"validateFields": True, "overrideMetadata": {"properties": {"confluent:reserved": "x"}}}},
     )
 )
+@example(simple(histories={"a": TWO_GROUPS}, configs=TRANSITIVE, candidate=LONG))
 @example(
     simple(
-        histories={"a": [Version(OLD, {"group": "1"}, False), Version(NEW, {"group": "2"}, False)]},
-        configs={"a": {"compatibilityGroup": "group"}},
-    )
-)
-@example(
-    simple(
-        histories={"a": [Version(NEW, {"group": "2"}, False), Version(OLD, {"group": "1"}, False)]},
-        configs={"a": {"compatibilityGroup": "group", "overrideMetadata": {"properties": {"group": "2"}}}},
+        histories={"a": TWO_GROUPS},
+        configs={"a": {"compatibilityGroup": "group", "overrideMetadata": {"properties": {"group": "1"}}}},
+        candidate=LONG,
     )
 )
 @given(worlds())
