@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headrace.avro_schema import SchemaParseError
+from headrace.compat.checking.baselines.configured import alias_target, plain_subject
 from headrace.compat.checking.inputs import SchemaFile
 from headrace.compat.checking.run import Sources
 from headrace.compat.checking.type_sets import AmbiguousType, root_name
@@ -18,7 +19,7 @@ from headrace.compat.errors import NoSubject
 from headrace.compat.outcome import Failure, FailureKind
 from headrace.compat.subjects import Naming, SchemaPlace
 from headrace.registry.client import RegisteredSchema, RegistryClient, SchemaReference
-from headrace.registry.errors import SchemaNotFound, SubjectNotFound
+from headrace.registry.errors import SchemaNotFound, SubjectLevelNotConfigured, SubjectNotFound
 
 
 class Action(StrEnum):
@@ -123,11 +124,21 @@ def _register(
 def registered_as(
     client: RegistryClient, subject: str, text: str, references: Sequence[SchemaReference] = ()
 ) -> RegisteredSchema | None:
-    """The version of a subject that holds a text, if there is one."""
+    """The version of a subject that holds a text, if there is one where a registration would look."""
     try:
-        return client.lookup(subject, text, references)
+        found = client.lookup(subject, text, references)
     except (SubjectNotFound, SchemaNotFound):
         return None
+    # A look-up also finds what stands in another context, and an alias may mean that one.
+    named = plain_subject(found.subject or subject)
+    return found if named in (plain_subject(subject), _target(client, subject)) else None
+
+
+def _target(client: RegistryClient, subject: str) -> str:
+    try:
+        return alias_target(subject, client.config(subject))
+    except SubjectLevelNotConfigured:
+        return plain_subject(subject)
 
 
 def _action_of_new(item: Registration, client: RegistryClient) -> Action:

@@ -350,6 +350,19 @@ def test_register_in_the_order_of_types_or_not_at_all(registry: Served, run: Run
     assert run("schema", "register", "schemas", *url)[0] == 3
 
 
+def test_what_stands_in_another_context_is_registered_all_the_same(registry: Served, run: Run) -> None:
+    url = ("--registry-url", registry.url)
+    registry.client.register(":.eu:orders-value", HEADER)
+    write(orders=HEADER)
+    assert run("schema", "lock", "schemas", *url)[0] == 1
+    assert run("schema", "register", "schemas", *url)[0] == 0
+    assert registry.client.subjects() == [":.eu:orders-value", "orders-value"]
+    registry.client.set_config({"alias": ":.eu:orders-value"}, "bestellungen-value")
+    write(bestellungen=HEADER)
+    _, out, _ = run("schema", "register", "schemas/bestellungen.avsc", *url, "--format", "json")
+    assert [row["action"] for row in json.loads(out)["schemas"]] == ["unchanged"]
+
+
 def test_a_subject_that_cannot_be_sent(registry: Served, run: Run) -> None:
     Path(os.fsdecode(b"schemas/\xff.avsc")).write_text('"int"')
     code, out, err = run("compat", "check", "schemas", "--against-registry", registry.url)
