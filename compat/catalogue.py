@@ -30,7 +30,7 @@ CATALOGUE: Mapping[str, Described] = MappingProxyType(
             Described(
                 SCHEMA_DELETED,
                 Severity.ERROR,
-                "A schema that the baseline has is still there, or another file has its subject.",
+                "A schema that the baseline has is still there, or another file has taken its place.",
                 "Its data and readers stay when its file goes, and the subject's next version is held to what nobody "
                 "sees any more.",
                 False,

@@ -1,12 +1,13 @@
 """Schemas that are no longer there: `SCHEMA_DELETED`, a rule about a run and not about a pair of schemas.
 
 A schema is gone when a file that the command line would have named is in the baseline, or was there at `--since`, and
-nothing has taken its place: no file is compared with what it was, and none has its subject.
+nothing has taken its place: no file is compared with what it was. In a registry that is any file of its subject; where
+files are known by their paths, another one that happens to have the same subject has been there all along.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from headrace.compat import LEVELS
@@ -20,16 +21,13 @@ from headrace.compat.outcome import Checked, ComparedVersion, Problem, with_fing
 from headrace.compat.subjects import Naming, SchemaPlace
 
 
-def wanted_of_gone(
-    gone: Iterable[tuple[str, str]], scope: Scope, naming: Naming, subjects: Collection[str]
-) -> list[Wanted]:
-    """The files that are gone, save those whose subject another file has, or cannot be told."""
+def wanted_of_gone(gone: Iterable[tuple[str, str]], scope: Scope, naming: Naming) -> list[Wanted]:
+    """The files that are gone, save those whose subject cannot be told."""
     wanted = []
     for path, text in gone:
         with suppress(NoSubject):
             subject = naming.subject_of(SchemaPlace(path, root_name(text) if naming.needs_record else ""))
-            if subject not in subjects:
-                wanted.append(Wanted(SchemaFile(path, scope.key(path)), subject, text))
+            wanted.append(Wanted(SchemaFile(path, scope.key(path)), subject, text))
     return wanted
 
 
@@ -69,7 +67,7 @@ def _problem(subject: str, latest: Earlier) -> Problem:
         pointer="",
         line=0,
         column=0,
-        sentence=f"the schema is gone, and no file has its subject {subject}, of which there is {latest.label}",
+        sentence=f"the schema is gone, and nothing takes the place of {latest.label} (subject {subject})",
         fix="bring it back; or, if nobody reads or writes its data any more, say so in compat.suppressions with rule "
         f"{SCHEMA_DELETED}, this path and a reason",
     )

@@ -189,10 +189,13 @@ def _deleted(
     missing = baseline.gone(sources.scope) if sources.gone is None else sources.gone
     if not missing:
         return []
-    everything = replace(sources, files=tuple(SchemaFile(path, path) for path in sources.texts))
-    subjects = {item.subject for item in wanted_of(everything, naming)[0]}
-    gone = wanted_of_gone(missing, sources.scope, naming, subjects)
-    return deletions(gone, baseline.histories(gone, choice) if gone else [], histories, baseline.name, choice)
+    gone = wanted_of_gone(missing, sources.scope, naming)
+    subjects = {item.subject for item in gone}
+    everything = replace(sources, files=tuple(SchemaFile(path, sources.scope.key(path)) for path in sources.texts))
+    # Files that have not changed are not among the histories, and may be what is left of the subject.
+    rivals = [item for item in wanted_of(everything, naming)[0] if item.subject in subjects]
+    found = baseline.histories([*gone, *rivals], choice) if gone else []
+    return deletions(gone, found[: len(gone)], [*histories, *found[len(gone) :]], baseline.name, choice)
 
 
 @contextmanager

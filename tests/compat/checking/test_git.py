@@ -634,7 +634,7 @@ def test_a_subject_says_more_than_likeness(repository: Path, check: Check) -> No
     assert out.endswith("note: was schemas/order.avsc in main\n")
 
 
-DELETED = "schemas/order.avsc: error: the schema is gone, and no file has its subject order-value"
+DELETED = "schemas/order.avsc: error: the schema is gone, and nothing takes the place of main:"
 
 
 @pytest.mark.parametrize("since", [(), ("--since", "main")])
@@ -712,3 +712,18 @@ def test_deleted_of_a_place_in_the_revision(repository: Path, check: Check) -> N
     assert check("schemas/shop", "--against", "git:main:released/shop")[0] == 0
     assert check("schemas/shop", "--against", "git:main:released")[0] == 0, "the folder has another layout"
     assert check("schemas", "--against", "git:main:released/order.avsc", "--level", "NONE")[0] == 0
+
+
+@pytest.mark.parametrize("since", [(), ("--since", "main")])
+def test_another_file_of_the_subject_does_not_hide_a_deletion(
+    repository: Path, check: Check, since: tuple[str, ...]
+) -> None:
+    """Each service of a repository may have its own orders, which were there before."""
+    commit("more", services__a__order=ORDER % ("long", ""), services__b__order=ORDER % ("long", ""))
+    git("rm", "-q", "services/a/order.avsc")
+    code, out, _ = check("services", "schemas", "--against", "git:main", *since)
+    assert (code, out.count("the schema is gone")) == (1, 1)
+    assert "services/a/order.avsc: error: the schema is gone" in out
+    Path("services/c").mkdir()
+    Path("services/c/order.avsc").write_text(ORDER % ("long", ""))
+    assert check("services", "schemas", "--against", "git:main", *since)[0] == 0

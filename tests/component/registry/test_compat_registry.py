@@ -123,7 +123,10 @@ def test_a_registered_schema_that_is_deleted_is_told_since_a_revision(registry: 
     check = ("compat", "check", "schemas", "--against-registry", registry.url)
     code, out, _ = run(*check, "--since", "main")
     assert (code, out.count("the schema is gone")) == (1, 1)
-    assert "no file has its subject orders-value, of which there is orders-value version 1\n" in out
+    assert "nothing takes the place of orders-value version 1 (subject orders-value)\n" in out
+    assert run(*check, "--since", "main", "--subject", "*/orders.avsc=kept-value")[0] == 0, (
+        "another file has the subject"
+    )
     assert run(*check)[0] == 0
     assert run("schema", "register", "schemas", "--since", "main", "--registry-url", registry.url)[0] == 0
     registry.client.set_compatibility("NONE", "orders-value")
