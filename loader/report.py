@@ -106,7 +106,7 @@ def _notes_on(decision: Decision, plan: LoadPlan, refused: Mapping[str, Conflict
         f"{topic}: the new topic's offsets begin again, so (partition, offset) may come twice in {decided.table}; "
         f"its rows are in files from 0-{decision.slot}- on"
         for topic, decided in sorted(decision.topics.items())
-        if decided.topic_id_before not in (None, decided.topic_id)
+        if decided.starts_again
     ]
     notes += [
         f"{topic}: {_replaced_note(decided.table, decision.slot, offsets.partition, *offsets.replaced)}"

@@ -37,7 +37,7 @@ def propose(
 
 def _topic_decision(work: TopicWork, one: SettledTopic, asked_ids: frozenset[int]) -> TopicDecision | None:
     known = work.known
-    changed = known is None or work.schemas.is_changed or work.ranges.starts_again
+    changed = known is None or work.schemas.is_changed or work.ranges.starts_again or work.ranges.continues
     if not (changed or asked_ids or one.ranges):
         return None
     return TopicDecision(
@@ -54,4 +54,5 @@ def _topic_decision(work: TopicWork, one: SettledTopic, asked_ids: frozenset[int
         audit=one.audit,
         time_sources=one.time_sources,
         asked_ids=asked_ids,
+        continues=work.ranges.continues,
     )

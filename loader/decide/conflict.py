@@ -93,7 +93,7 @@ def _topic_conflicts(topic: str, state: LoaderState, wanted: TopicDecision) -> I
             ConflictRule.FILES_REPLACED, f"{topic} from generation {wanted.generation_before} to {generation}"
         )
     # A topic that this decision finds re-created starts again, so nothing is decided of its partitions.
-    starts_again = topic_id != wanted.topic_id
+    starts_again = topic_id != wanted.topic_id and not wanted.continues
     for offsets in wanted.ranges:
         next_offset = None if known is not None and starts_again else state.next_offset(topic, offsets.partition)
         if next_offset != offsets.previous:

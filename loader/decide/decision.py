@@ -155,6 +155,9 @@ class TopicDecision:
     that speaks of the topic and `quarantine_slot_before` the newest that has quarantine files of it, 0 for none, so
     that a topic's decisions are found without reading the others'; None where format 1 does not tell.
 
+    `continues` says that the topic's partitions go on although its id is another: it is the same topic, whose id was
+    not told before, or cannot be told any more, since brokers that tell no ids have another log of it.
+
     `rewrites` begin a new generation of their buckets, which is the topic's next: `generation_before + 1`. Files of
     these buckets, of this decision and later ones, belong into the folders of that generation.
     """
@@ -176,6 +179,12 @@ class TopicDecision:
     kafka_column: str = ""
     generation_before: int = 0
     rewrites: tuple[BucketRewrite, ...] = dataclasses.field(default=(), metadata=MATTERS)
+    continues: bool = dataclasses.field(default=False, metadata=MATTERS)
+
+    @property
+    def starts_again(self) -> bool:
+        """Whether the topic was found re-created, so that nothing of its partitions has been decided yet."""
+        return self.topic_id_before not in (None, self.topic_id) and not self.continues
 
     @property
     def generation(self) -> int:

@@ -196,7 +196,8 @@ def _fold_topic(known: TopicState | None, decided: TopicDecision, slot: int) -> 
             slot=slot,
             quarantine_slot=0,
         )
-    partitions = {} if known.topic_id != decided.topic_id else dict(known.partitions)
+    starts_again = known.topic_id != decided.topic_id and not decided.continues
+    partitions = {} if starts_again else dict(known.partitions)
     for offsets in decided.ranges:
         partitions[offsets.partition] = _fold_partition(partitions.get(offsets.partition), offsets)
     return dataclasses.replace(

@@ -109,7 +109,7 @@ def _compare(topic: str, decision: Decision, decided: TopicDecision, ends: dict[
             yield Finding(topic, Check.DECISIONS, where, message)
         yield from _undeclared(topic, decision, offsets)
         ends[offsets.partition] = offsets.previous
-    if decided.topic_id_before not in (None, decided.topic_id):
+    if decided.starts_again:
         ends.clear()  # the topic was re-created here: what came before it counts on its own
 
 

@@ -120,14 +120,14 @@ def _decision_on(
     later: set[Bucket] = set()
     for document in log.back(topic, state):
         decided = document.value.topics[topic]
-        if decided.topic_id != state.topics[topic].topic_id:
-            return None
         for offsets in decided.ranges:
             if offsets.partition == partition:
                 if _is_on(offsets, offset):
                     return document.value, offsets, later
                 if offsets.previous is None:
                     return None
+        if decided.starts_again:
+            return None
         later |= _buckets(document.value, topic, partition, offset)
     return None
 

@@ -141,12 +141,21 @@ def _doubts(
     topics: Mapping[str, TopicMetadata], found: Mapping[TopicPartition, PartitionOffsets], state: LoaderState
 ) -> dict[TopicPartition, Doubt]:
     """The partitions whose logs may be others than those that were read; of a re-created topic that is known anyway."""
-    doubts = {}
+    doubts, others = {}, {}
     for tp, offsets in found.items():
         known = state.topics.get(tp.topic)
-        if known is None or topics[tp.topic].topic_id not in ("", known.topic_id):
+        topic_id = topics[tp.topic].topic_id
+        if known is None or (known.topic_id and topic_id not in ("", known.topic_id)):
             continue
         partition = known.partitions.get(tp.partition)
-        if partition is not None and is_doubtful(partition, offsets.leader_epoch, offsets.start, offsets.end):
-            doubts[tp] = Doubt(partition, offsets.leader_epoch, bool(topics[tp.topic].topic_id))
-    return doubts
+        if partition is None:
+            continue
+        doubt = Doubt(partition, offsets.leader_epoch, bool(topic_id and known.topic_id))
+        if is_doubtful(partition, offsets.leader_epoch, offsets.start, offsets.end):
+            doubts[tp] = doubt
+        elif offsets.start < partition.next_offset:
+            others[tp] = doubt
+    # A topic is made anew as a whole, and not every partition need tell: its epochs may be what they were.
+    anew = {tp.topic for tp, doubt in doubts.items() if doubt.is_made_anew}
+    of_new = {tp: doubt for tp, doubt in (doubts | others).items() if tp.topic in anew}
+    return doubts | {tp: replace(doubt, is_of_new_topic=True) for tp, doubt in of_new.items()}

@@ -29,16 +29,18 @@ class EpochSource(Protocol):
 class Doubt:
     """A partition whose log may be another than the one that was read. `leader_epoch` is the leader's now.
 
-    `has_topic_id` says that the topic is known to be the same one.
+    `has_topic_id` says that the topic is known to be the same one, `is_of_new_topic` that another of its partitions
+    tells that it is not.
     """
 
     known: PartitionState
     leader_epoch: int
     has_topic_id: bool = True
+    is_of_new_topic: bool = False
 
     @property
     def is_made_anew(self) -> bool:
-        return not self.has_topic_id and 0 <= self.leader_epoch < self.known.leader_epoch
+        return self.is_of_new_topic or (not self.has_topic_id and 0 <= self.leader_epoch < self.known.leader_epoch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class TopicWork:
             self.known is None
             or self.schemas.is_changed
             or self.ranges.starts_again
+            or self.ranges.continues
             or any(planned.has_news for planned in self.ranges.ranges)
         )
 

@@ -45,7 +45,8 @@ class PlannedRange:
 class TopicRanges:
     """What to read of one topic. `problems` are sentences, each about offsets that policy forbids to pass over.
 
-    `topic_id` is the id to decide under; `starts_again` says that the topic was re-created.
+    `topic_id` is the id to decide under; `starts_again` says that the topic was re-created, `continues` that it goes on
+    under this id, which is another than before.
     """
 
     topic_id: str
@@ -53,6 +54,7 @@ class TopicRanges:
     ranges: tuple[PlannedRange, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    continues: bool = False
 
 
 def topic_ranges(
@@ -72,7 +74,8 @@ def topic_ranges(
         range_bytes_max: cap of one range, by estimate.
     """
     topic_id = found.topic_id or (known.topic_id if known else "")
-    starts_again = known is not None and topic_id != known.topic_id
+    # An id that was not told before is no other one: whether it is the same log is asked of the leader epochs.
+    starts_again = known is not None and known.topic_id not in ("", topic_id)
     problems = [f"partition {number}: {reason}; {TRIED_AGAIN}" for number, reason in sorted(found.errors.items())]
     notes: list[str] = []
     if known is not None and starts_again:
@@ -94,7 +97,10 @@ def topic_ranges(
         if lost:
             notes.append(f"partition {offsets.partition}: {lost.what}; {lost.done}")
         ranges.append(planned)
-    return TopicRanges(topic_id, starts_again, tuple(ranges), tuple(problems), tuple(notes))
+    if not found.topic_id and any(planned.diverged_at is not None for planned in ranges):
+        topic_id = ""  # the topic may have been made anew, and would seem to be once more when its new id is told
+    continues = known is not None and not starts_again and topic_id != known.topic_id
+    return TopicRanges(topic_id, starts_again, tuple(ranges), tuple(problems), tuple(notes), continues)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from headrace.loader.decide.decision_log import DecisionLog, Offered
 from headrace.loader.epochs import ReadEpochs
 from headrace.loader.errors import LoaderError
 from headrace.loader.follow.schema import SchemaFollower
+from headrace.loader.inspect.decided_chain import read_chain
 from headrace.loader.offsets.choose import Choice, decision_of, skip, starts
 from headrace.loader.plan import packing
 from headrace.loader.project.topic_projection import TopicProjection
@@ -613,6 +614,42 @@ def test_a_topic_made_again_where_there_are_no_topic_ids_is_noticed_by_its_epoch
     taking_up(world)
     assert load(world).loaded[0].rows == 30
     assert not load(world).notes
+
+
+def test_a_topic_whose_id_is_told_at_last_is_the_one_it_was(world: World) -> None:
+    topic = world.topic("orders", [1] * 10, [1] * 5, topic_id="")
+    load(world)
+    topic.topic_id = "id-9"
+    report = load(world)
+    assert not report.problems
+    assert world.log().read_state().topics["orders"].topic_id == "id-9"
+    topic.logs[0] += [1] * 3
+    assert load(world).loaded[0].rows == 3
+    assert world.rows("orders") == world.produced("orders")
+    assert not load(world).slot
+    # From here on another id is another topic.
+    world.topic("orders", [1], topic_id="id-10")
+    assert "the topic was re-created (topic id id-10, was id-9)" in load(world).problems["orders"][0]
+
+
+def test_a_topic_made_again_while_ids_are_not_told_is_loaded_once(world: World) -> None:
+    topic = world.topic("orders", [1] * 10, [1] * 4, [1] * 4)
+    topic.cut_back(0, 5, *[1] * 5)
+    load(world)
+    # Only the epoch of partition 0 goes back, and partition 1 is longer than it was.
+    made_anew = world.topic("orders", [1] * 3, [1] * 7, [1] * 2, topic_id="")
+    taking_up(world)
+    assert load(world).loaded[0].rows == 12
+    made_anew.topic_id = "id-2"
+    made_anew.logs[0] += [1] * 2
+    report = load(world)
+    assert not report.problems
+    assert report.loaded[0].rows == 2
+    old = [(0, offset) for offset in range(10)] + [(number, offset) for number in (1, 2) for offset in range(4)]
+    assert world.rows("orders") == sorted([*old, *world.produced("orders")])
+    assert not load(world).slot
+    log = world.log()
+    assert not read_chain(log, "orders", log.read_state().slot).findings
 
 
 def test_what_retention_took_of_the_new_log_is_a_gap_of_it(world: World) -> None:
