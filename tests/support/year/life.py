@@ -85,7 +85,7 @@ class Happening:
 @dataclass(frozen=True, slots=True)
 class Size:
     """Of what lies beside the data, at the end of a day. `state_bytes` are those of a checkpoint without its schemas,
-    `days` the days of topics that have files, and `works` all that is remembered of decided work."""
+    `days` the days of topics that ever had files, and `works` all that is remembered of decided work."""
 
     day: int
     checkpoint_bytes: int
@@ -434,10 +434,19 @@ class Life:
         texts = sum(len(one.load_schema.text) + len(one.load_schema.fold) for one in state.topics.values())
         partitions = sum(len(one.partitions) for one in state.topics.values())
         size = len(write_document(state))
-        days = sum(len({values[0] for values in held}) for held in self.reader.buckets.values())
         works = len(state.works) + len(state.voided) + len(state.rewrites)
         self.sizes.append(
-            Size(self.day, size, size - texts, len(state.topics), partitions, state.slot, works, days, files)
+            Size(
+                self.day,
+                size,
+                size - texts,
+                len(state.topics),
+                partitions,
+                state.slot,
+                works,
+                len(self.reader.days),
+                files,
+            )
         )
 
 

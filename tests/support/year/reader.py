@@ -45,7 +45,8 @@ Take = Callable[[str, Row], int]
 @dataclass
 class Reader:
     """`live` has how often each message is a row, `quarantined` how often it is in a quarantine. A file that was read
-    is read again when it is another, or its table has another schema."""
+    is read again when it is another, or its table has another schema. `days` are those of a topic that ever had files.
+    """
 
     tables: Callable[[], Executor]
     take: Take
@@ -55,6 +56,7 @@ class Reader:
         default_factory=lambda: defaultdict(dict)
     )
     files_read: int = 0
+    days: set[tuple[str, str, str]] = field(default_factory=set)
 
     def look(self, topic: str, table: str, wanted: Collection[tuple[str, ...]] | None = None) -> int:
         """Reads partitions of a topic, all of them or those that are wanted; returns how many files they have.
@@ -107,6 +109,7 @@ class Reader:
         for one in after.values():
             counts.update(one.numbers)
         held[values] = after
+        self.days.add((topic, "quarantine" if is_quarantine else "data", values[0]))
         return len(after)
 
     def _forget(self, files: Mapping[Path, _Held], is_quarantine: bool) -> None:
