@@ -351,6 +351,9 @@ def deleted_subject(life: Life, topic: Topic) -> Iterator[None]:
     """Its subject is deleted for good and registered anew, with other fields under the same version numbers."""
     yield from _filled(life, topic)
     yield from life.may_register()
+    while life.is_alone or life.rough_reasons:
+        yield
+    life.is_alone = True
     life.world.registry.delete_for_good(topic.subject)
     if topic.chance.random() < 0.5:
         yield  # or before any load has looked
@@ -365,7 +368,7 @@ def deleted_subject(life: Life, topic: Topic) -> Iterator[None]:
     life.tell(topic, f"registered anew: {topic.record.text()}")
     life.send(topic, [life.message(topic) for _ in range(8)])
     yield from life.loaded(topic)
-    topic.is_quiet = False
+    topic.is_quiet = life.is_alone = False
 
 
 def _with_new_meanings(record, number):  # type: ignore[no-untyped-def]
