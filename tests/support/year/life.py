@@ -102,12 +102,23 @@ class Life:
     """
     Args:
         hive: another metastore than one in memory.
+        between: called after each load.
     """
 
-    def __init__(self, root: Path, seed: int, topics: Sequence[Topic], *, hive: Executor | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        seed: int,
+        topics: Sequence[Topic],
+        *,
+        hive: Executor | None = None,
+        between: Callable[[Life], None] = lambda life: None,
+    ) -> None:
         self.seed = seed
+        self._between = between
         self.chance = random.Random(f"{seed}/life")
         self.world = YearWorld(root, seed, hive)
+        self.log = self.world.log()  # to look at; each load reads it anew, as a process does
         self.topics = {topic.name: topic for topic in topics}
         self.story = Story(seed)
         self.judge = Judge(self.story)
@@ -358,6 +369,7 @@ class Life:
         if fault is not None:
             self._calls = max(50, len(fault.calls))
         self.after()
+        self._between(self)
         for one, script in list(self._running):
             self._step(one, script)
 
@@ -367,12 +379,11 @@ class Life:
 
     def after(self) -> None:
         """Takes note of what was decided and said, and looks at what changed."""
-        log = self.world.log()
-        state = log.read_state()
+        state = self.log.read_state()
         logs = {topic.name: topic.log for topic in self.topics.values()}
         self.judge.bad.clear()
         for slot in range(self._slot + 1, state.slot + 1):
-            self.judge.decided(log.decision(slot), logs)
+            self.judge.decided(self.log.decision(slot), logs)
         self._slot = state.slot
         self._listen(self.report)
         if self.is_rough:
@@ -406,7 +417,7 @@ class Life:
         """Everything that the metastore names is read, every message is where it must be, and all tiers agree."""
         if self.is_rough or self.rough_reasons:
             return
-        state = self.world.log().read_state()
+        state = self.log.read_state()
         for topic, known in state.topics.items():
             self.reader.look(topic, known.table)
             self.judge.whole(topic, self.reader.live, self.reader.quarantined)
@@ -427,7 +438,7 @@ class Life:
         self._audited = 0
 
     def measure(self) -> None:
-        state = self.world.log().read_state()
+        state = self.log.read_state()
         files = Counter(
             path.relative_to(self.world.headrace).parts[0] for path in self.world.headrace.rglob("*") if path.is_file()
         )

@@ -39,6 +39,7 @@ TO_TOPICS: Mapping[str, tuple[Script, float]] = {
 
 TO_ALL: Mapping[str, tuple[Script, int]] = {
     "the registry is down": (troubles.registry_down, 2),
+    "a topic without a schema": (troubles.no_schema_yet, 3),
     "the registry is put back": (troubles.registry_put_back, 2),
     "a broker is down": (troubles.broker_down, 3),
     "all brokers are down": (troubles.cluster_down, 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -90,7 +91,7 @@ class Reader:
         held: dict[tuple[str, ...], dict[Path, _Held]],
         is_quarantine: bool,
     ) -> int:
-        folder = Path(location.removeprefix("file://"))
+        folder = _folder(location)
         before = held.get(values, {})
         after = {}
         for path in sorted(folder.iterdir()):
@@ -129,11 +130,16 @@ def _bucket_name(values: tuple[str, ...]) -> str:
     return "/".join(f"{name}={value}" for name, value in zip(("dt", "hr"), values, strict=False))
 
 
+def _folder(location: str) -> Path:
+    """Of a URI as Hadoop writes it: `file:/a` or `file:///a`."""
+    return Path(re.sub(r"^file:(//)?", "", location))
+
+
 def _schema_of(table: TableState) -> str:
     literal = table.properties.get(SCHEMA_LITERAL)
     if literal:
         return literal
-    return Path(table.properties[SCHEMA_URL].removeprefix("file://")).read_text()
+    return _folder(table.properties[SCHEMA_URL]).read_text()
 
 
 _PARSED: dict[str, Any] = {}

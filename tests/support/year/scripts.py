@@ -29,7 +29,7 @@ def _some_partition(life: Life, topic: Topic) -> tuple[int, PartitionLog]:
 
 
 def _next_offset(life: Life, topic: Topic, partition: int) -> int:
-    known = life.world.log().read_state().topics.get(topic.name)
+    known = life.log.read_state().topics.get(topic.name)
     found = known.partitions.get(partition) if known else None
     return found.next_offset if found else 0
 

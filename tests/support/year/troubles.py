@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Iterator
 
@@ -12,7 +13,8 @@ from headrace.loader.rewrite.choose import is_expired
 from headrace.loader.rewrite.run import CompactSettings, compact, forget, retain
 from headrace.loader.run import run_load
 from headrace.loader.work_unit import FileKind
-from year.life import Life, Topic
+from year.life import Life, Topic, policy_of
+from year.schemas import first_version
 from year.world import HOUR_MS
 
 KEEP_DAYS = 100
@@ -54,6 +56,21 @@ def registry_down(life: Life, _: Topic) -> Iterator[None]:
         yield from life.loaded(topic)
     life.world.registry.is_down = life.is_frozen = False
     life.story.over(expected)
+
+
+def no_schema_yet(life: Life, _: Topic) -> Iterator[None]:
+    """A topic comes before its schema, and waits for it."""
+    number = len(life.topics)
+    own = random.Random(f"{life.seed}/{number}")
+    topic = Topic(f"early{number}", own, 4, 0.5, 2, 0, first_version(f"Early{number}", "timestamp", own))
+    life.topics[topic.name] = topic
+    life.world.policies[topic.name] = policy_of(topic)
+    life.create(topic)
+    yield from life.until_said(topic, f"waiting: no subject {topic.subject} is registered", "it has no schema")
+    yield from life.may_register()
+    life.register(topic)
+    life.send(topic, [life.message(topic) for _ in range(5)])
+    yield from life.loaded(topic)
 
 
 def registry_put_back(life: Life, _: Topic) -> Iterator[None]:
@@ -166,7 +183,7 @@ def hints_lost(life: Life, _: Topic) -> Iterator[None]:
 
 def compaction(life: Life, _: Topic) -> Iterator[None]:
     _, rewrites = life.world.drivers()
-    state = life.world.log().read_state()
+    state = life.log.read_state()
     codec = life.world.policies
     settings = CompactSettings(HOUR_MS, 1 << 20, 1 << 20, lambda topic: codec[topic].codec)
     names = sorted(life.chance.sample(sorted(state.topics), min(6, len(state.topics))))
@@ -180,7 +197,7 @@ def compaction(life: Life, _: Topic) -> Iterator[None]:
 def retained(life: Life, _: Topic) -> Iterator[None]:
     """Old days go, of some topics."""
     _, rewrites = life.world.drivers()
-    names = [topic.name for topic in life.topics.values() if topic.name in life.world.log().read_state().topics][::2]
+    names = [topic.name for topic in life.topics.values() if topic.name in life.log.read_state().topics][::2]
     _look_at(life, names)
     report = retain(rewrites, dict.fromkeys(names, KEEP_DAYS), is_dry=False)
     for name in names:
@@ -192,7 +209,7 @@ def retained(life: Life, _: Topic) -> Iterator[None]:
 
 def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
     """An old day is removed by hand; when its cursor is lost the loader misses it, and somebody accepts that."""
-    state = life.world.log().read_state()
+    state = life.log.read_state()
     found = [
         (topic, values)
         for topic in life.topics.values()
@@ -228,7 +245,7 @@ def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
 
 def _look_at(life: Life, names: list[str]) -> None:
     """All partitions as they are now."""
-    tables = life.world.log().read_state().topics
+    tables = life.log.read_state().topics
     for name in names:
         life.reader.look(name, tables[name].table)
 

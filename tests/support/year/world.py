@@ -14,6 +14,7 @@ import pytest
 
 import faults
 from headrace.hive_ddl.executors.base import Executor
+from headrace.loader.decide import decision_log
 from headrace.loader.follow.schema import TableSettings
 from headrace.loader.plan import asking
 from headrace.loader.project.quarantine import SCHEMA
@@ -29,6 +30,7 @@ from year.registry import YearRegistry
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 FILE_BYTES_TARGET = 64 * 1024  # so that large partitions are split
+CHECKPOINT_EVERY = 10  # slots: a load of every day is no process that reads a hundred
 LITERAL_CHARS_MAX = 1_500  # so that the schemas of some tables are files of their own
 
 
@@ -78,6 +80,7 @@ def unhurried() -> Iterator[None]:
         patch.setattr(os, "fdatasync", lambda number: None)
         for module in (sink, asking):
             patch.setattr(module, "ThreadPoolExecutor", OneByOne)
+        patch.setattr(decision_log, "CHECKPOINT_EVERY", CHECKPOINT_EVERY)
         calls = dict(faults.CALLS)
         calls[YearCluster] = calls.pop(ServingCluster)
         calls[YearRegistry] = calls.pop(FakeRegistry)
