@@ -21,8 +21,11 @@ from power_history import (
     History,
     Lost,
     a_day_later,
+    backfilled,
     compacted,
     make_small,
+    more_messages,
+    new_topics,
     nothing_new,
     of_an_older_release,
 )
@@ -62,6 +65,13 @@ def test_after_a_loss_of_power_at_any_moment_the_next_load_makes_all_whole(memor
     assert list((history.world.warehouse / "_headrace" / "archive").iterdir())
     assert list((history.world.warehouse / "_headrace" / "checkpoint").iterdir())
     assert check(history, mixed=range(0, history.ends[-1], MIXES_APART)) > 300
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_backfill_loses_nothing_at_any_moment(memory_path: Path) -> None:
+    history = History(memory_path / "disk").live([new_topics, more_messages, backfilled, a_day_later])
+    first, last = history.ends[1], history.ends[-1]
+    assert check(history, moments=range(first, last + 1), mixed=range(first, last, MIXES_APART)) > 150
 
 
 @pytest.mark.usefixtures("quick")

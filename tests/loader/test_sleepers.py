@@ -1,4 +1,4 @@
-"""A process sleeps at any call of a load or a compaction, another one does all its work, and the first goes on.
+"""A process sleeps at any call of a load, a compaction or a backfill, another does all its work, and the first goes on.
 
 One process, real tasks, real files; brokers, registry and metastore are in memory.
 """
@@ -24,6 +24,11 @@ DAY_MS = 86_400_000
 @pytest.fixture
 def case(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     return quick_case(memory_path, monkeypatch)
+
+
+@pytest.fixture
+def loaded(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    return quick_case(memory_path, monkeypatch, is_loaded=True)
 
 
 def loads_beside(case: Case, world: SmallWorld) -> None:
@@ -59,6 +64,27 @@ def test_a_process_that_sleeps_at_any_call_wakes_up_to_what_another_one_did(
                 world.clock_ms += 2 * DAY_MS
                 world.cluster.topics["clicks"].logs[0] += [2]
                 finish(world)
+        except Exception as error:
+            raise Lost(f"call {number}, {undisturbed.calls[number]}") from error
+
+
+@pytest.mark.parametrize("beside", [loads_beside, voids_beside, compacts_beside])
+def test_a_backfill_that_sleeps_at_any_call_wakes_up_to_what_another_process_did(
+    loaded: Case, beside: Callable[[Case, SmallWorld], None]
+) -> None:
+    undisturbed = Faults()
+    under(undisturbed, loaded.fresh(), Case.backfill)
+    for number in worth_a_sleep(undisturbed.calls):
+        world = loaded.fresh()
+        world.settings = dataclasses.replace(world.settings, staging_age_ms=-AT_ONCE_MS)
+        try:
+            under(Faults(number, meanwhile=partial(beside, loaded, world)), world, Case.backfill)
+            world.settings = dataclasses.replace(world.settings, staging_age_ms=AT_ONCE_MS)
+            finish(world)
+            # What was replaced is kept for a day, and then nobody may need it.
+            world.clock_ms += 2 * DAY_MS
+            world.cluster.topics["clicks"].logs[0] += [2]
+            finish(world)
         except Exception as error:
             raise Lost(f"call {number}, {undisturbed.calls[number]}") from error
 

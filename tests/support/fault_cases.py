@@ -82,12 +82,11 @@ class Case:
 
     @staticmethod
     def backfill(world: SmallWorld) -> BackfillReport:
-        """In several pieces."""
+        """In two pieces, of what is loaded."""
         ports, rewrites = world.ports(), world.rewrites()
         read = BackfillPorts(rewrites, ports.cluster, ports.schemas, ports.run_units, lambda line: None)
-        return backfill(
-            read, "orders", ALWAYS, BackfillSettings(world.settings.plan, world.settings.task, 1), is_dry=False
-        )
+        sizes = BackfillSettings(world.settings.plan, world.settings.task, piece_bytes_max=3_000)
+        return backfill(read, "orders", ALWAYS, sizes, is_dry=False)
 
 
 def quick_case(folder: Path, patch: pytest.MonkeyPatch, *, is_loaded: bool = False) -> Case:

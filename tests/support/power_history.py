@@ -26,6 +26,8 @@ from headrace.loader.decide.document import FORMAT
 from headrace.loader.decide.state import LoaderState
 from headrace.loader.follow.layout import bucket_folder
 from headrace.loader.follow.schema import TableSettings
+from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
+from headrace.loader.rewrite.backfill_report import Period
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit
 from headrace.loader.rewrite.run import CompactSettings, compact
 from headrace.loader.run import run_load
@@ -222,6 +224,19 @@ def compacted(history: History) -> None:
 
     report = compact(dataclasses.replace(ports, run_merges=run_merges), ["orders"], settings, is_dry=False)
     assert report.slot and not report.problems, report
+
+
+def backfilled(history: History) -> None:
+    """All files are made again, in several pieces."""
+    ports, rewrites, settings = history.world.ports(), history.world.rewrites(), history.world.settings
+    report = backfill(
+        BackfillPorts(rewrites, ports.cluster, ports.schemas, ports.run_units, lambda line: None),
+        "orders",
+        Period("dt=1970-01-01", "dt=9999-12-31"),
+        BackfillSettings(settings.plan, settings.task, piece_bytes_max=2_000),
+        is_dry=False,
+    )
+    assert len(report.slots) > 1 and not report.problems, report
 
 
 def a_day_later(history: History) -> None:
