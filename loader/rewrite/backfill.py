@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.kafka_wire.errors import KafkaError
@@ -35,7 +35,16 @@ from headrace.loader.rewrite.choose import rewrite, topic_decision
 from headrace.loader.rewrite.closure import Component, LiveFile, closed, pieces
 from headrace.loader.rewrite.origin import foreign
 from headrace.loader.rewrite.replay import schema_problem
-from headrace.loader.rewrite.reread import differing, of_this_log, offset_ranges, ranges_of, told, unreadable
+from headrace.loader.rewrite.reread import (
+    AGAIN,
+    differing,
+    failures,
+    of_this_log,
+    offset_ranges,
+    ranges_of,
+    told,
+    unreadable,
+)
 from headrace.loader.rewrite.run import RewritePorts, caught_up, decide
 from headrace.loader.storage.protocols import Staged
 from headrace.loader.work_unit import FileKind, RangeResult, TaskSettings, UnitResult, WorkUnit
@@ -45,8 +54,6 @@ logger = logging.getLogger(__name__)
 PIECE_BYTES_MAX = 4 * 1024**3
 """Of the files that one decision replaces: some minutes of a small pool, which is what a kill throws away."""
 
-ERRORS_TOLD_MAX = 10
-AGAIN = "nothing of this was replaced; run this again"
 REST = "run this one again for the rest"
 
 
@@ -306,7 +313,7 @@ class _Backfill:
         Raises:
             _Stopped.
         """
-        sentences = _failures(reading.results) + list(reading.problems.get(self._topic, ()))
+        sentences = failures(reading.results) + list(reading.problems.get(self._topic, ()))
         if sentences:
             raise _Stopped(*sentences)
         changes = changes_of(plan, self._ports.cluster)
@@ -345,7 +352,7 @@ class _Backfill:
             files_made=report.files_made + len(decided.files),
             rows=report.rows + counts.records,
             quarantined=report.quarantined + counts.quarantined + kept,
-            notes=(*report.notes, *read.reading.notes, *done.notes),
+            notes=(*_still_true(report.notes, decided), *read.reading.notes, *done.notes),
         )
         files = sum(len(component.files) for component in piece)
         self._ports.tell(f"{name}: {files:,} files replaced by {len(decided.files):,} (decision {done.slot})")
@@ -378,24 +385,12 @@ def _partitions(numbers: frozenset[int]) -> str:
     return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, sorted(numbers)))}"
 
 
-def _failures(results: Sequence[UnitResult]) -> list[str]:
-    """Sentences on what could not be read, or written."""
-    found: dict[str, None] = {}
-    for result in results:
-        if result.disk_error:
-            found[f"task {result.task} {result.disk_error}; make room there or mend the disk: {AGAIN}"] = None
-            continue
-        for one in result.ranges:
-            if one.corrupt_stop:
-                advice = (
-                    "let another replica lead, whose copy may be whole, or set loader.corrupt_batches for the topic"
-                )
-                found[f"partition {one.done.topic_partition.partition}: {one.error}; {advice}: {AGAIN}"] = None
-            elif one.error:
-                found[f"partition {one.done.topic_partition.partition}: {one.error}; {AGAIN}"] = None
-    sentences = list(found)
-    more = len(sentences) - ERRORS_TOLD_MAX
-    return sentences[:ERRORS_TOLD_MAX] + ([f"and {more:,} more ranges could not be read"] if more > 0 else [])
+def _still_true(notes: Sequence[str], decided: TopicDecision) -> Iterator[str]:
+    """Those of before that say nothing of a bucket that was now looked at again, whose files may be there again."""
+    buckets = {one.bucket for one in decided.rewrites}
+    for note in notes:
+        if not buckets & set(note.split()):
+            yield note
 
 
 def _decision(known: TopicState, piece: Sequence[Component], settled: SettledTopic) -> TopicDecision:

@@ -17,7 +17,10 @@ from headrace.loader.plan.discover import DiscoveredTopic
 from headrace.loader.plan.ranges import PlannedRange, TopicRanges, same_log_end
 from headrace.loader.rewrite.closure import Component, Covered, FileKey, Interval, LiveFile, components
 from headrace.loader.rewrite.origin import Foreign
-from headrace.loader.work_unit import OffsetRange, RangeResult
+from headrace.loader.work_unit import OffsetRange, RangeResult, UnitResult
+
+ERRORS_TOLD_MAX = 10
+AGAIN = "nothing of this was replaced; run this again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +157,23 @@ def differing(piece: Sequence[Component], results: Iterable[RangeResult]) -> dic
             why = "fewer than their files hold: the brokers lost or compacted them since"
             found[at].append(Refused(partition, start, one.end, why, one.records - number))
     return found
+
+
+def failures(results: Sequence[UnitResult]) -> list[str]:
+    """Sentences on what could not be read, or written."""
+    found: dict[str, None] = {}
+    for result in results:
+        if result.disk_error:
+            found[f"task {result.task} {result.disk_error}; make room there or mend the disk: {AGAIN}"] = None
+            continue
+        for one in result.ranges:
+            if one.corrupt_stop:
+                advice = (
+                    "let another replica lead, whose copy may be whole, or set loader.corrupt_batches for the topic"
+                )
+                found[f"partition {one.done.topic_partition.partition}: {one.error}; {advice}: {AGAIN}"] = None
+            elif one.error:
+                found[f"partition {one.done.topic_partition.partition}: {one.error}; {AGAIN}"] = None
+    sentences = list(found)
+    more = len(sentences) - ERRORS_TOLD_MAX
+    return sentences[:ERRORS_TOLD_MAX] + ([f"and {more:,} more ranges could not be read"] if more > 0 else [])

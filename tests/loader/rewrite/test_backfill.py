@@ -308,6 +308,23 @@ def test_a_large_period_is_done_in_pieces_each_a_decision(world: BackfillWorld) 
     assert world.is_whole()
 
 
+def test_a_file_that_a_later_piece_made_again_is_not_told_to_be_gone(world: BackfillWorld) -> None:
+    world.files(bucket=HOURS[0])[1].unlink()
+    report = world.backfill(piece_bytes_max=1)
+    assert len(report.slots) == 3
+    assert (report.notes, report.problems) == ((), ()), "the second piece made the file again that the first one missed"
+
+
+def test_a_file_that_is_gone_and_cannot_be_made_again_is_told(world: BackfillWorld) -> None:
+    world.files(bucket=HOURS[0])[0].unlink()
+    topic = world.cluster.topics["orders"]
+    topic.logs[0] += [1, 1]
+    world.load()
+    topic.logs, topic.first = [log[3:] for log in topic.logs], 3
+    (note,) = world.backfill(piece_bytes_max=1).notes
+    assert f"published files of {HOURS[0]} are gone, 1 of them" in note
+
+
 def test_killed_between_pieces_a_second_run_does_the_rest(world: BackfillWorld) -> None:
     damage(world)
 

@@ -13,13 +13,23 @@ from headrace.loader.rewrite.origin import Foreign
 from headrace.loader.rewrite.reread import (
     Refused,
     differing,
+    failures,
     of_this_log,
     offset_ranges,
     ranges_of,
     told,
     unreadable,
 )
-from headrace.loader.work_unit import FileKind, FileRange, OffsetRange, PassedOver, RangeCounts, RangeResult
+from headrace.loader.work_unit import (
+    CorruptStop,
+    FileKind,
+    FileRange,
+    OffsetRange,
+    PassedOver,
+    RangeCounts,
+    RangeResult,
+    UnitResult,
+)
 from loader_samples import load_schema
 
 BUCKET = "dt=2026-01-01/hr=05"
@@ -145,3 +155,23 @@ def test_only_what_was_asked_for_is_replaced_and_never_what_is_of_another_log() 
     kept, problems = of_this_log(files, strangers, {asked.key, other.key})
     assert [{file.key for file in some.files} for some in kept] == [{asked.key, beside.key}]
     assert problems == ("1 files stay as they are: files that may hold rows of an earlier log share offsets with them",)
+
+
+def test_what_failed_is_told_range_by_range_up_to_a_number() -> None:
+    def failed(number: int, error: str, stop: CorruptStop | None = None) -> RangeResult:
+        at = OffsetRange(TopicPartition("orders", number), 5, 5)
+        return RangeResult(at, RangeCounts(), error=error, corrupt_stop=stop)
+
+    disk = UnitResult(3, (failed(0, "the disk is full"),), (), "b", 1, disk_error="cannot write to /data: full")
+    corrupt = UnitResult(4, (failed(1, "offset 5: its CRC is wrong", CorruptStop(5, 6)), failed(2, "")), (), "b", 1)
+    again = "nothing of this was replaced; run this again"
+    assert failures([disk, corrupt]) == [
+        f"task 3 cannot write to /data: full; make room there or mend the disk: {again}",
+        "partition 1: offset 5: its CRC is wrong; let another replica lead, whose copy may be whole, or set "
+        f"loader.corrupt_batches for the topic: {again}",
+    ]
+    many = [UnitResult(0, tuple(failed(number, "no leader") for number in range(12)), (), "b", 1)]
+    told = failures(many)
+    assert (len(told), told[0]) == (11, f"partition 0: no leader; {again}")
+    assert told[-1] == "and 2 more ranges could not be read"
+    assert failures([UnitResult(0, (failed(0, ""),), (), "b", 1)]) == []
