@@ -17,6 +17,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from headrace.audit.window import many
 from headrace.kafka_wire.errors import KafkaError
 from headrace.loader.check.doubts import changes_of
 from headrace.loader.check.settle import SettledTopic, settle
@@ -369,8 +370,8 @@ class _Backfill:
         )
         if report.quarantined > before:
             self._problems.append(
-                f"{report.quarantined - before:,} messages more than before are in its quarantine: they cannot be "
-                f"loaded by the schema of now; `headrace quarantine list {self._topic}` says why"
+                f"{many(report.quarantined - before, 'message')} more than before in its quarantine, which cannot be "
+                f"loaded by the schema of now: `headrace quarantine list {self._topic}` says why"
             )
         return dataclasses.replace(
             report, problems=tuple(dict.fromkeys(self._problems)), notes=tuple(dict.fromkeys(report.notes))

@@ -177,7 +177,7 @@ def test_messages_that_cannot_be_loaded_any_more_are_quarantined_and_told(
     monkeypatch.setattr("task_world._batch", __import__("task_world")._batch.__wrapped__)
     report = world.backfill()
     (problem,) = report.problems
-    assert problem.startswith("1 messages more than before are in its quarantine")
+    assert problem.startswith("1 message more than before in its quarantine")
     assert "headrace quarantine list orders" in problem
     assert world.quarantined("orders") == [(0, 4), (0, 7)]
     assert world.is_whole()
@@ -206,7 +206,7 @@ def test_a_message_that_compaction_took_keeps_its_files(world: BackfillWorld) ->
     world.cluster.topics["orders"].logs[0][6] = HOLE
     report = world.backfill(piece_bytes_max=1)
     (problem,) = report.problems
-    assert "partition 0: offsets 5 to 8 gave 1 messages fewer than their files hold" in problem
+    assert "partition 0: offsets 5 to 8 gave 1 message fewer than their files hold" in problem
     assert len(report.slots) == 2, "the first load's rows, and what is in quarantine"
     assert (world.rows("orders"), world.findings(), world.works()) == (rows, (), frozenset())
 
@@ -219,8 +219,8 @@ def test_of_a_piece_only_what_differs_stays(world: BackfillWorld) -> None:
     rows = world.rows("orders")
     report = world.backfill()
     more, fewer = sorted(report.problems, key=len, reverse=True)
-    assert more.startswith("partition 0: offsets 0 to 3 gave 1 messages more than their files hold: some were removed")
-    assert fewer.startswith("partition 0: offsets 5 to 8 gave 1 messages fewer than their files hold: the brokers lost")
+    assert more.startswith("partition 0: offsets 0 to 3 gave 1 message more than their files hold: some were removed")
+    assert fewer.startswith("partition 0: offsets 5 to 8 gave 1 message fewer than their files hold: the brokers lost")
     assert len(report.slots) == 1, "what is in quarantine"
     assert (world.rows("orders"), world.findings(), world.works()) == (rows, (), frozenset())
 
@@ -249,7 +249,7 @@ def test_files_of_a_topic_of_before_are_never_made_of_the_one_of_now(world: Back
     rows = world.rows("orders")
     report = world.backfill()
     assert report.problems == (
-        f"{len(old)} files stay as they are: decision 3 found the topic re-created after they were loaded, so the "
+        f"{len(old)} files cannot be made again: decision 3 found the topic re-created after they were loaded, so the "
         "brokers have their messages no more",
     )
     assert report.slots == (4,)

@@ -149,12 +149,13 @@ def test_only_what_was_asked_for_is_replaced_and_never_what_is_of_another_log() 
     files = [asked, beside, other, old]
     (one,), problems = of_this_log(files, {old.key: Foreign("it was before", True)}, {asked.key, old.key})
     assert {file.key for file in one.files} == {asked.key, beside.key}
-    assert problems == ("1 files stay as they are: it was before, so the brokers have their messages no more",)
+    assert problems == ("1 file cannot be made again: it was before, so the brokers have their messages no more",)
     files.append(mixed)
     strangers = {mixed.key: Foreign("who knows", False), old.key: Foreign("it was before", True)}
     kept, problems = of_this_log(files, strangers, {asked.key, other.key})
     assert [{file.key for file in some.files} for some in kept] == [{asked.key, beside.key}]
-    assert problems == ("1 files stay as they are: files that may hold rows of an earlier log share offsets with them",)
+    shared = "files that may hold rows of an earlier log share offsets with them"
+    assert problems == (f"1 file cannot be made again: {shared}",)
 
 
 def test_what_failed_is_told_range_by_range_up_to_a_number() -> None:
