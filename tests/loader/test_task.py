@@ -95,7 +95,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     found = Cluster()
-    monkeypatch.setattr(task_module, "KafkaCluster", lambda servers, timeout_s: found)
+    monkeypatch.setattr(task_module, "KafkaCluster", lambda servers, timeout_s, security: found)
     return found
 
 

@@ -87,7 +87,7 @@ class TaskWorld(World):
 
     def _run_units(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(task, "KafkaCluster", lambda servers, timeout_s: self.cluster)
+            patch.setattr(task, "KafkaCluster", lambda servers, timeout_s, security: self.cluster)
             return [task.run_work_unit(unit) for unit in units]
 
     def _merge(self, units: Sequence[MergeUnit]) -> list[MergeResult]:
