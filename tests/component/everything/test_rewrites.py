@@ -73,11 +73,10 @@ def test_the_same_rows_before_and_after_and_none_of_what_was_removed(world: Load
 
 
 def test_files_that_were_damaged_or_deleted_are_made_again_from_the_broker(world: LoadWorld) -> None:
-    for fields in (FIELDS, FIELDS, [*FIELDS, NOTE]):
+    for fields in (FIELDS, [*FIELDS, NOTE]):
         world.produce("payments", 30, fields=fields)
         assert world.load().returncode == 0
     wanted = sorted(world.produced["payments"].rows)
-    assert queried(world, "payments") == wanted
     hours = [f"dt=2026-01-01/hr=0{hour}" for hour in range(3)]
     gone, cut = (sorted((world.warehouse / "payments" / hour).glob("*.avro"))[0] for hour in hours[:2])
     gone.unlink()
@@ -95,9 +94,6 @@ def test_files_that_were_damaged_or_deleted_are_made_again_from_the_broker(world
     assert queried(world, "payments") == wanted, "every offset is there once"
     verified = command_without(world, "verify", "payments", "--checksums")
     assert verified.returncode == 0, verified.stdout
-    world.produce("payments", 30, fields=[*FIELDS, NOTE])
-    assert world.load().returncode == 0
-    assert queried(world, "payments") == sorted(world.produced["payments"].rows)
 
 
 def command_without(world: LoadWorld, verb: str, *words: str) -> subprocess.CompletedProcess[str]:
