@@ -188,7 +188,7 @@ class _Backfill:
         found = discovery.topics.get(self._topic)
         if found is None:
             raise _Stopped(discovery.unusable.get(self._topic, "the brokers do not have it"))
-        if found.topic_id and found.topic_id != self._known.topic_id:
+        if found.topic_id and self._known.topic_id not in ("", found.topic_id):
             raise _Stopped(
                 f"the topic was re-created on the brokers (topic id {found.topic_id}, was {self._known.topic_id}), so "
                 "they have the messages of its files no more"

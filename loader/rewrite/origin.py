@@ -40,7 +40,7 @@ def foreign(
             walk.meet(file, kind, decided)
         for offsets in decided.ranges:
             walk.diverged(slot, offsets)
-        if decided.topic_id_before not in (None, decided.topic_id):
+        if decided.starts_again:
             walk.recreated(slot)
         if not walk.waiting:
             break

@@ -260,6 +260,20 @@ def test_files_of_a_topic_of_before_are_never_made_of_the_one_of_now(world: Back
     assert world.backfill().slots == (6,)
 
 
+def test_a_topic_whose_id_is_told_at_last_is_the_same_one(tmp_path: Path) -> None:
+    """Brokers of before told none; which log it is the leader epochs say."""
+    world = BackfillWorld(tmp_path)
+    topic = world.topic("orders", [1, 1, 1], [1, 1], topic_id="")
+    world.load()
+    topic.topic_id = "id-7"
+    assert (world.backfill().slots, world.is_whole()) == ((2,), True)
+    topic.logs[0].append(1)
+    world.load()
+    assert world.log().read_state().topics["orders"].topic_id == "id-7"
+    report = world.backfill()
+    assert (report.slots, report.problems, world.is_whole()) == ((4,), (), True)
+
+
 def test_a_merge_of_two_topics_stays_with_what_shares_offsets_with_it(world: BackfillWorld) -> None:
     world.topic("orders", [1] * 4, [1], topic_id="id-2")
     world.policy = dataclasses.replace(world.policy, lost_ground="earliest")

@@ -80,6 +80,13 @@ def test_the_first_decision_of_a_topic_recreates_nothing() -> None:
     assert foreign([live(one)], [(slot, kind, dataclasses.replace(decided, topic_id_before=None))]) == {}
 
 
+def test_an_id_that_is_told_at_last_recreates_nothing() -> None:
+    one = file("a")
+    slot, kind, decided = load(2, topic_id_before="")
+    told = slot, kind, dataclasses.replace(decided, continues=True)
+    assert foreign([live(one)], [told, load(1, one)]) == {}
+
+
 def test_a_merge_of_old_and_new_is_of_neither() -> None:
     old, new, merged = file("old"), file("new"), file("merged")
     history = [rewrite(4, DecisionKind.COMPACT, merged, old, new), load(3, new, topic_id_before="id-0"), load(2, old)]
