@@ -13,12 +13,24 @@ from pathlib import Path
 
 import pytest
 
+from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.inspect.verify import verify_topic
+from headrace.loader.storage.local import local_storage
 from year.life import Life, Size
 from year.plan import TO_ALL, TO_TOPICS, plan_year
 from year.story import Gone
 from year.world import unhurried
 
 BYTES_PER_PARTITION_MAX = 400
+"""Of a checkpoint without its schemas, for each topic and each partition."""
+
+SLACK = 1.2
+"""By which the state of the twelfth month may be larger than that of the third, for each topic and partition: leader
+epochs come with elections."""
+
+
+WORKS_MAX = 20
+"""Works and rewrites that are remembered: those of a few days, whatever the year."""
 
 
 def lived(root: Path, seed: int, topics: int, days: int, *, rate: int, frequency: float = 1.0) -> Life:
@@ -37,22 +49,40 @@ def check(life: Life) -> None:
     unread = {topic: numbers for topic, numbers in life.story.unread.items() if numbers}
     assert not unread, f"seed {life.seed}: these were never loaded"
     assert life.judge.rows_sampled > 100
+    log = life.world.log()
+    state = log.read_state()
+    for topic in state.topics:
+        verified = verify_topic(log, FileIndex(log), local_storage(life.world.warehouse), topic, checksums=True)
+        assert not verified.findings, f"seed {life.seed}: {verified.findings[:3]}"
 
 
 def check_flat(sizes: Sequence[Size]) -> None:
     """State and files beside the data grow with topics, partitions and schemas, and not with history."""
     for one in sizes:
         assert one.state_bytes <= BYTES_PER_PARTITION_MAX * (one.topics + one.partitions), one
-        assert one.works <= 3 + one.topics, one
+        assert one.works <= WORKS_MAX, one
         assert one.files["archive"] <= one.slots // 100 + 1, one
         assert one.files["log"] <= 300, one
         assert one.files["checkpoint"] <= 2, one
         assert one.files["staging"] <= 100, one
         assert one.files["index"] <= one.days + one.topics, one
+    third, twelfth = sizes[len(sizes) // 4], sizes[-1]
+    assert _each(twelfth) <= SLACK * _each(third), (third, twelfth)
+
+
+def _each(size: Size) -> float:
+    return size.state_bytes / (size.topics + size.partitions)
 
 
 @pytest.mark.parametrize("seed", [1])
 def test_a_small_year_with_all_that_happens(tmp_path: Path, seed: int) -> None:
     life = lived(tmp_path, seed, topics=8, days=60, rate=40, frequency=0.5)
+    check(life)
+    check_flat(life.sizes)
+
+
+@pytest.mark.fault
+def test_a_year_of_200_topics(tmp_path: Path) -> None:
+    life = lived(tmp_path, seed=1, topics=200, days=365, rate=200)
     check(life)
     check_flat(life.sizes)

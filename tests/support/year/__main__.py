@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--topics", type=int, default=200)
     parser.add_argument("--days", type=int, default=365)
-    parser.add_argument("--rate", type=int, default=600, help="messages of the largest topic on a day")
+    parser.add_argument("--rate", type=int, default=200, help="messages of the largest topic on a day")
     parser.add_argument("--often", type=float, default=1.0, help="how often things happen, beside the usual")
     arguments = parser.parse_args()
     started, cpu = time.monotonic(), time.process_time()

@@ -76,7 +76,7 @@ def plan_year(seed: int, topics: int, days: int, *, rate: int, frequency: float 
         name = f"topic{number}" if number % 9 else f"Team.{number}-Events_v{number}"
         record = first_version(f"Event{number}", TIMES[number % len(TIMES)], own)
         # Zipf: the largest has twice as many as the next; small ones are silent on most days.
-        share = min(1.0, 0.1 + 3 / (number + 1))
+        share = min(1.0, 0.05 + 3 / (number + 1))
         born = 0 if own.random() < 0.7 else own.randrange(days // 5 + 1)
         partitions = own.choice(PARTITIONS) if number else PARTITIONS[-1]
         made.append(Topic(name, own, max(2, rate // (number + 1)), share, partitions, born, record))

@@ -65,12 +65,14 @@ def no_schema_yet(life: Life, _: Topic) -> Iterator[None]:
     topic = Topic(f"early{number}", own, 4, 0.5, 2, 0, first_version(f"Early{number}", "timestamp", own))
     life.topics[topic.name] = topic
     life.world.policies[topic.name] = policy_of(topic)
+    allowed = life.may_say(topic, "waiting: the registry does not answer", "the registry may be down too")
     life.create(topic)
     yield from life.until_said(topic, f"waiting: no subject {topic.subject} is registered", "it has no schema")
     yield from life.may_register()
     life.register(topic)
     life.send(topic, [life.message(topic) for _ in range(5)])
     yield from life.loaded(topic)
+    life.story.over(allowed)
 
 
 def registry_put_back(life: Life, _: Topic) -> Iterator[None]:
