@@ -74,9 +74,9 @@ def _each(size: Size) -> float:
     return size.state_bytes / (size.topics + size.partitions)
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_small_year_with_all_that_happens(tmp_path: Path, seed: int) -> None:
-    life = lived(tmp_path, seed, topics=8, days=60, rate=40, frequency=0.5)
+    life = lived(tmp_path, seed, topics=10, days=90, rate=40)
     check(life)
     check_flat(life.sizes)
 
