@@ -67,8 +67,10 @@ def _expression(pattern: str) -> str:
     """The regular expression of a pattern, as `glob` reads it: `**` is any number of folders, and `*` nothing that is
     hidden."""
     *folders, name = PurePosixPath(pattern).parts
+    if name == "**":
+        folders, name = [*folders, name], "*"
     words = [r"(?:[^/.][^/]*/)*" if part == "**" else f"{_part(part)}/" for part in folders]
-    return "".join((*words, _part("*" if name == "**" else name)))
+    return "".join((*words, _part(name)))
 
 
 def _part(part: str) -> str:

@@ -20,6 +20,7 @@ from headrace.cli import main
 from headrace.compat.checking import inputs
 from headrace.compat.checking.inputs import FILE_BYTES_MAX, find_files
 from headrace.compat.checking.processes import answers_of
+from headrace.compat.checking.scope import Scope
 from headrace.compat.checking.type_sets import TypeSet
 from headrace.compat.subjects import SchemaPlace, subject_of
 
@@ -63,6 +64,33 @@ def test_folders_that_a_link_leads_to(folder: Path) -> None:
     Path("s/.hidden-link").symlink_to("../shared")
     assert paths("s") == ["s/a.avsc", "s/b.avsc", "s/linked/x.avsc", "s/sub/c.avsc"]
     assert paths("s/linked") == ["s/linked/x.avsc", *(f"s/linked/back/{name}.avsc" for name in ("a", "b", "sub/c"))]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "s/*.avsc",
+        "s/?.avsc",
+        "s/[ab].avsc",
+        "s/[!a].avsc",
+        "s/[a-b].avsc",
+        "s/*/*.avsc",
+        "s/**/*.avsc",
+        "**/c.avsc",
+        "**",
+        "s/**",
+        "s/.hidden/*.avsc",
+        "s/.*/*.avsc",
+        "s/*",
+        "[!t]/[a].avsc",
+        "s/[.avsc",
+        "s/[].avsc",
+    ],
+)
+def test_what_was_deleted_is_meant_by_the_patterns_that_would_have_found_it(folder: Path, pattern: str) -> None:
+    everything = [path.as_posix() for path in sorted(Path("s").rglob("*")) if path.is_file()]
+    found = set(paths(pattern))
+    assert {path for path in everything if Scope((pattern,)).covers(path)} == found - {pattern}
 
 
 def test_names_in_other_cases_and_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
