@@ -141,10 +141,11 @@ class FollowerEngine:
 
     def _cursor(self, name: str, state: LoaderState) -> Cursor:
         cursor = read_cursor(self._log.storage, name)
-        if cursor.upto > state.slot or not self._is_of_this_log(cursor):
-            logger.warning("cursor_ignored follower=%s reason=of another log", name)
-            return Cursor()  # beginning again is always right
-        return cursor
+        # It may be of a slot that another process has added since the state was read: then all is done up to the state.
+        if (cursor.sha256 or cursor.upto <= state.slot) and self._is_of_this_log(cursor):
+            return cursor
+        logger.warning("cursor_ignored follower=%s reason=of another log", name)
+        return Cursor()  # beginning again is always right
 
     def _own_cursor(self, follower: KeepsPositions, state: LoaderState) -> Cursor:
         if not state.topics:

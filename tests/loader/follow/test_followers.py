@@ -174,6 +174,22 @@ def test_a_process_that_woke_up_late_leaves_a_newer_cursor_alone(log: DecisionLo
     assert read_cursor(log.storage, "files").upto == 5
 
 
+def test_a_cursor_of_a_process_that_was_faster_is_believed(log: DecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It decides, and follows, between this one's look at the log and at the cursor."""
+    seen: list[tuple[str, str, tuple[int, ...]]] = []
+    staging = LocalStaging(log.storage.root)
+    other = DecisionLog(LocalSlots(log.storage.root))
+    decide(other, "w1", "a", "b")
+    FollowerEngine(other, staging, (Recorder("files", []),)).follow()
+    known = log.read_state()
+    decide(other, "w2", "b")
+    FollowerEngine(other, staging, (Recorder("files", []),)).follow()
+    monkeypatch.setattr(log, "read_state", lambda: known)
+    FollowerEngine(log, staging, (Recorder("files", seen),)).follow()
+    assert seen == []
+    assert read_cursor(log.storage, "files").upto == 2
+
+
 def test_a_rewound_follower_begins_again_even_after_a_crash(log: DecisionLog) -> None:
     seen: list[tuple[str, str, tuple[int, ...]]] = []
     decide(log, "w1", "a")
