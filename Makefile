@@ -36,7 +36,7 @@ ci: ## check and all test targets, side by side as far as the machine goes; logs
 test: setup-dev ## the tests that need Python and Java only; WORKERS=n processes, here and for PostgreSQL
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
 
-test-fault: setup-dev ## kill -9 at every step of a load, twenty times and more; power lost at every moment
+test-fault: setup-dev ## kill -9 at every step of a load, forty times; power lost at every moment
 	@$(BIN)/python -m pytest -m "fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
 
 test-kafka: setup-dev ## the loader against an Apache Kafka broker, which Maven fetches
