@@ -137,7 +137,7 @@ def test_a_replay_says_what_its_catching_up_had_to_say(shelf: Shelf, registry: F
     followed = world.engine.follow
     answers = iter([(told,), ()])
     world.engine.follow = lambda **also: dataclasses.replace(followed(**also), warnings=next(answers))  # type: ignore[method-assign]
-    schemas = WriterSchemas(registry, shelf.log.storage)
+    schemas = WriterSchemas(registry, shelf.log.storage, value_subject)  # type: ignore[arg-type]
     assert replay(world, schemas, "orders", SETTINGS, is_dry=False).notes == (told,)  # type: ignore[arg-type]
 
 

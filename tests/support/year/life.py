@@ -368,7 +368,7 @@ class Life:
                 raise self.story.failed("", f"the load ended with {type(error).__name__}: {error}") from error
         if fault is not None:
             self._calls = max(50, len(fault.calls))
-        self.after()
+        self.after(self.report)
         self._between(self)
         for one, script in list(self._running):
             self._step(one, script)
@@ -377,27 +377,20 @@ class Life:
         """The number of a call that a load may well make."""
         return self.chance.randrange(self._calls)
 
-    def after(self) -> None:
-        """Takes note of what was decided and said, and looks at what changed."""
+    def after(self, report: RunReport | RewriteReport | None = None) -> None:
+        """Takes note of what was decided and said, and looks at what changed; to be called once for each report."""
         state = self.log.read_state()
         logs = {topic.name: topic.log for topic in self.topics.values()}
         self.judge.bad.clear()
         for slot in range(self._slot + 1, state.slot + 1):
             self.judge.decided(self.log.decision(slot), logs)
         self._slot = state.slot
-        self._listen(self.report)
+        self._listen(report)
         if self.is_rough:
             return
         for topic in [*self.judge.buckets]:
             self.reader.look(topic, state.topics[topic].table, self.judge.buckets[topic])
             self.judge.seen(topic, self.reader.live, self.reader.quarantined)
-
-    def rewrote(self, report: RewriteReport) -> None:
-        """Likewise after a rewrite."""
-        self._listen(report)
-        report_before, self.report = self.report, None
-        self.after()
-        self.report = report_before
 
     def _listen(self, report: RunReport | RewriteReport | None) -> None:
         if report is None:

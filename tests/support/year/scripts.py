@@ -408,7 +408,7 @@ def registered_late(life: Life, topic: Topic) -> Iterator[None]:
         yield
     _, rewrites = life.world.drivers()
     settings = ReplaySettings(life.world.policies[topic.name], 1 << 20, 1 << 20)
-    schemas = WriterSchemas(life.world.registry, rewrites.log.storage)
+    schemas = WriterSchemas(life.world.registry, rewrites.log.storage, life.world.subject_of)
     report = replay(rewrites, schemas, topic.name, settings, is_dry=False)
     life.tell(topic, f"replayed: {report}")
     if sum(report.loaded.values()) != len(messages):

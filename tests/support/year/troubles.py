@@ -192,7 +192,7 @@ def compaction(life: Life, _: Topic) -> Iterator[None]:
     report = compact(rewrites, names, settings, is_dry=False)
     life.tell(None, f"compacted {names}: {len(report.buckets)} buckets")
     life.met["buckets compacted"] += len(report.buckets)
-    life.rewrote(report)
+    life.after(report)
     yield
 
 
@@ -205,7 +205,7 @@ def retained(life: Life, _: Topic) -> Iterator[None]:
     for name in names:
         _retire(life, name, lambda bucket: is_expired(bucket.partition("/")[0], KEEP_DAYS, life.world.clock_ms), "kept")
     life.met["buckets retired"] += len(report.buckets)
-    life.rewrote(report)
+    life.after(report)
     yield
 
 
@@ -238,7 +238,7 @@ def deleted_by_hand(life: Life, _: Topic) -> Iterator[None]:
     if not report.slot:
         raise life.story.failed(topic.name, f"{bucket} was not forgotten: {report}")
     life.tell(topic, f"forgot {bucket}")
-    life.rewrote(report)
+    life.after(report)
     (life.world.headrace / "cursor" / "files.json").unlink(missing_ok=True)
     life.story.over(allowed)
     yield
