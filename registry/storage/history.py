@@ -15,11 +15,11 @@ It is read in the statements that tell revisions, so that they belong together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 SQLITE: Final = "(SELECT schema_version FROM pragma_schema_version)"
 POSTGRES: Final = (
@@ -28,18 +28,20 @@ POSTGRES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A history of the database and the registry's revision in it: what was settled then still is, while it is now."""
+class Moment(NamedTuple):
+    """A history of the database and the registry's revision in it: what was settled then still is, while it is now.
+
+    A tuple, since two of them are compared for every kept answer.
+    """
 
     history: int
     revision: int
 
 
-class History(sa.ColumnElement[int]):
+class History(FunctionElement[int]):
     """The number of the present history, as a column of any statement."""
 
-    inherit_cache = True
+    inherit_cache = True  # else each statement with it would be compiled each time
     type = sa.BigInteger()
 
 

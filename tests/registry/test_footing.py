@@ -15,7 +15,7 @@ from headrace.registry.domain import LATEST, ConfigChange, ConfigEntry
 from headrace.registry.errors import VersionSoftDeleted
 from headrace.registry.names import EVERYTHING
 from headrace.registry.service.configuration import Configuration
-from headrace.registry.storage import footing
+from headrace.registry.storage import footing, statements
 from headrace.registry.storage.database import Conflict, sqlite_url
 from headrace.registry.storage.footing import (
     ALL_SUBJECTS,
@@ -202,3 +202,8 @@ def test_a_look_reads_no_table_as_a_whole(database: ServedDatabase) -> None:
     steps = [str(row[-1]) for row in plan]
     assert any("subjects" in step for step in steps)
     assert [step for step in steps if step.startswith("SCAN subjects")] == []
+
+
+@pytest.mark.parametrize("statement", [statements.STATE, statements.SUBJECT_VIEW])
+def test_the_statements_of_every_read_are_compiled_once(statement: Any) -> None:
+    assert statement._generate_cache_key() is not None
