@@ -35,6 +35,7 @@ REJECTED_S: Final = 10.0  # so long a wrong password is not computed again; a ne
 CHECKS_MAX: Final = 2  # hashes computed at once, of 16 MB each; more would only take the cores from other requests
 CHECK_WAIT_S: Final = 3.0  # for a turn
 CHECKS_WAITING_MAX: Final = 6  # at once; they take threads that other requests need
+GUESSES_MAX: Final = 2  # checks at once of an address that has just sent a wrong password, so that others get turns
 HEADER_CHARS_MAX: Final = 4096
 
 Answer = Principal | Refusal
@@ -53,6 +54,8 @@ class UsersFile:
         self._lock = threading.Lock()
         self._turns = threading.BoundedSemaphore(CHECKS_MAX)
         self._queue = threading.BoundedSemaphore(CHECKS_MAX + CHECKS_WAITING_MAX)
+        self._checks_of: dict[str, int] = {}
+        self._wrong_of: OrderedDict[str, float] = OrderedDict()
         self._key = secrets.token_bytes(32)
         self._state = _State(Policy())
         self._stamp: tuple[int, ...] = ()
@@ -67,8 +70,8 @@ class UsersFile:
         state = self._state
         return state.policy.anonymous if authorization is None else state.right.get(self._digest(authorization))
 
-    def authenticate(self, authorization: str | None) -> Answer:
-        """May take a fraction of a second, so not for an event loop."""
+    def authenticate(self, authorization: str | None, address: str = "") -> Answer:
+        """May take a fraction of a second, so not for an event loop. `address` is the client's."""
         found = self.recall(authorization)
         if found is not None or authorization is None:
             return found or NO_CREDENTIALS
@@ -89,7 +92,7 @@ class UsersFile:
         # Fifty clients that start with the same password have it computed once.
         answer: Answer = TOO_BUSY
         try:
-            answer = self._check(state, authorization)
+            answer = self._check(state, authorization, address)
             self._remember(state, digest, answer)
         finally:
             with self._lock:
@@ -97,16 +100,30 @@ class UsersFile:
             pending.set_result(answer)
         return answer
 
-    def _check(self, state: _State, authorization: str) -> Answer:
+    def _check(self, state: _State, authorization: str, address: str) -> Answer:
         credentials = _credentials(authorization)
         if credentials is None:
             return WRONG_CREDENTIALS
-        if not self._queue.acquire(blocking=False):
-            return TOO_BUSY
+        with self._lock:
+            mine = self._checks_of.get(address, 0)
+            guesses = self._clock() - self._wrong_of.get(address, -math.inf) < REJECTED_S
+            if (guesses and mine >= GUESSES_MAX) or not self._queue.acquire(blocking=False):
+                return TOO_BUSY
+            self._checks_of[address] = mine + 1
+        answer: Answer = TOO_BUSY
         try:
-            return self._check_in_turn(state, *credentials)
+            answer = self._check_in_turn(state, *credentials)
+            return answer
         finally:
-            self._queue.release()
+            with self._lock:
+                self._checks_of[address] -= 1
+                if not self._checks_of[address]:
+                    del self._checks_of[address]
+                self._queue.release()
+                if answer is WRONG_CREDENTIALS:
+                    self._wrong_of[address] = self._clock()
+                    while len(self._wrong_of) > REJECTED_MAX:
+                        self._wrong_of.popitem(last=False)
 
     def _check_in_turn(self, state: _State, name: str, password: str) -> Answer:
         if not self._turns.acquire(timeout=CHECK_WAIT_S):

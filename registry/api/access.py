@@ -21,7 +21,7 @@ def install(app: Flask, users: UsersFile) -> None:
     """Makes every request of the app be decided about before anything else is done with it."""
 
     def decide_request() -> Response | None:
-        answer = users.authenticate(request.headers.get("Authorization"))
+        answer = users.authenticate(request.headers.get("Authorization"), request.remote_addr or "")
         if isinstance(answer, Refusal):
             return _refused(answer)
         # The server keeps answers by who asked, and names them in its log.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.registry.access import authenticator as authenticator_module
-from headrace.registry.access.authenticator import UsersFile
+from headrace.registry.access.authenticator import GUESSES_MAX, UsersFile
 from headrace.registry.access.needs import (
     ADMIN_EVERYWHERE,
     NO_CREDENTIALS,
+    TOO_BUSY,
     WRONG_CREDENTIALS,
     About,
     decide,
@@ -438,3 +441,26 @@ def test_only_so_many_wait_for_a_check(users: UsersFile) -> None:
     assert not isinstance(found, Principal)
     assert found.status == 429
     assert isinstance(users.authenticate(basic("alice", "wonder")), Principal)
+
+
+def test_an_address_that_guesses_leaves_others_their_turns(users: UsersFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert users.authenticate(basic("alice", "guess"), "bad") is WRONG_CREDENTIALS
+    goes_on = threading.Event()
+    matches = PasswordHash.matches
+
+    def wait(self: PasswordHash, password: str) -> bool:
+        assert goes_on.wait(60)
+        return matches(self, password)
+
+    monkeypatch.setattr(PasswordHash, "matches", wait)
+    with ThreadPoolExecutor(20) as threads:
+        guesses = [threads.submit(users.authenticate, basic("alice", f"guess {n}"), "bad") for n in range(12)]
+        # All but those that are let on are answered at once, though there is room for more.
+        while sum(guess.done() for guess in guesses) < len(guesses) - GUESSES_MAX:
+            time.sleep(0.001)
+        assert {guess.result() for guess in guesses if guess.done()} == {TOO_BUSY}
+        right = threads.submit(users.authenticate, basic("alice", "wonder"), "good")
+        goes_on.set()
+        assert isinstance(right.result(), Principal)
+    assert [guess.result() for guess in guesses].count(WRONG_CREDENTIALS) == GUESSES_MAX
+    assert users._checks_of == {}
