@@ -39,10 +39,13 @@ class PostgresServer:
     """A running server, whose files go with it. Skips the test where PostgreSQL is not installed.
 
     The server refuses to run as root, so there it runs as the package's own user. Nothing of it is fsynced unless
-    `durable`: that is for power cuts, which no test makes, and for a benchmark, which must be honest.
+    `durable`: that is for power cuts, which no test makes, and for a benchmark, which must be honest. A `base` is a
+    running server of which it is a base backup, with its password, and not started.
     """
 
-    def __init__(self, *, durable: bool = False, settings: Iterable[str] = ()) -> None:
+    def __init__(
+        self, *, durable: bool = False, settings: Iterable[str] = (), base: PostgresServer | None = None
+    ) -> None:
         found = binaries()
         if found is None:
             pytest.skip(f"PostgreSQL's server is not installed; {INSTALL}")
@@ -52,19 +55,21 @@ class PostgresServer:
         # Not below pytest's folders, which other users cannot enter; short, because it holds the socket.
         self.folder = Path(tempfile.mkdtemp(prefix="headrace-pg-"))
         self.port = _free_port()
-        self._password = secrets.token_hex(16)
+        self._password = secrets.token_hex(16) if base is None else base._password
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
         self._settings = [
             f"fsync={'on' if durable else 'off'}",
             "listen_addresses=127.0.0.1",
-            f"port={self.port}",
             f"unix_socket_directories={self.folder}",
             "max_connections=100",
             "log_lock_waits=on",
             *settings,
         ]
         try:
+            if base is not None:
+                self._copy_cluster(base)
+                return
             with timed_start("PostgreSQL"):
                 self._make_cluster()
                 self._start()
@@ -93,9 +98,25 @@ class PostgresServer:
             return list(cursor.fetchall()) if cursor.description else []
 
     def start(self) -> None:
-        """Starts it again, with the files that it left."""
+        """Starts it again, with the files that it left or that it was given."""
         with timed_start("PostgreSQL again"):
             self._start()
+
+    def start_recovery(self, kind: str, *settings: str) -> None:
+        """Starts a base backup as what the `kind` of signal file makes of it: "standby" or "recovery"."""
+        signal_file = self.folder / "data" / f"{kind}.signal"
+        signal_file.touch()
+        self._give(signal_file)
+        self._settings += settings
+        self.start()
+
+    def copy_data(self, other: PostgresServer) -> None:
+        """Puts the files of another server, as it left them, in place of its own; both are stopped."""
+        shutil.rmtree(self.folder / "data")
+        shutil.copytree(other.folder / "data", self.folder / "data")
+        for path in (self.folder / "data").rglob("*"):
+            self._give(path)
+        self._give(self.folder / "data")
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Ends it: by default at once but in order (PostgreSQL's fast shutdown)."""
@@ -124,9 +145,8 @@ class PostgresServer:
     def _make_cluster(self) -> None:
         password = self.folder / "password"
         password.write_text(self._password)
-        if self._account is not None:
-            for path in (self.folder, password):
-                os.chown(path, self._account.pw_uid, self._account.pw_gid)
+        for path in (self.folder, password):
+            self._give(path)
         made = self._run(
             "initdb",
             "--no-sync",
@@ -145,10 +165,37 @@ class PostgresServer:
         if made.returncode:
             raise RuntimeError(f"initdb failed: {output.decode(errors='replace')}")
 
+    def _copy_cluster(self, base: PostgresServer) -> None:
+        self._give(self.folder)
+        source = f"host=127.0.0.1 port={base.port} user={USER} password={base._password}"
+        copied = self._run(
+            "pg_basebackup",
+            "--no-sync",
+            "--checkpoint=fast",
+            "--wal-method=stream",
+            "--pgdata",
+            str(self.folder / "data"),
+            "--dbname",
+            source,
+            output=subprocess.PIPE,
+        )
+        output, _ = copied.communicate(timeout=READY_TIMEOUT_S)
+        if copied.returncode:
+            raise RuntimeError(f"pg_basebackup failed: {output.decode(errors='replace')}")
+
+    def _give(self, path: Path) -> None:
+        """To the account that the server runs as."""
+        if self._account is not None:
+            os.chown(path, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
+
     def _start(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self._process = self._run(
-                "postgres", "-D", str(self.folder / "data"), *(f"--{item}" for item in self._settings), output=log
+                "postgres",
+                "-D",
+                str(self.folder / "data"),
+                *(f"--{item}" for item in (f"port={self.port}", *self._settings)),
+                output=log,
             )
         deadline = time.monotonic() + READY_TIMEOUT_S
         while True:

@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+import pytest
+
 from headrace.registry.storage.database import Database, sqlite_url
 from headrace.registry.storage.footing import LEASE_S
+from postgres_server import PostgresServer
 from registry_calls import Registry
 from registry_front import RegistryBehindFront
 
@@ -147,3 +150,118 @@ def test_a_registration_decided_before_the_database_went_back_is_decided_again(t
         # Of a string it may become bytes, and of a long not.
         assert front.register("a", '"bytes"').problem[:2] == (409, 40901)
         assert front.get("/subjects/a/versions").json == [1, 2]
+
+
+@pytest.fixture
+def servers() -> Iterator[Callable[..., PostgresServer]]:
+    """Makes servers, which end with the test."""
+    with ExitStack() as stack:
+
+        def make(**options: object) -> PostgresServer:
+            server = PostgresServer(**options)  # type: ignore[arg-type]
+            stack.callback(server.remove)
+            return server
+
+        yield make
+
+
+def copied_from(primary: PostgresServer) -> str:
+    address = f"host=127.0.0.1 port={primary.port} user=headrace"
+    password = primary.url().partition("//headrace:")[2].partition("@")[0]
+    return f"primary_conninfo={address} password={password}"
+
+
+@pytest.mark.postgres
+def test_a_standby_that_lagged_takes_over(servers: Callable[..., PostgresServer]) -> None:
+    primary = servers()
+    database = upgraded(primary.new_database()).rpartition("/")[2]
+    standby = servers(base=primary)
+    standby.start_recovery("standby", copied_from(primary))
+    begun = primary.url(database).partition("@")[0]
+    hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in (primary, standby))
+    url = f"{begun}@/{database}?{hosts}&target_session_attrs=read-write"
+
+    def cut_off() -> None:
+        """Once it has what there is, it gets no more."""
+        where = primary.execute("SELECT pg_current_wal_lsn()::text")[0][0]
+        while not standby.execute(f"SELECT pg_last_wal_replay_lsn() >= '{where}'")[0][0]:
+            time.sleep(0.02)
+        assert standby.execute("SELECT count(*) FROM pg_stat_wal_receiver") == [(1,)]
+        # A setting of the command line is not changed by a file.
+        standby.stop()
+        standby._settings.pop()
+        standby.start()
+
+    def fail_over() -> None:
+        primary.kill()
+        assert standby.execute("SELECT pg_promote()") == [(True,)]
+
+    lose(url, cut_off, fail_over)
+
+
+@pytest.mark.postgres
+def test_a_recovery_to_a_point_in_time(servers: Callable[..., PostgresServer], tmp_path: Path) -> None:
+    server = servers(settings=["archive_mode=on", "archive_command=cp %p ../%f"])
+    url = upgraded(server.new_database())
+    copy = servers(base=server)
+
+    def name_the_point() -> None:
+        server.execute("SELECT pg_create_restore_point('good')")
+
+    def recover() -> None:
+        server.execute("SELECT pg_switch_wal()")
+        while not server.execute("SELECT count(*) > 1 FROM pg_stat_archiver WHERE archived_count > 0")[0][0]:
+            time.sleep(0.02)
+        server.stop()
+        copy.port = server.port
+        restore = f"restore_command=cp {server.folder}/%f %p"
+        copy.start_recovery("recovery", restore, "recovery_target_name=good", "recovery_target_action=promote")
+
+    lose(url, name_the_point, recover)
+
+
+@pytest.mark.postgres
+def test_a_snapshot_of_the_disk_is_put_in_place(servers: Callable[..., PostgresServer]) -> None:
+    """Then not even the timeline is another one."""
+    server = servers()
+    url = upgraded(server.new_database())
+    copies: list[PostgresServer] = []
+
+    def put_in_place() -> None:
+        server.kill()
+        server.copy_data(copies[0])
+        server.start()
+
+    lose(url, lambda: copies.append(servers(base=server)), put_in_place)
+
+
+@pytest.mark.postgres
+def test_a_dump_is_put_back_while_the_server_runs(servers: Callable[..., PostgresServer]) -> None:
+    """Without a new connection: rows are replaced by those of a copy, in one transaction."""
+    server = servers()
+    url = upgraded(server.new_database())
+    database = url.rpartition("/")[2]
+    tables = [
+        str(name)
+        for (name,) in server.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", database)
+        if name != "alembic_version"
+    ]
+
+    def copy() -> None:
+        server.execute("CREATE SCHEMA copy", database)
+        for name in tables:
+            server.execute(f"CREATE TABLE copy.{name} AS SELECT * FROM {name}", database)
+
+    def put_back_rows() -> None:
+        inserts = "; ".join(f"INSERT INTO {name} SELECT * FROM copy.{name}" for name in parents_first(tables))
+        sequences = "; ".join(
+            f"SELECT setval(pg_get_serial_sequence('{name}', '{key}'), (SELECT max({key}) FROM {name}))"
+            for name, key in (("schemas", "row_key"), ("subjects", "id"))
+        )
+        server.execute(f"BEGIN; TRUNCATE {', '.join(tables)}; {inserts}; {sequences}; COMMIT", database)
+
+    lose(url, copy, put_back_rows)
+
+
+def parents_first(tables: list[str]) -> list[str]:
+    return sorted(tables, key=lambda name: name in ("versions", "schema_references"))
