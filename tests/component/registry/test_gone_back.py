@@ -209,8 +209,8 @@ def test_a_recovery_to_a_point_in_time(servers: Callable[..., PostgresServer], t
         server.execute("SELECT pg_create_restore_point('good')")
 
     def recover() -> None:
-        server.execute("SELECT pg_switch_wal()")
-        while not server.execute("SELECT count(*) > 1 FROM pg_stat_archiver WHERE archived_count > 0")[0][0]:
+        last = server.execute("SELECT pg_walfile_name(pg_switch_wal())")[0][0]
+        while not server.execute(f"SELECT last_archived_wal >= '{last}' FROM pg_stat_archiver")[0][0]:
             time.sleep(0.02)
         server.stop()
         copy.port = server.port
