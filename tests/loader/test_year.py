@@ -82,7 +82,7 @@ def test_a_small_year_with_all_that_happens(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.fault
-def test_a_year_of_200_topics(tmp_path: Path) -> None:
-    life = lived(tmp_path, seed=1, topics=200, days=365, rate=200)
+def test_many_topics_in_three_bad_weeks(tmp_path: Path) -> None:
+    life = lived(tmp_path, seed=51, topics=120, days=20, rate=60, frequency=3)
     check(life)
     check_flat(life.sizes)

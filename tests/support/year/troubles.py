@@ -65,7 +65,7 @@ def no_schema_yet(life: Life, _: Topic) -> Iterator[None]:
     topic = Topic(f"early{number}", own, 4, 0.5, 2, 0, first_version(f"Early{number}", "timestamp", own))
     life.topics[topic.name] = topic
     life.world.policies[topic.name] = policy_of(topic)
-    allowed = life.may_say(topic, "waiting: the registry does not answer", "the registry may be down too")
+    allowed = life.may_say(topic, "waiting: ", "it has no schema, and the registry may be down too")
     life.create(topic)
     yield from life.until_said(topic, f"waiting: no subject {topic.subject} is registered", "it has no schema")
     yield from life.may_register()
