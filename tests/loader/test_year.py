@@ -7,7 +7,6 @@ and each cause is named. `PYTHONPATH=tests/support python -m year` goes through 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,8 +43,7 @@ def lived(root: Path, seed: int, topics: int, days: int, *, rate: int, frequency
 def check(life: Life) -> None:
     """What holds in the end, beside what held after every load."""
     assert {*TO_TOPICS, *TO_ALL} <= {*life.met}, f"seed {life.seed}: this never happened"
-    lost = sum(map(life.judge.explained, life.topics), Counter[Gone]())
-    assert lost[Gone.REMOVED] and lost[Gone.REPLACED] and lost[Gone.RECREATED], lost
+    assert life.lost[Gone.REMOVED] and life.lost[Gone.REPLACED] and life.lost[Gone.RECREATED], life.lost
     unread = {topic: numbers for topic, numbers in life.story.unread.items() if numbers}
     assert not unread, f"seed {life.seed}: these were never loaded"
     assert life.judge.rows_sampled > 100

@@ -29,6 +29,7 @@ def main() -> None:
     print(f"seed {arguments.seed}: {len(life.story.messages):,} messages, {life.reader.files_read:,} files read")
     print(f"{time.monotonic() - started:.0f} s, {time.process_time() - cpu:.0f} s of CPU")
     print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB")
+    print("lost by the brokers and explained:", dict(life.lost))
     for name, number in sorted(life.met.items()):
         print(f"{number:6,}  {name}")
     for size in life.sizes:

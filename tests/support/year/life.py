@@ -28,7 +28,7 @@ from year.broker import BrokerTopic, PartitionLog
 from year.judge import Judge
 from year.reader import Reader
 from year.schemas import EvolvingRecord, next_version
-from year.story import Encoder, Expectation, Kind, Message, Story
+from year.story import Encoder, Expectation, Gone, Kind, Message, Story
 from year.world import DAY_MS, HOUR_MS, YearWorld
 
 TOLD = (KafkaError, LoaderError, HiveDdlError, AuditError, RegistryError, OSError)
@@ -135,6 +135,7 @@ class Life:
         self.clock_shift_ms = 0
         self.met: Counter[str] = Counter()
         self.sizes: list[Size] = []
+        self.lost: Counter[Gone] = Counter()
         self._start_ms = self.world.clock_ms
         self._running: list[tuple[Happening, Iterator[None]]] = []
         self._slot = 0
@@ -311,6 +312,8 @@ class Life:
                 raise self.story.failed("", f"not at an end: {[one.name for one, _ in self._running]}, {due}")
         self.load()
         self.look_at_all()
+        for name in self.topics:
+            self.lost += self.judge.explained(name)
 
     def _give_birth(self) -> None:
         for topic in self.topics.values():
