@@ -161,3 +161,13 @@ def test_components_come_by_their_buckets() -> None:
     assert components([]) == []
     assert pieces([], 10) == []
     assert Component((late, early), ()).bytes == 20
+
+
+def test_what_is_covered_already_is_no_news() -> None:
+    """Else days would be read again for nothing."""
+    covered = Covered()
+    covered.add(0, 5, 10)
+    version = covered.version
+    for span in ((0, 5, 10), (0, 6, 10), (0, 5, 9)):
+        covered.add(*span)
+    assert covered.version == version
