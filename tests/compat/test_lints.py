@@ -16,6 +16,7 @@ from headrace.avro_schema import Schema, parse_schema
 from headrace.compat import CompatibilityLevel, Severity, VersionedSchema, check_level
 from headrace.compat.catalogue import CATALOGUE, find_described
 from headrace.compat.errors import UnknownLint
+from headrace.compat.finding import LOGICAL_POLICY, RESERVED_FIELD, SCHEMA_DELETED
 from headrace.compat.formats.text import checked_text
 from headrace.compat.lints import LINTS, ChosenLint, Linted, lint_problems, parse_lints
 from headrace.compat.outcome import Checked, Problem
@@ -127,7 +128,9 @@ def test_other_words_are_refused_with_what_was_expected(word: str) -> None:
 
 
 def test_rules_and_lints_have_different_names() -> None:
-    assert len(CATALOGUE) == len(RULES) + len(LINTS)
+    beyond_avro = {SCHEMA_DELETED, LOGICAL_POLICY, RESERVED_FIELD}
+    assert CATALOGUE.keys() == {rule.id.value for rule in RULES.values()} | beyond_avro | LINTS.keys()
+    assert len(CATALOGUE) == len(RULES) + len(beyond_avro) + len(LINTS)
     assert all(row.purpose.endswith(".") and row.why.endswith(".") for row in CATALOGUE.values())
 
 
