@@ -110,6 +110,16 @@ class SchemaContent:
     rule_set: RuleSet | None = None
 
     @cached_property
+    def parts(self) -> tuple[str, str, str, str]:
+        """What it says, as texts: contents with the same are one, however they were written."""
+        return (
+            self.text,
+            _json([[reference.name, reference.subject, reference.version] for reference in self.references]),
+            _json(None if self.metadata is None else self.metadata.to_json()),
+            _json(None if self.rule_set is None else self.rule_set.to_json()),
+        )
+
+    @cached_property
     def fingerprint(self) -> bytes:
         """SHA-256 by which equal contents find each other; different ones have different bytes to hash.
 
@@ -117,12 +127,7 @@ class SchemaContent:
         it, so that a change of it takes a migration.
         """
         digest = hashlib.sha256()
-        for part in (
-            self.text,
-            _json([[reference.name, reference.subject, reference.version] for reference in self.references]),
-            _json(None if self.metadata is None else self.metadata.to_json()),
-            _json(None if self.rule_set is None else self.rule_set.to_json()),
-        ):
+        for part in self.parts:
             encoded = part.encode()
             digest.update(struct.pack(">q", len(encoded)) + encoded)
         return digest.digest()

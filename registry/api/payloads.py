@@ -124,6 +124,8 @@ class RulePayload(_Payload):
         data["tags"] = tuple(sorted(set(data["tags"] or ())))
         data["params"] = tuple(sorted((data["params"] or {}).items()))
         data["disabled"] = bool(data["disabled"])
+        for name in ("doc", "expr", "on_success", "on_failure"):
+            data[name] = data[name] or None  # a text that says nothing
         return Rule(**data)
 
 
@@ -136,7 +138,7 @@ class RuleSetPayload(_Payload):
     @post_load
     def make(self, data: dict[str, Any], **_: Any) -> RuleSet:
         migration, domain, encoding = (tuple(data[name] or ()) for name in ("migration", "domain", "encoding"))
-        return RuleSet(migration, domain, encoding, data["enable_at"])
+        return RuleSet(migration, domain, encoding, data["enable_at"] or None)
 
 
 class EntityPayload(_Payload):

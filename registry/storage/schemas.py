@@ -36,7 +36,7 @@ class SchemaTables(ScopeTables):
     def schema_of(self, context: str, content: SchemaContent) -> StoredSchema | None:
         """The schema with that content; of several, which only imports bring, the one that was there first."""
         found = self._schemas(statements.SCHEMA_OF, {"context": context, "fingerprint": content.fingerprint})
-        same = (schema for schema in found if schema.content == content)
+        same = (schema for schema in found if schema.content.parts == content.parts)
         return min(same, key=lambda schema: schema.row_key, default=None)
 
     def hold_schema(self, row_key: int) -> bool:

@@ -362,7 +362,8 @@ def test_client_certificate(serve: Any, authority: Authority) -> None:
     tls = Tls(str(authority.ca_file), certificate, key, "sesame")
     assert "sesame" not in repr(tls)
     assert RegistryClient(server.url, tls=tls).subjects() == []
-    with pytest.raises(errors.RegistryUnavailable, match="certificate required"):
+    # In TLS 1.3 the refusal comes after the handshake, and a closed connection may be faster than its alert.
+    with pytest.raises(errors.RegistryUnavailable, match=r"certificate required|EOF occurred|reset by peer"):
         RegistryClient(server.url, tls=Tls(str(authority.ca_file))).subjects()
     for wrong in (
         Tls("missing.pem"),

@@ -26,6 +26,7 @@ from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.table import desired_table, local_location
 from headrace.kafka_wire.cluster import FetchSlice
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
+from headrace.kafka_wire.security import KafkaSecurity
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import task as task_module
 from headrace.loader.build import current_build
@@ -160,7 +161,7 @@ def messages(columns: Mapping[str, Column]) -> list[Message]:
 class MemoryLog:
     """Stands for the cluster; its records come from `read_records`."""
 
-    def __init__(self, bootstrap_servers: str, timeout_s: float) -> None:
+    def __init__(self, bootstrap_servers: str, timeout_s: float, *, security: KafkaSecurity) -> None:
         pass
 
     def fetch(self, *where: object, **named: object) -> FetchSlice:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from headrace.loader.run import plan_load, run_load
 from headrace.registry.errors import AccessRefused, RegistryUnavailable
 from loader_fakes import ORDER_V1, ORDER_V2, FakeRegistry, World
 
+PATIENCE_S = 20.0
 CLICK = '{"type":"record","name":"Click","fields":[{"name":"page","type":"string"}]}'
 
 
@@ -236,24 +236,29 @@ def test_a_plan_leaves_no_hint(world: World) -> None:
     hint = world.warehouse / "_headrace" / "schemas" / "registry.json"
     hint.unlink()
     ports = world.ports()
-    dry = dataclasses.replace(ports, schemas=type(ports.schemas)(world.registry, ports.log.storage, keeps=False))
+    dry = dataclasses.replace(
+        ports, schemas=type(ports.schemas)(world.registry, ports.log.storage, world.subject_of, keeps=False)
+    )
     assert plan_load(dry, world.settings).problems == {}
     assert not hint.exists()
 
 
 class SlowRegistry(FakeRegistry):
-    """Answers after a while, and counts how many wait at once."""
+    """Counts how many wait at once, and lets them wait for one another as long as they were not so many as may be."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lock = threading.Lock()
+        self.met = threading.Event()
         self.waiting = self.most = 0
 
     def _answer(self) -> None:
         with self.lock:
             self.waiting += 1
             self.most = max(self.most, self.waiting)
-        time.sleep(0.005)
+            if self.waiting == asking.AT_ONCE:
+                self.met.set()
+        self.met.wait(PATIENCE_S)
         with self.lock:
             self.waiting -= 1
             super()._answer()
@@ -273,6 +278,7 @@ def test_what_is_known_ahead_is_asked_several_at_a_time(tmp_path: Path) -> None:
     assert len(load(world).loaded) == 40
     assert registry.most == asking.AT_ONCE
     registry.most = 0
+    registry.met.clear()
     before = registry.requests
     load(world)
     assert registry.most == asking.AT_ONCE
