@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -66,6 +67,16 @@ def test_voided_work_is_never_decided_whenever_it_is_offered(steps: list[tuple[s
             assert (found is not None) == (number in voided_at or is_old)
         remembered = known.voided | known.voided_before
         assert remembered <= {f"w{number}" for number, slot in voided_at.items() if slot > known.slot - 2 * PLAN_SLOTS}
+
+
+@pytest.mark.parametrize("begun", range(2 * PLAN_SLOTS + 1))
+def test_whatever_lies_between_plan_voiding_and_offer(begun: int) -> None:
+    for until_voided, until_offered in itertools.product(range(PLAN_SLOTS + 1), range(2 * PLAN_SLOTS + 2)):
+        known = others(others(EMPTY, begun), until_voided)
+        known = others(decided(known, clean("cleaner", "w")), until_offered)
+        assert find_conflict(known, dataclasses.replace(load("w", {}), planned_after=begun)) is not None
+        if until_offered >= 2 * PLAN_SLOTS:
+            assert not known.is_voided("w"), "remembered no longer"
 
 
 def test_a_plan_that_is_too_old_is_refused_by_name() -> None:
