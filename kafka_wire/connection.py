@@ -130,10 +130,9 @@ class Connection:
             frame = self._receive()
         except (OSError, EOFError) as error:
             self.close()
-            if _is_alert(error):
+            if alert := _alert(error):
                 raise AuthenticationRefused(
-                    f"broker {self.name} refused the TLS connection ({error.reason}): expected another "  # type: ignore[union-attr]
-                    "kafka.certificate"
+                    f"broker {self.name} refused the TLS connection ({alert}): expected another kafka.certificate"
                 ) from error
             reason = str(error) or type(error).__name__
             raise KafkaUnavailable(f"broker {self.name} broke off during {request.name}: {reason}") from error
@@ -216,9 +215,10 @@ class Connection:
         return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
 
-def _is_alert(error: Exception) -> bool:
-    """Whether the other side ended a TLS connection on purpose, and said why."""
-    return isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or "")
+def _alert(error: Exception) -> str:
+    """Why the other side ended a TLS connection on purpose, "" where it did not."""
+    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    return reason if "ALERT" in reason else ""
 
 
 def _who(security: KafkaSecurity) -> str:
