@@ -19,17 +19,16 @@ from power_history import (
     WHOLE_LIFE,
     Aftermath,
     History,
-    Lost,
     a_day_later,
     backfilled,
     compacted,
-    make_small,
     more_messages,
     new_topics,
     nothing_new,
     of_an_older_release,
 )
 from power_loss import Named, pattern
+from small_world import Lost, make_small
 
 pytestmark = pytest.mark.fault
 

@@ -18,68 +18,24 @@ import pytest
 from headrace.audit.row import Outcome
 from headrace.audit.store import AuditStore
 from headrace.hive_ddl.table import TableState
-from headrace.loader.check import chunks
-from headrace.loader.decide import decision_log, slots
+from headrace.loader.decide import decision_log
 from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.decision_log import DecisionLog, Offered
 from headrace.loader.decide.document import FORMAT
 from headrace.loader.decide.state import LoaderState
 from headrace.loader.follow.layout import bucket_folder
-from headrace.loader.follow.schema import TableSettings
 from headrace.loader.rewrite.backfill import BackfillPorts, BackfillSettings, backfill
 from headrace.loader.rewrite.backfill_report import Period
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit
 from headrace.loader.rewrite.run import CompactSettings, compact
 from headrace.loader.run import run_load
-from headrace.loader.storage.local import local_storage, sink
+from headrace.loader.storage.local import local_storage
 from headrace.loader.work_unit import UnitResult, WorkUnit
-from power_loss import Image, Killed, OneByOne, Recorder, Survivors, images
-from task_world import TaskWorld
+from power_loss import Image, Killed, Recorder, Survivors, images
+from small_world import BAD, ORDER_V1, ORDER_V2, Lost, SmallWorld, make_small
 
 DAY_MS = 86_400_000
 GENERATION = re.compile(r"/_g\d+/")
-AT_ONCE_MS = -(10**15)  # of staging: whoever cleans next voids it
-LONG_NAME = "x" * 700  # of a field, so that the schemas of the tables are files of their own
-ORDER_V1 = (
-    '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},'
-    f'{{"name":"{LONG_NAME}","type":"string","default":""}}]}}'
-)
-ORDER_V2 = ORDER_V1.replace("]}", ',{"name":"note","type":"string","default":""}]}')
-LITERAL_CHARS_MAX = 700
-BAD = 9  # a schema id that nobody has registered
-
-
-class Lost(AssertionError):
-    """A disk on which something is missing, or on which there is something that should not be."""
-
-
-def make_small(patch: pytest.MonkeyPatch) -> None:
-    """A few decisions get checkpoints and archives, and a run with two topics is two of them."""
-    patch.setattr(slots, "PACK_SLOTS", 2)
-    patch.setattr(slots, "LOOSE_SLOTS_MIN", 2)
-    patch.setattr(decision_log, "CHECKPOINT_EVERY", 2)
-    patch.setattr(chunks, "DECISION_BYTES_MAX", 1)
-    patch.setattr(sink, "ThreadPoolExecutor", OneByOne)
-    prepare = AuditStore._prepare
-
-    def unforced(store: AuditStore) -> None:
-        prepare(store)
-        store._connection.execute("PRAGMA synchronous = OFF")
-
-    patch.setattr(AuditStore, "_prepare", unforced)
-
-
-class SmallWorld(TaskWorld):
-    """Tables name their schemas by URL, so that these files are needed too. The audit's database is elsewhere."""
-
-    def __init__(self, root: Path, audit_path: Path) -> None:
-        super().__init__(root)
-        self.audit_path = audit_path
-        self.settings = dataclasses.replace(self.settings, staging_age_ms=AT_ONCE_MS)
-        self.policy = dataclasses.replace(self.policy, quarantine_share_max=1.0)
-
-    def tables(self) -> TableSettings:
-        return dataclasses.replace(super().tables(), literal_chars_max=LITERAL_CHARS_MAX)
 
 
 @dataclass(frozen=True)
