@@ -22,16 +22,11 @@ from headrace.hive_ddl.table import local_location
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.build import current_build
 from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.follow.audit import AuditFollower, positions_in
 from headrace.loader.follow.base import Position
+from headrace.loader.follow.chain import chain_of
 from headrace.loader.follow.complete import CompleteUntil
-from headrace.loader.follow.engine import FollowerEngine
-from headrace.loader.follow.files import FilesFollower
-from headrace.loader.follow.group_offsets import GroupOffsetsFollower
-from headrace.loader.follow.index import IndexFollower
-from headrace.loader.follow.partitions import PartitionsFollower
-from headrace.loader.follow.schema import SchemaFollower, TableSettings
+from headrace.loader.follow.schema import TableSettings
 from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
@@ -230,47 +225,34 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
             ),
             quarantine_schema=QUARANTINE_SCHEMA,
         )
-
-        index = FileIndex(log)
-        partitions = PartitionsFollower(spark.executor, tables, index)
-        engine = FollowerEngine(
-            log,
-            storage.staging,
-            (
-                IndexFollower(index),
-                SchemaFollower(spark.executor, tables, log.head),
-                FilesFollower(storage.files, index),
-                partitions,
-                AuditFollower(
-                    lambda: AuditStore(settings.data_dir / DATABASE_NAME),
-                    log.sha256,
-                    frozenset({settings.audit.topic}),
-                    socket.gethostname(),
-                ),
-                GroupOffsetsFollower(cluster),
-            ),
+        audit = AuditFollower(
+            lambda: AuditStore(settings.data_dir / DATABASE_NAME),
+            log.sha256,
+            frozenset({settings.audit.topic}),
+            socket.gethostname(),
         )
+        chain = chain_of(log, storage, spark.executor, tables, audit, cluster)
         yield Load(
             Ports(
                 cluster=cluster,
                 schemas=WriterSchemas(registry, log.storage, settings.loader.subject_of, keeps=not is_dry),
                 log=log,
                 staging=storage.staging,
-                engine=engine,
+                engine=chain.engine,
                 run_units=spark.run_units,
                 tables_are_open=lambda: spark.tables_are_open,
                 now_ms=now_ms,
                 new_work_id=new_work_id,
                 complete_until=CompleteUntil(spark.executor, log.storage, settings.hive.database, log.head),
-                retirement=Retirement(log, index, storage.files, partitions),
+                retirement=Retirement(log, chain.index, storage.files, chain.partitions),
             ),
             run_settings(settings),
             RewritePorts(
                 log=log,
                 staging=storage.staging,
                 files=storage.files,
-                index=index,
-                engine=engine,
+                index=chain.index,
+                engine=chain.engine,
                 run_merges=spark.run_merges,
                 now_ms=now_ms,
                 new_work_id=new_work_id,

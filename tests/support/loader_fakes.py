@@ -35,17 +35,12 @@ from headrace.kafka_wire.cluster import (
 )
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.decide.decision_log import DecisionLog
-from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.decide.state import TopicState
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.follow.audit import AuditFollower
+from headrace.loader.follow.chain import chain_of
 from headrace.loader.follow.complete import CompleteUntil
-from headrace.loader.follow.engine import FollowerEngine
-from headrace.loader.follow.files import FilesFollower
-from headrace.loader.follow.group_offsets import GroupOffsetsFollower
-from headrace.loader.follow.index import IndexFollower
-from headrace.loader.follow.partitions import PartitionsFollower
-from headrace.loader.follow.schema import SchemaFollower, TableSettings
+from headrace.loader.follow.schema import TableSettings
 from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
@@ -387,40 +382,27 @@ class World:
         log = self.log()
         log.open()
         storage = local_storage(self.warehouse)
-        tables = self.tables()
-        index = FileIndex(log)
-        partitions = PartitionsFollower(lambda: self.hive, tables, index)
-        engine = FollowerEngine(
-            log,
-            storage.staging,
-            (
-                IndexFollower(index),
-                SchemaFollower(lambda: self.hive, tables, log.head),
-                FilesFollower(storage.files, index),
-                partitions,
-                AuditFollower(lambda: AuditStore(self.audit_path), log.sha256, frozenset({"headrace.audit"}), "host"),
-                GroupOffsetsFollower(self.cluster),
-            ),
-        )
+        audit = AuditFollower(lambda: AuditStore(self.audit_path), log.sha256, frozenset({"headrace.audit"}), "host")
+        chain = chain_of(log, storage, lambda: self.hive, self.tables(), audit, self.cluster)
         ports = Ports(
             self.cluster,
             WriterSchemas(self.registry, log.storage, self.subject_of),
             log,
             storage.staging,
-            engine,
+            chain.engine,
             self.pool,
             lambda: True,
             lambda: self.clock_ms,
             self._new_work_id,
             CompleteUntil(lambda: self.hive, log.storage, "headrace", log.head),
-            Retirement(log, index, storage.files, partitions),
+            Retirement(log, chain.index, storage.files, chain.partitions),
         )
         rewrites = RewritePorts(
             log,
             storage.staging,
             storage.files,
-            index,
-            engine,
+            chain.index,
+            chain.engine,
             self._merge,
             lambda: self.clock_ms,
             self._new_work_id,
