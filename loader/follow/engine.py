@@ -171,7 +171,7 @@ class FollowerEngine:
         if FILES not in run.cursors:
             return
         published = {
-            work_id for work_id, topics in run.delivered.items() if all(run.passed(FILES, topic) for topic in topics)
+            work_id for work_id, topics in run.met.items() if all(run.passed(FILES, topic) for topic in topics)
         }
         if all(run.passed(FILES, topic) for topic in run.state.topics):
             # A loss of power may have brought back what was removed before the cursor passed it.
@@ -202,8 +202,8 @@ def _by_topic(decisions: Sequence[Decision], positions: Mapping[str, int]) -> di
 
 
 class _Run:
-    """One pass over the followers. `topics` are those that any of them has to look at; `delivered` are, by the id of
-    decided work that may have files in staging, the topics whose files were to be published."""
+    """One pass over the followers. `topics` are those that any of them has to look at; `met` are the topics of decided
+    work that may have files in staging, by its id, as far as any follower had it to apply."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class _Run:
         self.pending = pending
         self.topics = topics
         self.unread = unread
-        self.delivered: dict[str, tuple[str, ...]] = {}
+        self.met: dict[str, tuple[str, ...]] = {}
         self.failures: dict[str, TopicFailure] = {}
         self.warnings: list[str] = []
         self._behind: dict[str, dict[str, int]] = {name: {} for name in cursors}
@@ -245,9 +245,8 @@ class _Run:
                 self._apply_step(follower, self._step(topic, pending, positions[topic]))
                 positions[topic] = pending[-1].slot
             unseen -= by_topic.keys()
-            if follower.name == FILES:
-                works = (one for one in decisions if one.work_id in self.state.works)
-                self.delivered |= {one.work_id: tuple(one.topics) for one in works}
+            works = (one for one in decisions if one.work_id in self.state.works)
+            self.met |= {one.work_id: tuple(one.topics) for one in works}
         for topic in sorted(unseen - behind.keys()):
             self._apply_step(follower, self._step(topic, (), positions[topic]))
 

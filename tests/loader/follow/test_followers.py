@@ -128,7 +128,7 @@ def test_a_topic_that_is_behind_costs_its_own_decisions_only(log: DecisionLog, m
     decide(log, "w0", "a", "b")
     for number in range(1, 20):
         decide(log, f"w{number}", "b")
-    decide(log, "w20", "a")
+    decide(log, "w20", "a", "b")
     engine.follow()
     decide(log, "w21", "b")
     read: list[int] = []
