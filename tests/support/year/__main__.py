@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import resource
 import tempfile
 import time
 from pathlib import Path
 
+from year.analyst import Analyst, analyst_of
 from year.life import Life
 from year.plan import plan_year
 from year.world import unhurried
@@ -20,13 +22,23 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=365)
     parser.add_argument("--rate", type=int, default=200, help="messages of the largest topic on a day")
     parser.add_argument("--often", type=float, default=1.0, help="how often things happen, beside the usual")
+    parser.add_argument("--sql", action="store_true", help="on a real metastore, with questions to Spark between loads")
     arguments = parser.parse_args()
     started, cpu = time.monotonic(), time.process_time()
     plan = plan_year(arguments.seed, arguments.topics, arguments.days, rate=arguments.rate, frequency=arguments.often)
-    with tempfile.TemporaryDirectory() as folder, unhurried():
-        life = Life(Path(folder), arguments.seed, plan.topics)
+    analyst: Analyst | None = None
+    with contextlib.ExitStack() as until_its_end:
+        folder = Path(until_its_end.enter_context(tempfile.TemporaryDirectory()))
+        until_its_end.enter_context(unhurried())
+        if arguments.sql:
+            analyst, executor = until_its_end.enter_context(analyst_of(folder))
+            life = Life(folder, arguments.seed, plan.topics, hive=executor, between=analyst.ask)
+        else:
+            life = Life(folder, arguments.seed, plan.topics)
         life.live(arguments.days, plan.happenings)
     print(f"seed {arguments.seed}: {len(life.story.messages):,} messages, {life.reader.files_read:,} files read")
+    if analyst:
+        print(f"Spark was asked of {analyst.answers:,} topics, and was right")
     print(f"{time.monotonic() - started:.0f} s, {time.process_time() - cpu:.0f} s of CPU")
     print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB")
     print("lost by the brokers and explained:", dict(life.lost))
