@@ -11,10 +11,13 @@ LoaderError
 ├── PublishedFileLost           a decided file is neither in staging nor where it belongs
 ├── SchemaReplaced              the registry holds another schema under an id than before
 ├── OffsetsRefused              an operator's word on next offsets that would lose or double rows
+├── EarlierWarehouse            a load would begin anew what another warehouse has been given
 └── PoolFailed                  the tasks could not be run
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class LoaderError(Exception):
@@ -103,3 +106,14 @@ class OffsetsRefused(LoaderError):
 
 class PoolFailed(LoaderError):
     pass
+
+
+class EarlierWarehouse(LoaderError):
+    def __init__(self, warehouse: str, group: str, topics: Sequence[str]) -> None:
+        more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
+        super().__init__(
+            f"nothing has been loaded into {warehouse} yet, but by the group {group} of the brokers {topics[0]}{more} "
+            "went into a warehouse; set data_dir or loader.warehouse to that one, or begin another, which reads all "
+            "of them again: headrace load --new-warehouse"
+        )
+        self.topics = topics

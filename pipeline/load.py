@@ -22,10 +22,12 @@ from headrace.hive_ddl.table import local_location
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.build import current_build
 from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.errors import EarlierWarehouse
 from headrace.loader.follow.audit import AuditFollower, positions_in
 from headrace.loader.follow.base import Position
 from headrace.loader.follow.chain import chain_of
 from headrace.loader.follow.complete import CompleteUntil
+from headrace.loader.follow.group_offsets import GROUP
 from headrace.loader.follow.schema import TableSettings
 from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.plan.load_plan import PlanSettings
@@ -188,6 +190,24 @@ def run_log_path(settings: Settings) -> Path | None:
     if named == NO_RUN_LOG:
         return None
     return Path(named) if named else settings.data_dir / "logs" / "runs.jsonl"
+
+
+def refuse_second_warehouse(settings: Settings, log: DecisionLog) -> None:
+    """A command started in another folder, or without its settings, would else read everything again into a warehouse
+    that nobody looks at.
+
+    Raises:
+        EarlierWarehouse: the log is empty, and the brokers know of an earlier load.
+        KafkaError: they cannot be asked.
+    """
+    log.check_format(writing=False)
+    if log.read_state().slot:
+        return
+    with kafka_cluster(settings) as cluster:
+        loaded = {at.topic for at, offset in cluster.group_offsets(GROUP).items() if offset > 0}
+    loaded.discard(settings.audit.topic)
+    if loaded:
+        raise EarlierWarehouse(str(warehouse_dir(settings)), GROUP, sorted(loaded))
 
 
 def counted_positions(settings: Settings) -> Mapping[str, Position]:

@@ -123,7 +123,7 @@ def failure_line(error: PySparkException | Py4JError) -> str:
         # A failed task: the innermost cause is what happened, the rest is how Spark found out.
         text = root_cause(Py4JJavaError("", origin))
     position = _POSITION.search(text)
-    message = one_line(re.split(r"\s*SQLSTATE: |\n\n?== |;\s*\n'", text, maxsplit=1)[0]).rstrip(" ;")
+    message = one_line(re.split(r"\s*SQLSTATE: |\n\n?== |;\s*\n'|\n\s+at ", text, maxsplit=1)[0]).rstrip(" ;")
     message = _ADVICE.sub("", message)
     if position is not None and "line " not in message:
         line, column = (part for part in position.groups() if part is not None)

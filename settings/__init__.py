@@ -11,6 +11,7 @@ from headrace.settings.loading import (
     SettingsError,
     known_keys,
     load_settings,
+    setting_origins,
 )
 from headrace.settings.sections import (
     CHOICES,
@@ -48,4 +49,5 @@ __all__ = [
     "TopicTable",
     "known_keys",
     "load_settings",
+    "setting_origins",
 ]

@@ -17,12 +17,13 @@ from urllib.parse import unquote, urlsplit
 from headrace.settings import Settings, SettingsError
 
 UP_FILE_NAME = "up.json"
+SQL_SOCKET_NAME = "sql.sock"
 
 
 @dataclass(frozen=True, slots=True)
 class LiveAddresses:
     """What a running `headrace up` serves. `registry` is a URL, `broker` and `sql` are host:port, `metastore` a
-    thrift:// URI; `sql` is "" when not served."""
+    thrift:// URI, `sql_socket` the path that `headrace sql` asks; "" is what it does not serve."""
 
     pid: int
     started_at: str
@@ -30,6 +31,7 @@ class LiveAddresses:
     broker: str
     metastore: str
     sql: str
+    sql_socket: str
     warehouse: str
 
 
@@ -53,7 +55,7 @@ def resolve_registry_url(settings: Settings) -> str:
         return settings.registry.url.rstrip("/")
     live = live_addresses(settings)
     scheme = "https" if settings.registry.tls_certificate else "http"
-    return live.registry if live else f"{scheme}://{settings.registry.listen}"
+    return live.registry if live and live.registry else f"{scheme}://{settings.registry.listen}"
 
 
 def resolve_bootstrap_servers(settings: Settings) -> str:
@@ -61,7 +63,7 @@ def resolve_bootstrap_servers(settings: Settings) -> str:
     if settings.kafka.bootstrap_servers:
         return settings.kafka.bootstrap_servers
     live = live_addresses(settings)
-    return live.broker if live else str(settings.broker.listen)
+    return live.broker if live and live.broker else str(settings.broker.listen)
 
 
 def resolve_metastore(settings: Settings) -> str | None:
@@ -69,7 +71,12 @@ def resolve_metastore(settings: Settings) -> str | None:
     if settings.hive.metastore:
         return settings.hive.metastore
     live = live_addresses(settings)
-    return live.metastore if live else None
+    return live.metastore if live and live.metastore else None
+
+
+def sql_socket(settings: Settings) -> Path:
+    """Where the SQL of a `headrace up` on this data folder answers `headrace sql`."""
+    return settings.data_dir.resolve() / SQL_SOCKET_NAME
 
 
 def warehouse_dir(settings: Settings) -> Path:

@@ -10,11 +10,13 @@ Kubernetes fills the environment with single-underscore names of its own.
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,8 @@ from headrace.settings.values import Address, Duration
 ENVIRONMENT_PREFIX = "HEADRACE__"
 CONFIG_FILE_NAME = "headrace.toml"
 CONFIG_PATH_VARIABLE = "HEADRACE_CONFIG"
+ENVIRONMENT = "the environment"
+COMMAND_LINE = "the command line"
 
 
 class SettingsError(Exception):
@@ -67,31 +71,63 @@ def load_settings(
     Raises:
         SettingsError: a file that cannot be read, an unknown key or a value that does not fit.
     """
-    environment = environment or {}
+    found = _find_values(flags or {}, config, environment or {}, working_dir or Path(), home)
+    return _build(found)
+
+
+def setting_origins(
+    *,
+    flags: Mapping[str, str] | None = None,
+    config: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    working_dir: Path | None = None,
+    home: Path | None = None,
+) -> Mapping[str, str]:
+    """Where each setting that was set comes from, for people, by its key; arguments as for `load_settings`.
+
+    Raises:
+        SettingsError: a file that cannot be read.
+    """
+    found = _find_values(flags or {}, config, environment or {}, working_dir or Path(), home)
+    return {key: origin for key, (origin, _) in found.values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Values by their keys, each with where it was found, and the file that was read; `of_folder` are the keys of a
+    file that was found in the working folder."""
+
+    values: Mapping[str, tuple[str, Any]]
+    file: Path | None
+    of_folder: frozenset[str]
+
+
+def _find_values(
+    flags: Mapping[str, str],
+    config: Path | None,
+    environment: Mapping[str, str],
+    working_dir: Path,
+    home: Path | None,
+) -> _Found:
     layers: list[tuple[str, Mapping[str, Any]]] = []
-    path = _find_config(config, environment, working_dir or Path(), home)
+    path = _find_config(config, environment, working_dir, home)
     if path is not None:
         layers.append((str(path), _flatten(_read_toml(path))))
-    layers.append(
-        (
-            "the environment",
-            {
-                ".".join(name[len(ENVIRONMENT_PREFIX) :].lower().split("__")): value
-                for name, value in environment.items()
-                if name.startswith(ENVIRONMENT_PREFIX)
-            },
-        )
-    )
-    layers.append(("the command line", flags or {}))
+    named = {
+        ".".join(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")): value
+        for name, value in environment.items()
+        if name.startswith(ENVIRONMENT_PREFIX)
+    }
+    layers += [(ENVIRONMENT, named), (COMMAND_LINE, flags)]
     merged: dict[str, tuple[str, Any]] = {}
     for origin, values in layers:
         for key, value in values.items():
             merged[key] = (origin, value)
     # Whoever names a file answers for it, and the one at home is the user's own.
     is_named = config is not None or bool(environment.get(CONFIG_PATH_VARIABLE))
-    is_found_here = not is_named and path == (working_dir or Path()) / CONFIG_FILE_NAME
+    is_found_here = not is_named and path == working_dir / CONFIG_FILE_NAME
     of_folder = (key for key, (origin, _) in merged.items() if is_found_here and origin == str(path))
-    return _build(merged, frozenset(of_folder))
+    return _Found(merged, path, frozenset(of_folder))
 
 
 def _find_config(
@@ -152,24 +188,37 @@ _SECTIONS: Mapping[str, type] = {
 }
 
 
-def _build(merged: Mapping[str, tuple[str, Any]], of_working_folder: frozenset[str]) -> Settings:
+def _build(found: _Found) -> Settings:
     chosen: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
     spark: dict[str, str] = {"master": "local[*]"}
-    data_dir = Settings().data_dir
+    data_dir, file, merged = Settings().data_dir, found.file, found.values
+    if file is not None:
+        # A command means the same wherever it is started: what its file names, and what it leaves to us, is beside it.
+        merged = {"data_dir": (str(file), str(data_dir)), **merged}
     for key, (origin, value) in merged.items():
         section, _, name = key.partition(".")
         if key == "data_dir":
-            data_dir = Path(_text(key, origin, value)).expanduser()
+            data_dir = _beside(file, origin, _text(key, origin, value))
         elif section == "spark" and name:
             spark[name] = _spark_text(value)
         elif section in _SECTIONS and name in _field_types(_SECTIONS[section]):
+            if key == "loader.warehouse" and value and "://" not in str(value):
+                value = str(_beside(file, origin, _text(key, origin, value)))
             chosen[section][name] = _convert(key, origin, value, _field_types(_SECTIONS[section])[name])
         else:
-            raise SettingsError(f"unknown setting {key!r} in {origin}; known settings: {', '.join(known_keys())}")
+            near = difflib.get_close_matches(key, known_keys(), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known settings: {', '.join(known_keys())}"
+            raise SettingsError(f"unknown setting {key!r} in {origin}; {hint}")
     sections = {name: cls(**chosen[name]) for name, cls in _SECTIONS.items()}
     return Settings(
-        data_dir=data_dir, spark=types.MappingProxyType(spark), of_working_folder=of_working_folder, **sections
+        data_dir=data_dir, spark=types.MappingProxyType(spark), of_working_folder=found.of_folder, **sections
     )
+
+
+def _beside(file: Path | None, origin: str, text: str) -> Path:
+    """A path of the settings file is taken from the file's folder, any other from where the command was started."""
+    path = Path(text).expanduser()
+    return path if file is None or origin != str(file) else file.resolve().parent / path
 
 
 def known_keys() -> Sequence[str]:

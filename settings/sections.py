@@ -125,6 +125,7 @@ class HiveSettings:
     database: str = "headrace"
     metastore: str = ""  # thrift://host:port; "" is a live `headrace up` on the same data_dir, else Derby in data_dir
     listen: Address = Address("127.0.0.1", 9083)  # metastore endpoint served by `headrace up`
+    memory: str = "1g"  # most that the JVM of this metastore takes for its objects, as Java's -Xmx is given
     executor: str = "spark"  # spark changes the tables; print only shows the statements
     literal_chars_max: int = 30_000  # a longer table schema goes to avro.schema.url
 
@@ -134,6 +135,7 @@ class SqlSettings:
     listen: Address | None = (
         None  # SQL endpoint served by `headrace up`; None is off, since whoever reaches it runs code
     )
+    memory: str = "1g"  # for the queries of `headrace up` together; beyond it SQL alone ends, and starts again
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,8 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "loader.inspect": ("fastavro",),
     "loader.job": ("pyspark", "py4j"),
     "pipeline.clients": ("kafka", "fastavro"),
-    "pipeline.endpoint": ("py4j",),
+    "pipeline.metastore_server": ("py4j",),
+    "pipeline.sql_server": ("py4j",),
     "pipeline.sql": ("pyspark", "py4j"),
 }
 """Every library that a place imports; a part may use its room's."""

@@ -83,7 +83,7 @@ def test_nothing_started_says_nothing() -> None:
     [
         ("headrace registry serve --data-dir x --registry-listen 127.0.0.1:0", "headrace registry serve"),
         ("headrace up", "headrace up"),
-        ("headrace.pipeline.endpoint --data-dir x", "headrace.pipeline.endpoint"),
+        ("headrace.pipeline.metastore_server --data-dir x", "headrace.pipeline.metastore_server"),
     ],
 )
 def test_a_server_is_of_the_kind_of_its_command(command: str, kind: str) -> None:

@@ -36,6 +36,8 @@ SUBCOMMANDS = {
     "audit": "prove that nothing was lost or doubled",
     "sql": "query the tables",
     "up": "run everything on this machine",
+    "config": "every setting, its value and where it comes from",
+    "doctor": "look at what Headrace needs here, and say what to do",
     "demo": "a year of flights from producer to Hive table",
 }
 
@@ -55,6 +57,7 @@ EXTRAS = {
     "audit": "producer",
     "sql": "loader",
     "up": "all",
+    "doctor": "all",
     "demo": "all",
 }
 """Which extra brings the libraries of a subcommand."""

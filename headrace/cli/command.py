@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from headrace.pipeline.text_table import table_lines
-from headrace.settings import Settings, load_settings
+from headrace.settings import Settings, load_settings, setting_origins
 
 SETTING_PREFIX = "setting:"  # of the argparse names of flags that set a key
 EXIT_OK = 0
@@ -143,13 +143,22 @@ def settings_from(args: argparse.Namespace) -> Settings:
     Raises:
         SettingsError: see `load_settings`.
     """
-    return load_settings(
-        flags=flag_values(args),
-        config=getattr(args, "config", None),
-        environment=os.environ,
-        working_dir=Path.cwd(),
-        home=Path.home(),
-    )
+    return load_settings(**_sources(args))
+
+
+def origins_from(args: argparse.Namespace) -> Mapping[str, str]:
+    """Where each setting comes from that is not at its default; raises as `settings_from`."""
+    return setting_origins(**_sources(args))
+
+
+def _sources(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "flags": flag_values(args),
+        "config": getattr(args, "config", None),
+        "environment": os.environ,
+        "working_dir": Path.cwd(),
+        "home": Path.home(),
+    }
 
 
 def flag_values(args: argparse.Namespace) -> dict[str, str]:

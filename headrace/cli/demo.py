@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from headrace.pipeline.demo.data import DemoDataError
     from headrace.pipeline.demo.run import DemoError, run_demo
-    from headrace.pipeline.up import UpError
+    from headrace.pipeline.up.part import UpError
 
     settings = dataclasses.replace(settings_from(args), data_dir=args.data_dir)
     try:

@@ -94,6 +94,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-lease", action="store_true", help="run even beside another load: safe, but one of them works in vain"
     )
+    parser.add_argument(
+        "--new-warehouse",
+        action="store_true",
+        help="begin an empty warehouse although the brokers know that the topics went into one",
+    )
     parser.set_defaults(run_verb=run_once)
     verbs = parser.add_subparsers(metavar="VERB")
     plan = verbs.add_parser(
@@ -158,10 +163,12 @@ def _load_once(args: argparse.Namespace, settings: Settings) -> RunReport | None
     """What the load did; None when another one runs, which has been said then."""
     from headrace.loader.run import run_load
     from headrace.loader.storage.local.lease import Lease
-    from headrace.pipeline.load import decision_log, lease_path, now_ms, open_load
+    from headrace.pipeline.load import decision_log, lease_path, now_ms, open_load, refuse_second_warehouse
 
     gc.set_threshold(GC_THRESHOLD)
     log = decision_log(settings)
+    if not args.new_warehouse:
+        refuse_second_warehouse(settings, log)
     log.open()
     lease = Lease(lease_path(settings))
     holder = None if args.no_lease else lease.acquire(now_ms())

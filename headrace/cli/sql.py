@@ -1,4 +1,4 @@
-"""`headrace sql`: asks the tables a question."""
+"""`headrace sql`: asks the tables a question, or one after the other at a prompt."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli.command import (
+    EXIT_OK,
     CommandError,
     add_format_flag,
     add_settings_flags,
@@ -19,28 +20,42 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
+from headrace.cli.prompt import statements_typed
 from headrace.cli.terminal import steps_shown
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
-from headrace.settings.addresses import resolve_metastore, warehouse_dir
+from headrace.settings.addresses import live_addresses, resolve_metastore, warehouse_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
 
     from headrace.pipeline.sql import QueryResult
     from headrace.settings import Settings
 
 CELL_CHARS_MAX = 60  # in a table; json and csv give whole values
+STANDARD_INPUT = "-"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Runs one query in Spark SQL over the tables and prints the answer. Uses the metastore of a running "
-        "`headrace up`, else opens the one in the data folder. Timestamps are in UTC."
+        "Runs one query in Spark SQL over the tables and prints the answer; without one it prompts for queries, each "
+        "ended by a semicolon. A running `headrace up` answers at once; without one Spark is started, on "
+        "hive.metastore or the metastore in the data folder. Timestamps are in UTC."
     )
     parser.epilog = examples(
-        'sql "SHOW TABLES"', 'sql "SELECT carrier, count(*) FROM flights GROUP BY carrier" --format csv'
+        'sql "SHOW TABLES"',
+        'sql "SELECT carrier, count(*) FROM flights GROUP BY carrier" --format csv',
+        "sql --file report.sql --format json",
+        "sql",
     )
-    parser.add_argument("query", metavar="QUERY", help="one query; tables of the database need no prefix")
+    parser.add_argument(
+        "query",
+        metavar="QUERY",
+        nargs="?",
+        help="one query, or - for standard input; tables of the database need no prefix",
+    )
+    parser.add_argument("--file", type=Path, metavar="FILE", help="file of the query")
     add_format_flag(parser, ("table", "json", "csv"))
     add_settings_flags(parser, ("loader.warehouse", "hive.database", "hive.metastore", "spark.master"))
 
@@ -50,40 +65,107 @@ def run(args: argparse.Namespace) -> int:
     from headrace.pipeline.sql import QueryFailed, check_statement
 
     settings = settings_from(args)
-    started = time.monotonic()
+    query = _query(args)
+    with_values = args.format == "json"
     try:
-        statement = check_statement(args.query)
-        ensure_java(settings.data_dir)
-        with steps_shown() as show:
-            result = _answer(settings, statement, show, with_values=args.format == "json")
+        if query is not None:
+            statement = check_statement(query)
+            with _Asker(settings, with_values) as asker:
+                _answer(asker, statement, args.format)
+            return EXIT_OK
+        with _Asker(settings, with_values) as asker:
+            for typed in statements_typed("headrace sql"):
+                try:
+                    _answer(asker, check_statement(typed), args.format)
+                except QueryFailed as error:
+                    print(f"headrace: {error}", file=sys.stderr)
     except (QueryFailed, HiveDdlError, JavaNotFoundError) as error:
         raise CommandError(str(error)) from error
-    _print(result, args.format)
+    return EXIT_OK
+
+
+def _query(args: argparse.Namespace) -> str | None:
+    """What was given, None for a prompt."""
+    if args.query is not None and args.file is not None:
+        raise CommandError("a query and --file are two queries; expected one of them")
+    try:
+        if args.file is not None:
+            return str(args.file.read_text(encoding="utf-8"))
+        if args.query == STANDARD_INPUT or (args.query is None and not sys.stdin.isatty()):
+            return sys.stdin.read()
+    except (OSError, UnicodeDecodeError) as error:
+        where = args.file or "standard input"
+        raise CommandError(
+            f"cannot read the query from {where}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    return args.query if args.query is None else str(args.query)
+
+
+def _answer(asker: _Asker, statement: str, form: str) -> None:
+    started = time.monotonic()
+    result = asker.ask(statement)
+    _print(result, form)
     rows = len(result.rows)
     print(f"{rows:,} row{'' if rows == 1 else 's'} in {time.monotonic() - started:.1f} s", file=sys.stderr)
-    return 0
 
 
-def _answer(settings: Settings, statement: str, show: Callable[[str], None], with_values: bool) -> QueryResult:
-    from headrace.hive_ddl.executors.session import close_session, open_session
-    from headrace.hive_ddl.table import local_location
-    from headrace.pipeline.sql import run_query
+class _Asker:
+    """Asks the SQL of a running `headrace up` where it is on the same metastore, else a Spark of its own, which the
+    first question starts."""
 
-    show("spark")
-    session = open_session(
-        app_name="headrace sql",
-        master=settings.spark.get("master", "local[*]"),
-        metastore_uri=resolve_metastore(settings),
-        data_dir=Path(settings.data_dir),
-        warehouse_uri=local_location(warehouse_dir(settings)),
-        extra=settings.spark,
-        short_lived=True,
-    )
-    try:
+    def __init__(self, settings: Settings, with_values: bool) -> None:
+        self._settings = settings
+        self._with_values = with_values
+        self._session: SparkSession | None = None
+
+    def __enter__(self) -> _Asker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._session is not None:
+            from headrace.hive_ddl.executors.session import close_session
+
+            close_session(self._session)
+
+    def ask(self, statement: str) -> QueryResult:
+        from headrace.pipeline.sql import run_query
+
+        with steps_shown() as show:
+            if self._session is None and (result := self._answer_of_up(statement, show)) is not None:
+                return result
+            if self._session is None:
+                show("spark")
+                self._session = self._open_session()
+            show("query")
+            return run_query(self._session, statement, self._settings.hive.database, with_values=self._with_values)
+
+    def _answer_of_up(self, statement: str, show: Callable[[str], None]) -> QueryResult | None:
+        from headrace.pipeline.sql_socket import NobodyAnswers, Question, ask
+
+        live = live_addresses(self._settings)
+        if live is None or not live.sql_socket or resolve_metastore(self._settings) not in (None, live.metastore):
+            return None
         show("query")
-        return run_query(session, statement, settings.hive.database, with_values=with_values)
-    finally:
-        close_session(session)
+        question = Question(statement, self._settings.hive.database, self._with_values)
+        try:
+            return ask(Path(live.sql_socket), question, lambda: live_addresses(self._settings) is not None)
+        except NobodyAnswers:  # `up` has just ended
+            return None
+
+    def _open_session(self) -> SparkSession:
+        from headrace.hive_ddl.executors.session import open_session
+        from headrace.hive_ddl.table import local_location
+
+        ensure_java(self._settings.data_dir)
+        return open_session(
+            app_name="headrace sql",
+            master=self._settings.spark.get("master", "local[*]"),
+            metastore_uri=resolve_metastore(self._settings),
+            data_dir=Path(self._settings.data_dir),
+            warehouse_uri=local_location(warehouse_dir(self._settings)),
+            extra=self._settings.spark,
+            short_lived=True,
+        )
 
 
 def _print(result: QueryResult, form: str) -> None:

@@ -8,10 +8,14 @@ import signal
 
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, flag_values, settings_from
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
+from headrace.pipeline.up.plan import PARTS
 from headrace.settings.addresses import LiveAddresses
 
 KEYS = (
     "registry.listen",
+    "registry.url",
+    "kafka.bootstrap_servers",
+    "hive.metastore",
     "registry.database_url",
     "broker.listen",
     "hive.listen",
@@ -27,11 +31,21 @@ KEYS = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Runs registry, broker, metastore and scheduled loads on this machine, on loopback, until Ctrl-C or SIGTERM. "
-        "Prints one line when all is ready. Other commands on the same --data-dir find it by themselves."
+        "Runs registry, broker, metastore, SQL and scheduled loads on this machine, on loopback, until Ctrl-C or "
+        "SIGTERM. Prints one line when all is ready. Other commands on the same --data-dir find it by themselves. What "
+        "registry.url, kafka.bootstrap_servers or hive.metastore place elsewhere is not started."
     )
     parser.epilog = examples(
-        "up", "up --interval 1m --sql-listen 127.0.0.1:10000", "up --config /etc/headrace/headrace.toml"
+        "up",
+        "up --interval 1m --sql-listen 127.0.0.1:10000",
+        "up --only metastore,load --registry-url http://registry:8081 --bootstrap-servers kafka1:9092",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="PARTS",
+        type=_parts,
+        default=(),
+        help=f"run these alone, joined by commas: {', '.join(PARTS)}",
     )
     add_settings_flags(parser, KEYS)
 
@@ -42,11 +56,13 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
-        from headrace.pipeline.up import UpError, child_environment, run_up
+        from headrace.pipeline.up.part import UpError
+        from headrace.pipeline.up.plan import child_environment
+        from headrace.pipeline.up.supervisor import run_up
 
         settings = settings_from(args)
         ensure_java(settings.data_dir)
-        run_up(settings, child_environment(os.environ, flag_values(args), args.config), _announce)
+        run_up(settings, child_environment(os.environ, flag_values(args), args.config), _announce, args.only)
     except KeyboardInterrupt:
         return EXIT_OK
     except (UpError, JavaNotFoundError) as error:
@@ -54,10 +70,15 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _parts(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in PARTS:
+            raise argparse.ArgumentTypeError(f"there is no part {name!r}; expected some of {', '.join(PARTS)}")
+    return names
+
+
 def _announce(addresses: LiveAddresses) -> None:
-    sql = f" sql={addresses.sql}" if addresses.sql else ""
-    print(
-        f"ready registry={addresses.registry} broker={addresses.broker} metastore={addresses.metastore} "
-        f"warehouse={addresses.warehouse}{sql}",
-        flush=True,
-    )
+    served = ("registry", "broker", "metastore", "sql", "warehouse")
+    words = [f"{name}={getattr(addresses, name)}" for name in served if getattr(addresses, name)]
+    print("ready", *words, flush=True)

@@ -7,9 +7,12 @@ one for the whole.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
+
+HADOOP_PREFIX = "spark.hadoop."
 
 JavaObject = Any
 """An object in the JVM behind py4j, whose members are found at run time."""
@@ -19,6 +22,16 @@ def hive_conf(session: SparkSession) -> JavaObject:
     """Hive's configuration as the session has it, with the metastore's address or Derby URL."""
     jvm = session._jvm
     hadoop = session._jsc.hadoopConfiguration()
+    name = "org.apache.hadoop.hive.conf.HiveConf"
+    return jvm.org.apache.hadoop.hive.conf.HiveConf(hadoop, jvm.java.lang.Class.forName(name))
+
+
+def hive_conf_of(jvm: JavaObject, properties: Mapping[str, str]) -> JavaObject:
+    """The same in a JVM without Spark, from the Spark properties that a session would have."""
+    hadoop = jvm.org.apache.hadoop.conf.Configuration()
+    for key, value in properties.items():
+        if key.startswith(HADOOP_PREFIX):
+            hadoop.set(key.removeprefix(HADOOP_PREFIX), value)
     name = "org.apache.hadoop.hive.conf.HiveConf"
     return jvm.org.apache.hadoop.hive.conf.HiveConf(hadoop, jvm.java.lang.Class.forName(name))
 

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
+from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -147,6 +148,18 @@ def open_unreached(data_dir: Path, properties: Mapping[str, str]) -> SparkSessio
     return _start(properties, _open_log(data_dir.resolve()))
 
 
+def open_jvm(data_dir: Path, properties: Mapping[str, str]) -> JavaGateway:
+    """A JVM with Spark's and Hive's classes and no Spark in it; `spark.driver.*` of the properties says how it runs.
+
+    Raises:
+        SessionFailed: it did not start.
+    """
+    _silence_libraries()
+    log_path = _open_log(data_dir.resolve())
+    with _failures_told(log_path):
+        return _launch(_spark_conf(properties), log_path)
+
+
 def close_session(session: SparkSession) -> None:
     """Stops the session and its JVM; another one can be opened in this process afterwards."""
     gateway = SparkContext._gateway
@@ -156,9 +169,13 @@ def close_session(session: SparkSession) -> None:
         logger.debug("session_stop_failed reason=%s", error)
     if gateway is None:
         return
-    process = getattr(gateway, "proc", None)
     SparkContext._gateway = None
     SparkContext._jvm = None
+    close_jvm(gateway)
+
+
+def close_jvm(gateway: JavaGateway) -> None:
+    process = getattr(gateway, "proc", None)
     gateway.shutdown()
     if process is not None:
         # The JVM ends when the pipe to it closes.
@@ -254,15 +271,28 @@ def _open_log(data_dir: Path) -> Path:
 
 
 def _start(properties: Mapping[str, str], log_path: Path) -> SparkSession:
+    conf = _spark_conf(properties)
+    with _failures_told(log_path):
+        return SparkSession(SparkContext(conf=conf, gateway=_launch(conf, log_path)))
+
+
+def _spark_conf(properties: Mapping[str, str]) -> SparkConf:
     conf = SparkConf(loadDefaults=False)
     for key, value in properties.items():
         conf.set(key, value)
+    return conf
+
+
+def _launch(conf: SparkConf, log_path: Path) -> JavaGateway:
+    with log_path.open("ab") as log, _interrupts_wait():
+        return launch_gateway(conf, {"stdout": log, "stderr": log})
+
+
+@contextlib.contextmanager
+def _failures_told(log_path: Path) -> Iterator[None]:
     log_start = log_path.stat().st_size
     try:
-        with log_path.open("ab") as log, _interrupts_wait():
-            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
-        context = SparkContext(conf=conf, gateway=gateway)
-        return SparkSession(context)
+        yield
     except (PySparkException, OSError) as error:
         raise SessionFailed(f"Spark did not start: {_last_words(log_path, log_start, str(error))}") from error
 

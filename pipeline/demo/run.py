@@ -28,7 +28,8 @@ from headrace.pipeline.demo.answers import QUESTIONS, Question, Table, differenc
 from headrace.pipeline.demo.data import TOPICS, Event, Topic, find_data, flight_event_v2, is_second_half, read_rows
 from headrace.pipeline.progress import Progress
 from headrace.pipeline.text_table import table_lines
-from headrace.pipeline.up import Part, PartCommand
+from headrace.pipeline.up.part import Part
+from headrace.pipeline.up.plan import PartCommand
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import IncompatibleSchema
 from headrace.settings import Settings, load_settings
@@ -41,6 +42,7 @@ MARKER = ".made-by-headrace-demo"
 BATCH = 1_000  # events between two updates of the progress bar
 SAMPLE_QUERY = "SELECT * FROM flights LIMIT 5"
 START_TIMEOUT_S = 180.0
+SERVERS = "registry,broker,metastore"  # the demo loads and asks by itself
 DEMO_SETTINGS = {
     # Free ports, so that the demo runs beside whatever else listens here.
     "HEADRACE__REGISTRY__LISTEN": "127.0.0.1:0",
@@ -110,7 +112,7 @@ class _Demo:
     def start(self) -> None:
         self._say("Starting registry, broker and metastore")
         started = time.monotonic()
-        command = PartCommand("up", ("headrace", "up", "--data-dir", str(self._data_dir)))
+        command = PartCommand("up", ("headrace", "up", "--data-dir", str(self._data_dir), "--only", SERVERS))
         self._up = Part(command, self._log_dir, self._environment)
         try:
             found = self._up.wait_until_ready(time.monotonic() + START_TIMEOUT_S, lambda: False)
@@ -124,6 +126,7 @@ class _Demo:
             broker=found["broker"],
             metastore=found["metastore"],
             sql="",
+            sql_socket="",
             warehouse=found["warehouse"],
         )
         self._settings = load_settings(environment=self._environment, working_dir=self._data_dir)

@@ -25,6 +25,7 @@ LIVE = LiveAddresses(
     broker="127.0.0.1:2",
     metastore="thrift://127.0.0.1:3",
     sql="",
+    sql_socket="/d/sql.sock",
     warehouse="/w",
 )
 

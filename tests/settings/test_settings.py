@@ -186,3 +186,23 @@ def test_every_key_is_known_once() -> None:
     keys = known_keys()
     assert len(keys) == len(set(keys))
     assert {"data_dir", "registry.listen", "loader.partition_by", "hive.metastore", "sql.listen"} <= set(keys)
+
+
+def test_paths_of_a_file_are_taken_from_its_folder(tmp_path: Path) -> None:
+    """The same command means the same wherever it is started."""
+    file = tmp_path / "srv" / "headrace.toml"
+    file.parent.mkdir()
+    file.write_text("")
+    assert load_settings(config=file).data_dir == file.parent / "headrace-data"
+    file.write_text('data_dir = "data"\n[loader]\nwarehouse = "tables"\n')
+    settings = load_settings(config=file, working_dir=tmp_path)
+    assert settings.data_dir == file.parent / "data"
+    assert settings.loader.warehouse == str(file.parent / "tables")
+    file.write_text('data_dir = "/data"\n[loader]\nwarehouse = "file:///tables"\n')
+    settings = load_settings(config=file)
+    assert (str(settings.data_dir), settings.loader.warehouse) == ("/data", "file:///tables")
+    # What is typed is meant from where it is typed.
+    environment = {"HEADRACE__LOADER__WAREHOUSE": "typed"}
+    settings = load_settings(config=file, flags={"data_dir": "here"}, environment=environment)
+    assert (settings.data_dir, settings.loader.warehouse) == (Path("here"), "typed")
+    assert load_settings(working_dir=tmp_path).data_dir == Path("headrace-data")

@@ -63,7 +63,7 @@ class LoadWorld:
             Service(["headrace", "broker", "serve", *data, "--broker-listen", "127.0.0.1:0"]),
         ]
         if metastore:
-            self.services.append(Service(["headrace.pipeline.endpoint", *data, "--metastore-listen", "127.0.0.1:0"]))
+            self.services.append(Service(["headrace.pipeline.metastore_server", *data, "--listen", "127.0.0.1:0"]))
         self.addresses = {name: value for one in self.services for name, value in one.addresses.items()}
         self.registry = RegistryClient(self.addresses["registry"])
         self.producer = KafkaProducer(bootstrap_servers=self.addresses["broker"], linger_ms=5)

@@ -8,9 +8,21 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main, up
-from headrace.pipeline import up as supervisor
-from headrace.pipeline.up import Part, PartCommand, UpError, child_environment, next_aligned_ms, part_commands
-from headrace.settings import load_settings
+from headrace.pipeline.up import part as parts
+from headrace.pipeline.up import schedule as loads
+from headrace.pipeline.up.part import Part, UpError
+from headrace.pipeline.up.plan import (
+    PARTS,
+    PartCommand,
+    child_environment,
+    next_aligned_ms,
+    part_command,
+    parts_of,
+    restart_delay_s,
+)
+from headrace.pipeline.up.schedule import Schedule
+from headrace.pipeline.up.up_file import UpFile
+from headrace.settings import Duration, load_settings
 from headrace.settings.addresses import LiveAddresses
 from processes import is_running
 
@@ -31,12 +43,50 @@ def test_children_read_the_flags_as_variables(tmp_path: Path) -> None:
     )
 
 
-def test_sql_is_served_only_when_asked_for() -> None:
-    silent = part_commands(load_settings())
-    asked = part_commands(load_settings(flags={"sql.listen": "127.0.0.1:10000"}))
-    assert [part.name for part in silent] == ["registry", "broker", "metastore"]
-    assert "--sql-listen" not in silent[2].arguments
-    assert asked[2].arguments[-2:] == ("--sql-listen", "127.0.0.1:10000")
+FOUND = {"metastore": "thrift://127.0.0.1:4711"}
+
+
+def test_the_thrift_server_is_there_only_when_asked_for() -> None:
+    silent = part_command("sql", load_settings(), FOUND).arguments
+    asked = part_command("sql", load_settings(flags={"sql.listen": "127.0.0.1:10000"}), FOUND).arguments
+    assert "--listen" not in silent
+    assert asked[-2:] == ("--listen", "127.0.0.1:10000")
+
+
+@pytest.mark.parametrize("name", ["metastore", "sql"])
+def test_what_is_started_again_listens_where_it_did(name: str) -> None:
+    settings = load_settings(flags={"hive.listen": "127.0.0.1:0", "sql.listen": "127.0.0.1:0"})
+    found = {**FOUND, "sql": "127.0.0.1:4712"}
+    listens = {"metastore": "127.0.0.1:4711", "sql": "127.0.0.1:4712"}
+    words = part_command(name, settings, found).arguments
+    assert words[words.index("--listen") + 1] == listens[name]
+
+
+@pytest.mark.parametrize(
+    ("flags", "only", "names"),
+    [
+        ({}, (), ("registry", "broker", "metastore", "sql", "load")),
+        ({"registry.url": "http://r:8081"}, (), ("broker", "metastore", "sql", "load")),
+        (
+            {"registry.url": "http://r", "kafka.bootstrap_servers": "k:9092", "hive.metastore": "thrift://m:1"},
+            (),
+            ("sql", "load"),
+        ),
+        ({"registry.url": "http://r:8081"}, ("load", "registry"), ("registry", "load")),
+    ],
+)
+def test_what_is_elsewhere_is_not_started(flags: dict[str, str], only: tuple[str, ...], names: tuple[str, ...]) -> None:
+    assert parts_of(load_settings(flags=flags), only) == names
+
+
+def test_whatever_holds_what_was_acknowledged_takes_all_with_it() -> None:
+    again = {name for name in PARTS if part_command(name, load_settings(), FOUND).restarts}
+    assert again == {"metastore", "sql"}
+
+
+@pytest.mark.parametrize(("quick_deaths", "delay_s"), [(1, 0), (2, 1), (3, 2), (4, 4), (7, 32), (8, 60), (99, 60)])
+def test_a_part_that_dies_again_and_again_is_started_less_often(quick_deaths: int, delay_s: float) -> None:
+    assert restart_delay_s(quick_deaths) == delay_s
 
 
 @pytest.mark.parametrize("is_stopping", [True, False])
@@ -51,8 +101,8 @@ def test_a_part_that_a_stop_ended_before_it_was_ready_has_not_failed(tmp_path: P
 
 
 def test_a_loads_report_goes_to_its_log_however_long_it_is(tmp_path: Path) -> None:
-    words = PartCommand("load", ("this",))  # prints the Zen of Python
-    load = Part(words, tmp_path, os.environ, is_server=False)
+    words = PartCommand("load", ("this",), is_server=False)  # prints the Zen of Python
+    load = Part(words, tmp_path, os.environ)
     assert load.process.wait(60) == 0
     assert load.process.stdout is None
     assert load.last_words().startswith("Namespaces are one honking great idea")
@@ -79,7 +129,7 @@ def test_a_part_takes_what_it_started_with_it(tmp_path: Path) -> None:
 
 
 def test_a_ctrl_c_reaches_parts_through_the_supervisor_alone(tmp_path: Path) -> None:
-    part = Part(PartCommand("words", ("this",)), tmp_path, os.environ, is_server=False)
+    part = Part(PartCommand("words", ("this",), is_server=False), tmp_path, os.environ)
     assert os.getpgid(part.process.pid) == part.process.pid
     part.stop(time.monotonic() + 60)
 
@@ -99,36 +149,67 @@ def test_a_stop_before_the_parts_are_started_is_a_stop(
 
 
 class FakeLoad:
-    """A load that ends at once."""
+    """A load that ends at once, with a code."""
 
     started = 0
+    code = 0
 
-    def __init__(self, *_: object, **__: object) -> None:
+    def __init__(self, *_: object) -> None:
         FakeLoad.started += 1
         self.process = self
+        self.returncode = FakeLoad.code
+        self.log_path = ""
 
     def poll(self) -> int:
-        return 0
-
-    returncode = 0
+        return self.returncode
 
     def last_words(self) -> str:
         return ""
+
+    def log_lines(self) -> list[str]:
+        return []
 
     def stop(self, deadline: float) -> None:
         pass
 
 
-def test_loads_go_on_when_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "Part", FakeLoad)
-    schedule = supervisor._Schedule(load_settings(), tmp_path, {})
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> type[FakeLoad]:
+    monkeypatch.setattr(loads, "Part", FakeLoad)
+    monkeypatch.setattr(FakeLoad, "started", 0)
+    monkeypatch.setattr(FakeLoad, "code", 0)
+    return FakeLoad
+
+
+def every(interval_ms: int, folder: Path) -> Schedule:
+    return Schedule(PartCommand("load", ("this",), is_server=False), Duration(interval_ms), folder, {})
+
+
+def test_loads_go_on_when_the_clock_is_set_back(tmp_path: Path, load: type[FakeLoad]) -> None:
     day_ms, interval_ms = 86_400_000, 600_000
+    schedule = every(interval_ms, tmp_path)
     now_ms = next_aligned_ms(int(time.time() * 1000), interval_ms)
     schedule.tick(now_ms)
     schedule.tick(now_ms - day_ms + 1)
-    assert FakeLoad.started == 1
+    assert load.started == 1
     schedule.tick(now_ms - day_ms + interval_ms)
-    assert FakeLoad.started == 2
+    assert load.started == 2
+
+
+@pytest.mark.parametrize(("code", "started"), [(0, 1), (1, 1), (2, 1), (-signal.SIGKILL, 2)])
+def test_a_load_that_was_killed_is_taken_up_at_once(
+    tmp_path: Path, load: type[FakeLoad], code: int, started: int
+) -> None:
+    interval_ms = 600_000
+    schedule = every(interval_ms, tmp_path)
+    now_ms = next_aligned_ms(int(time.time() * 1000), interval_ms)
+    load.code = code
+    for later_ms in (0, 200):  # the second kill in a row is waited after
+        schedule.tick(now_ms + later_ms)
+    schedule.tick(now_ms + 400)
+    assert load.started == started
+    schedule.tick(now_ms + 1400)
+    assert load.started == started + (code < 0)
 
 
 def test_a_part_that_could_not_write_why_it_ended_is_explained_by_the_full_disk(
@@ -138,7 +219,7 @@ def test_a_part_that_could_not_write_why_it_ended_is_explained_by_the_full_disk(
     with pytest.raises(UpError, match=r"the registry did not start: .*No module named") as told:
         part.wait_until_ready(time.monotonic() + 60, lambda: False)
     assert "its disk" not in str(told.value)
-    monkeypatch.setattr(supervisor, "DISK_BYTES_MIN", 2**63)
+    monkeypatch.setattr(parts, "DISK_BYTES_MIN", 2**63)
     assert "its disk has " in part.end()
     part.stop(time.monotonic())
 
@@ -157,6 +238,23 @@ def test_addresses_that_cannot_be_written_whole_end_the_start(
 ) -> None:
     """Commands would else look for the parts at their default addresses, where somebody else may be."""
     monkeypatch.setattr(os, "pwrite", lambda descriptor, content, offset: written)
-    addresses = LiveAddresses(1, "now", "http://r", "b:1", "thrift://m:1", "", "/w")
-    with supervisor._UpFile(tmp_path / "up.json") as file, pytest.raises(UpError, match=r"up\.json: No space left"):
+    addresses = LiveAddresses(1, "now", "http://r", "b:1", "thrift://m:1", "", "/s", "/w")
+    with UpFile(tmp_path / "up.json") as file, pytest.raises(UpError, match=r"up\.json: No space left"):
         file.publish(addresses)
+
+
+def test_a_long_log_is_set_aside_while_it_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "chatty.py").write_text("import sys\nfor line in sys.stdin: pass\n")
+    part = Part(PartCommand("chatty", ("chatty",)), tmp_path, {**os.environ, "PYTHONPATH": str(tmp_path)})
+    part.process.wait(60)
+    with part.log_path.open("ab") as log:  # as the part has it
+        log.write(b"before\n")
+        log.flush()
+        part.limit_log()
+        assert part.log_lines() == ["before"]
+        monkeypatch.setattr(parts, "LOG_BYTES_MAX", 3)
+        part.limit_log()
+        log.write(b"after\n")
+    assert part.log_path.with_suffix(".log.1").read_bytes() == b"before\n"
+    assert part.log_lines() == ["after"]
+    part.stop(time.monotonic())

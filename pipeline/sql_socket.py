@@ -1,0 +1,156 @@
+"""How `headrace sql` asks the SQL of a running `headrace up`: a socket of the file system that only its owner may open,
+one JSON document each way, and one query for each connection. Whoever hangs up takes the question back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.pipeline.sql import QueryFailed, QueryResult
+
+QUERY_BYTES_MAX = 1024 * 1024
+READ_BYTES = 1024 * 1024
+NOBODY = b"{}"  # said by one that is about to end, and has not begun with the question
+START_TIMEOUT_S = 120.0  # of SQL that `headrace up` has just started, again as well
+POLL_S = 0.2
+PATH_BYTES_MAX = 100  # of a socket's name; the system has room for 107, macOS for 103
+
+
+class NobodyAnswers(Exception):
+    """No SQL listens on the socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One query, with the database that bare names of tables are of."""
+
+    statement: str
+    database: str
+    with_values: bool
+
+
+def ask(path: Path, question: Question, is_up: Callable[[], bool]) -> QueryResult:
+    """The answer.
+
+    Args:
+        path: of the socket.
+        is_up: whether the `headrace up` whose socket it is still runs; while it does, SQL that is being started is
+            waited for.
+
+    Raises:
+        NobodyAnswers: SQL is not there and does not come.
+        QueryFailed: the query cannot be answered.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            with _connected(path) as connection:
+                return _ask(connection, question)
+        except NobodyAnswers:
+            if not is_up() or time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+
+
+def _ask(connection: socket.socket, question: Question) -> QueryResult:
+    try:
+        connection.sendall(json.dumps(dataclasses.asdict(question)).encode())
+        connection.shutdown(socket.SHUT_WR)
+        answer = read_to_end(connection)
+    except OSError:
+        answer = b""
+    if not answer:
+        raise QueryFailed("the SQL of `headrace up` ended during the query, and is started again; see logs/sql.log")
+    if answer == NOBODY:
+        raise NobodyAnswers("the SQL of `headrace up` has just ended")
+    document = json.loads(answer)
+    if "error" in document:
+        raise QueryFailed(document["error"])
+    return QueryResult(
+        columns=tuple(document["columns"]),
+        types=tuple(document["types"]),
+        rows=tuple(map(tuple, document["rows"])),
+        values=tuple(map(tuple, document["values"])),
+    )
+
+
+def read_question(content: bytes) -> Question:
+    """
+    Raises:
+        ValueError: it is none.
+    """
+    document: Any = json.loads(content)
+    if not isinstance(document, Mapping) or {*document} != {field.name for field in dataclasses.fields(Question)}:
+        raise ValueError("expected the statement, the database and whether values are wanted")
+    return Question(str(document["statement"]), str(document["database"]), bool(document["with_values"]))
+
+
+def answer_bytes(result: QueryResult) -> bytes:
+    return json.dumps(dataclasses.asdict(result)).encode()
+
+
+def refusal_bytes(reason: str) -> bytes:
+    return json.dumps({"error": reason}).encode()
+
+
+def read_to_end(connection: socket.socket, bytes_max: int | None = None) -> bytes:
+    """What the other side says before it has said all.
+
+    Raises:
+        ValueError: that is more than `bytes_max`.
+    """
+    chunks, size = [], 0
+    while chunk := connection.recv(READ_BYTES):
+        chunks.append(chunk)
+        size += len(chunk)
+        if bytes_max is not None and size > bytes_max:
+            raise ValueError(f"expected at most {bytes_max} bytes")
+    return b"".join(chunks)
+
+
+@contextlib.contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    """A listener that the user alone can reach. What another left at the path goes: `up.json` says that it is gone."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener, _short_name(path) as name:
+        before = os.umask(0o177)
+        try:
+            listener.bind(name)
+        finally:
+            os.umask(before)
+        listener.listen()
+        yield listener
+    path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _connected(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            with _short_name(path) as name:
+                connection.connect(name)
+        except OSError as error:
+            raise NobodyAnswers(f"{path}: {error.strerror}") from error
+        yield connection
+
+
+@contextlib.contextmanager
+def _short_name(path: Path) -> Iterator[str]:
+    """The path, or where it is too long for a socket's name, one through an open descriptor of its folder."""
+    if len(os.fsencode(path)) <= PATH_BYTES_MAX:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

@@ -1,0 +1,182 @@
+"""A part of `headrace up`: a child process, its ready line and its log.
+
+Each leads a group of its own: a Ctrl-C on the terminal reaches the supervisor alone, which tells the parts once, and
+what a part started, such as a JVM, goes with it. On Linux the kernel ends the parts when the supervisor is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from headrace.pipeline.children import python_command, python_environment
+from headrace.pipeline.up.plan import PartCommand
+
+logger = logging.getLogger(__name__)
+
+READY_TIMEOUT_S = 120.0  # a cold Spark with a new Derby takes some 15 s on two slow cores
+UNREADY_STOP_TIMEOUT_S = 3.0  # of a part that still starts: nobody uses it yet, and a JVM hears nothing until it is up
+POLL_S = 0.2
+LOG_BYTES_MAX = 64 * 1024 * 1024  # a part's log beyond this is set aside
+DISK_BYTES_MIN = 16 * 1024 * 1024  # free; a metastore's new database alone takes some of it
+PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
+
+
+class UpError(Exception):
+    """The whole could not start, or a part of it died; the message is one line for the user."""
+
+
+class Part:
+    """A running child process and its ready line, or its log alone."""
+
+    def __init__(self, command: PartCommand, log_dir: Path, environment: Mapping[str, str]) -> None:
+        self.command = command
+        self.log_path = log_dir / f"{command.name}.log"
+        self._set_aside_large_log()
+        self._log = self.log_path.open("ab")
+        self._log_start = self._log.tell()
+        self.process = subprocess.Popen(
+            python_command(*command.arguments),
+            stdin=subprocess.DEVNULL,
+            # Nobody reads on after the ready line, so what has a report to print writes it to its log.
+            stdout=subprocess.PIPE if command.is_server else self._log,
+            stderr=self._log,
+            env=python_environment(environment),
+            process_group=0,
+            preexec_fn=_end_with_parent(os.getpid()),
+        )
+        self.started_at = time.monotonic()
+        self._output = b""
+        self._addresses: Mapping[str, str] | None = None if command.is_server else {}
+        self._asked_at: float | None = None
+
+    def wait_until_ready(self, deadline: float, should_stop: Callable[[], bool]) -> Mapping[str, str]:
+        """The addresses of the ready line.
+
+        Raises:
+            UpError: the part ended, or said nothing until the deadline.
+            KeyboardInterrupt: it is to stop.
+        """
+        while not should_stop():
+            addresses = self.ready(POLL_S)
+            if addresses is not None:
+                return addresses
+            if self.process.poll() is not None:
+                if should_stop():  # the signal went to all processes, as systemd sends it
+                    break
+                raise UpError(f"the {self.command.name} did not start: {self.end()}")
+            if time.monotonic() > deadline:
+                raise UpError(
+                    f"the {self.command.name} was not ready after {READY_TIMEOUT_S:.0f} s; see {self.log_path}"
+                )
+        raise KeyboardInterrupt
+
+    def ready(self, wait_s: float) -> Mapping[str, str] | None:
+        """The addresses of the ready line once it was printed, None until then."""
+        if self._addresses is None and self.process.stdout is not None and not self.process.stdout.closed:
+            output = select.poll()  # select(2) has no descriptors above 1023
+            output.register(self.process.stdout.fileno(), select.POLLIN)
+            if output.poll(wait_s * 1000):
+                self._read_output(self.process.stdout)
+        return self._addresses
+
+    def _read_output(self, output: IO[bytes]) -> None:
+        chunk = os.read(output.fileno(), 65536)
+        self._output += chunk
+        for line in self._output.decode("utf-8", "replace").splitlines(keepends=True):
+            if line.startswith("ready ") and line.endswith("\n"):
+                self._addresses = dict(re.findall(r"(\w+)=(\S+)", line))
+        if not chunk:
+            self.process.wait()
+            output.close()
+
+    def last_words(self) -> str:
+        """The last line that the part wrote to its log, or how it ended."""
+        lines = self.log_lines()
+        said = [line for line in lines if line.startswith("headrace: ")]
+        if said or lines:
+            return (said or lines)[-1].removeprefix("headrace: ")
+        return f"it ended with code {self.process.returncode} and said nothing"
+
+    def end(self) -> str:
+        """Why it ended, as far as can be told, and where more can be read."""
+        code = self.process.returncode
+        why = self.last_words() if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        if code == -signal.SIGKILL:
+            why += ", by hand or by the kernel for want of memory"
+        return f"{why} (log: {self.log_path}){disk_left(self.log_path)}"
+
+    def log_lines(self) -> Sequence[str]:
+        """What the part wrote to its log since it was started."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+
+    @property
+    def is_ready(self) -> bool:
+        return self._addresses is not None
+
+    def ask_to_stop(self) -> None:
+        """Tells it to end, once and without waiting: some servers take a second signal for impatience."""
+        if self._asked_at is None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self._asked_at = self._asked_at or time.monotonic()
+
+    def stop(self, deadline: float) -> None:
+        """Ends it with all that it started, by force after the deadline; one that still starts is given less time."""
+        self.ask_to_stop()
+        if not self.is_ready and self._asked_at is not None:
+            deadline = min(deadline, self._asked_at + UNREADY_STOP_TIMEOUT_S)
+        try:
+            self.process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            level = logging.WARNING if self.is_ready else logging.DEBUG
+            logger.log(level, "part_killed part=%s reason=did_not_stop", self.command.name)
+        # Also of a part that has ended: a JVM takes seconds to notice that nobody is left to serve.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._log.close()
+
+    def limit_log(self) -> None:
+        """Sets a long log aside while it is written to: the part goes on in the emptied file, and a line that it
+        writes in just this moment may be lost."""
+        if self.log_path.stat().st_size > LOG_BYTES_MAX:
+            shutil.copyfile(self.log_path, self.log_path.with_suffix(".log.1"))
+            os.truncate(self.log_path, 0)
+            self._log_start = 0
+
+    def _set_aside_large_log(self) -> None:
+        if self.log_path.exists() and self.log_path.stat().st_size > LOG_BYTES_MAX:
+            self.log_path.replace(self.log_path.with_suffix(".log.1"))
+
+
+def disk_left(path: Path) -> str:
+    """That the disk is full, which a part often cannot even write to its log; else ""."""
+    free = shutil.disk_usage(path.parent).free
+    return "" if free >= DISK_BYTES_MIN else f"; its disk has {free // 1024} KiB left: make room, then start again"
+
+
+def _end_with_parent(parent: int) -> Callable[[], None]:
+    """Runs in the child before exec: on Linux, asks the kernel for SIGTERM when the supervisor dies."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+
+    def prepare() -> None:
+        if prctl is not None:
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:
+                os._exit(1)
+
+    return prepare

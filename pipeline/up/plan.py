@@ -1,0 +1,105 @@
+"""What `headrace up` starts and when: decisions alone.
+
+A part whose death ends the whole holds what was acknowledged, and half a pipeline that looks alive is worse than one
+that is down. The others hold nothing: they are started again, and whoever needed them tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.settings import CONFIG_PATH_VARIABLE, ENVIRONMENT_PREFIX, Settings
+from headrace.settings.addresses import sql_socket, warehouse_dir
+
+LOAD = "load"
+PARTS: Mapping[str, str] = {
+    "registry": "registry.url",
+    "broker": "kafka.bootstrap_servers",
+    "metastore": "hive.metastore",
+    "sql": "",
+    LOAD: "",
+}
+"""In the order of their start, each with the setting that says that it is elsewhere."""
+
+QUICK_DEATH_S = 60.0  # a part that lived for less has not recovered by being started again
+RESTART_DELAY_MAX_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartCommand:
+    """How one part is started: a module and its arguments; `name` also names its log file.
+
+    Attributes:
+        restarts: whether it is started again when it ends; else the whole ends with it.
+        is_server: whether it says that it is ready, in a line.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    restarts: bool = False
+    is_server: bool = True
+
+
+def parts_of(settings: Settings, only: Collection[str] = ()) -> tuple[str, ...]:
+    """The names of the parts to run: those of `only`, else all that the settings do not place elsewhere."""
+    if only:
+        return tuple(name for name in PARTS if name in only)
+    return tuple(name for name, key in PARTS.items() if not key or not _setting(settings, key))
+
+
+def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) -> PartCommand:
+    """
+    Args:
+        addresses: those of the parts that are ready, by the names of their ready lines: one that is started again
+            listens where it did.
+    """
+    data_dir = str(settings.data_dir.resolve())
+    if name == "metastore":
+        listen = addresses.get("metastore", "").removeprefix("thrift://") or str(settings.hive.listen)
+        serve = ["--data-dir", data_dir, "--listen", listen, "--warehouse", str(warehouse_dir(settings))]
+        return PartCommand(name, ("headrace.pipeline.metastore_server", *serve), restarts=True)
+    if name == "sql":
+        serve = [
+            "--data-dir",
+            data_dir,
+            "--socket",
+            str(sql_socket(settings)),
+            "--warehouse",
+            str(warehouse_dir(settings)),
+        ]
+        serve += ["--metastore", settings.hive.metastore or addresses["metastore"]]
+        if settings.sql.listen is not None:
+            serve += ["--listen", addresses.get("sql") or str(settings.sql.listen)]
+        return PartCommand(name, ("headrace.pipeline.sql_server", *serve), restarts=True)
+    if name == LOAD:
+        return PartCommand(name, ("headrace", "load", "--data-dir", data_dir), is_server=False)
+    return PartCommand(name, ("headrace", name, "serve", "--data-dir", data_dir))
+
+
+def child_environment(
+    environment: Mapping[str, str], flags: Mapping[str, str], config: Path | None = None
+) -> dict[str, str]:
+    """The environment in which a child reads the same settings: flags travel as variables, which beat the file."""
+    variables = {ENVIRONMENT_PREFIX + "__".join(key.upper().split(".", 1)): value for key, value in flags.items()}
+    if config is not None:
+        variables[CONFIG_PATH_VARIABLE] = str(config.resolve())
+    return {**environment, **variables}
+
+
+def restart_delay_s(quick_deaths: int) -> float:
+    """How long to wait before a part is started again that died so many times in a row before it had lived for
+    `QUICK_DEATH_S`: not at all, then 1, 2, 4 … seconds."""
+    return min(RESTART_DELAY_MAX_S, 2.0 ** (quick_deaths - 2)) if quick_deaths > 1 else 0.0
+
+
+def next_aligned_ms(now_ms: int, interval_ms: int) -> int:
+    """The next instant after `now_ms` that is a whole number of intervals since 1970, so that runs of different
+    machines and restarts fall on the same minutes."""
+    return (now_ms // interval_ms + 1) * interval_ms
+
+
+def _setting(settings: Settings, key: str) -> str:
+    section, _, name = key.partition(".")
+    return str(getattr(getattr(settings, section), name))

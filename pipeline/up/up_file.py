@@ -1,0 +1,53 @@
+"""`up.json`: where the parts of a running `headrace up` are.
+
+Its `flock` is held from start to end, so at most one `up` runs on a data folder and a file left behind by a killed one
+is known to be stale. It holds addresses once all parts were ready; a part that is started again comes back to its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import re
+from pathlib import Path
+
+from headrace.pipeline.up.part import UpError, disk_left
+from headrace.settings.addresses import LiveAddresses
+
+
+class UpFile:
+    """Open and locked for as long as the context is."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> UpFile:
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = re.search(rb'"pid": (\d+)', os.read(self._descriptor, 65536))
+            os.close(self._descriptor)
+            who = f" (process {holder[1].decode()})" if holder else ""
+            raise UpError(
+                f"another `headrace up` runs on {self._path.parent}{who}; stop it or name another --data-dir"
+            ) from error
+        self.clear()
+        return self
+
+    def publish(self, addresses: LiveAddresses) -> None:
+        content = json.dumps(dataclasses.asdict(addresses), indent=2).encode()
+        try:
+            if os.pwrite(self._descriptor, content, 0) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise UpError(f"cannot write {self._path}: {error.strerror}{disk_left(self._path)}") from error
+
+    def clear(self) -> None:
+        os.ftruncate(self._descriptor, 0)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)

@@ -1,0 +1,229 @@
+"""The parts of `headrace up` beside one another: what one does to itself is not felt by the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.pipeline.clients.producer import Producer
+from headrace.settings import load_settings
+from processes import command_line, descendants, is_running
+
+pytestmark = pytest.mark.spark
+
+FREE_PORTS = ["--registry-listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0", "--hive-listen", "127.0.0.1:0"]
+ID = {"name": "id", "type": "long"}
+ITEM = {"name": "item", "type": "string", "default": "?"}
+SALE = json.dumps({"type": "record", "name": "Sale", "fields": [ID]})
+SALE_WITH_ITEM = json.dumps({"type": "record", "name": "Sale", "fields": [ID, ITEM]})
+HUNGRY = "SELECT size(collect_list(id)) AS n FROM range(200000000)"
+ENDLESS = "SELECT count(*) AS n FROM range(100000000) a JOIN range(100000000) b ON a.id % 7 = b.id % 7"
+KILLS = int(os.environ.get("HEADRACE_UP_KILLS") or 9)
+
+
+class Up:
+    """A running `headrace up`."""
+
+    def __init__(self, service: Any, data_dir: Path) -> None:
+        self.service = service
+        self.data_dir = data_dir
+
+    def command(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "headrace", *arguments, "--data-dir", str(self.data_dir)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.command(*arguments)
+        output, errors = process.communicate(timeout=300)
+        return process.returncode, output, errors
+
+    def rows(self, query: str) -> Any:
+        code, output, errors = self.run("sql", "--format", "json", query)
+        assert code == 0, errors
+        return json.loads(output)
+
+    def part(self, name: str) -> int:
+        """The process of a part, 0 when there is none."""
+        words = {"sql": "sql_server", "metastore": "metastore_server", "load": "headrace load"}.get(
+            name, f"{name} serve"
+        )
+        return next((pid for pid in descendants(self.service.process.pid)[1:] if words in command_line(pid)), 0)
+
+    def producer(self) -> Producer:
+        return Producer(app="shop", settings=load_settings(flags={"data_dir": str(self.data_dir)}))
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory, start_module_service: Callable[..., Any]) -> Iterator[Up]:
+    data_dir = tmp_path_factory.mktemp("parts")
+    environment = {**os.environ, "HEADRACE__SQL__MEMORY": "640m"}
+    arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS]
+    yield Up(start_module_service(*arguments, environment=environment), data_dir)
+
+
+@pytest.mark.timeout(600)
+def test_sql_sees_what_was_loaded_since_it_started(up: Up) -> None:
+    with up.producer() as producer:
+        for number, schema in enumerate((SALE, SALE_WITH_ITEM)):
+            row = {"id": number, **({"item": "tea"} if number else {})}
+            producer.send("sales", row, schema=schema).result(timeout_s=60)
+            assert up.run("load")[0] == 0
+            found = up.rows("SELECT * FROM sales ORDER BY id")
+            assert [one["id"] for one in found] == [*range(number + 1)]
+    assert [one["item"] for one in found] == ["?", "tea"]
+
+
+@pytest.mark.timeout(600)
+def test_a_second_warehouse_is_begun_only_when_asked_for(up: Up, tmp_path: Path) -> None:
+    elsewhere = ("load", "--hive-executor", "print", "--warehouse", str(tmp_path / "other"))
+    code, output, errors = up.run(*elsewhere)
+    assert (code, output) == (2, "")
+    assert errors.splitlines() == [
+        f"headrace: nothing has been loaded into {tmp_path / 'other'} yet, but by the group headrace-loader of the "
+        "brokers sales went into a warehouse; set data_dir or loader.warehouse to that one, or begin another, which "
+        "reads all of them again: headrace load --new-warehouse"
+    ]
+    assert not (tmp_path / "other").exists()
+    assert up.run(*elsewhere, "--new-warehouse")[0] == 0
+    assert up.run(*elsewhere)[0] == 0
+
+
+@pytest.mark.timeout(600)
+def test_a_query_that_needs_too_much_ends_sql_alone(up: Up) -> None:
+    others = {name: up.part(name) for name in ("registry", "broker", "metastore")}
+    code, output, errors = up.run("sql", HUNGRY)
+    assert (code, output) == (2, "")
+    assert errors.splitlines() == [
+        "headrace: the query ended with all of SQL, which is started again: its JVM had not enough memory with 640m: "
+        "give it more with sql.memory"
+    ]
+    assert up.rows("SELECT 1 AS one") == [{"one": 1}]
+    assert {name: up.part(name) for name in others} == others
+
+
+@pytest.mark.timeout(600)
+def test_whoever_hangs_up_takes_the_query_back(up: Up) -> None:
+    """As many as are answered at once: a further one would wait for ever."""
+    asking = [up.command("sql", ENDLESS) for _ in range(4)]
+    time.sleep(5)
+    for process in asking:
+        process.kill()
+        process.communicate()
+    assert up.rows("SELECT 1 AS one") == [{"one": 1}]
+
+
+def test_a_part_that_is_not_there_is_named(up: Up) -> None:
+    code, _, errors = up.run("up", "--only", "registry,brokr")
+    assert (code, errors.splitlines()) == (
+        2,
+        [
+            "headrace up: argument --only: there is no part 'brokr'; expected some of registry, broker, metastore, "
+            "sql, load; see: headrace up --help"
+        ],
+    )
+
+
+class Traffic:
+    """Somebody who produces, and somebody who reads the registry and the broker, all the time."""
+
+    def __init__(self, up: Up) -> None:
+        self.up = up
+        self.failures: list[str] = []
+        self.sent = self.read = 0
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._produce), threading.Thread(target=self._read)]
+
+    def __enter__(self) -> Traffic:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _produce(self) -> None:
+        with self.up.producer() as producer:
+            while not self._over.wait(0.02):
+                try:
+                    producer.send("sales", {"id": self.sent}, schema=SALE).result(timeout_s=30)
+                    self.sent += 1
+                except Exception as error:
+                    self.failures.append(f"send: {error!r}")
+
+    def _read(self) -> None:
+        from kafka import KafkaConsumer
+
+        addresses = self.up.service.addresses
+        consumer = KafkaConsumer("sales", bootstrap_servers=addresses["broker"], auto_offset_reset="earliest")
+        while not self._over.is_set():
+            try:
+                with urllib.request.urlopen(addresses["registry"] + "/subjects", timeout=30) as answer:
+                    assert "sales-value" in json.load(answer)
+                self.read += sum(map(len, consumer.poll(timeout_ms=50).values()))
+            except Exception as error:
+                self.failures.append(f"read: {error!r}")
+        consumer.close()
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(3000)
+def test_parts_are_killed_again_and_again_and_nobody_else_notices(
+    tmp_path: Path, start_service: Callable[..., Any]
+) -> None:
+    arguments = ["headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS, "--interval", "10s"]
+    up = Up(start_service(*arguments), tmp_path)
+    chance = random.Random(KILLS)
+    with up.producer() as producer:
+        producer.send("sales", {"id": -1}, schema=SALE).result(timeout_s=60)
+    assert up.rows("SELECT 1 AS one") == [{"one": 1}]
+    longest_s = 0.0
+    with Traffic(up) as traffic:
+        for number in range(KILLS):
+            name = ("sql", "metastore", "load")[number % 3]
+            victim = wait_for(lambda name=name: up.part(name))  # type: ignore[misc]
+            # Its Python, or the JVM behind it where it has one already.
+            os.kill(chance.choice(descendants(victim)), signal.SIGKILL)
+            killed_at = time.monotonic()
+            if name == "load":
+                wait_for(lambda: up.part("load") not in (0, victim))  # noqa: B023
+            else:
+                wait_for(lambda: not is_running(victim))  # noqa: B023
+                assert up.rows("SHOW DATABASES")
+            longest_s = max(longest_s, time.monotonic() - killed_at)
+    print(f"\n{KILLS} kills, {traffic.sent:,} sent, {traffic.read:,} read, back after at most {longest_s:.1f} s")
+    assert traffic.failures == []
+    assert traffic.read >= traffic.sent > 0
+    before = descendants(up.service.process.pid)
+    assert up.service.stop() == 0
+    wait_for(lambda: not any(is_running(pid) for pid in before))
+    again = Up(start_service(*arguments), tmp_path)
+    assert again.run("load")[0] == 0
+    assert again.rows("SELECT count(DISTINCT id) AS n, count(*) AS m FROM sales") == [
+        {"n": traffic.sent + 1, "m": traffic.sent + 1}
+    ]
+
+
+def wait_for(found: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 120
+    while not (value := found()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return value

