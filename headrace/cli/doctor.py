@@ -1,0 +1,228 @@
+"""`headrace doctor`: what Headrace needs of a machine and of those around it, each need looked at.
+
+Reads only; a file that is made to see whether one can be is removed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from headrace.cli.command import (
+    EXIT_FINDINGS,
+    EXIT_OK,
+    FLAGS,
+    add_format_flag,
+    add_settings_flags,
+    examples,
+    print_json,
+    settings_from,
+)
+from headrace.kafka_wire.errors import KafkaError
+from headrace.loader.errors import LoaderError
+from headrace.pipeline.java import JavaNotFoundError, ensure_java, java_version
+from headrace.pipeline.load import decision_log, kafka_cluster, refuse_second_warehouse
+from headrace.registry.client.of_settings import registry_client
+from headrace.registry.errors import RegistryError
+from headrace.registry.storage.database import Database, sqlite_url
+from headrace.settings import Address, Settings
+from headrace.settings.addresses import LiveAddresses, live_addresses, resolve_metastore, warehouse_dir
+
+FREE_BYTES_MIN = 1024 * 1024 * 1024
+CONNECT_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One need. `cure` is what to do, "" where it is met."""
+
+    need: str
+    found: str
+    cure: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        return not self.cure
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Looks at Java, folders, disk, file system, ports, registry, brokers, metastore and the warehouse, as the "
+        "settings have them, and says what to do where something is not well. Changes nothing."
+    )
+    parser.epilog = examples("doctor", "doctor --config /etc/headrace/headrace.toml --format json") + (
+        "\n\nexit codes:\n  0  all is well\n  1  something is to be done, and is named\n"
+    )
+    add_format_flag(parser)
+    add_settings_flags(parser, tuple(key for key in FLAGS if key != "data_dir"))
+
+
+def run(args: argparse.Namespace) -> int:
+    found = []
+    for each in _diagnoses(settings_from(args)):
+        found.append(each)
+        if args.format == "text":
+            print(f"{'ok     ' if each.is_well else 'PROBLEM'} {each.need}: {each.found}", flush=True)
+            if each.cure:
+                print(f"        {each.cure}", flush=True)
+    if args.format == "json":
+        print_json([{**dataclasses.asdict(each), "is_well": each.is_well} for each in found])
+    return EXIT_OK if all(each.is_well for each in found) else EXIT_FINDINGS
+
+
+def _diagnoses(settings: Settings) -> Iterator[Diagnosis]:
+    """Each as soon as it is known; those that wait for somebody come last."""
+    live = live_addresses(settings)
+    yield _python()
+    yield _java(settings)
+    yield _folder("data folder", settings.data_dir.resolve(), "data_dir")
+    yield _folder("warehouse", warehouse_dir(settings), "loader.warehouse")
+    yield _links(warehouse_dir(settings))
+    yield _up(settings, live)
+    if live is None:
+        yield from _ports(settings)
+    yield from _services(settings, live)
+    yield _loads(settings, asks_brokers=live is not None or bool(settings.kafka.bootstrap_servers))
+
+
+def _python() -> Diagnosis:
+    spark = importlib.metadata.version("pyspark")
+    return Diagnosis("Python and Spark", f"Python {platform.python_version()}, PySpark {spark}")
+
+
+def _java(settings: Settings) -> Diagnosis:
+    try:
+        home = ensure_java(settings.data_dir, dict(os.environ))
+    except JavaNotFoundError as error:
+        found, _, cure = str(error).partition(". ")
+        return Diagnosis("Java", found, cure)
+    return Diagnosis("Java", f"Java {java_version(home / 'bin' / 'java')} in {home}")
+
+
+def _folder(need: str, folder: Path, key: str) -> Diagnosis:
+    """Of a folder that may not be there yet: what is, is what it will be made in."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Diagnosis(need, f"{there} cannot be written to", f"make it writable, or set {key}")
+    free = shutil.disk_usage(there).free
+    found = f"{folder}{'' if there == folder else ' (not made yet)'}, {free / 1024**3:,.1f} GiB free"
+    return Diagnosis(need, found, "" if free >= FREE_BYTES_MIN else "make room there: loads stop when it is full")
+
+
+def _links(warehouse: Path) -> Diagnosis:
+    there = next(path for path in (warehouse, *warehouse.parents) if path.exists())
+    need = "hard links, for decisions"
+    try:
+        with tempfile.TemporaryDirectory(dir=there, prefix=".headrace-doctor-") as folder:
+            first = Path(folder) / "a"
+            first.touch()
+            os.link(first, Path(folder) / "b")
+    except OSError as error:
+        cure = "put loader.warehouse on a file system with hard links (ext4, xfs, btrfs, zfs, apfs, nfs)"
+        return Diagnosis(need, f"none below {there}: {error.strerror}", cure)
+    return Diagnosis(need, "there")
+
+
+def _up(settings: Settings, live: LiveAddresses | None) -> Diagnosis:
+    if live is None:
+        return Diagnosis("headrace up", f"does not run on {settings.data_dir}")
+    return Diagnosis("headrace up", f"runs as process {live.pid} since {live.started_at}")
+
+
+def _ports(settings: Settings) -> Iterator[Diagnosis]:
+    """Where `up` would listen."""
+    for name, listen, elsewhere in (
+        ("registry", settings.registry.listen, settings.registry.url),
+        ("broker", settings.broker.listen, settings.kafka.bootstrap_servers),
+        ("hive", settings.hive.listen, settings.hive.metastore),
+    ):
+        if not elsewhere:
+            yield _port(f"{name}.listen", listen)
+
+
+def _port(key: str, listen: Address) -> Diagnosis:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in listen.host else socket.AF_INET) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((listen.host, listen.port))
+    except OSError as error:
+        return Diagnosis(key, f"{listen}: {error.strerror}", f"stop what listens there, or set {key} before `up`")
+    return Diagnosis(key, f"{listen} is free")
+
+
+def _services(settings: Settings, live: LiveAddresses | None) -> Iterator[Diagnosis]:
+    """Those that run, or that the settings name; where neither is so, `up` will bring them."""
+    if live is not None or settings.registry.url:
+        yield _told("registry", "registry.url", lambda: _registry(settings))
+    elif settings.registry.database_url or (settings.data_dir / "registry.db").exists():
+        yield _told("registry's database", "registry.database_url", lambda: _database(settings))
+    if live is not None or settings.kafka.bootstrap_servers:
+        yield _told("brokers", "kafka.bootstrap_servers", lambda: _brokers(settings))
+    if resolve_metastore(settings) is not None:
+        yield _told("metastore", "hive.metastore", lambda: _metastore(str(resolve_metastore(settings))))
+
+
+def _told(need: str, key: str, look: Callable[[], str]) -> Diagnosis:
+    try:
+        return Diagnosis(need, look())
+    except (RegistryError, KafkaError, LoaderError, OSError) as error:
+        return Diagnosis(need, str(error), f"start it, or mend {key}")
+
+
+def _registry(settings: Settings) -> str:
+    with registry_client(settings) as client:
+        subjects = client.subjects()
+        return f"{client.url} answers, with {len(subjects):,} subjects"
+
+
+def _database(settings: Settings) -> str:
+    database = Database(settings.registry.database_url or sqlite_url(settings.data_dir / "registry.db"))
+    try:
+        database.check()
+    finally:
+        database.close()
+    return f"{database.name} is up to date"
+
+
+def _brokers(settings: Settings) -> str:
+    with kafka_cluster(settings) as cluster:
+        metadata = cluster.metadata()
+        return f"{len(metadata.brokers):,} answer, with {len(metadata.topics):,} topics"
+
+
+def _metastore(uri: str) -> str:
+    for each in uri.split(","):
+        parts = urlsplit(each.strip())
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((parts.hostname or "", parts.port or 0), CONNECT_TIMEOUT_S),
+        ):
+            return f"{each.strip()} accepts connections"
+    raise OSError(f"nobody accepts connections at {uri}")
+
+
+def _loads(settings: Settings, *, asks_brokers: bool) -> Diagnosis:
+    need = "loads go on"
+    log = decision_log(settings)
+    try:
+        log.check_format(writing=False)
+        slot = log.read_state().slot
+        if not slot and asks_brokers:
+            refuse_second_warehouse(settings, log)
+    except LoaderError as error:
+        found, _, cure = str(error).partition("; ")
+        return Diagnosis(need, found, cure or "mend it before the next load")
+    except KafkaError:  # which is told above
+        return Diagnosis(need, "nothing was loaded yet")
+    return Diagnosis(need, f"after decision {slot:,}" if slot else "nothing was loaded yet")
