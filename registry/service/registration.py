@@ -327,9 +327,10 @@ class Registration:
                 raise Conflict(f"version {version} of {target} has been deleted")
         repository.list_context(plan.context)
         schema = _held_schema(repository, plan) if plan.known is not None else _new_schema(repository, plan, now_ms)
-        (repository.put_version if is_import else repository.add_version)(
-            subject_id, plan.version, schema.row_key, now_ms
-        )
+        if not is_import:
+            repository.add_version(subject_id, plan.version, schema.row_key, now_ms)
+        elif repository.put_version(subject_id, plan.version, schema.row_key, now_ms):
+            _mend_lookup_keys(repository, plan.subject, plan.version)
         if plan.revives:
             _drop_replaced(repository, subject_id, plan, schema)
         return StoredVersion(plan.subject, plan.version, replace(schema, deleted=False), now_ms)
@@ -422,6 +423,22 @@ def _require_mode(subject: str, request: SchemaRequest, mode: Mode) -> None:
         raise not_permitted(subject, "is not in import mode")
     if request.schema_id is None and mode is not Mode.READWRITE:
         raise not_permitted(subject, "is not in read-write mode")
+
+
+def _mend_lookup_keys(repository: Repository, subject: str, version: int) -> None:
+    """What refers to a version that has another schema now, directly or through others, says something else."""
+    # Not the service's own, which would keep what is not committed.
+    texts = SchemaTexts()
+    pending, seen = [(subject, version)], set[int]()
+    while pending:
+        for referrer in repository.referencing(*pending.pop(), deleted=True):
+            if referrer.row_key in seen:
+                continue
+            seen.add(referrer.row_key)
+            pending += [(user.subject, user.version) for user in repository.users(referrer, deleted=True)]
+            lookup_key = texts.lookup_key(repository, referrer)
+            if lookup_key is not None:
+                repository.set_lookup_key(referrer.row_key, lookup_key)
 
 
 def _drop_replaced(repository: Repository, subject_id: int, plan: _Plan, schema: StoredSchema) -> None:

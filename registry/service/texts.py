@@ -196,6 +196,13 @@ class SchemaTexts:
         except (_UnusableReference, SchemaParseError) as error:
             raise InvalidSchema(f"Schema {stored.schema_id} cannot be read: {error}") from error
 
+    def lookup_key(self, repository: Repository, stored: StoredSchema) -> bytes | None:
+        """The key by which a stored schema is found; None when it cannot be read with what it refers to now."""
+        try:
+            return _lookup_key(self.parsed(repository, stored), bool(stored.content.references))
+        except (InvalidSchema, _UnusableReference):
+            return None
+
     def says_the_same(self, repository: Repository, candidate: Candidate, stored: StoredSchema) -> bool:
         """Whether a schema whose `lookup_key` is the candidate's is it, written otherwise: the key may be forged."""
         content = stored.content

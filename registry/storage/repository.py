@@ -276,17 +276,18 @@ class Repository(SchemaTables):
             row_key = int(self._connection.execute(statement, parameters).scalar_one())
         return StoredSchema(schema_id, content, now_ms, context=context, row_key=row_key)
 
-    def put_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> None:
-        """Adds a version, or replaces the one of that number."""
+    def put_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> bool:
+        """Adds a version, or replaces the one of that number; whether that had another schema."""
         chosen = (VersionRow.subject_id == subject_id, VersionRow.version == version)
         before = self._connection.scalar(sa.select(VersionRow.schema_key).where(*chosen))
         if before is None:
             self.add_version(subject_id, version, schema_key, now_ms)
-            return
+            return False
         self._connection.execute(
             sa.update(VersionRow).where(*chosen).values(schema_key=schema_key, deleted=False, created_ms=now_ms)
         )
         self._remove_unused([before])
+        return bool(before != schema_key)
 
     def lock_versions(self, subject_id: int, versions: Iterable[int]) -> None:
         """Waits for those who are making schemas that refer to these versions; nobody begins to before the end."""

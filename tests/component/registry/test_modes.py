@@ -16,6 +16,10 @@ EVERYWHERE = ":.__GLOBAL:"
 NUMBERS = itertools.count()
 
 
+def fixed(size: int) -> str:
+    return f'{{"type":"fixed","name":"F","size":{size}}}'
+
+
 @pytest.fixture
 def registry(registry: RegistryInProcess) -> Iterator[Registry]:
     """A registry whose modes are taken away after the test. Each test has a context of its own."""
@@ -266,6 +270,34 @@ def test_a_version_that_is_there_is_not_replaced_by_an_import(registry: Registry
     registry.delete(f"/subjects/{context}s/versions/1")
     assert import_schema(registry, f"{context}s", BYTES, 6, 1).json["id"] == 6
     assert registry.get(f"/schemas/ids/5?subject={context}").problem[1] == 40403
+
+
+def test_what_refers_to_a_replaced_version_is_found_by_what_it_says_now(registry: Registry, context: str) -> None:
+    """And not by what it said, nor is it taken for new with each registration."""
+    set_mode(registry, context, "IMPORT")
+    item = [{"name": "F", "subject": "target", "version": 1}]
+    whole = [{"name": "L", "subject": "list", "version": 1}]
+    listed = '{"type":"record","name":"L","fields":[{"name":"f","type":"F"}]}'
+    nested = '{"type":"array","items":"L"}'
+    import_schema(registry, f"{context}target", fixed(1), 5, 1)
+    import_schema(registry, f"{context}list", listed, 6, 1, references=item)
+    import_schema(registry, f"{context}nested", nested, 7, 1, references=whole)
+    for subject in ("nested", "list", "target"):
+        assert registry.delete(f"/subjects/{context}{subject}").status == 200
+    assert import_schema(registry, f"{context}target", fixed(2), 8, 1).status == 200
+    for subject, text, references in (("list", listed, item), ("nested", nested, whole)):
+        path = f"/subjects/{context}{subject}"
+        found = registry.post(f"{path}?deleted=true", {"schema": text, "references": references})
+        assert found.json["version"] == 1, found.text
+        resolved = registry.get(f"{path}/versions/1?deleted=true&format=resolved").json["schema"]
+        assert '"size":2' in resolved
+        assert registry.post(f"{path}?deleted=true", {"schema": resolved}).json["version"] == 1
+        before = registry.post(f"{path}?deleted=true", {"schema": resolved.replace('"size":2', '"size":1')})
+        assert before.problem[1] == 40403
+    set_mode(registry, context, "READWRITE")
+    for _ in range(2):
+        registry.registered(f"{context}list", listed, references=item)
+        assert registry.get(f"/subjects/{context}list/versions").json == [2]
 
 
 def test_an_import_brings_back_what_was_deleted_softly(registry: Registry, context: str) -> None:
