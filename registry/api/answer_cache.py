@@ -1,4 +1,8 @@
-"""Answers as they were sent, each with what it rests on; whoever gives one again asks `Leases` whether it holds."""
+"""Answers as they were sent, each with what it rests on; whoever gives one again asks `Leases` whether it holds.
+
+An answer is given again only to who has the rights of the one that it was made for: those are part of each key, and the
+cache puts them there itself, so that nobody can forget to.
+"""
 
 from __future__ import annotations
 
@@ -37,21 +41,29 @@ class AnswerCache:
         self._bytes = 0
         self._bytes_max = bytes_max
 
-    def get(self, key: Hashable) -> Answer | None:
+    def get(self, question: Hashable, principal: Principal) -> Answer | None:
+        """What somebody with the principal's rights was answered to that question."""
+        key = question, principal.key
         found = self._answers.get(key)
         if found is not None:
             self._answers.move_to_end(key)
         return found
 
-    def put(self, key: Hashable, answer: Answer) -> None:
-        self.drop(key)
-        self._answers[key] = answer
+    def put(self, question: Hashable, answer: Answer) -> None:
+        """Keeps an answer for those with the rights of whom the application has answered, if it is known who that is.
+
+        Whom is found out by it, or may have changed since the request came.
+        """
+        if answer.principal is None or answer.footing is None:
+            return
+        self.drop(question, answer.principal)
+        self._answers[question, answer.principal.key] = answer
         self._bytes += _size(answer)
         while self._bytes > self._bytes_max:
             self._bytes -= _size(self._answers.popitem(last=False)[1])
 
-    def drop(self, key: Hashable) -> None:
-        dropped = self._answers.pop(key, None)
+    def drop(self, question: Hashable, principal: Principal) -> None:
+        dropped = self._answers.pop((question, principal.key), None)
         if dropped is not None:
             self._bytes -= _size(dropped)
 

@@ -198,9 +198,9 @@ class Front:
             return problem(503), False
         is_whole = body.length == len(body.content)
         can_be_kept = is_whole and scope["method"] in KEPT_METHODS
+        question = _question(scope, said, body.content) if can_be_kept else None
         if can_be_kept and principal is not None:
-            key = _key(scope, said, body.content, principal)
-            kept = self._cache.get(key)
+            kept = self._cache.get(question, principal)
             if kept is not None:
                 assert kept.footing is not None
                 if self._leases.holds(kept.footing):
@@ -210,13 +210,10 @@ class Front:
                     return kept, True
                 if holds is False:
                     # Revisions only grow: what does not hold now never will again.
-                    self._cache.drop(key)
+                    self._cache.drop(question, principal)
         answer = await self._applied(scope, body, principal)
-        is_good = answer.status == 200 and answer.footing is not None and answer.principal is not None
-        if can_be_kept and is_good and scope["method"] != "HEAD":
-            assert answer.principal is not None
-            # As whom the application has answered, which may be found out by it or have changed since.
-            self._cache.put(_key(scope, said, body.content, answer.principal), answer)
+        if can_be_kept and answer.status == 200 and scope["method"] != "HEAD":
+            self._cache.put(question, answer)
         return answer, False
 
     async def _applied(self, scope: Any, body: Body | None, principal: Principal | None) -> Answer:
@@ -278,11 +275,12 @@ def problem(status: int, message: str = "") -> Answer:
     return Answer(status, tuple(headers), json.dumps({"error_code": status, "message": message}).encode())
 
 
-def _key(scope: Any, said: list[bytes], content: bytes, principal: Principal) -> Hashable:
+def _question(scope: Any, said: list[bytes], content: bytes) -> Hashable:
+    """Equal for requests that anybody with the same rights is answered alike."""
     # No part can hold a NUL byte but the digest, which is there for POST alone. HEAD is answered with what GET was.
     is_post = scope["method"] == "POST"
     digest = hashlib.blake2b(content, digest_size=16).digest() if is_post else b""
     text = b"\0".join((scope["raw_path"], scope["query_string"], *said, digest))
     if len(text) > KEY_BYTES_MAX:
-        return hashlib.blake2b(text).digest(), principal.key, "digest"
-    return text, principal.key
+        return hashlib.blake2b(text).digest(), "digest"
+    return text
