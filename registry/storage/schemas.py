@@ -90,9 +90,7 @@ class SchemaTables(ScopeTables):
         return None if row_key is None else int(row_key)
 
     def set_lookup_key(self, row_key: int, lookup_key: bytes) -> None:
-        self._connection.execute(
-            sa.update(SchemaRow).where(SchemaRow.row_key == row_key).values(lookup_key=lookup_key)
-        )
+        self._connection.execute(sa.update(SchemaRow).where(SchemaRow.row_key == row_key).values(lookup_key=lookup_key))
 
     def _add_references(self, row_key: int, parent: str, references: Sequence[SchemaReference]) -> None:
         rows = [

@@ -7,7 +7,6 @@ from headrace.registry.api.hooks import ANYBODY
 from headrace.registry.storage.footing import Footing
 from headrace.registry.storage.history import Moment
 
-
 FOOTING = Footing(Moment(0, 1))
 
 
