@@ -16,7 +16,7 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.registry.storage.database import Database, sqlite_url
 from headrace.registry.storage.footing import LEASE_S
@@ -24,8 +24,8 @@ from registry_calls import Answer
 from registry_front import RegistryBehindFront
 from registry_model import FIXED, LIST, PLAIN, TARGET, Content, Outcome, Refused, RegistryModel, content, request
 
-EXAMPLES = int(os.environ.get("HEADRACE_INTERLEAVINGS", "20"))
-STEPS = 30
+EXAMPLES = int(os.environ.get("HEADRACE_INTERLEAVINGS", "10"))
+STEPS = 25
 FRONTS = 2
 
 fronts = st.integers(0, FRONTS - 1)
@@ -111,6 +111,22 @@ class Interleavings(RuleBasedStateMachine):
         answer = self.fronts[front].delete(path)
         self._agree(self.model.delete_version, (subject, version, permanent), {}, answer, int)
 
+    @rule(front=fronts, subject=subjects, version=versions)
+    def delete_version_for_good(self, front: int, subject: str, version: int | None) -> None:
+        self.delete_version(front, subject, version, False)
+        self.ask_of_what_there_is()
+        self.delete_version(1 - front, subject, version or 1, True)
+
+    @rule(front=fronts, fixed=targets, schema_id=st.integers(3, 8))
+    def replace_target(self, front: int, fixed: Content, schema_id: int) -> None:
+        """What lists refer to, deleted with them and brought anew."""
+        for subject in ("a", "b", TARGET):
+            self.delete_subject(front, subject, False)
+        self.ask_of_what_there_is()
+        self.put_mode(front, TARGET, "IMPORT", True)
+        self.bring(1 - front, TARGET, fixed, fixed, schema_id, 1)
+        self.delete_mode(front, TARGET)
+
     @rule(front=fronts, subject=subjects, permanent=st.booleans())
     def delete_subject(self, front: int, subject: str, permanent: bool) -> None:
         answer = self.fronts[front].delete(f"/subjects/{subject}?permanent={permanent}")
@@ -170,6 +186,23 @@ class Interleavings(RuleBasedStateMachine):
     def _ask(self, expected: Any, arguments: tuple[Any, ...], options: dict[str, Any], read: Any, *call: Any) -> None:
         for front in self.fronts:
             self._agree(expected, arguments, options, front.call(*call), read)
+
+    @invariant()
+    def ask_of_what_there_is(self) -> None:
+        """The same questions all the time, so that whatever is kept of them from before is found out."""
+        self._ask(self.model.names, (), {"deleted": True}, list, "GET", "/subjects?deleted=true")
+        for schema_id in range(1, 6):
+            path = f"/schemas/ids/{schema_id}?format=resolved"
+            self._ask(self.model.schema, (schema_id,), {"resolved": True}, lambda body: body["schema"], "GET", path)
+        for subject in ("a", "b", TARGET):
+            path = f"/subjects/{subject}/versions"
+            self._ask(self.model.numbers, (subject,), {"deleted": True}, list, "GET", f"{path}?deleted=true")
+            options = {"deleted": False, "resolved": True}
+            call = "GET", f"{path}/latest?format=resolved"
+            self._ask(self.model.version, (subject, None), options, version_of, *call)
+        for item in (content(LIST, 1), content(WHOLE_LISTS[0])):
+            call = "POST", "/subjects/a?deleted=true", request(item)
+            self._ask(self.model.look_up, ("a", item), {"deleted": True}, version_of, *call)
 
     @rule(subject=subjects, version=versions, deleted=st.booleans(), resolved=st.booleans())
     def ask_subject(self, subject: str, version: int | None, deleted: bool, resolved: bool) -> None:
