@@ -29,6 +29,8 @@ REGISTRY = [
     "granian[uvloop]>=2.8,<3",
     "prometheus-client>=0.21,<1",
     "psycopg[binary]>=3.2,<4",  # PostgreSQL's driver with its own libpq
+    "PyJWT[crypto]>=2.10,<3",
+    "uvicorn>=0.34,<1",  # where clients show certificates, whose subjects granian does not tell
 ]
 # The broker looks inside compressed batches when it is asked for an offset by time.
 BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", *DECOMPRESSION]

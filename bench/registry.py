@@ -1,7 +1,7 @@
 """How fast the registry answers, beside the same Flask views without what is kept, in one run on one machine.
 
     python bench/registry.py [--seconds 3] [--clients 1,32,100] [--workers 2] [--databases sqlite,postgresql]
-                             [--parts reads,registrations,servers,memory]
+                             [--parts reads,beside,registrations,servers,memory]
 
 Clients run on the same machine as the registry and its database. The load that others make is printed with each part,
 as is the CPU time of the registry's processes for one request, which does not depend on it. PostgreSQL is started with
@@ -41,9 +41,11 @@ from headrace.registry.storage.models import ContextRow, SchemaRow, SubjectRow, 
 
 SUBJECTS = 10_000
 SCHEMAS_IN_MEMORY = 50_000
+CHECKERS = 50
+CHECKERS_START_S = 3  # until their requests are under way
 READY_TIMEOUT_S = 60
 OPTIONAL = ("a2wsgi", "gunicorn", "uvicorn", "waitress")  # servers that the registry does not need itself
-PARTS = ("reads", "registrations", "servers", "memory")
+PARTS = ("reads", "beside", "registrations", "servers", "memory")
 
 
 def schema_text(name: str) -> str:
@@ -245,6 +247,46 @@ def reads(kind: str, clients: list[int], seconds: float, workers: int) -> None:
                 measure(baseline, "   baseline", load, clients[-2:-1] or clients, seconds)
 
 
+def beside(kind: str, clients: list[int], seconds: float, workers: int) -> None:
+    """Reads that are kept while others have large schemas compared, each of them from an address of its own."""
+    with database(kind) as url:
+        fill(url, 100)
+        with served(url, workers) as server:
+            assert server.call("/subjects/large/versions", "POST", large_body("W"))[0] == 200
+            heading(
+                f"Kept reads beside {CHECKERS} who have schemas of {len(large_body('R')) // 1000} KB compared, {kind}"
+            )
+            load = Load("/schemas/ids/7")
+            run_load(server.url, load, 32, 1)
+            measure(server, "GET /schemas/ids/{id}, alone", load, clients, seconds)
+            with checkers(server.url):
+                time.sleep(CHECKERS_START_S)
+                measure(server, "GET /schemas/ids/{id}, beside them", load, clients, seconds)
+
+
+def large_body(name: str) -> str:
+    """Of a schema that takes as long to compare with another one as is allowed: unions of many records."""
+    branches = [
+        {"type": "record", "name": f"{name}{n}", "fields": [{"name": f"{name}f{n}", "type": "int"}]} for n in range(700)
+    ]
+    return json.dumps({"schema": json.dumps({"type": "array", "items": branches, "doc": "{n}"})})
+
+
+@contextmanager
+def checkers(url: str) -> Iterator[None]:
+    """In a process of their own, for as long as the block lasts."""
+    command = [sys.executable, str(ROOT / "bench" / "support" / "registry_checkers.py"), url, str(CHECKERS)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    process.stdin.write(large_body("R"))
+    process.stdin.close()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 def registrations(kind: str, clients: list[int], seconds: float, workers: int) -> None:
     with database(kind) as url, served(url, workers) as server:
         heading(f"Registrations on {kind} with fsync, {workers} workers")
@@ -321,7 +363,7 @@ def main() -> None:
             if part == "memory":
                 memory(kind)
             else:
-                {"reads": reads, "registrations": registrations, "servers": servers}[part](
+                {"reads": reads, "beside": beside, "registrations": registrations, "servers": servers}[part](
                     kind, clients, args.seconds, args.workers
                 )
 

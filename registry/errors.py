@@ -183,6 +183,10 @@ class DatabaseUnusable(StoreError):
     """`detail` is one sentence for the person who starts the registry."""
 
 
+class TokenKeysUnusable(RegistryError):
+    """The keys that tokens are checked with cannot be had, for the reason given."""
+
+
 class UsersFileUnusable(RegistryError):
     """`detail` is one sentence for the person who starts the registry."""
 

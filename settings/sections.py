@@ -42,7 +42,16 @@ class RegistrySettings:
     open_to: str = "loopback"  # loopback | network: where a registry without `users` may listen
     tls_certificate: str = ""  # PEM file of the certificate, with its chain, that is served with; "": plain HTTP
     tls_key: str = ""  # PEM file of its key, not encrypted; "": the key is in `tls_certificate`
+    tls_client_listen: str = ""  # host:port where clients show certificates, by which `users` knows them; "": nowhere
+    tls_client_ca: str = ""  # PEM file of the authorities whose client certificates are believed there
+    token_keys: str = ""  # file or URL of the JSON Web Key Set that bearer tokens are signed with; "": none are taken
+    token_issuer: str = ""  # claim `iss` that tokens must have
+    token_audience: str = ""  # that must be in their claim `aud`
+    user_claim: str = "sub"  # claim that names the user
+    roles_claim: str = "roles"  # claim with the roles that `users` grants something to; a.b is b within a
+    requests_per_second_max: int = 0  # of one client to one worker, ten seconds' worth at once; 0: any number
     access_log: str = ""  # file that gets a line of JSON for each request; "-" is standard error, "" no log
+    audit_log: str = ""  # file that gets a line of JSON for each change and who made it; "-" and "" as before
 
 
 @dataclass(frozen=True, slots=True)

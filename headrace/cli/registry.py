@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli import registry_access, registry_transfer
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
-from headrace.settings import Settings
+from headrace.settings import RegistrySettings, Settings
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
+    from flask import Flask
+
+    from headrace.registry.access.authenticator import UsersFile
     from headrace.registry.api.front import Front
     from headrace.registry.operation.shared_counts import SharedCounts
+    from headrace.registry.storage.footing import ServedDatabase
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -59,10 +64,13 @@ def serve_registry(args: argparse.Namespace) -> int:
     url = database_url(settings)
     address = settings.registry.listen
     tls = registry_access.tls_of(settings.registry)
+    certified = registry_access.certified_of(settings.registry, tls)
     if settings.registry.workers < 1:
         raise CommandError(f"registry.workers is {settings.registry.workers}, expected at least 1 process")
     try:
         taken = TakenPort(address.host, address.port)
+        # Nobody else is to listen there either, for as long as this serves.
+        beside = None if certified is None else TakenPort(certified.host, certified.port)
     except OSError as error:
         raise CommandError(
             f"registry cannot listen on {address}: {error.strerror or error}; "
@@ -77,38 +85,63 @@ def serve_registry(args: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     workers = settings.registry.workers
     counts = new_counts(workers)
-    return serve(taken, lambda: _front(settings, url, counts), workers=workers, tls=tls)
+    try:
+        return serve(taken, lambda: _front(settings, url, counts), workers=workers, tls=tls, certified=certified)
+    finally:
+        if beside is not None:
+            beside.close()
 
 
 def _front(settings: Settings, url: str, counts: SharedCounts) -> Front:
     """What one worker process serves."""
-    from headrace.registry.access.authenticator import UsersFile
-    from headrace.registry.api.app import create_app
+    from headrace.registry.api.checkers import Checkers
+    from headrace.registry.api.fair_lane import PLACES
     from headrace.registry.api.front import Front
+    from headrace.registry.api.request_rates import RequestRates
     from headrace.registry.operation.observer import observer_of
     from headrace.registry.storage.footing import ServedDatabase
     from headrace.registry.storage.looks import looks_at
 
     database = ServedDatabase(url, connections=settings.registry.database_connections)
-    users = UsersFile(Path(settings.registry.users)) if settings.registry.users else None
-    application = create_app(
-        database,
-        default_level=settings.registry.compatibility,
-        request_bytes_max=settings.registry.request_bytes_max,
-        version=VERSION,
-        profile=settings.registry.api_profile,
-        keeps_rules=settings.registry.rules == "keep",
-        mutable_modes=settings.registry.mode_changes == "allow",
-        users=users,
-        counts=counts,
-    )
+    users = registry_access.users_of(settings.registry)
+    rate = settings.registry.requests_per_second_max
     return Front(
-        application,
+        _application(settings.registry, database, users, counts),
         looks_at(url),
         request_bytes_max=settings.registry.request_bytes_max,
         authenticator=users,
         observer=observer_of(counts, settings.registry.access_log),
+        rates=RequestRates(rate) if rate else None,
+        checkers=Checkers(partial(_checking, settings.registry, url), PLACES),
         on_end=database.close,
+    )
+
+
+def _checking(settings: RegistrySettings, url: str) -> Flask:
+    """What a process answers by that only compares schemas."""
+    from headrace.registry.storage.footing import ServedDatabase
+
+    database = ServedDatabase(url, connections=1)
+    return _application(settings, database, registry_access.users_of(settings))
+
+
+def _application(
+    settings: RegistrySettings, database: ServedDatabase, users: UsersFile | None, counts: SharedCounts | None = None
+) -> Flask:
+    from headrace.registry.api.app import create_app
+    from headrace.registry.operation.audit_log import AuditLog
+
+    return create_app(
+        database,
+        default_level=settings.compatibility,
+        request_bytes_max=settings.request_bytes_max,
+        version=VERSION,
+        profile=settings.api_profile,
+        keeps_rules=settings.rules == "keep",
+        mutable_modes=settings.mode_changes == "allow",
+        users=users,
+        counts=counts,
+        audit_log=AuditLog(settings.audit_log) if settings.audit_log else None,
     )
 
 

@@ -16,6 +16,8 @@ from headrace.cli.command import EXIT_OK, CommandError, examples
 from headrace.settings import RegistrySettings
 
 if TYPE_CHECKING:
+    from headrace.registry.access.authenticator import UsersFile
+    from headrace.registry.api.certified import CertifiedPort
     from headrace.registry.api.server import Tls
 
 logger = logging.getLogger(__name__)
@@ -54,9 +56,8 @@ def check_access(settings: RegistrySettings) -> None:
     Raises:
         CommandError: the registry would be open to a network without being told, or a file cannot be used.
     """
-    from headrace.registry.access.authenticator import UsersFile
-    from headrace.registry.errors import UsersFileUnusable
-    from headrace.registry.operation.access_log import AccessLog
+    from headrace.registry.errors import TokenKeysUnusable, UsersFileUnusable
+    from headrace.registry.operation.log_file import LogFile
 
     is_local = _is_loopback(settings.listen.host)
     if not settings.users and not is_local and settings.open_to != "network":
@@ -67,14 +68,72 @@ def check_access(settings: RegistrySettings) -> None:
     if settings.users and not is_local and not settings.tls_certificate:
         logger.warning("passwords go over the network in clear: listen=%s tls_certificate is not set", settings.listen)
     try:
-        if settings.users:
-            UsersFile(Path(settings.users))
-        if settings.access_log:
-            AccessLog(settings.access_log).close()
-    except UsersFileUnusable as error:
+        users_of(settings)
+    except (UsersFileUnusable, TokenKeysUnusable) as error:
         raise CommandError(str(error)) from error
+    for name, target in (("access_log", settings.access_log), ("audit_log", settings.audit_log)):
+        try:
+            if target:
+                LogFile(target, name).close()
+        except OSError as error:
+            raise CommandError(f"registry.{name} {target} cannot be written: {error.strerror}") from error
+    if settings.requests_per_second_max < 0:
+        raise CommandError(
+            f"registry.requests_per_second_max is {settings.requests_per_second_max}, expected 0 or more"
+        )
+
+
+def users_of(settings: RegistrySettings) -> UsersFile | None:
+    """Who the users are, and how they show it; None lets everybody do everything.
+
+    Raises:
+        CommandError: settings that belong together are not there together.
+        UsersFileUnusable, TokenKeysUnusable: a file cannot be used.
+    """
+    from headrace.registry.access.authenticator import UsersFile
+    from headrace.registry.access.tokens import TokenKeys, TokenRules, Tokens
+
+    if settings.token_keys and not settings.users:
+        raise CommandError("registry.token_keys needs registry.users, whose grants say what roles and users may do")
+    if settings.token_keys and not (settings.token_issuer and settings.token_audience):
+        raise CommandError(
+            "registry.token_keys needs registry.token_issuer and registry.token_audience: a token that was made for "
+            "somebody else would open this registry too"
+        )
+    if not settings.users:
+        return None
+    rules = TokenRules(settings.token_issuer, settings.token_audience, settings.user_claim, settings.roles_claim)
+    tokens = Tokens(TokenKeys(settings.token_keys), rules) if settings.token_keys else None
+    return UsersFile(Path(settings.users), tokens=tokens)
+
+
+def certified_of(settings: RegistrySettings, tls: Tls | None) -> CertifiedPort | None:
+    """Where clients show certificates.
+
+    Raises:
+        CommandError: something that this needs is not there or cannot be used.
+    """
+    from headrace.registry.api.certified import CertifiedPort
+    from headrace.settings import Address
+
+    if not settings.tls_client_listen:
+        return None
+    if tls is None or not settings.tls_client_ca or not settings.users:
+        raise CommandError(
+            "registry.tls_client_listen needs registry.tls_certificate, registry.tls_client_ca and registry.users"
+        )
+    try:
+        address = Address.parse(settings.tls_client_listen)
+        port = CertifiedPort(address.host, address.port, tls.certificate, tls.key, Path(settings.tls_client_ca))
+        port.context()
+    except ValueError as error:
+        raise CommandError(f"registry.tls_client_listen {settings.tls_client_listen}: {error}") from error
     except OSError as error:
-        raise CommandError(f"registry.access_log {settings.access_log} cannot be written: {error.strerror}") from error
+        cause = getattr(error, "reason", None) or error.strerror or str(error)
+        raise CommandError(f"registry.tls_client_ca {settings.tls_client_ca} cannot be used: {cause}") from error
+    if not address.port:
+        raise CommandError(f"registry.tls_client_listen {settings.tls_client_listen} needs a port that is not 0")
+    return port
 
 
 def tls_of(settings: RegistrySettings) -> Tls | None:

@@ -1,4 +1,6 @@
-"""Who sent a request, by the value of its Authorization header (HTTP basic authentication, RFC 7617).
+"""Who sent a request: by the value of its Authorization header, else by the client certificate of its connection.
+
+The header has a user and password (HTTP basic authentication, RFC 7617) or a bearer token (RFC 6750).
 
 A password's hash takes a fifth of a second, so what was once found right, or wrong a moment ago, is remembered by a
 keyed digest of the header; no password is kept. `recall` answers from that alone and never waits. The users file is
@@ -21,8 +23,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
-from headrace.registry.access.needs import NO_CREDENTIALS, TOO_BUSY, WRONG_CREDENTIALS, Refusal
+from headrace.registry.access.needs import NO_CREDENTIALS, TOO_BUSY, WRONG_CREDENTIALS, WRONG_TOKEN, Refusal
 from headrace.registry.access.passwords import DEFAULT_COST, HASH_BYTES, PASSWORD_BYTES_MAX, SALT_BYTES, PasswordHash
+from headrace.registry.access.tokens import TokenRefused, Tokens
 from headrace.registry.access.users import Policy, Principal, UsersFileInvalid, parse_users
 from headrace.registry.errors import UsersFileUnusable
 
@@ -37,6 +40,7 @@ CHECK_WAIT_S: Final = 3.0  # for a turn
 CHECKS_WAITING_MAX: Final = 6  # at once; they take threads that other requests need
 GUESSES_MAX: Final = 2  # checks at once of an address that has just sent a wrong password, so that others get turns
 HEADER_CHARS_MAX: Final = 4096
+TOKEN_CHARS_MAX: Final = 16_384  # those with many roles are long
 
 Answer = Principal | Refusal
 
@@ -44,13 +48,28 @@ Answer = Principal | Refusal
 class UsersFile:
     """The users of a file. Thread-safe."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        tokens: Tokens | None = None,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
         """
+        Args:
+            path: the file.
+            clock: for all that is remembered for a while.
+            tokens: checks bearer tokens; None refuses them.
+            now_s: the time in seconds since 1970, for when tokens end.
+
         Raises:
             UsersFileUnusable: the file cannot be read or has a mistake.
         """
         self._path = path
         self._clock = clock
+        self._tokens = tokens
+        self._now_s = now_s
         self._lock = threading.Lock()
         self._turns = threading.BoundedSemaphore(CHECKS_MAX)
         self._queue = threading.BoundedSemaphore(CHECKS_MAX + CHECKS_WAITING_MAX)
@@ -62,20 +81,34 @@ class UsersFile:
         self._look_at = 0.0
         self._load(_stamp(path))
 
-    def recall(self, authorization: str | None) -> Principal | None:
-        """At once, or None when that needs `authenticate`."""
+    @property
+    def takes_tokens(self) -> bool:
+        return self._tokens is not None
+
+    def recall(self, authorization: str | None, certificate: str = "") -> Principal | None:
+        """At once, or None when that needs `authenticate`. `certificate` is the subject of one that was checked."""
         now = self._clock()
         if now >= self._look_at:
             self._look(now)
         state = self._state
-        return state.policy.anonymous if authorization is None else state.right.get(self._digest(authorization))
+        if authorization is None:
+            name = state.policy.subjects.get(certificate) if certificate else None
+            return state.policy.anonymous if name is None else state.policy.principals[name]
+        digest = self._digest(authorization)
+        known = state.bearers.get(digest)
+        if known is not None:
+            return known[0] if self._now_s() < known[1] else None
+        return state.right.get(digest)
 
-    def authenticate(self, authorization: str | None, address: str = "") -> Answer:
+    def authenticate(self, authorization: str | None, address: str = "", certificate: str = "") -> Answer:
         """May take a fraction of a second, so not for an event loop. `address` is the client's."""
-        found = self.recall(authorization)
+        found = self.recall(authorization, certificate)
         if found is not None or authorization is None:
             return found or NO_CREDENTIALS
         state = self._state
+        scheme, _, token = authorization.partition(" ")
+        if self._tokens is not None and scheme.lower() == "bearer":
+            return self._check_token(self._tokens, state, authorization, token.strip())
         digest = self._digest(authorization)
         with self._lock:
             known = state.right.get(digest)
@@ -99,6 +132,19 @@ class UsersFile:
                 del state.pending[digest]
             pending.set_result(answer)
         return answer
+
+    def _check_token(self, tokens: Tokens, state: _State, authorization: str, token: str) -> Answer:
+        try:
+            bearer = tokens.bearer(token if len(token) <= TOKEN_CHARS_MAX else "")
+        except TokenRefused as refusal:
+            logger.info("token_refused cause=%s", refusal)
+            return WRONG_TOKEN
+        principal = state.policy.with_roles(bearer.name, bearer.roles)
+        with self._lock:
+            state.bearers[self._digest(authorization)] = principal, bearer.expires_s
+            while len(state.bearers) > REMEMBERED_MAX:
+                state.bearers.popitem(last=False)
+        return principal
 
     def _check(self, state: _State, authorization: str, address: str) -> Answer:
         credentials = _credentials(authorization)
@@ -187,6 +233,8 @@ class _State:
         self.policy = policy
         self.right: OrderedDict[bytes, Principal] = OrderedDict()
         self.wrong: OrderedDict[bytes, float] = OrderedDict()
+        self.bearers: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
+        """Of tokens that were found right: until when. Under another policy they are read again, which is quick."""
         self.pending: dict[bytes, Future[Answer]] = {}
         self.nobodies = [
             PasswordHash(cost, secrets.token_bytes(SALT_BYTES), secrets.token_bytes(HASH_BYTES))

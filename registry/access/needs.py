@@ -134,6 +134,7 @@ class Refusal:
 
 
 NO_CREDENTIALS: Final = Refusal(401, UNAUTHENTICATED, "Unauthorized: this needs a user and password")
+WRONG_TOKEN: Final = Refusal(401, UNAUTHENTICATED, "Unauthorized: the token is not valid here, or no longer")
 WRONG_CREDENTIALS: Final = Refusal(401, UNAUTHENTICATED, "Unauthorized: unknown user or wrong password")
 TOO_BUSY: Final = Refusal(429, 429, "Too many passwords to check at once; try again")
 

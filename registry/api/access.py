@@ -9,11 +9,12 @@ from headrace.registry.access.needs import About, Need, Refusal, decide, need_of
 from headrace.registry.access.rights import Right, Target
 from headrace.registry.access.users import Principal
 from headrace.registry.api.answers import query_flag
-from headrace.registry.api.hooks import ASKS_KEY, PRINCIPAL_KEY, WORTH_RECEIVING
+from headrace.registry.api.hooks import ASKS_KEY, CERTIFICATE_KEY, PRINCIPAL_KEY, WORTH_RECEIVING
 from headrace.registry.api.problems import problem
 from headrace.registry.names import context_name, scope_name, subject_name
 
 CHALLENGE = 'Basic realm="schema registry", charset="UTF-8"'
+BEARER_CHALLENGE = 'Bearer realm="schema registry"'
 BUSY_RETRY_S = 1
 
 
@@ -21,9 +22,12 @@ def install(app: Flask, users: UsersFile) -> None:
     """Makes every request of the app be decided about before anything else is done with it."""
 
     def decide_request() -> Response | None:
-        answer = users.authenticate(request.headers.get("Authorization"), request.remote_addr or "")
+        # The front has mostly known who it is, a moment ago.
+        answer = request.environ.get(PRINCIPAL_KEY) or users.authenticate(
+            request.headers.get("Authorization"), request.remote_addr or "", request.environ.get(CERTIFICATE_KEY, "")
+        )
         if isinstance(answer, Refusal):
-            return _refused(answer)
+            return _refused(answer, users)
         # The server keeps answers by who asked, and names them in its log.
         request.environ[PRINCIPAL_KEY] = answer
         if request.url_rule is None:
@@ -31,7 +35,7 @@ def install(app: Flask, users: UsersFile) -> None:
         need = need_of(request.method, route_label(request.url_rule.rule))
         refusal = _refusal(answer, need)
         if refusal is not None:
-            return _refused(refusal)
+            return _refused(refusal, users)
         # What is open to all reads no body.
         asks = need.about is not About.NOTHING and ASKS_KEY in request.environ
         return Response(status=WORTH_RECEIVING) if asks else None
@@ -60,10 +64,12 @@ def _target(need: Need) -> Target | None:
     return None
 
 
-def _refused(refusal: Refusal) -> Response:
+def _refused(refusal: Refusal, users: UsersFile) -> Response:
     response = problem(refusal.status, refusal.error_code, refusal.message)
     if refusal.status == 401:
-        response.headers["WWW-Authenticate"] = CHALLENGE
+        response.headers.add("WWW-Authenticate", CHALLENGE)
+        if users.takes_tokens:
+            response.headers.add("WWW-Authenticate", BEARER_CHALLENGE)
     elif refusal.status == 429:
         response.headers["Retry-After"] = str(BUSY_RETRY_S)
     return response

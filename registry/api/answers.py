@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from typing import Any, Final
 
-from flask import Response, request
+from flask import Response, g, request
 
 PRODUCED: Final = (
     ("application/vnd.schemaregistry.v1+json", 1.0),
@@ -84,6 +84,11 @@ def answer_bytes(body: bytes, status: int = 200) -> Response:
     # Set afterwards, since Flask would add a charset, which the API's clients do not expect.
     response.headers["Content-Type"] = content_type() or "application/json"
     return response
+
+
+def do_not_keep() -> None:
+    """Says that the present request's answer is not to be given again, whatever it rests on."""
+    g.is_passing = True
 
 
 def to_json(value: Any) -> bytes:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import unquote
 
-from flask import Flask, Response, request
+from flask import Flask, Response, g, request
 from werkzeug.routing import BaseConverter, ValidationError
 
 from headrace.compat.levels import CompatibilityLevel
 from headrace.registry.access.authenticator import UsersFile
 from headrace.registry.api import (
     access,
+    changes,
     compatibility,
     config,
     contexts,
@@ -34,6 +35,7 @@ from headrace.registry.api.entities import Profile
 from headrace.registry.api.openapi import views as openapi
 from headrace.registry.api.services import Services
 from headrace.registry.api.wsgi_call import KEEP_KEY, ROUTE_KEY
+from headrace.registry.operation.audit_log import AuditLog
 from headrace.registry.operation.metrics import MetricsPage, new_counts
 from headrace.registry.operation.shared_counts import SharedCounts
 from headrace.registry.storage.database import Database
@@ -58,6 +60,7 @@ def create_app(
     mutable_modes: bool = True,
     users: UsersFile | None = None,
     counts: SharedCounts | None = None,
+    audit_log: AuditLog | None = None,
 ) -> Flask:
     """The application on a database whose tables are up to date.
 
@@ -72,6 +75,7 @@ def create_app(
         mutable_modes: whether clients may change modes.
         users: who may do what; None lets everybody do everything.
         counts: what the processes of the server count in.
+        audit_log: gets every change.
     """
     app = Flask("headrace.registry.api", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = request_bytes_max
@@ -88,6 +92,8 @@ def create_app(
     problems.install(app)
     if users is not None:
         access.install(app, users)
+    if audit_log is not None:
+        changes.install(app, audit_log)
     app.extensions[metrics.EXTENSION] = MetricsPage(new_counts(1) if counts is None else counts, version)
     for module in (health, metrics, openapi, contexts, subjects, schemas, compatibility, config, mode):
         app.register_blueprint(module.blueprint)
@@ -104,7 +110,7 @@ def _refuse_unacceptable() -> Response | None:
 
 def _tell_front(response: Response) -> Response:
     request.environ[ROUTE_KEY] = "" if request.url_rule is None else request.url_rule.rule
-    request.environ[KEEP_KEY] = request.blueprint in KEPT_BLUEPRINTS
+    request.environ[KEEP_KEY] = request.blueprint in KEPT_BLUEPRINTS and not g.get("is_passing")
     return response
 
 

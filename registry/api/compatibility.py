@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
-from headrace.registry.api.answers import answer, query_flag
+from headrace.registry.api.answers import answer, do_not_keep, query_flag
 from headrace.registry.api.payloads import SchemaPayload, read_body
 from headrace.registry.api.services import services
 from headrace.registry.domain import SchemaRequest, parse_version
@@ -37,6 +37,8 @@ def check_version(subject: str, version: str) -> Response:
 
 
 def _answer(verdict: Verdict) -> Response:
+    if not verdict.is_settled:
+        do_not_keep()
     body: dict[str, object] = {"is_compatible": verdict.is_compatible}
     if query_flag("verbose"):
         body["messages"] = list(verdict.messages)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from flask import Blueprint, Response
 
 from headrace.registry.api.answers import answer, query_flag
+from headrace.registry.api.changes import note_change, settings_given
 from headrace.registry.api.entities import Profile, changed_config_entity, config_entity
 from headrace.registry.api.payloads import ConfigPayload, read_body
 from headrace.registry.api.profiles import profile
@@ -55,10 +56,13 @@ def _get(scope: str | None) -> Response:
 
 def _put(scope: str | None) -> Response:
     changed = services().configuration.change(scope, read_body(ConfigPayload, ConfigChange))
+    if changed.is_new:
+        note_change("configuration_changed", scope=scope or "", settings=settings_given(changed.asked))
     # Until releases 7.7.4 and 8.0 what was asked for was repeated.
     return answer(changed_config_entity(changed.asked.values if profile() is Profile.LEAN else changed.entry))
 
 
 def _delete(scope: str | None) -> Response:
     removed = services().configuration.reset(scope)
+    note_change("configuration_removed", scope=scope or "")
     return answer(config_entity(removed))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, Response, request
 
 from headrace.registry.api.answers import answer, page
+from headrace.registry.api.changes import note_change
 from headrace.registry.api.problems import BadRequest
 from headrace.registry.api.services import services
 from headrace.registry.errors import InvalidSubject
@@ -20,7 +21,9 @@ def list_contexts() -> Response:
 
 @blueprint.delete("/contexts/<segment:context>")
 def delete_context(context: str) -> Response:
-    services().deletion.delete_context(_context(context))
+    name = _context(context)
+    services().deletion.delete_context(name)
+    note_change("context_deleted", context=name)
     return Response(status=204)
 
 

@@ -1,21 +1,19 @@
-"""Few threads for calls that compute for long, which clients get in turn.
+"""Few places for calls that compute for long, which clients get in turn.
 
-Python computes in one thread at a time: sixteen that compare large schemas leave the event loop a seventeenth of the
-time, and whoever waits for one of the sixteen waits for all of them. So there are few of these threads, a client has
-one of them at a time, and when one is free it goes to the client that has waited longest for its turn.
+Whoever waits for one of many that compute waits for all of them. So there are few places, a client has one of them at a
+time, and when one is free it goes to the client that has waited longest for its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-CHECK_THREADS: Final = 3
+PLACES: Final = 2  # so that one client that has large schemas compared all the time holds nobody up
 CLIENT_WAITING_MAX: Final = 64  # calls of one client that wait; a build checks its schemas side by side
 TURN_WAIT_S: Final = 30.0  # for a turn; clients give up about then
 
@@ -27,16 +25,15 @@ class LaneFull(Exception):
 class FairLane:
     """Belongs to one event loop."""
 
-    def __init__(self, threads: int = CHECK_THREADS, turn_wait_s: float = TURN_WAIT_S) -> None:
-        self.threads = ThreadPoolExecutor(threads, thread_name_prefix="registry-check")
-        self._free = threads
+    def __init__(self, places: int = PLACES, turn_wait_s: float = TURN_WAIT_S) -> None:
+        self._free = places
         self._turn_wait_s = turn_wait_s
         self._running: set[Hashable] = set()
         # In the order in which clients get their turns.
         self._queues: dict[Hashable, deque[asyncio.Future[None]]] = {}
 
-    async def run(self, client: Hashable, work: Callable[[], T]) -> T:
-        """What `work` returns, done in a thread when it is the client's turn.
+    async def run(self, client: Hashable, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work` returns, which begins when it is the client's turn.
 
         Raises:
             LaneFull: it was not done.
@@ -47,7 +44,7 @@ class FairLane:
         else:
             await self._wait(client)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+            return await work()
         finally:
             self._pass_on(client)
 
@@ -72,7 +69,7 @@ class FairLane:
             raise
 
     def _pass_on(self, client: Hashable) -> None:
-        """Gives the thread that a client has had to whoever is next."""
+        """Gives the place that a client has had to whoever is next."""
         self._running.discard(client)
         self._free += 1
         for waiting in list(self._queues):

@@ -12,6 +12,7 @@ import hashlib
 import http
 import json
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +21,11 @@ from typing import Any, Final
 
 from headrace.registry.api.answer_cache import BYTES_MAX, Answer, AnswerCache
 from headrace.registry.api.answers import PRODUCED, acceptable, to_json
+from headrace.registry.api.checkers import Checkers
 from headrace.registry.api.fair_lane import FairLane, LaneFull
 from headrace.registry.api.hooks import (
     ANYBODY,
+    CERTIFICATE_KEY,
     WORTH_RECEIVING,
     Authenticator,
     Everybody,
@@ -32,6 +35,7 @@ from headrace.registry.api.hooks import (
 )
 from headrace.registry.api.leases import Leases
 from headrace.registry.api.request_bodies import NO_BODY, Announced, Body, BodyRefused, Receive, RequestBodies
+from headrace.registry.api.request_rates import RequestRates
 from headrace.registry.api.wsgi_call import WsgiApplication, call, environ_of
 from headrace.registry.storage.looks import Looks
 
@@ -50,6 +54,7 @@ KEY_HEADERS_BYTES_MAX: Final = 4096  # of those together; 60 KB of `Accept` took
 LIVENESS: Final = b"/healthz"
 """What is answered whatever else is under way."""
 
+TOO_MANY: Final = "Too many requests of one client; come back later"
 REQUEST_ID: Final = b"x-request-id"
 """Goes back with the answer as it came, so that a client's log and ours can be laid side by side."""
 
@@ -76,6 +81,8 @@ class Front:
         authenticator: tells principals apart.
         observer: is told of every answer.
         cache_bytes_max: of kept answers.
+        rates: how many requests a client may send; None lets all through.
+        checkers: has checks of compatibility made elsewhere; None makes them in threads.
         on_end: closes what the application holds, once no request is under way.
     """
 
@@ -88,6 +95,8 @@ class Front:
         authenticator: Authenticator | None = None,
         observer: Observer | None = None,
         cache_bytes_max: int = BYTES_MAX,
+        rates: RequestRates | None = None,
+        checkers: Checkers | None = None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._application = application
@@ -96,9 +105,11 @@ class Front:
         self._observe = (Nobody() if observer is None else observer).answered
         self._cache = AnswerCache(cache_bytes_max)
         self._leases = Leases(looks)
+        self._rates = rates
         self._known = _Lane(THREADS)
         self._strangers = _Lane(STRANGERS_THREADS)
         self._checks = FairLane()
+        self._checkers = checkers
         self._on_end = on_end
         self._is_ending = False
         self.on_start: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -121,8 +132,10 @@ class Front:
                 self._is_ending = True  # connections that are still open may bring requests
                 if beside is not None:
                     beside.cancel()
-                for lane in (self._known, self._strangers, self._checks):
+                for lane in (self._known, self._strangers):
                     await asyncio.get_running_loop().run_in_executor(None, lane.threads.shutdown)
+                if self._checkers is not None:
+                    await asyncio.get_running_loop().run_in_executor(None, self._checkers.close)
                 await self._leases.close()
                 self._on_end()
                 await send({"type": "lifespan.shutdown.complete"})
@@ -143,11 +156,13 @@ class Front:
                 authorization = value if authorization is None else f"{authorization},{value}"
             elif header[0] == REQUEST_ID and len(header[1]) <= REQUEST_ID_BYTES_MAX:
                 echoed = ((REQUEST_ID, header[1]),)
-        principal = self._recall(authorization)
+        principal = self._recall(authorization, scope.get(CERTIFICATE_KEY, ""))
         has_rest = False
         if scope["raw_path"] == LIVENESS and method == "GET" and authorization is None:
             # Before all queues: who does not answer is restarted, and that helps nobody who waits in one.
             answer, is_kept = _alive(scope), False
+        elif self._rates is not None and (wait_s := self._rates.wait_s(_client_of(scope, principal))):
+            answer, is_kept, has_rest = problem(429, TOO_MANY, wait_s), False, method not in BODYLESS
         elif sum(map(len, said)) > KEY_HEADERS_BYTES_MAX:
             answer, is_kept, has_rest = problem(431), False, method not in BODYLESS
         elif method in BODYLESS:
@@ -221,12 +236,21 @@ class Front:
         lane = self._strangers if principal is None else self._known
         if self._is_ending or lane.waiting >= WAITING_MAX:
             return problem(503)
+        is_check = body is not None and _is_check(scope)
+        if is_check and principal is None:
+            # Whose turn it is can be said when it is known who asks.
+            first = await self._applied(scope, None, None)
+            return first if first.status != WORTH_RECEIVING else await self._applied(scope, body, first.principal)
         lane.waiting += 1
         try:
             environ = environ_of(scope, body, principal)
-            if lane is self._known and body is not None and _is_check(scope):
-                return await self._checks.run(_client_of(scope, principal), partial(call, self._application, environ))
-            return await asyncio.get_running_loop().run_in_executor(lane.threads, call, self._application, environ)
+            in_thread = partial(
+                asyncio.get_running_loop().run_in_executor, lane.threads, call, self._application, environ
+            )
+            if not is_check:
+                return await in_thread()
+            work = in_thread if self._checkers is None else partial(self._checkers.answer, environ)
+            return await self._checks.run(_client_of(scope, principal), work)
         except LaneFull:
             return problem(503, "Too many checks of compatibility at once; try again")
         except Exception:
@@ -263,15 +287,15 @@ def _alive(scope: Any) -> Answer:
     return Answer(200, headers, body, LIVENESS.decode(), ANYBODY)
 
 
-def problem(status: int, message: str = "") -> Answer:
+def problem(status: int, message: str = "", retry_after_s: float = 1) -> Answer:
     """An error that the application does not know of, in the API's form."""
     message = message or f"HTTP {status} {http.HTTPStatus(status).phrase}"
     headers = [(b"content-type", PRODUCED[0][0].encode())]
     if status in (400, 408, 413):
         # What else comes on this connection is not a request.
         headers.append((b"connection", b"close"))
-    elif status == 503:
-        headers.append((b"retry-after", b"1"))
+    elif status in (429, 503):
+        headers.append((b"retry-after", b"%d" % math.ceil(retry_after_s)))
     return Answer(status, tuple(headers), json.dumps({"error_code": status, "message": message}).encode())
 
 

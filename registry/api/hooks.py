@@ -14,6 +14,9 @@ from headrace.registry.access.users import Principal as Principal
 PRINCIPAL_KEY: Final = "registry.principal"
 """Where in the WSGI environ the application finds and may set who asks."""
 
+CERTIFICATE_KEY: Final = "registry.certificate"
+"""Where in the ASGI scope and the WSGI environ the subject of a client's certificate stands, once it was checked."""
+
 ASKS_KEY: Final = "registry.asks"
 """Set in the WSGI environ of a request whose body has not been received: is it worth receiving?"""
 
@@ -25,9 +28,9 @@ ANYBODY: Final = Principal("", UNLIMITED)
 
 
 class Authenticator(Protocol):
-    """Knows principals by their `Authorization` header, None when there is none."""
+    """Knows principals by their `Authorization` header, None when there is none, else by their certificate."""
 
-    def recall(self, authorization: str | None) -> Principal | None:
+    def recall(self, authorization: str | None, certificate: str = "") -> Principal | None:
         """The principal, when that can be told at once; it is called in the event loop and must not wait.
 
         None sends the request to the application, which authenticates it (a slow hash, a refusal) and sets
@@ -67,7 +70,7 @@ class Observer(Protocol):
 class Everybody:
     """No access control."""
 
-    def recall(self, authorization: str | None) -> Principal | None:
+    def recall(self, authorization: str | None, certificate: str = "") -> Principal | None:
         return ANYBODY
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, Response
 
 from headrace.registry.api.answers import answer, query_flag
+from headrace.registry.api.changes import note_change
 from headrace.registry.api.payloads import ModePayload, ModeRequest, read_body
 from headrace.registry.api.services import services
 from headrace.registry.domain import Mode, parse_mode
@@ -54,6 +55,8 @@ def _put(subject: str | None) -> Response:
     mode = None if wanted.mode is None else parse_mode(wanted.mode)
     scope = None if subject is None else _scope_for(mode, subject)
     services().modes.change(scope, mode, force=query_flag("force"))
+    what = {"scope": scope or "", "mode": None if mode is None else mode.value}
+    note_change("mode_changed", **what, forced=query_flag("force"))
     # The request is echoed as it was written.
     return answer({} if wanted.mode is None else {"mode": wanted.mode})
 
@@ -70,6 +73,7 @@ def _scope_for(mode: Mode | None, subject: str) -> str | None:
 
 def _delete(scope: str | None) -> Response:
     removed = services().modes.reset(scope, recursive=query_flag("recursive"))
+    note_change("mode_removed", scope=scope or "", recursive=query_flag("recursive"))
     return _answer(removed)
 
 

@@ -31,6 +31,7 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.server.common import AbstractServer
 
+from headrace.registry.api.certified import CertifiedPort
 from headrace.registry.api.front import Front
 
 logger = logging.getLogger(__name__)
@@ -99,7 +100,14 @@ class TakenPort:
         return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
-def serve(taken: TakenPort, make_front: Callable[[], Front], *, workers: int = 1, tls: Tls | None = None) -> int:
+def serve(
+    taken: TakenPort,
+    make_front: Callable[[], Front],
+    *,
+    workers: int = 1,
+    tls: Tls | None = None,
+    certified: CertifiedPort | None = None,
+) -> int:
     """Serves until SIGTERM or SIGINT and returns the exit code; prints the ready line when requests are answered.
 
     On SIGHUP new workers, which have read the files of `tls` anew, take the place of the old ones, one by one.
@@ -109,6 +117,7 @@ def serve(taken: TakenPort, make_front: Callable[[], Front], *, workers: int = 1
         make_front: called in each worker process.
         workers: how many processes.
         tls: speaks HTTPS with it.
+        certified: where clients show certificates too.
     """
     server = Granian(
         "registry",
@@ -140,7 +149,7 @@ def serve(taken: TakenPort, make_front: Callable[[], Front], *, workers: int = 1
     threading.Thread(target=_print_when_ready, args=(url,), daemon=True).start()
     parent = os.getpid()
     try:
-        server.serve(target_loader=lambda: _started(make_front(), parent, taken.port), wrap_loader=False)
+        server.serve(target_loader=lambda: _started(make_front(), parent, taken.port, certified), wrap_loader=False)
     except SystemExit as end:
         return 0 if server.interrupt_signal else int(end.code or 0)
     return 0
@@ -184,25 +193,30 @@ def connections_max() -> int:
     return max(1, min(CONNECTIONS_MAX, allowed - OTHER_FILES))
 
 
-def _started(front: Front, parent: int, port: int) -> Front:
+def _started(front: Front, parent: int, port: int, certified: CertifiedPort | None) -> Front:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # What has been imported stays for good: looking through it for garbage would stop all requests for 0.1 s.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
-    front.on_start = lambda: _accompany(parent, port)
+    front.on_start = lambda: _accompany(front, parent, port, certified)
     return front
 
 
-async def _accompany(parent: int, port: int) -> None:
+async def _accompany(front: Front, parent: int, port: int, certified: CertifiedPort | None) -> None:
     """Runs beside the requests of a worker."""
     # Ctrl-C on a terminal reaches every process, and the one that started this worker will stop it.
     asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     is_bounded = False
-    while os.getppid() == parent:
-        is_bounded = is_bounded or _bound_slow_readers(port)
-        await asyncio.sleep(PARENT_POLL_S)
+    beside = None if certified is None else await certified.listen(front)
+    try:
+        while os.getppid() == parent:
+            is_bounded = is_bounded or _bound_slow_readers(port)
+            await asyncio.sleep(PARENT_POLL_S)
+    finally:
+        if beside is not None:
+            beside.close()
     logger.warning("worker stopped: cause=parent_gone")
     os.kill(os.getpid(), signal.SIGTERM)
 

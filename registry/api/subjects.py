@@ -5,12 +5,14 @@ from __future__ import annotations
 from flask import Blueprint, Response, request
 
 from headrace.registry.api.answers import answer, answer_bytes, page, query_flag
+from headrace.registry.api.changes import note_change
 from headrace.registry.api.entities import registered_entity, version_entity
 from headrace.registry.api.payloads import SchemaPayload, TagChangePayload, read_body
 from headrace.registry.api.profiles import as_shown, profile, shown_text
 from headrace.registry.api.services import services
 from headrace.registry.domain import SchemaRequest, TagChange, parse_version
 from headrace.registry.names import EVERY_CONTEXT_PREFIX, SubjectFilter, subject_name
+from headrace.registry.service.registration import Registered
 
 blueprint = Blueprint("subjects", __name__)
 
@@ -36,7 +38,9 @@ def look_up(subject: str) -> Response:
 
 @blueprint.delete("/subjects/<subject:subject>")
 def delete_subject(subject: str) -> Response:
-    deleted = services().deletion.delete_subject(subject_name(subject), permanent=query_flag("permanent"))
+    name, permanent = subject_name(subject), query_flag("permanent")
+    deleted = services().deletion.delete_subject(name, permanent=permanent)
+    note_change("subject_deleted", subject=name, versions=deleted, permanent=permanent)
     return answer(deleted)
 
 
@@ -58,6 +62,7 @@ def register(subject: str) -> Response:
     registration = services().registration.register(
         subject_name(subject), wanted, normalize=query_flag("normalize"), force=query_flag("force")
     )
+    _note_registration(registration)
     stored = registration.stored
     return answer(registered_entity(stored, profile(), as_shown(stored.schema)))
 
@@ -77,7 +82,9 @@ def get_version_text(subject: str, version: str) -> Response:
 @blueprint.post("/subjects/<subject:subject>/versions/<segment:version>/tags")
 def change_tags(subject: str, version: str) -> Response:
     change = read_body(TagChangePayload, TagChange)
-    stored = services().tagging.change(subject_name(subject), parse_version(version), change).stored
+    registration = services().tagging.change(subject_name(subject), parse_version(version), change)
+    _note_registration(registration)
+    stored = registration.stored
     return answer(registered_entity(stored, profile(), as_shown(stored.schema)))
 
 
@@ -98,7 +105,14 @@ def list_referencing(subject: str, version: str) -> Response:
 
 @blueprint.delete("/subjects/<subject:subject>/versions/<segment:version>")
 def delete_version(subject: str, version: str) -> Response:
-    deleted = services().deletion.delete_version(
-        subject_name(subject), parse_version(version), permanent=query_flag("permanent")
-    )
+    name, permanent = subject_name(subject), query_flag("permanent")
+    deleted = services().deletion.delete_version(name, parse_version(version), permanent=permanent)
+    note_change("version_deleted", subject=name, version=deleted, permanent=permanent)
     return answer(deleted)
+
+
+def _note_registration(registration: Registered) -> None:
+    if registration.is_new:
+        stored = registration.stored
+        what = {"subject": stored.subject, "version": stored.version, "schema_id": stored.schema.schema_id}
+        note_change("version_registered", **what, forced=query_flag("force"))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from headrace.registry.api.answer_cache import Answer
-from headrace.registry.api.hooks import ASKS_KEY, PRINCIPAL_KEY, Principal
+from headrace.registry.api.hooks import ASKS_KEY, CERTIFICATE_KEY, PRINCIPAL_KEY, Principal
 from headrace.registry.api.request_bodies import Body
 from headrace.registry.storage.footing import noting
 
@@ -54,6 +54,8 @@ def environ_of(scope: Any, body: Body | None, principal: Principal | None) -> di
         "wsgi.multiprocess": True,
         "wsgi.run_once": False,
     }
+    if CERTIFICATE_KEY in scope:
+        environ[CERTIFICATE_KEY] = scope[CERTIFICATE_KEY]
     if body is None:
         environ[ASKS_KEY] = True
     for name_bytes, value_bytes in scope["headers"]:

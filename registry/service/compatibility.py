@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.avro_schema import Record
@@ -27,8 +27,11 @@ CHECK_S: Final = 10.0  # of computing for a schema that is only tried; a registr
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """`is_settled` is False when there was no time for it, so that it may be another one the next time."""
+
     is_compatible: bool
     messages: tuple[str, ...] = ()
+    is_settled: bool = True
 
 
 class Compatibility:
@@ -110,8 +113,10 @@ class Compatibility:
         ends_at = self._clock() + CHECK_S
         effort = Effort(lambda: self._clock() >= ends_at)
         if version is None:
-            return self.verdict(repository, settings, candidate, effort)
-        return self._compare(repository, settings, candidate, [] if found is None else [found], effort)
+            verdict = self.verdict(repository, settings, candidate, effort)
+        else:
+            verdict = self._compare(repository, settings, candidate, [] if found is None else [found], effort)
+        return replace(verdict, is_settled=self._clock() < ends_at)
 
     def _compare(
         self,

@@ -40,10 +40,14 @@ class SubjectSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanged:
-    """`asked` is a change with the level in its own spelling, `entry` all that its scope has configured by it."""
+    """`asked` is a change with the level in its own spelling, `entry` all that its scope has configured by it.
+
+    `is_new` says that it was not so before.
+    """
 
     asked: ConfigChange
     entry: ConfigEntry
+    is_new: bool
 
 
 class Configuration:
@@ -127,10 +131,10 @@ class Configuration:
         if unchanged is not None:
             # Whoever made it so may still be waiting, for writers or for kept answers to end.
             self._database.outwait_change()
-            return ConfigChanged(change, unchanged)
+            return ConfigChanged(change, unchanged, is_new=False)
         entry = self._database.write(write)
         logger.info("configuration changed: scope=%s keys=%s", in_log(scope), ",".join(sorted(change.given)))
-        return ConfigChanged(change, entry)
+        return ConfigChanged(change, entry, is_new=True)
 
     def reset(self, scope: str | None) -> ConfigEntry:
         """Removes an entry and returns what it was.

@@ -106,6 +106,17 @@ def test_what_is_not_kept(filled: RegistryBehindFront, method: str, path: str, b
     assert not is_kept(filled, method, path, body)
 
 
+def test_a_verdict_for_which_there_was_no_time_is_not_kept(
+    front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front.registered("a", USER_1)
+    check = ("POST", "/compatibility/subjects/a/versions", {"schema": USER_2})
+    monkeypatch.setattr("headrace.registry.service.compatibility.CHECK_S", -1)
+    assert not is_kept(front, *check)
+    monkeypatch.undo()
+    assert is_kept(front, *check)
+
+
 def delete(path: str) -> Callable[[Registry], Answer]:
     return lambda registry: registry.delete(path)
 

@@ -18,7 +18,7 @@ from headrace.registry.access.authenticator import UsersFile
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
 from headrace.registry.api import fair_lane
-from headrace.registry.api.fair_lane import CHECK_THREADS
+from headrace.registry.api.fair_lane import PLACES
 from headrace.registry.api.front import THREADS
 from headrace.registry.service.compatibility import Compatibility
 from headrace.registry.storage.database import Database, sqlite_url
@@ -88,7 +88,7 @@ def test_checks_that_take_long_hold_up_nothing_else(
     path = "/subjects/a/versions/1"
     assert front.call("GET", path, headers=ROOT).status == 200
     check = f"{prefix}/compatibility/subjects/a/versions"
-    count = THREADS + CHECK_THREADS
+    count = THREADS + PLACES
     with ThreadPoolExecutor(count) as clients:
         bodies = [{"schema": f'{{"type":"string","n":{number}}}'} for number in range(count)]
         answers = [clients.submit(front.call, "POST", check, body, ROOT) for body in bodies]
@@ -98,7 +98,7 @@ def test_checks_that_take_long_hold_up_nothing_else(
             assert front.register("public", STRING).status == 401
             # Even of those who may register nobody waits.
             assert front.call("POST", "/subjects/b/versions", {"schema": STRING}, ROOT).status == 200
-            # Somebody else's check has a thread, as anonymous reads of `public-*` show.
+            # Somebody else's check has a place, as anonymous reads of `public-*` show.
             other = clients.submit(front.call, "POST", "/compatibility/subjects/public-a/versions", bodies[0])
             assert not any(answer.done() for answer in (*answers, other))
         finally:

@@ -1,0 +1,93 @@
+"""Processes for what computes for long, beside the one that answers.
+
+A thread that computes makes the event loop wait for the interpreter each time that it has something to do: three that
+compared large schemas made kept answers take 24 ms and now and then 300. These processes have an application each, on
+the same database, and are nicer to others than the worker that they belong to. They are started when they are needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Final
+
+from headrace.registry.api.answer_cache import Answer
+from headrace.registry.api.wsgi_call import WsgiApplication, call
+
+logger = logging.getLogger(__name__)
+
+NICENESS: Final = 10
+PARENT_POLL_S: Final = 0.5  # how often one looks whether the worker that it belongs to is there
+
+
+class Checkers:
+    """Belongs to one event loop.
+
+    Args:
+        make_application: can be pickled; called once in each process.
+        processes: at most.
+    """
+
+    def __init__(self, make_application: Callable[[], WsgiApplication], processes: int) -> None:
+        self._make_application = make_application
+        self._processes = processes
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        # Not forked: this process has threads.
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(
+            self._processes, context, initializer=_begin, initargs=(self._make_application, os.getpid())
+        )
+
+    async def answer(self, environ: dict[str, Any]) -> Answer:
+        """What the application answers to a WSGI environ.
+
+        Raises:
+            BrokenProcessPool: a process has died; others take their place.
+        """
+        sent = {key: value for key, value in environ.items() if key != "wsgi.errors"}
+        pool = self._pool
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, _answer, sent)
+        except BrokenProcessPool:
+            if self._pool is pool:
+                logger.error("a process that checks schemas has died")
+                self._pool = self._new_pool()
+            raise
+
+    def close(self) -> None:
+        """Waits for those that are computing."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+_application: WsgiApplication | None = None
+
+
+def _begin(make_application: Callable[[], WsgiApplication], parent: int) -> None:
+    global _application
+    os.nice(NICENESS)
+    # Ctrl-C on a terminal reaches every process; the worker ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _application = make_application()
+
+
+def _answer(environ: dict[str, Any]) -> Answer:
+    assert _application is not None
+    return call(_application, {**environ, "wsgi.errors": sys.stderr})
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_POLL_S)
+    os._exit(1)

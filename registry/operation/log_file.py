@@ -1,0 +1,81 @@
+"""A file of lines that several processes append to, which may be moved away at any time.
+
+Each line is one write in append mode, so lines do not mix. A file that was moved, as log rotation does, is opened anew
+within a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+STANDARD_ERROR: Final = "-"
+REOPEN_S: Final = 1.0
+
+
+class LogFile:
+    """Thread-safe."""
+
+    def __init__(self, target: str, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """
+        Args:
+            target: a file, or `STANDARD_ERROR`.
+            name: what it is called where it cannot be written.
+            clock: for looking whether the file was moved.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        self._path = None if target == STANDARD_ERROR else Path(target)
+        self._name = name
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._look_at = clock() + REOPEN_S
+        self._fails = False
+        self._descriptor = 2 if self._path is None else _opened(self._path)
+
+    def put(self, line: bytes) -> bool:
+        """Whether it was written. The registry goes on without a log rather than not at all."""
+        with self._lock:
+            try:
+                self._follow_rotation()
+                os.write(self._descriptor, line)
+            except OSError as error:
+                if not self._fails:
+                    logger.error("%s not written: cause=%s", self._name, error)
+                self._fails = True
+            else:
+                self._fails = False
+            return not self._fails
+
+    def close(self) -> None:
+        if self._path is not None:
+            os.close(self._descriptor)
+
+    def _follow_rotation(self) -> None:
+        now = self._clock()
+        if self._path is None or now < self._look_at:
+            return
+        self._look_at = now + REOPEN_S
+        if not _is_at(self._descriptor, self._path):
+            opened = _opened(self._path)
+            os.close(self._descriptor)
+            self._descriptor = opened
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,257 @@
+"""A served registry whose users come with passwords, tokens or certificates, are told apart in the audit log and are
+bounded in what they may send."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from certificates import Authority
+from headrace.cli.command import CommandError
+from headrace.cli.registry_access import certified_of, check_access, tls_of, users_of
+from headrace.registry.api.certified import subject_text
+from headrace.settings import Address, RegistrySettings
+from registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+ISSUER, AUDIENCE = "https://id.example.com", "registry"
+REQUESTS_PER_SECOND = 20
+USERS = """
+user shop -
+certificate shop CN=shop
+grant shop write shop-*
+grant @boss admin *
+grant * read *
+"""
+
+
+def token(**claims: Any) -> dict[str, str]:
+    said = {"iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 600, "sub": "jo", "realm": {"roles": ["boss"]}}
+    made = jwt.encode({**said, **claims}, KEY, algorithm="ES256", headers={"kid": "k"})
+    return {"Authorization": f"Bearer {made}"}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class Secured:
+    """`registry` is asked over TLS; `shown` where a certificate has to be shown."""
+
+    def __init__(self, url: str, port: int, folder: Path, authority: Authority) -> None:
+        self._ports = {False: Registry(url).port, True: port}
+        self._authority = authority
+        self._certificates: dict[str, tuple[Path, Path]] = {}
+        self.audit_log = folder / "audit.jsonl"
+
+    def connection(self, certificate: str | None, authority: Authority | None = None) -> http.client.HTTPSConnection:
+        context = ssl.create_default_context(cafile=str(self._authority.ca_file))
+        if certificate:
+            if certificate not in self._certificates:
+                self._certificates[certificate] = (authority or self._authority).certificate(certificate)
+            context.load_cert_chain(*self._certificates[certificate])
+        port = self._ports[certificate is not None]
+        return http.client.HTTPSConnection("localhost", port, timeout=60, context=context)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        *,
+        certificate: str | None = None,
+    ) -> Answer:
+        with closing(self.connection(certificate)) as connection:
+            payload = None if body is None else json.dumps(body).encode()
+            connection.request(method, path, payload, {"Content-Type": CONTENT_TYPE, **(headers or {})})
+            response = connection.getresponse()
+            return Answer(
+                response.status,
+                {name.title(): value for name, value in response.getheaders()},
+                response.read().decode(),
+            )
+
+    def audited(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.audit_log.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, start_module_service: Any) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("secured")
+    authority = Authority(folder / "authority")
+    certificate, key = authority.certificate("server")
+    keys = {"keys": [{**jwt.get_algorithm_by_name("ES256").to_jwk(KEY.public_key(), as_dict=True), "kid": "k"}]}
+    (folder / "keys.json").write_text(json.dumps(keys))
+    (folder / "users").write_text(USERS)
+    port = free_port()
+    settings = {
+        "users": folder / "users",
+        "tls_certificate": certificate,
+        "tls_key": key,
+        "tls_client_listen": f"127.0.0.1:{port}",
+        "tls_client_ca": authority.ca_file,
+        "token_keys": folder / "keys.json",
+        "token_issuer": ISSUER,
+        "token_audience": AUDIENCE,
+        "roles_claim": "realm.roles",
+        "requests_per_second_max": REQUESTS_PER_SECOND,
+        "audit_log": folder / "audit.jsonl",
+    }
+    environment = {f"HEADRACE__REGISTRY__{name.upper()}": str(value) for name, value in settings.items()}
+    serve = ("registry", "serve", "--data-dir", str(folder), "--registry-listen", "127.0.0.1:0", "--workers", "2")
+    service = start_module_service("headrace", *serve, environment=environment)
+    yield Secured(str(service.addresses["registry"]), port, folder, authority)
+
+
+def test_tokens_certificates_and_strangers(secured: Secured) -> None:
+    registered = {"schema": USER_1}
+    assert secured.call("POST", "/subjects/a/versions", registered).status == 401
+    refused = secured.call("POST", "/subjects/a/versions", registered, token(aud="other"))
+    assert refused.status == 401
+    assert "Bearer" in refused.headers["Www-Authenticate"]
+    assert secured.call("POST", "/subjects/a/versions", registered, token(realm={"roles": []})).status == 403
+    assert secured.call("POST", "/subjects/a/versions", registered, token()).status == 200
+    for _ in range(3):  # the last ones are kept answers
+        assert secured.call("GET", "/subjects", headers=token()).json == ["a"]
+        assert secured.call("GET", "/subjects", certificate="shop").json == ["a"]
+        assert secured.call("GET", "/subjects").status == 401
+    denied = secured.call("POST", "/subjects/a/versions", {"schema": USER_2}, certificate="shop")
+    assert denied.problem == (403, 40301, "User:shop is denied operation Write on subject a")
+    assert secured.call("POST", "/subjects/shop-a/versions", {"schema": STRING}, certificate="shop").status == 200
+    # A certificate that is nobody's opens nothing, and a token counts more than the certificate of its connection.
+    assert secured.call("GET", "/subjects", certificate="stranger").status == 401
+    assert secured.call("PUT", "/config/a", {"compatibility": "FULL"}, token(), certificate="shop").status == 200
+
+
+def test_a_certificate_of_another_authority_makes_no_connection(secured: Secured, tmp_path: Path) -> None:
+    other = Authority(tmp_path / "other")
+    for name in ("shop of others", ""):
+        with closing(secured.connection(name, other)) as connection, pytest.raises((ssl.SSLError, OSError)):
+            connection.request("GET", "/subjects")
+            connection.getresponse()
+
+
+def test_the_audit_log_says_who_changed_what(secured: Secured) -> None:
+    before = len(secured.audited())
+    headers = {**token(sub="ann"), "X-Request-ID": "r1"}
+    steps: list[tuple[str, str, Any]] = [
+        ("POST", "/subjects/audited/versions", {"schema": STRING}),
+        ("POST", "/subjects/audited/versions", {"schema": STRING}),
+        ("PUT", "/config/audited", {"compatibility": "none", "defaultMetadata": {"properties": {"k": "secret"}}}),
+        ("PUT", "/config/audited", {"compatibility": "NONE"}),
+        ("POST", "/subjects/audited/versions?force=true", {"schema": '"int"'}),
+        ("PUT", "/mode/audited", {"mode": "READONLY"}),
+        ("DELETE", "/mode/audited", None),
+        ("DELETE", "/config/audited", None),
+        ("DELETE", "/subjects/audited/versions/1", None),
+        ("DELETE", "/subjects/audited/versions/9", None),
+        ("DELETE", "/subjects/audited", None),
+        ("DELETE", "/subjects/audited?permanent=true", None),
+        ("GET", "/subjects", None),
+    ]
+    for method, path, body in steps:
+        secured.call(method, path, body, headers)
+    found = secured.audited()[before:]
+    assert {(item["user"], item["client"], item["request_id"]) for item in found} == {("ann", "127.0.0.1", "r1")}
+    said = [{key: item[key] for key in item if key not in ("time", "user", "client", "request_id")} for item in found]
+    schema_ids = [item.pop("schema_id") for item in said if "schema_id" in item]
+    assert len(schema_ids) == 2
+    assert said == [
+        {"action": "version_registered", "subject": "audited", "version": 1, "forced": False},
+        {
+            "action": "configuration_changed",
+            "scope": "audited",
+            "settings": {"compatibility": "NONE", "default_metadata": "…"},
+        },
+        {"action": "version_registered", "subject": "audited", "version": 2, "forced": True},
+        {"action": "mode_changed", "scope": "audited", "mode": "READONLY", "forced": False},
+        {"action": "mode_removed", "scope": "audited", "recursive": False},
+        {"action": "configuration_removed", "scope": "audited"},
+        {"action": "version_deleted", "subject": "audited", "version": 1, "permanent": False},
+        {"action": "subject_deleted", "subject": "audited", "versions": [2], "permanent": False},
+        {"action": "subject_deleted", "subject": "audited", "versions": [1, 2], "permanent": True},
+    ]
+    assert "secret" not in secured.audit_log.read_text()
+    assert secured.audit_log.stat().st_mode & 0o007 == 0
+
+
+def test_checks_are_made_by_processes_of_their_own(secured: Secured) -> None:
+    path, checked = "/compatibility/subjects/a/versions?verbose=true", {"schema": '"string"'}
+    answer = secured.call("POST", path, checked, token())
+    assert answer.json["is_compatible"] is False
+    assert secured.call("POST", path, checked, token(realm={"roles": []})).status == 403
+    assert secured.call("POST", path, checked).status == 401
+    assert secured.call("POST", path, {"schema": "{"}, token()).json["is_compatible"] is False
+
+
+def test_a_client_that_sends_too_many_is_told_when_to_come_back(secured: Secured) -> None:
+    headers = token(sub="hasty")
+    answers = [secured.call("GET", "/subjects", headers=headers) for _ in range(3)]
+    assert {answer.status for answer in answers} == {200}
+    with closing(secured.connection(None)) as connection:
+        for _ in range(100 * REQUESTS_PER_SECOND):
+            connection.request("GET", "/subjects", headers=headers)
+            response = connection.getresponse()
+            body = json.loads(response.read())
+            if response.status != 200:
+                break
+        assert (response.status, body["error_code"]) == (429, 429)
+        assert int(response.headers["Retry-After"]) == 1
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().status == 200
+    # Others of the same address go on.
+    assert secured.call("GET", "/subjects", headers=token(sub="patient")).status == 200
+
+
+def test_settings_that_belong_together(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.certificate("server")
+    (tmp_path / "users").write_text(USERS)
+    (tmp_path / "keys").write_text("{}")
+    local = {"listen": Address("127.0.0.1", 0), "users": str(tmp_path / "users")}
+    tls = {"tls_certificate": str(certificate), "tls_key": str(key)}
+    rules = {"token_issuer": ISSUER, "token_audience": AUDIENCE}
+    for wrong, why in [
+        ({"token_keys": "k", "users": ""}, "token_keys needs registry.users"),
+        ({"token_keys": "k"}, "needs registry.token_issuer and registry.token_audience"),
+        ({"token_keys": str(tmp_path / "none"), **rules}, "none cannot be read: No such file"),
+        ({"token_keys": str(tmp_path / "keys"), **rules}, "no JSON Web Key Set"),
+        ({"audit_log": str(tmp_path / "no" / "log")}, "registry.audit_log .*No such file"),
+        ({"requests_per_second_max": -1}, "expected 0 or more"),
+        ({"tls_client_listen": "127.0.0.1:1"}, "needs registry.tls_certificate"),
+        ({"tls_client_listen": "127.0.0.1:1", "tls_client_ca": "none", **tls}, "tls_client_ca none cannot be used"),
+        ({"tls_client_listen": "nowhere", "tls_client_ca": str(authority.ca_file), **tls}, "expected host:port"),
+        ({"tls_client_listen": ":0", "tls_client_ca": str(authority.ca_file), **tls}, "a port that is not 0"),
+    ]:
+        settings = RegistrySettings(**{**local, **wrong})  # type: ignore[arg-type]
+        with pytest.raises(CommandError, match=why):
+            check_access(settings)
+            certified_of(settings, tls_of(settings))
+    assert users_of(RegistrySettings()) is None
+
+
+@pytest.mark.parametrize(
+    ("subject", "text"),
+    [
+        ([[("countryName", "DE")], [("organizationName", "The Shop, Ltd")], [("commonName", "shop")]],
+         "CN=shop,O=The Shop\\, Ltd,C=DE"),
+        ([[("commonName", "a"), ("userId", "b")]], "CN=a+UID=b"),
+        ([[("serialNumber", "7")], [("commonName", "#a\\+ ")]], "CN=\\#a\\\\\\+\\ ,serialNumber=7"),
+        ([], ""),
+    ],
+)  # fmt: skip
+def test_subjects_are_written_as_openssl_and_nginx_do(subject: Any, text: str) -> None:
+    assert subject_text(subject) == text
