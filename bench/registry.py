@@ -42,7 +42,7 @@ from headrace.registry.storage.models import ContextRow, SchemaRow, SubjectRow, 
 SUBJECTS = 10_000
 SCHEMAS_IN_MEMORY = 50_000
 CHECKERS = 50
-CHECKERS_START_S = 3  # until their requests are under way
+CHECKERS_START_S = 8  # until the processes that check are there and have more than they can do
 READY_TIMEOUT_S = 60
 OPTIONAL = ("a2wsgi", "gunicorn", "uvicorn", "waitress")  # servers that the registry does not need itself
 PARTS = ("reads", "beside", "registrations", "servers", "memory")

@@ -21,6 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final
 
 from headrace.registry.api.answer_cache import Answer
+from headrace.registry.api.fair_lane import LaneFull
 from headrace.registry.api.wsgi_call import WsgiApplication, call
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Checkers:
         self._make_application = make_application
         self._processes = processes
         self._pool = self._new_pool()
+        self._is_closed = False
 
     def _new_pool(self) -> ProcessPoolExecutor:
         # Not forked: this process has threads.
@@ -53,12 +55,17 @@ class Checkers:
         """What the application answers to a WSGI environ.
 
         Raises:
+            LaneFull: this has been closed.
             BrokenProcessPool: a process has died; others take their place.
         """
+        if self._is_closed:
+            raise LaneFull
         sent = {key: value for key, value in environ.items() if key != "wsgi.errors"}
         pool = self._pool
         try:
-            return await asyncio.get_running_loop().run_in_executor(pool, _answer, sent)
+            # In a thread, since it may start a process.
+            future = await asyncio.get_running_loop().run_in_executor(None, pool.submit, _answer, sent)
+            return await asyncio.wrap_future(future)
         except BrokenProcessPool:
             if self._pool is pool:
                 logger.error("a process that checks schemas has died")
@@ -67,6 +74,7 @@ class Checkers:
 
     def close(self) -> None:
         """Waits for those that are computing."""
+        self._is_closed = True
         self._pool.shutdown(cancel_futures=True)
 
 

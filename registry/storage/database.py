@@ -34,6 +34,7 @@ from headrace.registry.errors import DatabaseUnusable, StoreError
 from headrace.registry.storage import statements
 from headrace.registry.storage.engines import POSTGRES_CONNECTIONS, PURPOSE, DatabaseAddress, Purpose, open_engine
 from headrace.registry.storage.kept import Kept
+from headrace.registry.storage.models import MigrationRow
 from headrace.registry.storage.repository import Repository
 from headrace.registry.storage.scopes import Conflict, IdWanted, ReservedIds, reserve_schema_id
 
@@ -45,6 +46,9 @@ WRITE_ATTEMPTS_MAX = 20  # of one self-contained change; each attempt lost means
 CONNECTION_ATTEMPTS_MAX = 3  # of one piece of work; each one more found a connection that had broken meanwhile
 SERIALIZATION_STATES = frozenset({"40001", "40P01"})  # serialization_failure, deadlock_detected
 TIMEOUT_STATES = frozenset({"57014", "55P03", "25P03"})  # query_canceled, lock_not_available, idle in transaction
+TABLE_WAIT_S = 5  # of a migration, for a table that somebody uses
+TABLE_WAIT_STATES = frozenset({"40P01", "55P03"})  # deadlock_detected, lock_not_available
+UPGRADE_ATTEMPTS_MAX = 10  # of a migration that met others, who serve meanwhile
 MIGRATION_LOCK = 4_842_731_925  # of PostgreSQL's advisory locks; any number that others do not use
 
 
@@ -115,6 +119,10 @@ class Database:
             except ConnectionLost:
                 if attempt == CONNECTION_ATTEMPTS_MAX:
                     raise
+            except Conflict as error:
+                # A migration locks tables that this read was about to, and has one that the other waits for.
+                if attempt == CONNECTION_ATTEMPTS_MAX:
+                    raise StoreError(f"Error in the registry's database: {error}") from error
         raise AssertionError("the last attempt returns or raises")
 
     def write(
@@ -273,15 +281,28 @@ class Database:
         Raises:
             DatabaseUnusable: the database cannot be opened or written, or was made by a newer version.
         """
+        for attempt in range(1, UPGRADE_ATTEMPTS_MAX + 1):
+            try:
+                self._upgrade()
+                return
+            except DatabaseUnusable as error:
+                cause = error.__cause__
+                met_others = isinstance(cause, SQLAlchemyError) and _state(cause) in TABLE_WAIT_STATES
+                if not met_others or attempt == UPGRADE_ATTEMPTS_MAX:
+                    raise
+                logger.warning("database not upgraded yet: attempt=%d cause=%s", attempt, error)
+
+    def _upgrade(self) -> None:
         script = _migrations()
         with self._administration() as connection:
             if not self._is_sqlite:
-                # Rows of a large database may take their time, and so may others who upgrade.
+                # Rows of a large database may take their time, and so may others who upgrade. But whoever serves
+                # meanwhile waits behind a table that is waited for.
                 connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
                 # Held until the transaction ends, so that of several who start at once one does it.
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
-            context = MigrationContext.configure(connection)
-            before = self._revision(context, script)
+                connection.execute(sa.text(f"SET LOCAL lock_timeout = '{TABLE_WAIT_S}s'"))
+            before = self._revision(connection, script)
             head = script.get_current_head()
             if before == head:
                 return
@@ -290,6 +311,8 @@ class Database:
             config.attributes["connection"] = connection
             with EnvironmentContext(config, script, fn=lambda rev, _: script._upgrade_revs("head", rev)):
                 script.run_env()
+            connection.execute(sa.delete(MigrationRow))
+            connection.execute(sa.insert(MigrationRow).values(serves_from=_serves_from(script)))
         logger.info("database upgraded: database=%s from=%s to=%s", self.name, before or "empty", head)
 
     def check(self) -> None:
@@ -300,22 +323,28 @@ class Database:
         """
         script = _migrations()
         with self._administration() as connection:
-            found = self._revision(MigrationContext.configure(connection), script)
+            found = self._revision(connection, script)
         if found != script.get_current_head():
             raise DatabaseUnusable(
                 f"database {self.name} is at migration {found or 'none'}, expected {script.get_current_head()}: "
                 "run `headrace registry db upgrade`"
             )
 
-    def _revision(self, context: MigrationContext, script: ScriptDirectory) -> str | None:
-        found: str | None = context.get_current_revision()
+    def _revision(self, connection: Connection, script: ScriptDirectory) -> str | None:
+        """Which migration the tables are at, as far as this version is concerned."""
+        found: str | None = MigrationContext.configure(connection).get_current_revision()
         known = {row.revision for row in script.walk_revisions()}
-        if found is not None and found not in known:
-            raise DatabaseUnusable(
-                f"database {self.name} is at migration {found}, which this version of headrace does not know "
-                f"(its newest is {script.get_current_head()}): install the version that made it"
-            )
-        return found
+        if found is None or found in known:
+            return found
+        is_told = sa.inspect(connection).has_table(MigrationRow.__tablename__)
+        if is_told and connection.scalar(sa.select(MigrationRow.serves_from)) in known:
+            # All that has come since is more than this version needs.
+            logger.info("database is newer and serves this version: database=%s migration=%s", self.name, found)
+            return script.get_current_head()
+        raise DatabaseUnusable(
+            f"database {self.name} is at migration {found}, which this version of headrace does not know "
+            f"(its newest is {script.get_current_head()}): install the version that made it"
+        )
 
     @contextmanager
     def _administration(self) -> Iterator[Connection]:
@@ -360,6 +389,18 @@ def _primary(error: SQLAlchemyError) -> str:
 def _cause(error: SQLAlchemyError) -> str:
     text = str(error.orig) if isinstance(error, DBAPIError) else str(error)
     return " ".join(text.split())
+
+
+def _serves_from(script: ScriptDirectory) -> str:
+    """The oldest migration whose release may serve the tables of the newest: after it they were only added to."""
+    head = script.get_current_head()
+    assert head is not None
+    found = script.get_revision(head)
+    while getattr(found.module, "ONLY_ADDS", False):
+        before = found.down_revision
+        assert isinstance(before, str), "migrations follow one another"
+        found = script.get_revision(before)
+    return str(found.revision)
 
 
 def _migrations() -> ScriptDirectory:

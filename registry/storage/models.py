@@ -70,6 +70,14 @@ class IdentityRow(Base):
     identity: Mapped[str] = mapped_column(Text, primary_key=True)
 
 
+class MigrationRow(Base):
+    """The one row that names the oldest migration whose release may serve these tables."""
+
+    __tablename__ = "registry_migrations"
+
+    serves_from: Mapped[str] = mapped_column(Text, primary_key=True)
+
+
 class ContextRow(Base):
     """`next_id` is the next schema's. A deleted context is only not `listed`, so that its ids stay used up.
 
