@@ -65,6 +65,9 @@ def _append(
         appended[id(result)] = (log, result)
     except RequestRefused as refused:
         result.error, result.error_message = refused.code, refused.message
+        if refused.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            # Clients take it for an acknowledgement, so it waits for the disk as one.
+            appended[id(result)] = (node.log(name, wanted.partition), result)
     return result
 
 

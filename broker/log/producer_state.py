@@ -1,9 +1,12 @@
 """Idempotent producers of one partition: which batch comes next, which one is a repetition (KIP-98).
 
-Snapshot layout: version i16 = 1, CRC-32C u32 of the rest, count i32, then per producer: producerId i64, epoch i16,
-lastSequence i32, lastOffset i64, offsetDelta i32, timestamp i64, coordinatorEpoch i32, currentTxnFirstOffset i64 (-1).
-Only the last batch of a producer is in a snapshot; the window in memory is five batches, which is as many as clients
-may have in flight.
+A producer's last five batches are known, which is as many as clients may have in flight, so that any of them may come
+again and be answered with its offset. What was stored before those is answered with DUPLICATE_SEQUENCE_NUMBER, which
+clients take for stored. `run` says how far back that is known: nothing is taken for stored that was never seen here.
+
+Snapshot layout: version i16 = 2, CRC-32C u32 of the rest, count i32, then per producer: producerId i64, epoch i16,
+timestamp i64, run i32, number of batches i8, and per batch, oldest first: lastSequence i32, lastOffset i64, offsetDelta
+i32. Version 1 is Kafka's, with the last batch alone: read, and not written any more.
 """
 
 from __future__ import annotations
@@ -24,9 +27,15 @@ EXPIRATION_MS = 86_400_000
 """A producer silent for a day is forgotten: Kafka's `producer.id.expiration.ms`."""
 SEQUENCE_MODULUS = 1 << 31
 
+RUN_MAX = SEQUENCE_MODULUS // 2
+"""Of sequence numbers: as many ahead are told from as many behind."""
+
 _START = struct.Struct(">hIi")
-_ENTRY = struct.Struct(">qhiqiqiq")
-_VERSION = 1
+_PRODUCER = struct.Struct(">qhqib")
+_BATCH = struct.Struct(">iqi")
+_VERSION = 2
+_KAFKAS_ENTRY = struct.Struct(">qhiqiqiq")
+_KAFKAS_VERSION = 1
 
 
 class AppendedBatch(NamedTuple):
@@ -38,9 +47,22 @@ class AppendedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class Producer:
+    """`run` sequence numbers, up to the last one, were stored one after another."""
+
     epoch: int
     seen_at_ms: int
     batches: deque[AppendedBatch] = field(default_factory=lambda: deque(maxlen=WINDOW_BATCHES))
+    run: int = 0
+
+    @property
+    def next_sequence(self) -> int:
+        return (self.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
+
+    def add(self, batch: AppendedBatch) -> None:
+        records = batch.last_offset - batch.base_offset + 1
+        continues = bool(self.batches) and batch.first_sequence == self.next_sequence
+        self.run = min(self.run + records if continues else records, RUN_MAX)
+        self.batches.append(batch)
 
 
 def last_sequence(header: BatchHeader) -> int:
@@ -66,7 +88,7 @@ class ProducerStates:
             The base offset it was given before, when it is a repetition; None when it is to be appended.
 
         Raises:
-            RequestRefused: the producer was fenced, or its sequence has a hole.
+            RequestRefused: the producer was fenced, its sequence has a hole, or what it sent was stored long before.
         """
         if header.producer_id < 0:
             return None
@@ -89,10 +111,15 @@ class ProducerStates:
         for batch in producer.batches:
             if (batch.first_sequence, batch.last_sequence) == (header.base_sequence, last):
                 return batch.base_offset
-        expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
-        if header.base_sequence != expected:
-            raise _out_of_order(header, expected)
-        return None
+        expected = producer.next_sequence
+        if header.base_sequence == expected:
+            return None
+        if header.last_offset_delta < (expected - header.base_sequence) % SEQUENCE_MODULUS <= producer.run:
+            raise RequestRefused(
+                ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} sent sequence {header.base_sequence} again; expected {expected}",
+            )
+        raise _out_of_order(header, expected)
 
     def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Takes note of a batch that was appended at `base_offset`."""
@@ -102,11 +129,8 @@ class ProducerStates:
         if producer is None or producer.epoch != header.producer_epoch:
             producer = self._producers[header.producer_id] = Producer(header.producer_epoch, now_ms)
         producer.seen_at_ms = now_ms
-        producer.batches.append(
-            AppendedBatch(
-                header.base_sequence, last_sequence(header), base_offset, base_offset + header.last_offset_delta
-            )
-        )
+        last_offset = base_offset + header.last_offset_delta
+        producer.add(AppendedBatch(header.base_sequence, last_sequence(header), base_offset, last_offset))
 
     def expire(self, now_ms: int) -> None:
         for producer_id in [
@@ -119,17 +143,11 @@ class ProducerStates:
     def to_snapshot(self) -> bytes:
         body = bytearray(struct.pack(">i", len(self._producers)))
         for producer_id, producer in self._producers.items():
-            last = producer.batches[-1]
-            body += _ENTRY.pack(
-                producer_id,
-                producer.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.last_offset - last.base_offset,
-                producer.seen_at_ms,
-                -1,
-                -1,
+            body += _PRODUCER.pack(
+                producer_id, producer.epoch, producer.seen_at_ms, producer.run, len(producer.batches)
             )
+            for batch in producer.batches:
+                body += _BATCH.pack(batch.last_sequence, batch.last_offset, batch.last_offset - batch.base_offset)
         return struct.pack(">hI", _VERSION, crc32c(body)) + bytes(body)
 
     @classmethod
@@ -138,15 +156,31 @@ class ProducerStates:
         if len(content) < _START.size:
             return None
         version, crc, count = _START.unpack_from(content)
-        if version != _VERSION or crc32c(content[6:]) != crc or len(content) != _START.size + count * _ENTRY.size:
+        if version not in (_KAFKAS_VERSION, _VERSION) or crc32c(content[6:]) != crc:
             return None
-        states = cls()
-        for entry in _ENTRY.iter_unpack(content[_START.size :]):
-            producer_id, epoch, sequence, offset, delta, seen_at_ms, _, _ = entry
-            producer = states._producers[producer_id] = Producer(epoch, seen_at_ms)
-            first = (sequence - delta) % SEQUENCE_MODULUS
-            producer.batches.append(AppendedBatch(first, sequence, offset - delta, offset))
+        states, at = cls(), _START.size
+        for _ in range(count):
+            at = states._read_kafkas(content, at) if version == _KAFKAS_VERSION else states._read(content, at)
         return states
+
+    def _read(self, content: bytes, at: int) -> int:
+        producer_id, epoch, seen_at_ms, run, count = _PRODUCER.unpack_from(content, at)
+        producer = self._producers[producer_id] = Producer(epoch, seen_at_ms, run=run)
+        at += _PRODUCER.size
+        end = at + count * _BATCH.size
+        for sequence, offset, delta in _BATCH.iter_unpack(content[at:end]):
+            producer.batches.append(_appended(sequence, offset, delta))
+        return end
+
+    def _read_kafkas(self, content: bytes, at: int) -> int:
+        producer_id, epoch, sequence, offset, delta, seen_at_ms, _, _ = _KAFKAS_ENTRY.unpack_from(content, at)
+        producer = self._producers[producer_id] = Producer(epoch, seen_at_ms)
+        producer.add(_appended(sequence, offset, delta))
+        return at + _KAFKAS_ENTRY.size
+
+
+def _appended(last_sequence: int, last_offset: int, delta: int) -> AppendedBatch:
+    return AppendedBatch((last_sequence - delta) % SEQUENCE_MODULUS, last_sequence, last_offset - delta, last_offset)
 
 
 def _out_of_order(header: BatchHeader, expected: int) -> RequestRefused:

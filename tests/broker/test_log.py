@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from headrace.broker.log.index import OffsetIndex, TimeEntry, TimeIndex
 from headrace.broker.log.leader_epochs import FILE_NAME, LeaderEpochs
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.produced import check_produced
+from headrace.broker.log.producer_state import ProducerStates
 from headrace.broker.log.retention import UNLIMITED, expired_segments
 from headrace.broker.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, ClosedSegment, base_offsets, segment_path
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -410,7 +412,9 @@ def test_repetitions_are_answered_with_their_first_offset(tmp_path: Path) -> Non
     assert offsets == [0, 3, 6, 9, 12, 15, 18]
     assert [append(log, idempotent(3 * number, 3)) for number in (6, 2, 4)] == [18, 6, 12]
     assert log.log_end_offset == 21
-    assert refusal(log, idempotent(0, 3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the window is five batches"
+    assert refusal(log, idempotent(0, 3)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "the window is five batches"
+    assert refusal(log, idempotent(4, 3)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert refusal(log, idempotent(19, 3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "part of it was never seen"
 
 
 def test_holes_and_old_epochs_are_refused(tmp_path: Path) -> None:
@@ -427,8 +431,46 @@ def test_holes_and_old_epochs_are_refused(tmp_path: Path) -> None:
 def test_sequences_wrap_to_zero(tmp_path: Path) -> None:
     log = opened(tmp_path).log
     append(log, idempotent(2**31 - 2, 3))
-    assert refusal(log, idempotent(0)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(log, idempotent(2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(log, idempotent(0)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
     append(log, idempotent(1))
+
+
+def test_what_was_never_seen_is_not_taken_for_stored(tmp_path: Path) -> None:
+    log = opened(tmp_path).log
+    for sequence in range(40, 48):
+        append(log, idempotent(sequence))
+    assert refusal(log, idempotent(40)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert refusal(log, idempotent(39)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the state began at 40"
+    assert refusal(log, idempotent(39, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    append(log, idempotent(0, epoch=1))
+    assert refusal(log, idempotent(47, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "that was another epoch"
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed", "rolled and killed"])
+def test_any_of_the_last_five_batches_may_come_again_after_a_restart(tmp_path: Path, how: str) -> None:
+    log = opened(tmp_path).log
+    offsets = [append(log, idempotent(2 * number, 2)) for number in range(9)]
+    if how == "stopped":
+        log.close()
+    elif how == "rolled and killed":
+        log.roll(NOW_MS)
+    again = opened(tmp_path, is_clean=how == "stopped").log
+    assert [append(again, idempotent(2 * number, 2)) for number in range(4, 9)] == offsets[4:]
+    assert refusal(again, idempotent(6, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert refusal(again, idempotent(0, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert refusal(again, idempotent(20, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(again, idempotent(18, 2)) == 18
+
+
+def test_a_snapshot_of_kafkas_layout_is_read(tmp_path: Path) -> None:
+    body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", 7, 0, 10, 30, 2, NOW_MS, -1, -1)
+    states = ProducerStates.from_snapshot(struct.pack(">hI", 1, crc32c(body)) + body)
+    assert states is not None
+    assert states.duplicate_of(header_of(idempotent(8, 3))) == 28
+    assert states.duplicate_of(header_of(idempotent(11))) is None
+    with pytest.raises(RequestRefused):
+        states.duplicate_of(header_of(idempotent(5, 3)))
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
