@@ -30,4 +30,5 @@ class BrokerConfig:
     message_bytes_max: int = 1_048_588
     fsync: FsyncMode = FsyncMode.INTERVAL
     flush_interval_ms: int = 1000  # of unforced data at most this much is lost with the power
+    sets_damaged_aside: bool = False  # what is damaged of logs that had been forced to disk; else it stops the start
     housekeeping_interval_ms: int = 30_000  # between looks for what retention lets go

@@ -5,17 +5,26 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import shutil
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from headrace.broker.errors import DataFolderInUse, StartError
+from headrace.broker.log.files import sync_folder
+from headrace.broker.log.segment import LOG
 
 logger = logging.getLogger(__name__)
 
 CLEAN_MARKER = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
 DELETED_FOLDER = "-delete"
+STRAY_FOLDER = "-stray"
+LOST_AND_FOUND = "lost+found"
+"""At the top of a fresh file system."""
+
+_PARTITION = re.compile(r"[a-zA-Z0-9._-]+-(0|[1-9][0-9]*)")
+_DELETED = re.compile(r"[0-9a-f]{32}-[0-9]+-delete")
 
 
 def lock(folder: Path) -> int:
@@ -38,12 +47,42 @@ def lock(folder: Path) -> int:
     return fd
 
 
-def remove_orphans(folder: Path, wanted: Container[str]) -> None:
-    """Removes folders of partitions that no topic has: a creation or deletion that a crash cut short."""
+def partition_folders(folder: Path) -> list[Path]:
+    """The folders that are named like those of partitions."""
+    return [entry for entry in folder.iterdir() if entry.is_dir() and _PARTITION.fullmatch(entry.name)]
+
+
+def put_strays_aside(folder: Path, wanted: Collection[str]) -> None:
+    """Finishes deletions that a crash cut short, and renames folders of partitions that no topic has.
+
+    A stray was being created or deleted when the broker ended, or its topic is not in a topic file that was put back
+    from an older copy; only one without a record is removed.
+    """
     for entry in folder.iterdir():
-        if entry.is_dir() and entry.name not in wanted:
-            logger.info("orphan removed folder=%s", entry.name)
+        if not entry.is_dir() or entry.name in wanted or entry.name == LOST_AND_FOUND:
+            continue
+        if _DELETED.fullmatch(entry.name) or (_PARTITION.fullmatch(entry.name) and not _has_records(entry)):
+            logger.info("leftover removed folder=%s", entry.name)
             shutil.rmtree(entry)
+        elif _PARTITION.fullmatch(entry.name):
+            stray = _free(entry)
+            entry.rename(stray)
+            logger.warning("partition of no topic put aside folder=%s as=%s", entry.name, stray.name)
+        else:
+            logger.warning("folder left alone folder=%s reason=it is not one of the broker's partitions", entry.name)
+    sync_folder(folder)
+
+
+def _has_records(folder: Path) -> bool:
+    return any(path.stat().st_size for path in folder.iterdir() if path.name.endswith(LOG) or path.is_dir())
+
+
+def _free(entry: Path) -> Path:
+    number, free = 1, entry.with_name(entry.name + STRAY_FOLDER)
+    while free.exists():
+        number += 1
+        free = entry.with_name(f"{entry.name}{STRAY_FOLDER}.{number}")
+    return free
 
 
 def unlink_files(paths: Iterable[Path]) -> None:

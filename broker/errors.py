@@ -3,7 +3,8 @@
 BrokerError
 ├── StartError            the broker cannot start: one line for the person who started it
 │   ├── DataFolderInUse       another broker holds the folder
-│   └── AddressUnusable       the port is taken or the host is not ours
+│   ├── AddressUnusable       the port is taken or the host is not ours
+│   └── LogDamaged            a log does not hold what was forced to disk
 ├── DiskFailed            data could not be forced to disk: the broker ends, since it can promise nothing more
 ├── ProtocolError         a client sent what cannot be read: its connection is closed, nobody else's
 │   └── FrameRefused          a length that is negative, too short or above the limit
@@ -45,6 +46,18 @@ class AddressUnusable(StartError):
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"cannot listen on {address}: {reason}; choose another --broker-listen")
         self.address = address
+
+
+class LogDamaged(StartError):
+    """A log lacks what it held when it was forced to disk: whoever started the broker decides what becomes of it."""
+
+    def __init__(self, path: Path, reason: str, forced_to: int) -> None:
+        super().__init__(
+            f"{path} is damaged: {reason}, below offset {forced_to}, up to which it had been forced to disk; put back "
+            'a copy of its folder, or start once with broker.damaged = "set-aside", which keeps the damaged file as '
+            ".corrupt beside the log and goes on with what is intact"
+        )
+        self.path = path
 
 
 class DiskFailed(BrokerError):

@@ -22,14 +22,22 @@ from types import MappingProxyType
 from headrace.broker import descriptors
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator.coordinator import GroupCoordinator
-from headrace.broker.data_folder import CLEAN_MARKER, DELETED_FOLDER, lock, remove_folders, remove_orphans, unlink_files
+from headrace.broker.data_folder import (
+    CLEAN_MARKER,
+    DELETED_FOLDER,
+    lock,
+    put_strays_aside,
+    remove_folders,
+    unlink_files,
+)
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, PartitionKey, read_checkpoint, write_checkpoint
 from headrace.broker.log.files import OpenFiles, sync_folder
 from headrace.broker.log.flusher import SYNC_THREADS, Flusher
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.recovery import open_log
-from headrace.broker.log.retention import expired_segments
+from headrace.broker.log.retention import UNLIMITED, expired_segments
+from headrace.broker.log.segment import facts_of
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import effective_number
@@ -68,6 +76,7 @@ class BrokerNode:
         self._executor = ThreadPoolExecutor(max_workers=SYNC_THREADS, thread_name_prefix="broker-disk")
         self.flusher = Flusher(self._executor, on_disk_failure)
         self._tasks: list[asyncio.Task[None]] = []
+        self._has_old_checkpoints = False  # of deleted topics, which must not meet new ones of their names
         self._closing = asyncio.Event()
         self._lock_fd = lock(config.data_dir)
         try:
@@ -85,7 +94,9 @@ class BrokerNode:
         self.producer_ids = ProducerIds(folder)
         marker = folder / CLEAN_MARKER
         is_clean = marker.exists()
-        remove_orphans(folder, {f"{topic.name}-{index}" for topic in self.topics for index in range(topic.partitions)})
+        put_strays_aside(
+            folder, {f"{topic.name}-{index}" for topic in self.topics for index in range(topic.partitions)}
+        )
         recovery_points = read_checkpoint(folder / RECOVERY_POINTS)
         log_starts = read_checkpoint(folder / LOG_STARTS)
         started = time.monotonic()
@@ -93,7 +104,7 @@ class BrokerNode:
         for topic in self.topics:
             for index in range(topic.partitions):
                 key = (topic.name, index)
-                truncated += self._open_log(topic, index, is_clean, recovery_points.get(key, 0), log_starts.get(key, 0))
+                truncated += self._open_log(topic, index, is_clean, recovery_points.get(key), log_starts.get(key, 0))
         # Rows of partitions that are gone must not meet a new partition of the same name.
         self._write_checkpoints()
         marker.unlink(missing_ok=True)
@@ -263,13 +274,20 @@ class BrokerNode:
         logger.info("partitions added topic=%s partitions=%d", topic.name, count)
 
     def _add_logs(self, topics: Sequence[Topic], places: Sequence[tuple[Topic, int]]) -> None:
-        """Makes the folders of new partitions and then writes their topics: what has no topic yet is an orphan."""
+        """Makes the folders of new partitions and then writes their topics: what has no topic yet is a leftover."""
         self._check_room(len(places))
         opened: list[tuple[str, int]] = []
         try:
+            if self._has_old_checkpoints:
+                self._write_checkpoints()
             for topic, index in places:
                 opened.append((topic.name, index))
                 self._open_log(topic, index, True, 0, 0)
+            # On disk before their topics are, as are the offsets that somebody committed in older ones of the name.
+            sync_folder(self.config.data_dir)
+            for topic in topics:
+                if self.topics.get(topic.name) is None and not topic.is_internal:
+                    self.groups.forget_before(topic.name)
             self.topics.put(*topics)
         except (OSError, RequestRefused) as error:
             for key in opened:
@@ -286,7 +304,10 @@ class BrokerNode:
                 f"{partitions} partitions beside {len(self.logs)}; at most {PARTITIONS_TOTAL_MAX} are kept in all",
             )
 
-    def delete_topic(self, topic: Topic) -> None:
+    async def delete_topic(self, topic: Topic) -> None:
+        """Raises:
+        RequestRefused: it is the broker's own, or its deletion cannot be stored.
+        """
         if topic.name in INTERNAL_TOPICS:
             raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
         self.topics.remove(topic.name)
@@ -299,10 +320,17 @@ class BrokerNode:
             doomed.append(log.folder.rename(log.folder.with_name(f"{topic.topic_id.hex}-{index}{DELETED_FOLDER}")))
             for wake in tuple(log.waiters):
                 wake()
-        self.groups.forget_topic(topic.name)
-        self._write_checkpoints()
+        self._has_old_checkpoints = True
+        try:
+            self._write_checkpoints()
+        except OSError as error:
+            logger.error("checkpoints not written error=%s; written before the next topic is created", error)
         self._executor.submit(remove_folders, doomed)
         logger.info("topic deleted topic=%s id=%s", topic.name, topic.topic_id)
+        try:
+            await self.groups.forget_topic(topic.name)
+        except RequestRefused as refused:
+            logger.error("offsets of a deleted topic not forgotten topic=%s reason=%s", topic.name, refused)
 
     def alter_topic(self, topic: Topic, configs: Mapping[str, str]) -> None:
         changed = self.topics.with_configs(topic, configs)
@@ -323,7 +351,7 @@ class BrokerNode:
     def _folder(self, topic: str, index: int) -> Path:
         return self.config.data_dir / f"{topic}-{index}"
 
-    def _open_log(self, topic: Topic, index: int, is_clean: bool, recovery_point: int, log_start: int) -> int:
+    def _open_log(self, topic: Topic, index: int, is_clean: bool, recovery_point: int | None, log_start: int) -> int:
         folder = self._folder(topic.name, index)
         folder.mkdir(exist_ok=True)
         opened = open_log(
@@ -335,6 +363,7 @@ class BrokerNode:
             log_start_offset=log_start,
             leader_epoch=self.topics.leader_epoch,
             had_epochs=self.topics.had_epochs,
+            sets_aside=self.config.sets_damaged_aside,
             now_ms=self.now_ms(),
         )
         self.logs[topic.name, index] = opened.log
@@ -344,48 +373,61 @@ class BrokerNode:
 
     # Upkeep
 
-    def _keep_house(self) -> None:
+    async def _keep_house(self) -> None:
         """Retention, forgotten producers, unused groups, checkpoints.
 
         Raises:
             OSError: a log could not be rolled; the others were looked after.
             RequestRefused: the groups' log cannot be written.
         """
-        now_ms = self.now_ms()
         full: OSError | None = None
-        for (name, _), log in self.logs.items():
-            topic = self.topics.get(name)
-            if topic is None or topic.is_internal:
+        for name, index in tuple(self.logs):
+            topic, log = self.topics.get(name), self.logs.get((name, index))
+            if topic is None or log is None or topic.is_internal:
                 continue
-            log.producers.expire(now_ms)
+            log.producers.expire(self.now_ms())
             try:
-                self._retain(topic, log, now_ms)
+                await self._retain((name, index), topic, log, self.now_ms())
             except OSError as error:
                 full = error
         if full is not None:
             raise full
-        self.groups.keep_house()
+        await self.groups.keep_house()
         self._write_checkpoints()
 
-    def _retain(self, topic: Topic, log: PartitionLog, now_ms: int) -> None:
+    async def _retain(self, key: PartitionKey, topic: Topic, log: PartitionLog, now_ms: int) -> None:
         retention_ms = effective_number(topic.configs, "retention.ms", self.config)
-        self._drop_expired(topic, log, retention_ms, now_ms)
+        await self._drop_expired(key, topic, log, retention_ms, now_ms)
         largest = log.active.largest
         if largest is not None and retention_ms >= 0 and 0 <= largest.timestamp_ms < now_ms - retention_ms:
             # On a full disk that takes the space which has just been freed.
             log.roll(now_ms)
-            self._drop_expired(topic, log, retention_ms, now_ms)
+            self.flusher.note(log)
+            await self._drop_expired(key, topic, log, retention_ms, now_ms)
 
-    def _drop_expired(self, topic: Topic, log: PartitionLog, retention_ms: int, now_ms: int) -> None:
-        count = expired_segments(
-            log.closed,
-            now_ms=now_ms,
-            retention_ms=retention_ms,
-            retention_bytes=effective_number(topic.configs, "retention.bytes", self.config),
-            total_bytes=log.size,
-            log_start_offset=log.log_start_offset,
-            high_watermark=log.high_watermark,
-        )
+    async def _drop_expired(
+        self, key: PartitionKey, topic: Topic, log: PartitionLog, retention_ms: int, now_ms: int
+    ) -> None:
+        def expired(retention_ms: int) -> int:
+            return expired_segments(
+                log.closed,
+                now_ms=now_ms,
+                retention_ms=retention_ms,
+                retention_bytes=effective_number(topic.configs, "retention.bytes", self.config),
+                total_bytes=log.size,
+                log_start_offset=log.log_start_offset,
+                high_watermark=log.high_watermark,
+            )
+
+        # What goes for its age goes by an index, so that is compared with the batches first.
+        for segment in log.closed[expired(UNLIMITED) : expired(retention_ms)]:
+            facts = await asyncio.get_running_loop().run_in_executor(self._executor, facts_of, segment)
+            if self.logs.get(key) is not log:
+                return
+            if facts.largest != segment.largest and facts.size == segment.size and segment in log.closed:
+                log.rebuild_indexes(segment)
+                self.flusher.note(log)
+        count = expired(retention_ms)
         if count:
             self.unlink_later(log.drop_segments(count))
             logger.info(
@@ -403,6 +445,7 @@ class BrokerNode:
         folder = self.config.data_dir
         write_checkpoint(folder / RECOVERY_POINTS, {key: log.recovery_point for key, log in self.logs.items()})
         self.write_log_starts()
+        self._has_old_checkpoints = False
 
     def write_log_starts(self) -> None:
         write_checkpoint(

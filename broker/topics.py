@@ -1,8 +1,8 @@
 """Which topics there are: names, ids, partition counts and configurations, in one file that is replaced whole.
 
 A topic exists as soon as it is in the file, and no longer when it is not: folders are made before the file has the
-topic and removed after it has not. So a crash in between leaves folders to be removed at the next start, and never a
-topic with half its data.
+topic and removed after it has not. So a crash in between leaves folders that no topic has, which the next start removes
+or puts aside, and never a topic with half its data.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from headrace.broker.data_folder import partition_folders
 from headrace.broker.errors import CorruptFile, RequestRefused
 from headrace.broker.log.files import write_atomically
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -99,7 +100,7 @@ class TopicStore:
         try:
             document = json.loads(path.read_bytes())
         except FileNotFoundError:
-            orphans = [entry.name for entry in folder.iterdir() if entry.is_dir()]
+            orphans = sorted(entry.name for entry in partition_folders(folder))
             if orphans:
                 raise CorruptFile(path, f"it is missing, but there are partitions such as {orphans[0]}") from None
             return cls(path, new_cluster_id, ())

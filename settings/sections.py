@@ -62,6 +62,7 @@ class BrokerSettings:
     segment_bytes_max: int = 1024 * 1024 * 1024  # of one log file; retention deletes whole files
     message_bytes_max: int = 1_048_588  # one record batch, Kafka's default
     fsync: str = "interval"  # none | interval | always: when appended batches are forced to disk
+    damaged: str = "stop"  # stop | set-aside: a start that finds damage in what had been forced to disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +222,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "registry.mode_changes": ("allow", "refuse"),
     "registry.open_to": ("loopback", "network"),
     "broker.fsync": ("none", "interval", "always"),
+    "broker.damaged": ("stop", "set-aside"),
     "kafka.security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     "kafka.sasl_mechanism": ("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"),
     "loader.partition_by": ("hour", "day"),

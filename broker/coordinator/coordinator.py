@@ -15,7 +15,7 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.broker.config import FsyncMode
@@ -40,7 +40,7 @@ from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.opened import opened
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.kafka_wire.errors import MalformedMessage
+from headrace.kafka_wire.errors import CorruptBatch, MalformedMessage
 from headrace.kafka_wire.record_batch import build_batch, read_batch_header
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ GROUPS_MAX = 10_000
 MEMBER_PREFIX_CHARS = 200
 """Of a client id or instance id, at the front of a member id."""
 BATCH_RECORDS_MAX = 1000
-"""Of one batch that compaction writes."""
+"""Of one batch that compaction or a deletion writes: some 4 ms, in which everything else waits."""
 TICK_MS_MAX = 60_000
 """The longest the coordinator sleeps; deadlines wake it earlier."""
 
@@ -162,16 +162,18 @@ class GroupCoordinator:
         """Raises:
         RequestRefused: the deletion could not be stored.
         """
-        if self._forget_offsets(list(keys)):
+        doomed = list(keys)
+        if doomed:
+            await self._forget_offsets(doomed)
             await self._forced()
 
-    def _forget_offsets(self, keys: Sequence[OffsetKey]) -> bool:
-        if not keys:
-            return False
-        self._append([(encode_key(key), None) for key in keys])
-        for key in keys:
-            self.offsets.apply(key, None)
-        return True
+    async def _forget_offsets(self, keys: Sequence[OffsetKey]) -> None:
+        """Stores that the offsets are gone, some at a time: there may be many, and all others wait meanwhile."""
+        for some in _in_batches(keys):
+            self._append([(encode_key(key), None) for key in some])
+            for key in some:
+                self.offsets.apply(key, None)
+            await asyncio.sleep(0)
 
     # Groups as a whole
 
@@ -183,30 +185,59 @@ class GroupCoordinator:
         if group is None:
             raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
         group.check_empty()
-        keys = [OffsetKey(group_id, *key) for key in self.offsets.of_group(group_id)]
-        doomed: list[OffsetKey | GroupKey] = [*keys, GroupKey(group_id)]
-        self._append([(encode_key(key), None) for key in doomed])
-        for key in keys:
-            self.offsets.apply(key, None)
+        await self._forget_offsets([OffsetKey(group_id, *key) for key in self.offsets.of_group(group_id)])
+        # Somebody may have joined or committed meanwhile, or deleted it too.
+        if self.groups.get(group_id) is not group or self.offsets.of_group(group_id):
+            raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} is used again")
+        group.check_empty()
+        self._append([(encode_key(GroupKey(group_id)), None)])
         group.delete()
         del self.groups[group_id]
         self._unused_since_ms.pop(group_id, None)
         await self._forced()
         logger.info("group deleted group=%s", group_id)
 
-    def forget_topic(self, topic: str) -> None:
-        """Offsets in a deleted topic mean nothing in a new one of its name."""
-        self._forget_offsets(self.offsets.of_topic(topic))
+    async def forget_topic(self, topic: str) -> None:
+        """Offsets in a deleted topic mean nothing in a new one of its name: nobody sees them from now on.
 
-    def keep_house(self) -> None:
+        Raises:
+            RequestRefused: that could not be stored.
+        """
+        doomed = self.offsets.of_topic(topic)
+        for key in doomed:
+            self.offsets.apply(key, None)
+        for some in _in_batches(doomed):
+            # Not those that were committed meanwhile in a new topic of the name.
+            gone = [key for key in some if key not in self.offsets]
+            if gone:
+                self._append([(encode_key(key), None) for key in gone])
+            await asyncio.sleep(0)
+        if doomed:
+            await self._forced()
+
+    def forget_before(self, topic: str) -> None:
+        """Stores before a topic is created that what was committed in one of its name is gone.
+
+        That is only so where the broker ended while that one was deleted.
+
+        Raises:
+            RequestRefused: it could not be stored.
+        """
+        for some in _in_batches(self.offsets.of_topic(topic)):
+            self._append([(encode_key(key), None) for key in some])
+            for key in some:
+                self.offsets.apply(key, None)
+
+    async def keep_house(self) -> None:
         """Expires offsets of groups that nobody uses any more, and compacts the log when it is due."""
-        now_ms = self._now_ms()
         for group_id in list(self.groups):
-            if self.groups[group_id].state is GroupState.EMPTY:
+            now_ms, group = self._now_ms(), self.groups.get(group_id)
+            if group is not None and group.state is GroupState.EMPTY:
                 unused_since_ms = self._unused_since_ms.get(group_id, 0)
-                self._forget_offsets(self.offsets.expired(group_id, unused_since_ms, now_ms))
-                if not self.offsets.of_group(group_id):
-                    self._forget_unused(group_id, unused_since_ms, now_ms)
+                await self._forget_offsets(self.offsets.expired(group_id, unused_since_ms, now_ms))
+                is_unused = group.state is GroupState.EMPTY and self.groups.get(group_id) is group
+                if is_unused and not self.offsets.of_group(group_id):
+                    self._forget_unused(group_id, self._unused_since_ms.get(group_id, 0), now_ms)
 
     def _forget_unused(self, group_id: str, unused_since_ms: int, now_ms: int) -> None:
         group = self.groups[group_id]
@@ -350,7 +381,7 @@ class GroupCoordinator:
         metadata: dict[str, GroupMetadata] = {}
         for placed, batch in self._log.batches(self._log.log_start_offset):
             try:
-                for _, _, raw_key, value, _ in opened(batch):
+                for _, _, raw_key, value, _ in opened(batch, is_our_own=True):
                     key = decode_key(raw_key or b"")
                     if isinstance(key, OffsetKey):
                         self.offsets.apply(key, decode_offset(value) if value is not None else None)
@@ -358,8 +389,8 @@ class GroupCoordinator:
                         metadata.pop(key.group_id, None)
                     elif key is not None and value is not None:
                         metadata[key.group_id] = decode_group(value)
-            except MalformedMessage as error:
-                logger.warning("offsets record skipped offset=%d reason=%s", placed.header.base_offset, error)
+            except (MalformedMessage, CorruptBatch) as error:
+                logger.error("offsets of groups skipped offset=%d reason=%s", placed.header.base_offset, error)
         now_ms = self._monotonic_ms()
         for group_id in {*metadata, *self.offsets.groups()}:
             group = self.groups[group_id] = self._new_group(group_id)
@@ -370,6 +401,10 @@ class GroupCoordinator:
                 group.generation, group.protocol, group.leader = stored.generation, stored.protocol, stored.leader
                 group.restore(stored.members, now_ms)
                 self._note_due(group)
+
+
+def _in_batches(keys: Sequence[OffsetKey]) -> Iterator[Sequence[OffsetKey]]:
+    return (keys[at : at + BATCH_RECORDS_MAX] for at in range(0, len(keys), BATCH_RECORDS_MAX))
 
 
 def _new_member_id(prefix: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
@@ -20,16 +21,26 @@ class OffsetTable:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._of_topics: Counter[str] = Counter()
 
     def apply(self, key: OffsetKey, committed: CommittedOffset | None) -> None:
         """Folds one record; None deletes."""
+        place = (key.topic, key.partition)
         if committed is not None:
-            self._groups.setdefault(key.group_id, {})[key.topic, key.partition] = committed
+            offsets = self._groups.setdefault(key.group_id, {})
+            self._of_topics[key.topic] += place not in offsets
+            offsets[place] = committed
             return
         offsets = self._groups.get(key.group_id, {})
-        offsets.pop((key.topic, key.partition), None)
+        if offsets.pop(place, None) is not None:
+            self._of_topics[key.topic] -= 1
+            if not self._of_topics[key.topic]:
+                del self._of_topics[key.topic]
         if not offsets:
             self._groups.pop(key.group_id, None)
+
+    def __contains__(self, key: OffsetKey) -> bool:
+        return (key.topic, key.partition) in self._groups.get(key.group_id, {})
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         return MappingProxyType(self._groups.get(group_id, {}))
@@ -43,7 +54,14 @@ class OffsetTable:
                 yield OffsetKey(group_id, topic, partition), committed
 
     def of_topic(self, topic: str) -> list[OffsetKey]:
-        return [key for key, _ in self.entries() if key.topic == topic]
+        if topic not in self._of_topics:
+            return []
+        return [
+            OffsetKey(group_id, topic, partition)
+            for group_id, offsets in self._groups.items()
+            for name, partition in offsets
+            if name == topic
+        ]
 
     @staticmethod
     def is_expired(last_used_ms: int, now_ms: int) -> bool:

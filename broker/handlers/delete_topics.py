@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Awaitable
 from typing import Any
 
 from kafka.protocol.admin import DeleteTopicsResponse
@@ -15,18 +16,22 @@ BY_ID_FROM = 6
 NIL = uuid.UUID(int=0)
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
+    return _delete(context, request)
+
+
+async def _delete(context: RequestContext, request: Any) -> Any:
     wanted: list[tuple[str | None, uuid.UUID | None]]
     if context.version >= BY_ID_FROM:
         wanted = [(state.name, state.topic_id) for state in request.topics or ()]
     else:
         wanted = [(name, None) for name in request.topic_names or ()]
     return DeleteTopicsResponse(
-        version=context.version, responses=[_one(context, name, topic_id) for name, topic_id in wanted]
+        version=context.version, responses=[await _one(context, name, topic_id) for name, topic_id in wanted]
     )
 
 
-def _one(context: RequestContext, name: str | None, topic_id: uuid.UUID | None) -> Any:
+async def _one(context: RequestContext, name: str | None, topic_id: uuid.UUID | None) -> Any:
     code, message = ErrorCode.NONE, None
     try:
         if name is None:
@@ -36,7 +41,7 @@ def _one(context: RequestContext, name: str | None, topic_id: uuid.UUID | None) 
         else:
             topic = context.node.topic(name)
         name, topic_id = topic.name, topic.topic_id
-        context.node.delete_topic(topic)
+        await context.node.delete_topic(topic)
     except RequestRefused as refused:
         code, message = refused.code, refused.message
     return DeleteTopicsResponse.DeletableTopicResult(

@@ -6,7 +6,8 @@ timestamp so far i64 and relative offset i32 of the batch that has it; the last 
 timestamp. Both ascend. The active segment's are kept in memory and written when it is flushed or closed; those of
 closed segments are searched in their files, so that memory does not grow with the log.
 
-Indexes only speed things up: they are rebuilt from the log whenever they do not fit it.
+Indexes only speed things up: whatever is taken from one is compared with the batch it tells of, and they are rebuilt
+from the log whenever they do not fit it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES = _OFFSET_ENTRY.size, _TIME_ENTRY.size
 class TimeEntry:
     timestamp_ms: int
     offset: int  # relative to the segment's base
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetEntry:
+    offset: int  # relative to the segment's base
+    position: int
 
 
 class OffsetIndex:
@@ -119,14 +126,22 @@ class TimeIndex:
         return index
 
 
+def floor_entry_in_file(path: Path, offset: int) -> OffsetEntry | None:
+    """The last entry at or below `offset` of a closed segment's file; None, for the whole segment, without one."""
+    found = _floor_in_file(path, _OFFSET_ENTRY, offset)
+    return OffsetEntry(*found) if found is not None else None
+
+
 def floor_position_in_file(path: Path, offset: int) -> int:
     """`OffsetIndex.floor` on the file of a closed segment; 0, the whole segment, when there is no such file."""
-    return _floor_in_file(path, _OFFSET_ENTRY, offset)
+    found = floor_entry_in_file(path, offset)
+    return found.position if found is not None else 0
 
 
-def floor_offset_in_file(path: Path, timestamp_ms: int) -> int:
-    """`TimeIndex.floor` on the file of a closed segment; 0 when there is no such file."""
-    return _floor_in_file(path, _TIME_ENTRY, timestamp_ms)
+def floor_time_in_file(path: Path, timestamp_ms: int) -> TimeEntry | None:
+    """The last entry at or below `timestamp_ms` of a closed segment's file; None without one."""
+    found = _floor_in_file(path, _TIME_ENTRY, timestamp_ms)
+    return TimeEntry(*found) if found is not None else None
 
 
 def last_time_entry_in_file(path: Path) -> TimeEntry | None:
@@ -158,11 +173,11 @@ class _FileEntries:
         os.close(self._fd)
 
 
-def _floor_in_file(path: Path, entry: struct.Struct, wanted: int) -> int:
+def _floor_in_file(path: Path, entry: struct.Struct, wanted: int) -> tuple[int, int] | None:
     try:
         entries = _FileEntries(path, entry)
     except FileNotFoundError:
-        return 0
+        return None
     with contextlib.closing(entries):
         at = bisect_right(entries, wanted, key=lambda found: found[0])
-        return entries[at - 1][1] if at else 0
+        return entries[at - 1] if at else None

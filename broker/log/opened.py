@@ -11,13 +11,14 @@ BYTES_OPENED_MAX = 64 * 1024 * 1024
 """Of one batch, uncompressed: a kilobyte can be made to swell to gigabytes."""
 
 
-def opened(batch: bytes) -> list[Record]:
-    """The records of one whole batch.
+def opened(batch: bytes, *, is_our_own: bool = False) -> list[Record]:
+    """The records of one whole batch. What the broker wrote itself is opened whatever its size.
 
     Raises:
         CorruptBatch: there are more than are looked at, or the batch cannot be opened.
     """
     header = read_batch_header(batch)
-    if header.record_count > RECORDS_OPENED_MAX:
+    if header.record_count > RECORDS_OPENED_MAX and not is_our_own:
         raise CorruptBatch(f"{header.record_count} records; at most {RECORDS_OPENED_MAX} are looked at")
-    return open_batch(memoryview(batch), header, f"offset {header.base_offset}", BYTES_OPENED_MAX)
+    bytes_max = max(BYTES_OPENED_MAX, header.size) if is_our_own else BYTES_OPENED_MAX
+    return open_batch(memoryview(batch), header, f"offset {header.base_offset}", bytes_max)

@@ -14,16 +14,18 @@ Not for use by threads. Only `flush_job` results are meant to be carried out by 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log import leader_epochs, produced
 from headrace.broker.log.files import OpenFiles, sync_folder, write_fully
-from headrace.broker.log.index import TimeEntry, floor_offset_in_file, floor_position_in_file
+from headrace.broker.log.index import TimeEntry, floor_entry_in_file, floor_position_in_file, floor_time_in_file
 from headrace.broker.log.leader_epochs import LeaderEpochs
 from headrace.broker.log.opened import opened
 from headrace.broker.log.producer_state import ProducerStates
@@ -38,12 +40,18 @@ from headrace.broker.log.segment import (
     TIME_INDEX,
     ClosedSegment,
     base_offsets,
+    facts_of,
+    header_at,
+    is_in_log,
     segment_path,
     walk_file,
+    write_indexes,
 )
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.errors import CorruptBatch
-from headrace.kafka_wire.record_batch import PREFIX_BYTES, BatchHeader
+from headrace.kafka_wire.record_batch import MAGIC, PREFIX_BYTES, BatchHeader
+
+logger = logging.getLogger(__name__)
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SNAPSHOTS_KEPT = 2
@@ -111,6 +119,7 @@ class PartitionLog:
         leader_epoch: int,
         log_start_offset: int,
         recovery_point: int,
+        unforced: Sequence[Path],
         is_saved: bool,
         now_ms: int,
     ) -> None:
@@ -129,13 +138,8 @@ class PartitionLog:
         self._files = files
         self._active_since_ms = now_ms
         self._is_saved = is_saved
-        # Closed segments above the recovery point; after a crash there may be some.
-        self._unforced = [
-            segment.path(suffix)
-            for segment in closed
-            if segment.next_offset > recovery_point
-            for suffix in SEGMENT_SUFFIXES
-        ]
+        # Files that may not be on disk as they are, and the folder while it has names that may not be.
+        self._unforced = list(dict.fromkeys(unforced))
         self._visible_in, self._visible_to = active.base_offset, active.size
 
     @property
@@ -153,7 +157,7 @@ class PartitionLog:
 
     @property
     def needs_flush(self) -> bool:
-        return self.recovery_point < self.log_end_offset
+        return bool(self._unforced) or self.recovery_point < self.log_end_offset
 
     # Appending
 
@@ -204,7 +208,8 @@ class PartitionLog:
         except OSError as error:
             raise _refusal(self.folder / leader_epochs.FILE_NAME, error) from error
         self.epochs = begun
-        self._unforced.append(path)
+        # With the folder, which has that name, and that of the first segment of a new log.
+        self._unforced += [path, self.folder]
 
     def _write(self, prefix: bytes, rest: memoryview) -> None:
         path = segment_path(self.folder, self.active.base_offset, LOG)
@@ -232,13 +237,13 @@ class PartitionLog:
         active = self.active
         if not active.size:
             return
-        self._write_indexes()
+        write_indexes(self.folder, active)
         self._write_snapshot()
         # The file must be there before retention may remove the others: it alone then tells where the log ends.
         self._files.fd(segment_path(self.folder, active.next_offset, LOG))
-        if self.recovery_point < active.next_offset:
-            # With its indexes: below the recovery point they are taken as they are.
-            self._unforced += [segment_path(self.folder, active.base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
+        # With its indexes: below the recovery point they are taken as they are.
+        suffixes = SEGMENT_SUFFIXES if self.recovery_point < active.next_offset else INDEX_SUFFIXES
+        self._unforced += [segment_path(self.folder, active.base_offset, suffix) for suffix in suffixes]
         self.closed.append(
             ClosedSegment(self.folder, active.base_offset, active.next_offset, active.size, active.largest)
         )
@@ -246,12 +251,6 @@ class PartitionLog:
         self.active = SegmentFacts(active.next_offset, active.next_offset)
         self._active_since_ms = now_ms
         sync_folder(self.folder)
-
-    def _write_indexes(self) -> None:
-        active = self.active
-        active.complete_time_index()
-        for suffix, content in ((INDEX, active.index.to_bytes()), (TIME_INDEX, active.time_index.to_bytes())):
-            segment_path(self.folder, active.base_offset, suffix).write_bytes(content)
 
     def _write_snapshot(self) -> None:
         path = segment_path(self.folder, self.log_end_offset, SNAPSHOT)
@@ -273,7 +272,7 @@ class PartitionLog:
         paths = tuple(self._unforced)
         if closed_only:
             return FlushJob(paths, active.base_offset, active.base_offset, 0)
-        if active.size:
+        if active.size and self.recovery_point < active.next_offset:
             paths += (segment_path(self.folder, active.base_offset, LOG),)
         return FlushJob(paths, active.next_offset, active.base_offset, active.size)
 
@@ -289,10 +288,10 @@ class PartitionLog:
         unforced = list(self.flush_job().paths) if self.needs_flush else []
         if self.log_end_offset and not self._is_saved:
             if self.active.size:
-                self._write_indexes()
+                write_indexes(self.folder, self.active)
                 unforced += [segment_path(self.folder, self.active.base_offset, suffix) for suffix in INDEX_SUFFIXES]
             self._write_snapshot()
-            unforced.append(segment_path(self.folder, self.log_end_offset, SNAPSHOT))
+            unforced += [segment_path(self.folder, self.log_end_offset, SNAPSHOT), self.folder]
             self._is_saved = True
         self._files.forget(segment_path(self.folder, self.active.base_offset, LOG))
         return unforced
@@ -330,12 +329,35 @@ class PartitionLog:
         first = max(bisect_right(self.closed, offset, key=lambda segment: segment.base_offset) - 1, 0)
         for segment in self.closed[first:]:
             if segment.next_offset > offset:
-                relative = max(offset - segment.base_offset, 0)
-                position = floor_position_in_file(segment.path(INDEX), relative)
+                position = self._position(segment, max(offset - segment.base_offset, 0))
                 yield segment.base_offset, self._readable(segment.base_offset, segment.size), position
         active = self.active
         position = active.index.floor(max(offset - active.base_offset, 0))
         yield active.base_offset, self._readable(active.base_offset, active.size), position
+
+    def _position(self, segment: ClosedSegment, relative: int) -> int:
+        """From where on to read a closed segment for an offset; an index that says what is not so is made anew."""
+        entry = floor_entry_in_file(segment.path(INDEX), relative)
+        if entry is None:
+            return 0
+        found = header_at(self._files.fd(segment.path()), entry.position, segment.size)
+        if found is not None and found.magic == MAGIC and found.last_offset - segment.base_offset == entry.offset:
+            return entry.position
+        self.rebuild_indexes(segment)
+        return floor_position_in_file(segment.path(INDEX), relative)
+
+    def rebuild_indexes(self, segment: ClosedSegment) -> None:
+        """Makes the indexes of a closed segment anew from its batches.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        facts = facts_of(segment)
+        write_indexes(self.folder, facts)
+        self._unforced += [segment.path(suffix) for suffix in INDEX_SUFFIXES]
+        at = self.closed.index(segment)
+        self.closed[at] = replace(segment, largest=facts.largest)
+        logger.warning("indexes rebuilt folder=%s segment=%d", self.folder.name, segment.base_offset)
 
     def _readable(self, base_offset: int, size: int) -> int:
         """How many bytes of a segment lie below the high watermark."""
@@ -365,14 +387,18 @@ class PartitionLog:
 
     def _time_starts(self, timestamp_ms: int) -> Iterator[tuple[TimeEntry | None, Callable[[], int]]]:
         """Per segment its largest timestamp, and from which offset on to look for `timestamp_ms`."""
-        for segment in self.closed:
-            yield (
-                segment.largest,
-                lambda segment=segment: (  # type: ignore[misc]  # mypy cannot type a default argument of a lambda
-                    segment.base_offset + floor_offset_in_file(segment.path(TIME_INDEX), timestamp_ms)
-                ),
-            )
+        for segment in tuple(self.closed):
+            yield segment.largest, partial(self._time_start, segment, timestamp_ms)
         yield self.active.largest, lambda: self.active.base_offset + self.active.time_index.floor(timestamp_ms)
+
+    def _time_start(self, segment: ClosedSegment, timestamp_ms: int) -> int:
+        entry = floor_time_in_file(segment.path(TIME_INDEX), timestamp_ms)
+        if entry is not None and not is_in_log(
+            segment.path(), segment.base_offset, segment.size, segment.path(INDEX), entry
+        ):
+            self.rebuild_indexes(segment)
+            entry = floor_time_in_file(segment.path(TIME_INDEX), timestamp_ms)
+        return segment.base_offset + (entry.offset if entry is not None else 0)
 
     def _first_record(self, batch: bytes, header: BatchHeader, timestamp_ms: int) -> FoundTimestamp | None:
         try:
@@ -409,8 +435,11 @@ class PartitionLog:
         """Takes the oldest `count` closed segments out of the log; returns their renamed files, to be unlinked."""
         dropped, self.closed = self.closed[:count], self.closed[count:]
         self.log_start_offset = max(self.log_start_offset, self.first_base_offset)
-        renamed = []
+        renamed: list[Path] = []
         for segment in dropped:
+            if renamed:
+                # The oldest first, also where the power fails: a hole between segments would be taken for a loss.
+                sync_folder(self.folder)
             self._files.forget(segment.path())
             for suffix in SEGMENT_SUFFIXES:
                 path = segment.path(suffix)

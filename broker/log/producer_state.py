@@ -167,7 +167,7 @@ class ProducerStates:
         producer_id, epoch, seen_at_ms, run, count = _PRODUCER.unpack_from(content, at)
         producer = self._producers[producer_id] = Producer(epoch, seen_at_ms, run=run)
         at += _PRODUCER.size
-        end = at + count * _BATCH.size
+        end: int = at + count * _BATCH.size
         for sequence, offset, delta in _BATCH.iter_unpack(content[at:end]):
             producer.batches.append(_appended(sequence, offset, delta))
         return end

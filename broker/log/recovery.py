@@ -1,9 +1,15 @@
 """Opens the log of a partition after a clean stop or a crash.
 
-After a clean stop the files are taken as they are. After a crash every segment that was not forced to disk before the
-recovery point is read batch by batch; at the first batch that is cut off, fails its CRC or does not continue the
-offsets the file is truncated and later segments are dropped, so that what remains is a prefix of what was written.
-Indexes of what was read are rebuilt; those below the recovery point were forced with their segment.
+After a clean stop the files are taken as they are. After a crash everything above the recovery point, up to which the
+log had been forced to disk, is read batch by batch; at the first batch that is cut off, fails its CRC or does not
+continue the offsets the log is cut, so that what remains is a prefix of what was written. Below the recovery point
+nothing can be missing but by damage: that stops the start, or is set aside by whoever chose so (see `damage`).
+
+Whatever does not begin a batch there, offsets that are missing between two of them and epochs of any kind are taken
+below the recovery point as they are: compaction leaves such logs. A segment that is closed ends where the next one
+begins all the same; compaction keeps its last batch, emptied if need be.
+
+Indexes of what was read are rebuilt, and so are those that do not fit their log.
 """
 
 from __future__ import annotations
@@ -11,9 +17,11 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from headrace.broker.errors import LogDamaged
+from headrace.broker.log.damage import cut, mend, remove_outlived
 from headrace.broker.log.files import OpenFiles, sync_file, sync_folder
 from headrace.broker.log.index import (
     OFFSET_ENTRY_BYTES,
@@ -25,18 +33,20 @@ from headrace.broker.log.index import (
 from headrace.broker.log.leader_epochs import FIRST_EPOCH, LeaderEpochs, read_leader_epochs
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.producer_state import ProducerStates
-from headrace.broker.log.scan import Scan, SegmentFacts, scan_segment, walk_batches
+from headrace.broker.log.scan import Expected, Scan, SegmentFacts, scan_segment, walk_batches
 from headrace.broker.log.segment import (
     DELETED,
     INDEX,
+    INDEX_SUFFIXES,
     LOG,
-    SEGMENT_SUFFIXES,
     SNAPSHOT,
     TIME_INDEX,
     ClosedSegment,
     base_offsets,
+    is_in_log,
     segment_path,
     walk_file,
+    write_indexes,
 )
 
 logger = logging.getLogger(__name__)
@@ -56,47 +66,49 @@ def open_log(
     limits: LogLimits,
     *,
     is_clean: bool,
-    recovery_point: int,
+    recovery_point: int | None,
     log_start_offset: int,
     leader_epoch: int,
     had_epochs: bool = True,
+    sets_aside: bool = False,
     now_ms: int,
 ) -> OpenLog:
     """Opens, and if need be repairs, the log in `folder`, which must exist.
 
     Args:
+        recovery_point: the offset up to which it was forced to disk, None where that is not known.
         leader_epoch: of what will be appended; all that is there is of it or of older ones.
         had_epochs: whether whoever wrote the log counted epochs; else all of it is of the first one.
+        sets_aside: whether what is damaged below the recovery point is set aside.
+
+    Raises:
+        LogDamaged: it is damaged there, and nothing is to be set aside.
     """
     _remove_leftovers(folder)
+    remove_outlived(folder, log_start_offset)
     bases = base_offsets(folder) or [0]
     on_file = read_leader_epochs(folder)
     known = [(FIRST_EPOCH, bases[0])] if on_file is None else list(on_file)
     epochs = LeaderEpochs(known)
-    if on_file is None and had_epochs:
-        is_clean, recovery_point = False, 0
+    reading = _Reading(folder, recovery_point, epochs, leader_epoch, sets_aside)
+    is_read_whole = on_file is None and had_epochs
     segments: list[SegmentFacts] = []
-    truncated = 0
     for at, base in enumerate(bases):
-        following = bases[at + 1] if at + 1 < len(bases) else None
-        if is_clean or (following is not None and following <= recovery_point):
-            segments.append(_trusted(folder, base, following, epochs, leader_epoch))
-            continue
-        scan, size = _scan(segment_path(folder, base, LOG), base, epochs, leader_epoch)
-        if not scan.fault and following not in (None, scan.facts.next_offset):
-            scan = Scan(scan.facts, f"the next segment begins at {following}")
-        segments.append(scan.facts)
-        if scan.fault:
-            truncated += _truncate(folder, base, scan, size, bases[at + 1 :])
-        if following is not None:
-            _write_indexes(folder, scan.facts)
-        if size and limits.forced_reads_only:
-            # What was read may so far only be in the page cache, and consumers are about to see it.
-            sync_file(segment_path(folder, base, LOG))
-        if scan.fault:
+        later = bases[at + 1 :]
+        is_trusted = is_clean or bool(later and later[0] <= reading.forced_to)
+        facts = _trusted(folder, base, *later[:1]) if is_trusted and not is_read_whole else None
+        segments.append(facts or reading.read(base, later))
+        if reading.is_cut:
             break
+    reading.check_end(segments)
     if list(epochs) != known or (on_file is None and segments[-1].next_offset > bases[0]):
         sync_file(epochs.write(folder))
+        sync_folder(folder)
+    if limits.forced_reads_only:
+        # What was read may so far only be in the page cache, and consumers are about to see it.
+        for path in reading.unforced:
+            sync_file(path)
+        reading.unforced.clear()
     active = segments.pop()
     closed = [
         ClosedSegment(folder, facts.base_offset, facts.next_offset, facts.size, facts.largest) for facts in segments
@@ -111,11 +123,96 @@ def open_log(
         epochs=epochs,
         leader_epoch=leader_epoch,
         log_start_offset=log_start_offset,
-        recovery_point=active.next_offset if is_clean or limits.forced_reads_only else recovery_point,
-        is_saved=is_clean,
+        recovery_point=active.next_offset if is_clean or limits.forced_reads_only else reading.forced_to,
+        unforced=reading.unforced,
+        is_saved=is_clean and not reading.unforced,
         now_ms=now_ms,
     )
-    return OpenLog(log, truncated)
+    return OpenLog(log, reading.truncated_bytes)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What reading the segments of a log has come to. `unforced` are files that may not be on disk as they are."""
+
+    folder: Path
+    recovery_point: int | None
+    epochs: LeaderEpochs
+    newest_epoch: int
+    sets_aside: bool
+    truncated_bytes: int = 0
+    is_cut: bool = False
+    unforced: list[Path] = field(default_factory=list)
+
+    @property
+    def forced_to(self) -> int:
+        return self.recovery_point or 0
+
+    def read(self, base: int, later: list[int]) -> SegmentFacts:
+        """Reads one segment, cuts the log if it ends in it, rebuilds the indexes.
+
+        Raises:
+            LogDamaged: it is damaged below the recovery point.
+        """
+        following = later[0] if later else None
+        expected = Expected(
+            self.epochs,
+            self.newest_epoch,
+            self.forced_to,
+            following,
+            may_have_holes=self.recovery_point is None and following is not None,
+        )
+        path = segment_path(self.folder, base, LOG)
+        scan = _scan(path, base, expected)
+        if scan.fault and scan.facts.next_offset < self.forced_to:
+            where = f"{scan.fault} at byte {scan.facts.size}, behind offset {scan.facts.next_offset - 1}"
+            self._may_set_aside(path, where)
+            mend(self.folder, base, following, scan.fault)
+            scan = _scan(path, base, replace(expected, may_have_holes=True))
+        if following is not None and scan.facts.next_offset < following and not scan.fault:
+            scan = self._ending_early(path, scan, following, expected)
+        if scan.fault:
+            self.truncated_bytes += cut(self.folder, base, scan, later)
+            self.is_cut = True
+        if following is not None:
+            write_indexes(self.folder, scan.facts)
+        suffixes = (LOG, *(INDEX_SUFFIXES if following is not None else ()))
+        if scan.facts.size:
+            self.unforced += [self.folder, *(segment_path(self.folder, base, suffix) for suffix in suffixes)]
+        return scan.facts
+
+    def _ending_early(self, path: Path, scan: Scan, following: int, expected: Expected) -> Scan:
+        next_offset = scan.facts.next_offset
+        if expected.may_have_holes or following <= self.forced_to:
+            return scan
+        if next_offset >= self.forced_to:
+            return Scan(scan.facts, f"the next segment begins at {following}")
+        self._may_set_aside(path, f"it ends at offset {next_offset} and the next segment begins at {following}")
+        return scan
+
+    def check_end(self, segments: list[SegmentFacts]) -> None:
+        """Sees to it that no offset is given out again that was forced to disk.
+
+        Raises:
+            LogDamaged: the log ends before it.
+        """
+        end = segments[-1].next_offset
+        if end >= self.forced_to:
+            return
+        self._may_set_aside(segment_path(self.folder, segments[-1].base_offset, LOG), f"the log ends at offset {end}")
+        if segments[-1].size:
+            write_indexes(self.folder, segments[-1])
+        else:
+            segment_path(self.folder, segments.pop().base_offset, LOG).unlink(missing_ok=True)
+        path = segment_path(self.folder, self.forced_to, LOG)
+        path.touch()
+        sync_folder(self.folder)
+        segments.append(SegmentFacts(self.forced_to, self.forced_to))
+        logger.error("log ends early folder=%s offset=%d log_goes_on=%d", self.folder.name, end, self.forced_to)
+
+    def _may_set_aside(self, path: Path, reason: str) -> None:
+        if not self.sets_aside:
+            raise LogDamaged(path, reason, self.forced_to)
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -124,59 +221,34 @@ def _remove_leftovers(folder: Path) -> None:
             path.unlink()
 
 
-def _scan(path: Path, base_offset: int, epochs: LeaderEpochs, newest_epoch: int) -> tuple[Scan, int]:
+def _scan(path: Path, base_offset: int, expected: Expected) -> Scan:
     if not path.exists() or path.stat().st_size == 0:
-        return Scan(SegmentFacts(base_offset, base_offset), ""), 0
+        return Scan(SegmentFacts(base_offset, base_offset), "")
     with (
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
         memoryview(mapped) as view,
     ):
-        return scan_segment(view, base_offset, epochs, newest_epoch), len(view)
+        return scan_segment(view, base_offset, expected)
 
 
-def _truncate(folder: Path, base: int, scan: Scan, size: int, later: list[int]) -> int:
-    """Cuts a segment behind its last good batch and drops the later ones; returns the bytes lost."""
-    path = segment_path(folder, base, LOG)
-    lost = size - scan.facts.size
-    os.truncate(path, scan.facts.size)
-    sync_file(path)
-    for dropped in later:
-        lost += segment_path(folder, dropped, LOG).stat().st_size
-        for suffix in SEGMENT_SUFFIXES:
-            segment_path(folder, dropped, suffix).unlink(missing_ok=True)
-    sync_folder(folder)
-    logger.warning(
-        "log truncated folder=%s offset=%d bytes=%d segments_dropped=%d reason=%s",
-        folder.name,
-        scan.facts.next_offset,
-        lost,
-        len(later),
-        scan.fault,
-    )
-    return lost
-
-
-def _trusted(folder: Path, base: int, following: int | None, epochs: LeaderEpochs, newest_epoch: int) -> SegmentFacts:
-    """The facts of a segment whose bytes are known to be good; indexes that do not fit are rebuilt."""
+def _trusted(folder: Path, base: int, following: int | None = None) -> SegmentFacts | None:
+    """The facts of a segment whose bytes are known to be good; None when its indexes do not fit."""
     path = segment_path(folder, base, LOG)
     size = path.stat().st_size if path.exists() else 0
-    facts = _indexed(folder, base, size) if following is None else _closed(folder, base, size, following)
-    if facts is not None:
-        return facts
-    scan, _ = _scan(path, base, epochs, newest_epoch)
-    _write_indexes(folder, scan.facts)
-    return scan.facts
+    return _indexed(folder, base, size) if following is None else _closed(folder, base, size, following)
 
 
 def _closed(folder: Path, base: int, size: int, following: int) -> SegmentFacts | None:
     """A closed segment needs its indexes as files only; None when they cannot be right."""
-    for suffix, entry_bytes in ((INDEX, OFFSET_ENTRY_BYTES), (TIME_INDEX, TIME_ENTRY_BYTES)):
-        path = segment_path(folder, base, suffix)
+    index = segment_path(folder, base, INDEX)
+    for path, entry_bytes in ((index, OFFSET_ENTRY_BYTES), (segment_path(folder, base, TIME_INDEX), TIME_ENTRY_BYTES)):
         if not path.exists() or path.stat().st_size % entry_bytes:
             return None
     largest = last_time_entry_in_file(segment_path(folder, base, TIME_INDEX))
-    return SegmentFacts(base, following, size, largest) if largest is not None else None
+    if largest is None or not is_in_log(segment_path(folder, base, LOG), base, size, index, largest):
+        return None
+    return SegmentFacts(base, following, size, largest)
 
 
 def _indexed(folder: Path, base: int, size: int) -> SegmentFacts | None:
@@ -190,7 +262,10 @@ def _indexed(folder: Path, base: int, size: int) -> SegmentFacts | None:
         return None
     if index is None or time_index is None or time_index.last is None:
         return None
-    facts = SegmentFacts(base, base, index.last_position, time_index.last, index, time_index)
+    largest = time_index.last
+    if not is_in_log(segment_path(folder, base, LOG), base, size, segment_path(folder, base, INDEX), largest):
+        return None
+    facts = SegmentFacts(base, base, index.last_position, largest, index, time_index)
     fd = os.open(segment_path(folder, base, LOG), os.O_RDONLY)
     try:
         for placed in walk_file(fd, index.last_position, size):
@@ -198,12 +273,6 @@ def _indexed(folder: Path, base: int, size: int) -> SegmentFacts | None:
     finally:
         os.close(fd)
     return facts if facts.size == size else None
-
-
-def _write_indexes(folder: Path, facts: SegmentFacts) -> None:
-    facts.complete_time_index()
-    segment_path(folder, facts.base_offset, INDEX).write_bytes(facts.index.to_bytes())
-    segment_path(folder, facts.base_offset, TIME_INDEX).write_bytes(facts.time_index.to_bytes())
 
 
 def _producer_states(folder: Path, closed: list[ClosedSegment], active: SegmentFacts, now_ms: int) -> ProducerStates:
@@ -216,6 +285,8 @@ def _producer_states(folder: Path, closed: list[ClosedSegment], active: SegmentF
             states, covered = loaded, offset
             break
         path.unlink()
+        # It must not come back when the log has grown past it with other batches.
+        sync_folder(folder)
     ends = [*((segment.base_offset, segment.next_offset, segment.size) for segment in closed)]
     ends.append((active.base_offset, active.next_offset, active.size))
     for base, next_offset, size in ends:

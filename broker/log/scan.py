@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,6 +17,9 @@ from headrace.kafka_wire.record_batch import (
     has_valid_crc,
     read_batch_header,
 )
+
+_PLAUSIBLE_START = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)
+"""Where a batch may begin: a base offset below 2**48, and the version where it belongs."""
 
 
 class PlacedBatch(NamedTuple):
@@ -59,6 +63,26 @@ class SegmentFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """What a scan may take for granted of a segment.
+
+    Args:
+        epochs: what the log's file of them says; grows where a crash left the file behind the batches.
+        newest_epoch: no batch can be of a newer one.
+        forced_to: batches below this offset have been forced to disk: their headers tell where they end.
+        end: the base offset of the next segment, None in the last one.
+        may_have_holes: offsets may be missing between batches above `forced_to` too. Compaction leaves such holes, but
+            only below: elsewhere a hole is a loss, or the base offset, which no CRC covers, is wrong.
+    """
+
+    epochs: LeaderEpochs
+    newest_epoch: int
+    forced_to: int = 0
+    end: int | None = None
+    may_have_holes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """The valid prefix of a segment's bytes; `fault` says why it ends before the bytes do, "" when it does not."""
 
@@ -66,27 +90,29 @@ class Scan:
     fault: str
 
 
-def scan_segment(view: memoryview, base_offset: int, epochs: LeaderEpochs, newest_epoch: int) -> Scan:
-    """Reads batches from the front as long as each is whole, intact and continues the offsets.
-
-    Args:
-        epochs: what the log's file of them says; grows where a crash left the file behind the batches.
-        newest_epoch: no batch can be of a newer one.
-    """
+def scan_segment(view: memoryview, base_offset: int, expected: Expected) -> Scan:
+    """Reads batches from the front as long as each is whole, intact and continues the offsets."""
     facts = SegmentFacts(base_offset, base_offset)
     while facts.size < len(view):
-        fault = _fault(view, facts, epochs, newest_epoch)
+        fault = _fault(view, facts.size, facts.next_offset, expected)
         if fault:
             return Scan(facts, fault)
         header = read_batch_header(view, facts.size)
-        if header.leader_epoch > epochs.at(header.base_offset):
-            epochs.begin(header.leader_epoch, header.base_offset)
+        note_epoch(header, expected)
         facts.add(header, header.size)
     return Scan(facts, "")
 
 
-def _fault(view: memoryview, facts: SegmentFacts, epochs: LeaderEpochs, newest_epoch: int) -> str:
-    at, rest = facts.size, len(view) - facts.size
+def note_epoch(header: BatchHeader, expected: Expected) -> None:
+    """Takes note of an epoch that began. One that does not fit is no CRC's business, and no reason to lose a batch."""
+    epochs, epoch = expected.epochs, header.leader_epoch
+    is_newer = epochs.at(header.base_offset) < epoch <= expected.newest_epoch
+    if is_newer and header.base_offset >= epochs.latest_start:
+        epochs.begin(epoch, header.base_offset)
+
+
+def _fault(view: memoryview, at: int, next_offset: int, expected: Expected) -> str:
+    rest = len(view) - at
     if rest < HEADER_BYTES:
         return "the header is cut off"
     header = read_batch_header(view, at)
@@ -94,16 +120,56 @@ def _fault(view: memoryview, facts: SegmentFacts, epochs: LeaderEpochs, newest_e
         return f"batch version {header.magic}"
     if not HEADER_BYTES - LENGTH_OVERHEAD <= header.batch_length <= rest - LENGTH_OVERHEAD:
         return "the batch is cut off"
-    if not has_valid_crc(view[at : at + header.size], header):
+    # The CRC does not cover the base offset.
+    is_forced = header.base_offset < expected.forced_to
+    if not is_forced and not has_valid_crc(view[at : at + header.size], header):
         return "the batch fails its CRC"
-    # The CRC does not cover these three. Nothing is ever taken out of the middle of a log, so offsets have no holes.
-    if header.base_offset != facts.next_offset or header.last_offset_delta < 0:
-        return f"offset {header.base_offset} where {facts.next_offset} was due"
-    due = epochs.at(header.base_offset)
-    is_new = due < header.leader_epoch <= newest_epoch and header.base_offset >= epochs.latest_start
-    if header.leader_epoch != due and not is_new:
-        return f"leader epoch {header.leader_epoch} where {due} was due"
+    if header.base_offset < next_offset or header.last_offset_delta < 0:
+        return f"offset {header.base_offset} where {next_offset} was due"
+    if header.base_offset > next_offset and not (is_forced or expected.may_have_holes):
+        return f"offset {header.base_offset} where {next_offset} was due"
+    end = expected.forced_to if is_forced else expected.end
+    if end is not None and header.last_offset >= end:
+        return f"offset {header.last_offset} in a batch that ends before {end}"
     return ""
+
+
+def intact_batches(view: memoryview, next_offset: int, end: int | None) -> Iterator[PlacedBatch]:
+    """Every intact batch in damaged bytes, with ascending offsets in [next_offset, end)."""
+    position = 0
+    while position + HEADER_BYTES <= len(view):
+        header = read_batch_header(view, position)
+        if (
+            header.magic == MAGIC
+            and HEADER_BYTES - LENGTH_OVERHEAD <= header.batch_length <= len(view) - position - LENGTH_OVERHEAD
+            and header.base_offset >= next_offset
+            and header.last_offset_delta >= 0
+            and (end is None or header.last_offset < end)
+            and has_valid_crc(view[position : position + header.size], header)
+            and not _is_misplaced(view, position, header)
+        ):
+            yield PlacedBatch(position, header)
+            position += header.size
+            next_offset = header.last_offset + 1
+            continue
+        found = _PLAUSIBLE_START.search(view, position + 1)
+        if found is None:
+            return
+        position = found.start()
+
+
+def _is_misplaced(view: memoryview, position: int, header: BatchHeader) -> bool:
+    """Does an intact batch follow that begins below this one's end? Of the two base offsets its is believed."""
+    at = position + header.size
+    if at + HEADER_BYTES > len(view):
+        return False
+    following = read_batch_header(view, at)
+    return (
+        following.magic == MAGIC
+        and following.base_offset <= header.last_offset
+        and HEADER_BYTES <= following.size <= len(view) - at
+        and has_valid_crc(view[at : at + following.size], following)
+    )
 
 
 def walk_batches(view: memoryview, position: int = 0) -> Iterator[PlacedBatch]:
@@ -111,7 +177,7 @@ def walk_batches(view: memoryview, position: int = 0) -> Iterator[PlacedBatch]:
     end = len(view)
     while position + HEADER_BYTES <= end:
         header = read_batch_header(view, position)
-        if position + header.size > end:
+        if header.size < HEADER_BYTES or position + header.size > end:
             return
         yield PlacedBatch(position, header)
         position += header.size

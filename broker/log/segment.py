@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.broker.log.index import TimeEntry
-from headrace.broker.log.scan import PlacedBatch, walk_batches
-from headrace.kafka_wire.record_batch import HEADER_BYTES, LENGTH_OVERHEAD, read_batch_header
+from headrace.broker.log.index import TimeEntry, floor_position_in_file
+from headrace.broker.log.scan import PlacedBatch, SegmentFacts, walk_batches
+from headrace.kafka_wire.record_batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, BatchHeader, read_batch_header
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".snapshot", ".deleted"
 INDEX_SUFFIXES = (INDEX, TIME_INDEX)
@@ -54,6 +54,48 @@ class ClosedSegment:
             return int(self.path().stat().st_mtime * 1000)
         except FileNotFoundError:
             return 0
+
+
+def write_indexes(folder: Path, facts: SegmentFacts) -> None:
+    """Writes the indexes of a segment; forcing them to disk is the caller's."""
+    facts.complete_time_index()
+    for suffix, content in ((INDEX, facts.index.to_bytes()), (TIME_INDEX, facts.time_index.to_bytes())):
+        segment_path(folder, facts.base_offset, suffix).write_bytes(content)
+
+
+def facts_of(segment: ClosedSegment) -> SegmentFacts:
+    """What the headers of a closed segment's batches say of it. May be called by a thread of its own."""
+    facts = SegmentFacts(segment.base_offset, segment.base_offset)
+    fd = os.open(segment.path(), os.O_RDONLY)
+    try:
+        for placed in walk_file(fd, 0, segment.size):
+            facts.add(placed.header, placed.header.size)
+    finally:
+        os.close(fd)
+    return facts
+
+
+def header_at(fd: int, position: int, size: int) -> BatchHeader | None:
+    """What stands for a header at a position of a log file of `size` bytes; None where there is no room for one."""
+    if not 0 <= position <= size - HEADER_BYTES:
+        return None
+    return read_batch_header(os.pread(fd, HEADER_BYTES, position))
+
+
+def is_in_log(path: Path, base_offset: int, size: int, index: Path, entry: TimeEntry) -> bool:
+    """Is there a batch where an index says so, that ends at the entry's offset and has its timestamp?"""
+    position = floor_position_in_file(index, entry.offset)
+    if not 0 <= position < size:
+        return False
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        for placed in walk_file(fd, position, size):
+            last = placed.header.last_offset - base_offset
+            if placed.header.magic != MAGIC or last >= entry.offset:
+                return last == entry.offset and placed.header.max_timestamp == entry.timestamp_ms
+    finally:
+        os.close(fd)
+    return False
 
 
 def walk_file(fd: int, position: int, end: int) -> Iterator[PlacedBatch]:

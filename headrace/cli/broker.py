@@ -54,6 +54,7 @@ async def _serve(settings: Settings) -> None:
             segment_bytes_max=settings.broker.segment_bytes_max,
             message_bytes_max=settings.broker.message_bytes_max,
             fsync=FsyncMode(settings.broker.fsync),
+            sets_damaged_aside=settings.broker.damaged == "set-aside",
         )
     )
     loop = asyncio.get_running_loop()

@@ -84,7 +84,7 @@ def test_topics_that_find_no_space_do_not_exist(
         assert [topic.name for topic in node.topics if not topic.is_internal] == ["grows"]
         assert node.topic("grows").partitions == 1
         assert sorted(path.name for path in tmp_path.glob("*-?")) == ["__consumer_offsets-0", "grows-0"]
-        node._keep_house()
+        await node._keep_house()
         node.create_topic("t", 2, {})
         append(node.log("t", 1), batch(b"x"))
 

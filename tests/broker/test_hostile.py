@@ -228,7 +228,7 @@ def test_a_group_that_nobody_joined_is_forgotten(tmp_path: Path) -> None:
     async def work(node: BrokerNode) -> None:
         await node.groups.join("refused", join(protocol="x" * 40_000))
         await node.groups.join("promised", join())
-        node.groups.keep_house()
+        await node.groups.keep_house()
         assert set(node.groups.groups) == {"promised"}
 
     with_node(tmp_path, work)

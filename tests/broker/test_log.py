@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_samples import NOW_MS, append, batch, contents, header_of, opened, with_attributes
-from headrace.broker.errors import RequestRefused
+from headrace.broker.errors import LogDamaged, RequestRefused
 from headrace.broker.log.index import OffsetIndex, TimeEntry, TimeIndex
 from headrace.broker.log.leader_epochs import FILE_NAME, LeaderEpochs
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.produced import check_produced
 from headrace.broker.log.producer_state import ProducerStates
 from headrace.broker.log.retention import UNLIMITED, expired_segments
+from headrace.broker.log.scan import walk_batches
 from headrace.broker.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, ClosedSegment, base_offsets, segment_path
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import read_batch_header
@@ -168,12 +169,38 @@ def test_a_log_with_a_flipped_byte_recovers_to_a_prefix(
     raw = bytearray(path.read_bytes())
     if not raw:
         return
+    starts = [placed.position for placed in walk_batches(memoryview(raw))]
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(raw)
     recovered = contents(opened(folder, limits=SMALL).log)
     assert recovered == expected[: len(recovered)]
-    assert len(recovered) < len(expected)
+    is_epoch = at - max(start for start in starts if start <= at) in range(12, 16)
+    assert is_epoch == (len(recovered) == len(expected)), "the epoch is not covered"
+
+
+def test_whatever_byte_of_the_last_batches_is_cut_or_flipped_nothing_goes_but_from_there(tmp_path: Path) -> None:
+    """Offsets and contents stay what they were, and whatever is let go of is kept beside the log."""
+    whole = tmp_path / "whole"
+    filled(whole, 8, LogLimits())
+    raw = segment_path(whole, 0, LOG).read_bytes()
+    expected, size = contents(opened(whole).log), len(raw) // 8
+    for at in range(len(raw) - 2 * size, len(raw)):
+        for what in ("cut", "flipped"):
+            folder = tmp_path / f"{at}-{what}"
+            folder.mkdir()
+            changed = bytearray(raw[:at] if what == "cut" else raw)
+            if what == "flipped":
+                changed[at] ^= 1 << at % 8
+            path = segment_path(folder, 0, LOG)
+            path.write_bytes(changed)
+            log = opened(folder, recovery_point=5).log
+            is_epoch = what == "flipped" and at % size in range(12, 16)
+            assert contents(log) == (expected if is_epoch else expected[: at // size]), (at, what)
+            kept = b"".join(one.read_bytes() for one in folder.glob("*.corrupt"))
+            rest = changed[path.stat().st_size :]
+            assert kept == rest or (not kept and not any(rest)), (at, what)
+            assert append(log, batch(b"new")) == log.log_end_offset - 1 == len(contents(log)) - 1
 
 
 def test_a_torn_tail_is_truncated_and_the_rest_kept(tmp_path: Path) -> None:
@@ -186,14 +213,152 @@ def test_a_torn_tail_is_truncated_and_the_rest_kept(tmp_path: Path) -> None:
     assert [offset for offset, _ in contents(again.log)] == list(range(30))
 
 
-def test_segments_below_the_recovery_point_are_not_scanned(tmp_path: Path) -> None:
-    log = filled(tmp_path, 30)
-    first = segment_path(tmp_path, 0, LOG)
-    raw = bytearray(first.read_bytes())
-    raw[-1] ^= 1
-    first.write_bytes(raw)
+def flipped(path: Path, at: int) -> bytes:
+    """Flips a bit of a file; returns what it holds now."""
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    return bytes(raw)
+
+
+def cut_off(path: Path, byte_count: int) -> None:
+    path.write_bytes(path.read_bytes()[:-byte_count])
+
+
+def asides(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.corrupt")}
+
+
+def test_what_was_forced_is_not_read_again_and_stays_whatever_it_is(tmp_path: Path) -> None:
+    filled(tmp_path, 30)
+    flipped(segment_path(tmp_path, 0, LOG), -1)
     assert opened(tmp_path, recovery_point=30).log.log_end_offset == 30
-    assert opened(tmp_path).log.log_end_offset < log.log_end_offset
+    one = tmp_path / "one"
+    filled(one, 30, LogLimits())
+    flipped(segment_path(one, 0, LOG), len(batch(b"value 0")) * 3 - 1)
+    assert opened(one, recovery_point=20).log.log_end_offset == 30
+    assert not asides(one)
+    assert opened(one).log.log_end_offset == 2
+
+
+@pytest.mark.parametrize("field", ["length", "offset", "version", "delta"])
+@pytest.mark.parametrize("limits", [SMALL, LogLimits()], ids=["closed", "active"])
+def test_damage_below_the_recovery_point_stops_the_start_or_is_set_aside(
+    tmp_path: Path, field: str, limits: LogLimits
+) -> None:
+    log = filled(tmp_path, 30, limits)
+    closed = log.closed[0].next_offset if log.closed else 30
+    at = len(batch(b"value 0")) + {"length": 11, "offset": 3, "version": 16, "delta": 23}[field]
+    (tmp_path / FILE_NAME).unlink()  # so that the headers of what is closed are read too
+    damaged = flipped(segment_path(tmp_path, 0, LOG), at)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(LogDamaged, match=r"0\.log is damaged: .*below offset 25.*set-aside") as error:
+        opened(tmp_path, limits=limits, recovery_point=25)
+    assert "\n" not in str(error.value)
+    assert files == {path.name: path.read_bytes() for path in tmp_path.iterdir()}, "nothing was touched"
+    log = opened(tmp_path, limits=limits, recovery_point=25, sets_aside=True).log
+    kept = [(number, b"value %d" % number) for number in range(30) if number != 1]
+    assert contents(log) == kept
+    assert asides(tmp_path) == {f"{0:020d}.log.corrupt": damaged}
+    assert (log.log_end_offset, closed <= 30) == (30, True)
+    for offset in (0, 1, 2, 29):
+        header = read_batch_header(log.read(offset, 1, whole_first=True))
+        assert header.base_offset == (2 if offset == 1 else offset)
+    log.close()
+    assert contents(opened(tmp_path, limits=limits, recovery_point=25).log) == kept, "the hole is no damage"
+    (tmp_path / FILE_NAME).unlink()
+    assert contents(opened(tmp_path, limits=limits, recovery_point=30).log) == kept
+
+
+def test_a_log_that_ends_before_what_was_forced_never_gives_an_offset_twice(tmp_path: Path) -> None:
+    log = filled(tmp_path, 30)
+    last = log.closed[-1]
+    cut_off(last.path(), len(batch(b"value 10")))
+    segment_path(tmp_path, log.active.base_offset, LOG).unlink()
+    with pytest.raises(LogDamaged, match="the log ends at offset"):
+        opened(tmp_path, recovery_point=last.next_offset)
+    log = opened(tmp_path, recovery_point=last.next_offset, sets_aside=True).log
+    assert log.log_end_offset == last.next_offset
+    assert append(log, batch(b"new")) == last.next_offset
+    numbers = [offset for offset, _ in contents(log)]
+    assert numbers == [*range(last.next_offset - 1), last.next_offset]
+    assert contents(opened(tmp_path, recovery_point=last.next_offset).log)[-1] == (last.next_offset, b"new")
+
+
+def test_a_log_whose_files_are_gone_is_no_empty_log(tmp_path: Path) -> None:
+    with pytest.raises(LogDamaged, match="the log ends at offset 0"):
+        opened(tmp_path, recovery_point=7, is_clean=True)
+    log = opened(tmp_path, recovery_point=7, sets_aside=True).log
+    assert append(log, batch(b"x")) == 7
+
+
+def test_what_a_crash_takes_out_of_a_log_is_kept_beside_it_until_retention(tmp_path: Path) -> None:
+    log = filled(tmp_path, 30)
+    second = log.closed[1]
+    flipped(second.path(), -1)
+    later = [segment.path().read_bytes() for segment in log.closed[2:]]
+    later.append(segment_path(tmp_path, log.active.base_offset, LOG).read_bytes())
+    again = opened(tmp_path, limits=SMALL, recovery_point=second.base_offset)
+    end = again.log.log_end_offset
+    assert contents(again.log) == [(number, b"value %d" % number) for number in range(second.next_offset - 1)]
+    found = asides(tmp_path)
+    assert [found[name] for name in sorted(found)][1:] == [raw for raw in later if raw]
+    assert sum(map(len, found.values())) == again.truncated_bytes
+    opened(tmp_path, recovery_point=end, log_start_offset=end)
+    assert asides(tmp_path) == found
+    opened(tmp_path, recovery_point=end, log_start_offset=end + 1)
+    assert min(map(int, (name[:20] for name in asides(tmp_path)))) == second.next_offset
+
+
+def test_zeros_at_the_end_are_not_kept(tmp_path: Path) -> None:
+    filled(tmp_path, 3, LogLimits())
+    with segment_path(tmp_path, 0, LOG).open("ab") as file:
+        file.write(bytes(10_000))
+    assert (opened(tmp_path).truncated_bytes, asides(tmp_path)) == (10_000, {})
+
+
+def test_a_compacted_log_is_taken_as_it_is(tmp_path: Path) -> None:
+    """Holes in offsets, emptied batches, and epochs that began where nothing is left: what compaction leaves."""
+    log = filled(tmp_path, 30)
+    first = log.closed[0]
+    size = len(batch(b"value 0"))
+    raw = first.path().read_bytes()
+    emptied = bytearray(raw[2 * size : 2 * size + 61])
+    struct.pack_into(">i", emptied, 8, 61 - 12)
+    struct.pack_into(">i", emptied, 57, 0)
+    struct.pack_into(">I", emptied, 17, crc32c(bytes(emptied[21:])))
+    kept = [number for number in range(30) if number not in (0, 2)]
+    first.path().write_bytes(raw[size : 2 * size] + bytes(emptied) + raw[3 * size :])
+    for path in (*tmp_path.glob("*index"), *tmp_path.glob("*.snapshot"), tmp_path / FILE_NAME):
+        path.unlink()
+    for point in (None, first.next_offset, 30):
+        log = opened(tmp_path, limits=SMALL, recovery_point=point).log
+        assert [offset for offset, _ in contents(log)] == kept
+        assert read_batch_header(log.read(0, 1, whole_first=True)).base_offset == 1
+
+
+@pytest.mark.parametrize("suffix", [INDEX, TIME_INDEX])
+def test_an_index_that_is_damaged_while_the_broker_runs_misleads_nobody(tmp_path: Path, suffix: str) -> None:
+    log = filled(tmp_path, 600, LogLimits(segment_bytes_max=15_000))
+    for segment in log.closed:
+        path = segment.path(suffix)
+        raw = bytearray(path.read_bytes())
+        for at in range(3, len(raw), 4):
+            raw[at] ^= 0x5A
+        path.write_bytes(raw)
+    for number in range(0, 600, 7):
+        assert read_batch_header(log.read(number, 1, whole_first=True)).base_offset == number
+        found = log.find_timestamp(NOW_MS + number)
+        assert found is not None and found.offset == number
+    assert log.needs_flush, "the indexes made anew are forced again"
+
+
+def test_indexes_of_closed_segments_are_forced_also_when_the_log_was(tmp_path: Path) -> None:
+    log = filled(tmp_path, 3, LogLimits())
+    log.flushed(log.flush_job())
+    log.roll(NOW_MS)
+    assert log.needs_flush
+    assert {path.suffix for path in log.flush_job().paths} == {INDEX, TIME_INDEX}
 
 
 def test_retention_drops_whole_old_segments_and_moves_the_start(tmp_path: Path) -> None:
@@ -306,14 +471,16 @@ def test_epochs_that_retention_took_are_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("epoch", [3, 6, 10])
-def test_an_epoch_that_no_batch_can_have_there_is_damage(tmp_path: Path, epoch: int) -> None:
+def test_an_epoch_that_no_batch_can_have_there_costs_no_batch(tmp_path: Path, epoch: int) -> None:
     restarted(tmp_path, 5, 3).close()
     restarted(tmp_path, 7, 3)
     path = segment_path(tmp_path, 0, LOG)
     raw = bytearray(path.read_bytes())
     struct.pack_into(">i", raw, 4 * len(batch(b"value")) + 12, epoch)
     path.write_bytes(raw)
-    assert len(contents(restarted(tmp_path, 9, 0))) == 4
+    log = restarted(tmp_path, 9, 1)
+    assert len(contents(log)) == 7
+    assert list(log.epochs) == [(5, 0), (7, 3), (9, 6)]
 
 
 def test_of_two_epochs_at_one_offset_the_newer_counts() -> None:

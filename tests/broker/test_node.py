@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_samples import NOW_MS, append, batch, contents
+from broker_samples import NOW_MS, append, batch, contents, opened
+from headrace.broker import node as node_module
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator.members import Protocol
@@ -30,9 +32,11 @@ from headrace.broker.coordinator.records import (
     encode_offset,
 )
 from headrace.broker.data_folder import CLEAN_MARKER
-from headrace.broker.errors import CorruptFile, DataFolderInUse, RequestRefused
-from headrace.broker.log.checkpoints import read_checkpoint, write_checkpoint
+from headrace.broker.errors import CorruptFile, DataFolderInUse, LogDamaged, RequestRefused
+from headrace.broker.log import opened as opened_module
+from headrace.broker.log.checkpoints import RECOVERY_POINTS, read_checkpoint, write_checkpoint
 from headrace.broker.log.files import OpenFiles
+from headrace.broker.log.index import TimeEntry
 from headrace.broker.node import BrokerNode
 from headrace.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -56,11 +60,14 @@ def run(
     is_killed: bool = False,
     fsync: FsyncMode = FsyncMode.INTERVAL,
     segment_bytes_max: int = 1 << 30,
+    sets_damaged_aside: bool = False,
 ) -> None:
     """Opens a node on `folder`, works with it, and closes it, or drops it as a kill would."""
 
     async def main() -> None:
-        config = BrokerConfig(folder, fsync=fsync, segment_bytes_max=segment_bytes_max)
+        config = BrokerConfig(
+            folder, fsync=fsync, segment_bytes_max=segment_bytes_max, sets_damaged_aside=sets_damaged_aside
+        )
         node = BrokerNode(config, now_ms=clock or Clock())
         try:
             await work(node)
@@ -180,10 +187,10 @@ def test_offsets_that_nobody_uses_expire(tmp_path: Path) -> None:
         await node.groups.commit("old", {("t", 0): offset(1)})
         clock.ms += RETENTION_MS - 1000
         await node.groups.commit("new", {("t", 0): offset(1, clock.ms)})
-        node.groups.keep_house()
+        await node.groups.keep_house()
         assert set(node.groups.groups) == {"old", "new"}
         clock.ms += 2000
-        node.groups.keep_house()
+        await node.groups.keep_house()
         assert set(node.groups.groups) == {"new"}
 
     async def again(node: BrokerNode) -> None:
@@ -201,10 +208,10 @@ def test_retention_by_time_drops_even_the_active_segment(tmp_path: Path) -> None
         log = node.log("t", 0)
         for number in range(5):
             append(log, batch(b"v", timestamp_ms=NOW_MS + number * 400))
-        node._keep_house()
+        await node._keep_house()
         assert log.log_start_offset == 0
         clock.ms = NOW_MS + 10_000
-        node._keep_house()
+        await node._keep_house()
         assert (log.log_start_offset, log.log_end_offset, contents(log)) == (5, 5, [])
         append(log, batch(b"later", timestamp_ms=clock.ms))
 
@@ -215,7 +222,15 @@ def test_retention_by_time_drops_even_the_active_segment(tmp_path: Path) -> None
     run(tmp_path, again, clock=clock)
 
 
-def test_a_deletion_cut_short_is_finished_at_the_next_start(tmp_path: Path) -> None:
+def without_topic(folder: Path, name: str) -> None:
+    """Takes a topic out of the topic file, as an older copy of it would lack it."""
+    path = folder / "topics.json"
+    document = json.loads(path.read_text())
+    document["topics"] = [row for row in document["topics"] if row["name"] != name]
+    path.write_text(json.dumps(document))
+
+
+def test_partitions_that_no_topic_has_are_put_aside_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def first(node: BrokerNode) -> None:
         node.create_topic("t", 2, {})
         append(node.log("t", 0), batch(b"x"))
@@ -223,13 +238,166 @@ def test_a_deletion_cut_short_is_finished_at_the_next_start(tmp_path: Path) -> N
     async def second(node: BrokerNode) -> None:
         assert node.topics.get("t") is None
         assert contents(node.log(node.create_topic("t", 1, {}).name, 0)) == []
+        append(node.log("t", 0), batch(b"y"))
+
+    for name in ("lost+found", "backup of May", "t.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("theirs")
+    (tmp_path / "0123456789abcdef0123456789abcdef-3-delete").mkdir()
+    run(tmp_path, first, is_killed=True)
+    for times in (1, 2):
+        without_topic(tmp_path, "t")
+        caplog.clear()
+        run(tmp_path, second)
+        stray = "t-0-stray" if times == 1 else "t-0-stray.2"
+        assert f"folder=t-0 as={stray}" in caplog.text
+        assert "folder=backup of May reason=" in caplog.text and "lost+found" not in caplog.text
+    folders = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    strays = {"t-0-stray", "t-0-stray.2"}
+    assert folders == {"lost+found", "backup of May", "t.old", "t-0", "__consumer_offsets-0"} | strays
+    assert contents(opened(tmp_path / "t-0-stray").log) == [(0, b"x")]
+    assert all((tmp_path / name / "file").exists() for name in ("lost+found", "backup of May", "t.old"))
+
+
+def test_a_fresh_volume_is_no_data_folder_that_lost_its_topics(tmp_path: Path) -> None:
+    async def nothing(node: BrokerNode) -> None:
+        assert len(node.topics) == 1
+
+    (tmp_path / "lost+found").mkdir()
+    run(tmp_path, nothing)
+    assert (tmp_path / "lost+found").is_dir()
+
+
+def test_offsets_of_a_deleted_topic_are_forgotten_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than a batch may have whose records a client could send; the others have their turn meanwhile."""
+    monkeypatch.setattr(opened_module, "RECORDS_OPENED_MAX", 1500)
+    turns = 0
+
+    async def first(node: BrokerNode) -> None:
+        nonlocal turns
+        for name, count in (("t", 700), ("other", 1)):
+            node.create_topic(name, count, {})
+        for group in range(5):
+            await node.groups.commit(f"g{group}", {("t", index): offset(index) for index in range(700)})
+        await node.groups.commit("g0", {("other", 0): offset(7)})
+        deletion = asyncio.ensure_future(node.delete_topic(node.topic("t")))
+        while not deletion.done():
+            await asyncio.sleep(0)
+            turns += 1
+            assert node.topics.get("t") is None and not node.groups.offsets.of_topic("t")
+        node.create_topic("t", 1, {})
+        await node.groups.commit("g1", {("t", 0): offset(3)})
+
+    async def second(node: BrokerNode) -> None:
+        assert node.groups.offsets.of_group("g0") == {("other", 0): offset(7)}
+        assert node.groups.offsets.of_group("g1") == {("t", 0): offset(3)}
+        assert set(node.groups.offsets.groups()) == {"g0", "g1"}
 
     run(tmp_path, first, is_killed=True)
-    topics = tmp_path / "topics.json"
-    text = topics.read_text()
-    start = text.index('{"name":"t"')
-    topics.write_text(text[: start - 1] + text[text.index("}}", start) + 2 :])
     run(tmp_path, second)
+    assert turns > 3
+
+
+def test_a_large_batch_of_its_own_does_not_keep_the_broker_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def first(node: BrokerNode) -> None:
+        node.create_topic("t", 700, {})
+        await node.groups.commit("g", {("t", index): offset(index) for index in range(700)})
+
+    async def second(node: BrokerNode) -> None:
+        assert len(node.groups.offsets.of_group("g")) == 700
+
+    run(tmp_path, first)
+    monkeypatch.setattr(opened_module, "RECORDS_OPENED_MAX", 500)
+    run(tmp_path, second)
+
+
+def test_commits_in_a_topic_whose_deletion_a_crash_cut_short_are_none_in_a_new_one(tmp_path: Path) -> None:
+    async def first(node: BrokerNode) -> None:
+        node.create_topic("t", 2, {})
+        await node.groups.commit("g", {("t", 1): offset(5)})
+
+    async def second(node: BrokerNode) -> None:
+        assert node.groups.offsets.of_group("g"), "the topic may come back with its file"
+        node.create_topic("t", 2, {})
+        assert not node.groups.offsets.of_group("g")
+
+    async def third(node: BrokerNode) -> None:
+        assert not node.groups.offsets.of_group("g")
+
+    run(tmp_path, first, is_killed=True)
+    without_topic(tmp_path, "t")
+    run(tmp_path, second, is_killed=True)
+    run(tmp_path, third)
+
+
+@pytest.mark.parametrize("damage", ["zeros", "other"])
+def test_retention_deletes_nothing_on_the_word_of_a_damaged_index(tmp_path: Path, damage: str) -> None:
+    async def first(node: BrokerNode) -> None:
+        log = node.log(node.create_topic("t", 1, {"retention.ms": "100000"}).name, 0)
+        for number in range(40):
+            append(log, batch(b"v" * 40, timestamp_ms=NOW_MS + 10 * number))
+
+    async def second(node: BrokerNode) -> None:
+        log = node.log("t", 0)
+        if damage == "other":
+            log.closed[0] = replace(log.closed[0], largest=TimeEntry(5, 0))
+        await node._keep_house()
+        assert (log.log_start_offset, len(contents(log))) == (0, 40)
+        assert log.closed[0].largest is not None and log.closed[0].largest.timestamp_ms >= NOW_MS
+
+    run(tmp_path, first, segment_bytes_max=1200)
+    if damage == "zeros":
+        for path in (tmp_path / "t-0").glob("*.timeindex"):
+            path.write_bytes(bytes(path.stat().st_size))
+    run(tmp_path, second, segment_bytes_max=1200)
+
+
+def test_damage_below_the_recovery_point_is_one_line_or_set_aside(tmp_path: Path) -> None:
+    async def first(node: BrokerNode) -> None:
+        log = node.log(node.create_topic("t", 1, {}).name, 0)
+        for number in range(5):
+            append(log, batch(b"%d" % number))
+
+    async def second(node: BrokerNode) -> None:
+        assert [offset for offset, _ in contents(node.log("t", 0))] == [0, 1, 3, 4]
+
+    run(tmp_path, first, is_killed=True)
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    raw = bytearray(path.read_bytes())
+    raw[2 * len(raw) // 5 + 16] = 77
+    path.write_bytes(raw)
+    with pytest.raises(LogDamaged, match=r"batch version 77 at byte \d+, behind offset 1, below offset 5"):
+        run(tmp_path, second)
+    run(tmp_path, second, sets_damaged_aside=True)
+    run(tmp_path, second)
+
+
+def test_a_checkpoint_of_a_deleted_topic_does_not_meet_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def first(node: BrokerNode) -> None:
+        log = node.log(node.create_topic("t", 1, {}).name, 0)
+        for number in range(5):
+            append(log, batch(b"%d" % number))
+        await node.flusher.force(log)
+        await node._keep_house()
+        with monkeypatch.context() as patch:
+            patch.setattr(node_module, "write_checkpoint", full)
+            await node.delete_topic(node.topic("t"))
+            with pytest.raises(RequestRefused):
+                node.create_topic("t", 1, {})
+        node.create_topic("t", 1, {})
+        assert read_checkpoint(tmp_path / RECOVERY_POINTS).get(("t", 0), 0) == 0
+
+    run(tmp_path, first, is_killed=True)
+    assert "checkpoints not written" in caplog.text
 
 
 def test_every_start_is_another_leader_epoch_whatever_the_clock_says(tmp_path: Path) -> None:
@@ -371,14 +539,16 @@ def test_one_round_of_fdatasync_serves_all_that_wait(tmp_path: Path, monkeypatch
         sync_files(paths)
 
     async def work(node: BrokerNode) -> None:
-        monkeypatch.setattr("headrace.broker.log.flusher.sync_files", counted)
         log = node.log(node.create_topic("t", 1, {}).name, 0)
+        append(log, batch(b"x"))
+        await node.flusher.force(log)  # with the names of the first files
+        monkeypatch.setattr("headrace.broker.log.flusher.sync_files", counted)
         waits = []
         for _ in range(50):
             append(log, batch(b"x"))
             waits.append(node.flusher.force(log))
         await asyncio.gather(*waits)
-        assert log.high_watermark == 50
+        assert log.high_watermark == 51
         assert sum(rounds) <= 2
 
     run(tmp_path, work, fsync=FsyncMode.ALWAYS)

@@ -52,11 +52,12 @@ def opened(
     folder: Path,
     *,
     is_clean: bool = False,
-    recovery_point: int = 0,
+    recovery_point: int | None = 0,
     limits: LogLimits | None = None,
     log_start_offset: int = 0,
     leader_epoch: int = 0,
     had_epochs: bool = True,
+    sets_aside: bool = False,
 ) -> OpenLog:
     folder.mkdir(parents=True, exist_ok=True)
     files = OpenFiles(64)
@@ -72,6 +73,7 @@ def opened(
         log_start_offset=log_start_offset,
         leader_epoch=leader_epoch,
         had_epochs=had_epochs,
+        sets_aside=sets_aside,
         now_ms=NOW_MS,
     )
 

@@ -1,0 +1,140 @@
+"""What becomes of bytes that a log cannot go on with: they are kept beside it, in files that end in `.corrupt`.
+
+Above the recovery point a fault is what a crash leaves: the log is cut there. Below it the disk has lost what it was
+made to keep, which only whoever runs the broker can decide about; told to, what is intact is written anew without the
+rest, and offsets of the rest are missing from the log from then on. Such files go when retention has let go of the
+offsets they were for, or with their topic.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from pathlib import Path
+
+from headrace.broker.log.files import sync_file, sync_folder, write_fully
+from headrace.broker.log.scan import Scan, intact_batches
+from headrace.broker.log.segment import INDEX_SUFFIXES, LOG, SEGMENT_SUFFIXES, segment_path
+
+logger = logging.getLogger(__name__)
+
+CORRUPT = ".corrupt"
+COPIED_AT_ONCE_BYTES = 1024 * 1024
+
+
+def remove_outlived(folder: Path, log_start_offset: int) -> None:
+    """Removes what was set aside of offsets that the log has let go of since."""
+    for path in folder.iterdir():
+        number = path.name[:20]
+        if CORRUPT in path.suffixes[-1:] and number.isascii() and number.isdigit() and int(number) < log_start_offset:
+            path.unlink()
+
+
+def cut(folder: Path, base: int, scan: Scan, later: list[int]) -> int:
+    """Cuts a segment behind its last good batch and takes the later ones out of the log; returns the bytes it lost."""
+    path = segment_path(folder, base, LOG)
+    kept_bytes, next_offset = scan.facts.size, scan.facts.next_offset
+    lost = path.stat().st_size - kept_bytes if path.exists() else 0
+    aside = _copy(path, kept_bytes, _free(folder / f"{next_offset:020d}.rest")) if lost else None
+    if lost:
+        os.truncate(path, kept_bytes)
+        sync_file(path)
+    for dropped in later:
+        lost += _take_out(folder, dropped)
+    sync_folder(folder)
+    logger.warning(
+        "log truncated folder=%s offset=%d bytes=%d segments_dropped=%d reason=%s kept_as=%s",
+        folder.name,
+        next_offset,
+        lost,
+        len(later),
+        scan.fault,
+        aside.name if aside is not None else "",
+    )
+    return lost
+
+
+def _take_out(folder: Path, base: int) -> int:
+    path = segment_path(folder, base, LOG)
+    size = path.stat().st_size
+    if size:
+        path.rename(_free(path))
+    for suffix in SEGMENT_SUFFIXES:
+        segment_path(folder, base, suffix).unlink(missing_ok=True)
+    return size
+
+
+def mend(folder: Path, base: int, end: int | None, fault: str) -> None:
+    """Keeps a damaged segment aside and puts one with its intact batches in its place."""
+    path = segment_path(folder, base, LOG)
+    mended = path.with_name(path.name + ".tmp")
+    fd = os.open(mended, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    size, kept, next_offset = path.stat().st_size, 0, base
+    missing: list[str] = []
+    try:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as view,
+        ):
+            for placed in intact_batches(view, base, end):
+                header = placed.header
+                if header.base_offset > next_offset:
+                    missing.append(f"[{next_offset},{header.base_offset})")
+                with view[placed.position : placed.position + header.size] as batch:
+                    write_fully(fd, [batch], kept)
+                kept += header.size
+                next_offset = header.last_offset + 1
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    aside = _free(path)
+    os.link(path, aside)
+    mended.replace(path)
+    for suffix in INDEX_SUFFIXES:
+        segment_path(folder, base, suffix).unlink(missing_ok=True)
+    sync_folder(folder)
+    logger.error(
+        "log damaged folder=%s segment=%s reason=%s kept_as=%s bytes=%d intact_bytes=%d offsets_missing=%s goes_on=%d",
+        folder.name,
+        path.name,
+        fault,
+        aside.name,
+        size,
+        kept,
+        ",".join(missing) or "none between",
+        next_offset,
+    )
+
+
+def _free(path: Path) -> Path:
+    """A name for what is set aside of `path` that nothing has yet."""
+    number, free = 1, path.with_name(path.name + CORRUPT)
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}{CORRUPT}")
+    return free
+
+
+def _copy(path: Path, position: int, target: Path) -> Path | None:
+    """Copies the end of a file, unless there is nothing but zeros in it, which is how some disks tear a write."""
+    source = os.open(path, os.O_RDONLY)
+    fd = -1
+    try:
+        at = position
+        while chunk := os.pread(source, COPIED_AT_ONCE_BYTES, at):
+            if fd < 0 and chunk.count(0) != len(chunk):
+                fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            if fd >= 0:
+                write_fully(fd, [chunk], at - position)
+            at += len(chunk)
+        if fd < 0:
+            return None
+        os.fsync(fd)
+        sync_folder(target.parent)
+        return target
+    finally:
+        os.close(source)
+        if fd >= 0:
+            os.close(fd)
