@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from headrace.broker.errors import DataFolderInUse, StartError
-from headrace.broker.log.files import sync_folder
 from headrace.broker.log.segment import LOG
 
 logger = logging.getLogger(__name__)
@@ -70,7 +69,6 @@ def put_strays_aside(folder: Path, wanted: Collection[str]) -> None:
             logger.warning("partition of no topic put aside folder=%s as=%s", entry.name, stray.name)
         else:
             logger.warning("folder left alone folder=%s reason=it is not one of the broker's partitions", entry.name)
-    sync_folder(folder)
 
 
 def _has_records(folder: Path) -> bool:

@@ -158,8 +158,8 @@ class BrokerNode:
             for log in self.logs.values():
                 log.recovery_point = log.log_end_offset
             self._write_checkpoints()
+            # Where the power takes that mark, the next start reads from the recovery points on, which is nothing.
             (self.config.data_dir / CLEAN_MARKER).touch()
-            sync_folder(self.config.data_dir)
         except OSError as error:
             logger.warning("closed without the mark of a clean end; the next start reads the logs error=%s", error)
         self._files.close()
@@ -283,8 +283,6 @@ class BrokerNode:
             for topic, index in places:
                 opened.append((topic.name, index))
                 self._open_log(topic, index, True, 0, 0)
-            # On disk before their topics are, as are the offsets that somebody committed in older ones of the name.
-            sync_folder(self.config.data_dir)
             for topic in topics:
                 if self.topics.get(topic.name) is None and not topic.is_internal:
                     self.groups.forget_before(topic.name)

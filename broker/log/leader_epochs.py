@@ -84,7 +84,9 @@ def read_leader_epochs(folder: Path) -> LeaderEpochs | None:
         lines = (folder / FILE_NAME).read_bytes().decode("ascii").split("\n")
         rows = [tuple(map(int, line.split(" "))) for line in lines[2:] if line]
         starts = [(epoch, offset) for epoch, offset in rows]
-        if (int(lines[0]), int(lines[1])) == (0, len(starts)) and starts and starts == sorted(set(starts)):
+        # Without its last line's end a number may be cut off and still be one.
+        is_whole = lines[-1] == "" and (int(lines[0]), int(lines[1])) == (0, len(starts))
+        if is_whole and starts and starts == sorted(set(starts)):
             return LeaderEpochs(starts)
     except (FileNotFoundError, ValueError, IndexError):
         pass

@@ -353,6 +353,16 @@ def test_an_index_that_is_damaged_while_the_broker_runs_misleads_nobody(tmp_path
     assert log.needs_flush, "the indexes made anew are forced again"
 
 
+def test_what_spares_the_next_start_time_is_forced_too(tmp_path: Path) -> None:
+    log = filled(tmp_path, 3, LogLimits())
+    assert {tmp_path, tmp_path / FILE_NAME, segment_path(tmp_path, 0, LOG)} == set(log.flush_job().paths)
+    log.flushed(log.flush_job())
+    assert log.flush_job().paths == ()
+    append(log, batch(b"x"))
+    suffixes = {path.suffix for path in log.close() if path.is_file()}
+    assert suffixes == {LOG, INDEX, TIME_INDEX, SNAPSHOT}
+
+
 def test_indexes_of_closed_segments_are_forced_also_when_the_log_was(tmp_path: Path) -> None:
     log = filled(tmp_path, 3, LogLimits())
     log.flushed(log.flush_job())
@@ -428,7 +438,7 @@ def test_a_log_that_lost_its_end_goes_on_under_another_epoch(tmp_path: Path) -> 
     assert (log.epoch_end(9), log.epoch_end(11)) == ((5, 1), (11, 2))
 
 
-@pytest.mark.parametrize("content", [None, b"", b"0\n9\n5 0\n", b"0\n1\nx y\n", b"\xff", b"0\n2\n7 3\n5 0\n"])
+@pytest.mark.parametrize("content", [None, b"", b"0\n9\n5 0\n", b"0\n1\nx y\n", b"\xff", b"0\n2\n7 3\n5 0\n", b"0\n2\n5 0\n7 1"])
 def test_epochs_are_taken_from_the_batches_where_their_file_is_lost(tmp_path: Path, content: bytes | None) -> None:
     restarted(tmp_path, 5, 10).close()
     restarted(tmp_path, 7, 5, is_clean=True).close()
