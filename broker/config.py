@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-NODE_ID = 1
-
 
 class FsyncMode(StrEnum):
     """When appended batches are forced to disk. In every mode an acknowledged batch survives `kill -9`."""
@@ -24,11 +22,15 @@ class BrokerConfig:
     data_dir: Path
     host: str = "127.0.0.1"
     port: int = 9092
-    partitions: int = 4
+    node_id: int = 1
+    partitions: int = 4  # of a topic created by its first message
+    creates_topics: bool = True  # that a client asks for by name and that are not there
     retention_ms: int = 7 * 86_400_000
     segment_bytes_max: int = 1 << 30
     message_bytes_max: int = 1_048_588
     fsync: FsyncMode = FsyncMode.INTERVAL
     flush_interval_ms: int = 1000  # of unforced data at most this much is lost with the power
     sets_damaged_aside: bool = False  # what is damaged of logs that had been forced to disk; else it stops the start
+    rebalance_delay_ms: int = 0  # how long the first members of an empty group wait for others
+    session_timeout_ms_min: int = 6000  # that a member of a group may ask for
     housekeeping_interval_ms: int = 30_000  # between looks for what retention lets go

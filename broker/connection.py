@@ -259,7 +259,17 @@ class Connection(asyncio.BufferedProtocol):
         """Sends what is due of the answers that had to wait, and goes on with the requests behind them."""
         if task.cancelled() or self._transport is None:
             return
-        while self._pending:
+        try:
+            self._send_due()
+        except Exception:
+            logger.exception("request failed peer=%s:%s", *self._peer)
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        self._handle_frames()
+
+    def _send_due(self) -> None:
+        while self._pending and self._transport is not None:
             first = self._pending[0]
             if first.task is not None:
                 if not first.task.done():
@@ -276,7 +286,6 @@ class Connection(asyncio.BufferedProtocol):
             self._pending.popleft()
             if first.pieces is not None:
                 self._write(first.header, first.pieces)
-        self._handle_frames()
 
     def _send(self, header: RequestHeader, pieces: Pieces) -> None:
         if self._pending:
@@ -294,6 +303,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._transport.write(start)
         for piece in pieces:
+            if self._transport is None or self._transport.is_closing():
+                # The client is gone: asyncio would complain of every further write.
+                return
             self._transport.write(piece)
 
     @property

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import logging
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -112,7 +113,13 @@ class BrokerNode:
         if OFFSETS_TOPIC not in {topic.name for topic in self.topics}:
             self.create_topic(OFFSETS_TOPIC, 1, {})
         self.groups = GroupCoordinator(
-            self.logs[OFFSETS_TOPIC, 0], self.flusher, self.config.fsync, self.now_ms, unlink=self.unlink_later
+            self.logs[OFFSETS_TOPIC, 0],
+            self.flusher,
+            self.config.fsync,
+            self.now_ms,
+            unlink=self.unlink_later,
+            rebalance_delay_ms=self.config.rebalance_delay_ms,
+            session_timeout_ms_min=self.config.session_timeout_ms_min,
         )
         logger.info(
             "logs opened folder=%s topics=%d partitions=%d clean=%s truncated_bytes=%d duration_ms=%d",
@@ -180,6 +187,8 @@ class BrokerNode:
                     await result
             except (OSError, RequestRefused) as error:
                 logger.error("upkeep failed error=%s; tried again in interval_ms=%d", error, interval_ms)
+            except Exception:
+                logger.exception("upkeep failed; tried again in interval_ms=%d", interval_ms)
 
     # Topics
 
@@ -232,14 +241,6 @@ class BrokerNode:
         self._add_logs(topics, [(topic, index) for topic in topics for index in range(topic.partitions)])
         for topic in topics:
             logger.info("topic created topic=%s partitions=%d id=%s", topic.name, topic.partitions, topic.topic_id)
-
-    def ensure_topic(self, name: str) -> Topic:
-        """The topic, created with the broker's defaults when there is none.
-
-        Raises:
-            RequestRefused: it cannot be created.
-        """
-        return self.topics.get(name) or self.create_topic(name, self.config.partitions, {})
 
     def ensure_topics(self, names: Iterable[str]) -> dict[str, RequestRefused]:
         """Creates those of these topics that are missing, and returns why some could not be.
@@ -316,8 +317,7 @@ class BrokerNode:
             log.forget_files()
             # Renamed first, so that the topic can be created anew while the files of the old one are removed.
             doomed.append(log.folder.rename(log.folder.with_name(f"{topic.topic_id.hex}-{index}{DELETED_FOLDER}")))
-            for wake in tuple(log.waiters):
-                wake()
+            log.wake(sys.maxsize)
         self._has_old_checkpoints = True
         try:
             self._write_checkpoints()

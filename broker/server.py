@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 
 from headrace.broker import descriptors
@@ -10,6 +11,8 @@ from headrace.broker.config import BrokerConfig
 from headrace.broker.connection import Connection, Connections
 from headrace.broker.errors import AddressUnusable, DiskFailed
 from headrace.broker.node import BrokerNode
+
+logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
 """Connections that wait to be taken up."""
@@ -77,7 +80,10 @@ class BrokerServer:
     async def _look_for_idle(self) -> None:
         while True:
             await asyncio.sleep(IDLE_LOOK_S)
-            self.connections.close_idle(asyncio.get_running_loop().time())
+            try:
+                self.connections.close_idle(asyncio.get_running_loop().time())
+            except Exception:
+                logger.exception("idle connections not closed; tried again in seconds=%d", IDLE_LOOK_S)
 
     async def wait(self) -> None:
         """Serves until `stop`, then closes everything.

@@ -17,6 +17,7 @@ MESSAGE_BYTES_LIMIT = 64 * 1024 * 1024
 class ConfigType(IntEnum):
     """DescribeConfigs' numbers for the type of a value."""
 
+    BOOLEAN = 1
     STRING = 2
     INT = 3
     LONG = 5

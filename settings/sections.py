@@ -62,6 +62,10 @@ class BrokerSettings:
     segment_bytes_max: int = 1024 * 1024 * 1024  # of one log file; retention deletes whole files
     message_bytes_max: int = 1_048_588  # one record batch, Kafka's default
     fsync: str = "interval"  # none | interval | always: when appended batches are forced to disk
+    auto_create_topics: bool = True  # whether a topic that a client asks for by name is created
+    rebalance_delay: Duration = Duration(0)  # how long the first members of an empty group wait for others; Kafka: 3s
+    session_timeout_min: Duration = Duration(6000)  # that a member of a group may ask for
+    node_id: int = 1  # of the one broker, as clients see it
     damaged: str = "stop"  # stop | set-aside: a start that finds damage in what had been forced to disk
 
 

@@ -17,9 +17,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from headrace.broker.config import FsyncMode
-from headrace.broker.coordinator.group import NAME_CHARS_MAX, Group, GroupState
+from headrace.broker.coordinator.group import NAME_CHARS_MAX, SESSION_TIMEOUT_MS_MIN, Group, GroupState
 from headrace.broker.coordinator.members import Ticket
 from headrace.broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
 from headrace.broker.coordinator.offsets import METADATA_CHARS_MAX, OffsetTable, TopicPartition
@@ -49,6 +50,8 @@ COMPACT_BYTES = 4 * 1024 * 1024
 """The log is compacted when it has grown by this much: some fifty thousand commits, read in under a second."""
 GROUPS_MAX = 10_000
 """They are all in memory."""
+EMPTY_GROUP_MS = 600_000
+"""Without members and offsets a group is forgotten after this time, as in Kafka: consumers of a moment make up ids."""
 MEMBER_PREFIX_CHARS = 200
 """Of a client id or instance id, at the front of a member id."""
 BATCH_RECORDS_MAX = 1000
@@ -57,6 +60,7 @@ TICK_MS_MAX = 60_000
 """The longest the coordinator sleeps; deadlines wake it earlier."""
 
 Entry = tuple[bytes, bytes | None]
+Key = TypeVar("Key", bound=OffsetKey | GroupKey)
 
 
 class GroupCoordinator:
@@ -70,6 +74,8 @@ class GroupCoordinator:
         now_ms: Callable[[], int],
         *,
         unlink: Callable[[list[Path]], None],
+        rebalance_delay_ms: int = 0,
+        session_timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN,
         monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     ) -> None:
         self.offsets = OffsetTable()
@@ -77,6 +83,7 @@ class GroupCoordinator:
         self._unused_since_ms: dict[str, int] = {}
         self._log, self._flusher, self._fsync = log, flusher, fsync
         self._now_ms, self._monotonic_ms, self._unlink = now_ms, monotonic_ms, unlink
+        self._rebalance_delay_ms, self._session_timeout_ms_min = rebalance_delay_ms, session_timeout_ms_min
         self._tickets = itertools.count(1)
         self._waiting: dict[Ticket, asyncio.Future[JoinResult | SyncResult]] = {}
         self._changed = asyncio.Event()
@@ -208,7 +215,7 @@ class GroupCoordinator:
             self.offsets.apply(key, None)
         for some in _in_batches(doomed):
             # Not those that were committed meanwhile in a new topic of the name.
-            gone = [key for key in some if key not in self.offsets]
+            gone = [key for key in some if self.offsets.get(key) is None]
             if gone:
                 self._append([(encode_key(key), None) for key in gone])
             await asyncio.sleep(0)
@@ -242,7 +249,7 @@ class GroupCoordinator:
     def _forget_unused(self, group_id: str, unused_since_ms: int, now_ms: int) -> None:
         group = self.groups[group_id]
         # One without a generation was asked for and never joined: nothing is stored of it.
-        is_due = not group.generation or self.offsets.is_expired(unused_since_ms, now_ms)
+        is_due = not group.generation or now_ms - unused_since_ms > EMPTY_GROUP_MS
         if is_due and not group.expects_members:
             if group.generation:
                 self._append([(encode_key(GroupKey(group_id)), None)])
@@ -256,7 +263,12 @@ class GroupCoordinator:
         while not self._stopped:
             now_ms = self._monotonic_ms()
             for group_id in [group_id for group_id, due_ms in self._due_ms.items() if due_ms <= now_ms]:
-                self._tick(group_id, now_ms)
+                try:
+                    self._tick(group_id, now_ms)
+                except Exception:
+                    # Its members find out by their own timeouts; the other groups go on.
+                    logger.exception("group stuck group=%s", group_id)
+                    self._due_ms[group_id] = now_ms + TICK_MS_MAX
             if self._log.size > self._compact_above:
                 try:
                     await self._compact()
@@ -299,7 +311,7 @@ class GroupCoordinator:
 
     def _new_group(self, group_id: str) -> Group:
         self._unused_since_ms[group_id] = self._now_ms()
-        return Group(group_id, _new_member_id)
+        return Group(group_id, _new_member_id, self._rebalance_delay_ms, self._session_timeout_ms_min)
 
     def _ticket(self) -> tuple[Ticket, asyncio.Future[JoinResult | SyncResult]]:
         ticket = next(self._tickets)
@@ -367,14 +379,32 @@ class GroupCoordinator:
         self._compact_above = before + COMPACT_BYTES
         self._log.roll(self._now_ms())
         older = len(self._log.closed)
-        alive = [self._group_entry(group) for group in self.groups.values()]
-        alive += [(encode_key(key), encode_offset(committed)) for key, committed in self.offsets.entries()]
-        for at in range(0, len(alive), BATCH_RECORDS_MAX):
-            self._append(alive[at : at + BATCH_RECORDS_MAX])
+        # Some at a time, between which others have their turn. What changes meanwhile is behind what is written here.
+        keys: list[GroupKey | OffsetKey] = []
+        for group_id in {**self.groups, **dict.fromkeys(self.offsets.groups())}:
+            keys += [GroupKey(group_id), *(OffsetKey(group_id, *place) for place in self.offsets.of_group(group_id))]
+            if len(keys) >= BATCH_RECORDS_MAX:
+                await self._append_alive(keys)
+                keys = []
+        await self._append_alive(keys)
         await self._flusher.force(self._log)
         self._unlink(self._log.drop_segments(older))
         self._compact_above = self._log.size + COMPACT_BYTES
         logger.info("offsets compacted bytes_before=%d bytes_after=%d", before, self._log.size)
+
+    async def _append_alive(self, keys: Sequence[GroupKey | OffsetKey]) -> None:
+        for some in _in_batches(keys):
+            alive: list[Entry] = []
+            for key in some:
+                if isinstance(key, OffsetKey):
+                    committed = self.offsets.get(key)
+                    if committed is not None:
+                        alive.append((encode_key(key), encode_offset(committed)))
+                elif key.group_id in self.groups:
+                    alive.append(self._group_entry(self.groups[key.group_id]))
+            if alive:
+                self._append(alive)
+            await asyncio.sleep(0)
 
     def _load(self) -> None:
         """Folds the log into groups and offsets."""
@@ -403,7 +433,7 @@ class GroupCoordinator:
                 self._note_due(group)
 
 
-def _in_batches(keys: Sequence[OffsetKey]) -> Iterator[Sequence[OffsetKey]]:
+def _in_batches(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
     return (keys[at : at + BATCH_RECORDS_MAX] for at in range(0, len(keys), BATCH_RECORDS_MAX))
 
 

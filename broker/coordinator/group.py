@@ -29,7 +29,8 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.protocol.error_codes import ErrorCode
 
 SESSION_TIMEOUT_MS_MIN, SESSION_TIMEOUT_MS_MAX = 6_000, 1_800_000
-"""Kafka's bounds: shorter sessions make heartbeats a load, longer ones keep partitions of the dead unread."""
+"""Kafka's bounds, the lower one a setting: shorter sessions make heartbeats a load, longer ones keep partitions of the
+dead unread."""
 REBALANCE_TIMEOUT_MS_MIN = 1000
 """Members that ask for less are given this: nobody could join again in time."""
 NAME_CHARS_MAX = 1000
@@ -75,12 +76,15 @@ class Group:
 
     group_id: str
     new_member_id: Callable[[str], str]  # from the client id or the instance id
+    rebalance_delay_ms: int = 0  # how long the first members wait for others, anew for each that comes
+    session_timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN
     state: GroupState = GroupState.EMPTY
     generation: int = 0
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
     members: Members = field(default_factory=Members)
+    _complete_from_ms: int = 0  # before that more first members may come
     _rebalance_deadline_ms: int = 0  # of joining while preparing, of assigning while completing
     _replies: list[Reply] = field(default_factory=list)
     _must_store: bool = False
@@ -177,6 +181,8 @@ class Group:
         deadlines += [member.deadline_ms for member in self.members.values() if not member.waits]
         if self.state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE):
             deadlines.append(self._rebalance_deadline_ms)
+        if self.state is GroupState.PREPARING_REBALANCE and self._complete_from_ms:
+            deadlines.append(self._complete_from_ms)
         return min(deadlines, default=None)
 
     def tick(self, now_ms: int) -> Outcome:
@@ -187,6 +193,8 @@ class Group:
         if silent:
             self._remove(silent, now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
+            if self._complete_from_ms <= now_ms:
+                self._complete_from_ms = 0
             if self._rebalance_deadline_ms <= now_ms:
                 self._stop_waiting_for_joins(now_ms)
             else:
@@ -199,10 +207,10 @@ class Group:
     # Joining
 
     def _check_join(self, request: JoinRequest) -> None:
-        if not SESSION_TIMEOUT_MS_MIN <= request.session_timeout_ms <= SESSION_TIMEOUT_MS_MAX:
+        if not self.session_timeout_ms_min <= request.session_timeout_ms <= SESSION_TIMEOUT_MS_MAX:
             raise RequestRefused(
                 ErrorCode.INVALID_SESSION_TIMEOUT,
-                f"session timeout {request.session_timeout_ms} ms; expected between {SESSION_TIMEOUT_MS_MIN} and "
+                f"session timeout {request.session_timeout_ms} ms; expected between {self.session_timeout_ms_min} and "
                 f"{SESSION_TIMEOUT_MS_MAX}",
             )
         names = (request.instance_id or "", request.protocol_type, *(each.name for each in request.protocols))
@@ -235,6 +243,11 @@ class Group:
         self.protocol_type = request.protocol_type
         member = _new_member(request, member_id, now_ms)
         self.members.add(member)
+        is_first = self.state is GroupState.EMPTY
+        if self.rebalance_delay_ms and (is_first or self._complete_from_ms):
+            began_at_ms = now_ms if is_first else self._rebalance_deadline_ms - self.members.longest_rebalance_ms
+            latest_ms = began_at_ms + self.members.longest_rebalance_ms
+            self._complete_from_ms = min(now_ms + self.rebalance_delay_ms, latest_ms)
         self._wait_for_join(member, ticket, now_ms)
 
     def _replace_static(self, old: Member, request: JoinRequest, member_id: str, ticket: Ticket, now_ms: int) -> None:
@@ -292,6 +305,8 @@ class Group:
     def _join_if_complete(self, now_ms: int) -> None:
         if self.state is not GroupState.PREPARING_REBALANCE or self.members.promised:
             return
+        if now_ms < self._complete_from_ms:
+            return
         if all(member.join_ticket is not None for member in self.members.values()):
             self._complete_join(now_ms)
 
@@ -307,6 +322,7 @@ class Group:
         self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
+        self._complete_from_ms = 0
         self.generation += 1
         if not self.members:
             self._go(Event.ALL_LEFT)

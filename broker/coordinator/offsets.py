@@ -39,8 +39,8 @@ class OffsetTable:
         if not offsets:
             self._groups.pop(key.group_id, None)
 
-    def __contains__(self, key: OffsetKey) -> bool:
-        return (key.topic, key.partition) in self._groups.get(key.group_id, {})
+    def get(self, key: OffsetKey) -> CommittedOffset | None:
+        return self._groups.get(key.group_id, {}).get((key.topic, key.partition))
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         return MappingProxyType(self._groups.get(group_id, {}))

@@ -6,7 +6,6 @@ from typing import Any
 
 from kafka.protocol.admin import CreatePartitionsResponse
 
-from headrace.broker.config import NODE_ID
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -33,12 +32,13 @@ def _one(context: RequestContext, wanted: Any, validate_only: bool) -> Any:
                 f"topic {topic.name!r} has {topic.partitions} partitions; {wanted.count} would not be more",
             )
         added = wanted.count - topic.partitions
-        assignments = wanted.assignments
+        assignments, node_id = wanted.assignments, context.node.config.node_id
         if assignments is not None and (
-            len(assignments) != added or any(list(each.broker_ids or ()) != [NODE_ID] for each in assignments)
+            len(assignments) != added or any(list(each.broker_ids or ()) != [node_id] for each in assignments)
         ):
             raise RequestRefused(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"expected {added} assignments, each to node {NODE_ID}"
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"expected {added} assignments, each to node {node_id}",
             )
         if not validate_only:
             context.node.add_partitions(topic, wanted.count)

@@ -11,7 +11,6 @@ from typing import Any
 
 from kafka.protocol.admin import CreateTopicsResponse
 
-from headrace.broker.config import NODE_ID
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -69,12 +68,14 @@ def _partitions(context: RequestContext, wanted: Any) -> int:
     if wanted.assignments:
         if wanted.num_partitions != DEFAULT or wanted.replication_factor != DEFAULT:
             raise RequestRefused(ErrorCode.INVALID_REQUEST, "counts must be -1 beside an assignment")
+        node_id = context.node.config.node_id
         indexes = sorted(each.partition_index for each in wanted.assignments)
         if indexes != list(range(len(indexes))) or any(
-            list(each.broker_ids or ()) != [NODE_ID] for each in wanted.assignments
+            list(each.broker_ids or ()) != [node_id] for each in wanted.assignments
         ):
             raise RequestRefused(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"expected partitions from 0 on, each on node {NODE_ID}"
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"expected partitions from 0 on, each on node {node_id}",
             )
         return len(indexes)
     if wanted.replication_factor not in (DEFAULT, 1):
@@ -92,6 +93,7 @@ def _created(context: RequestContext, topic: Topic, topic_id: uuid.UUID) -> Any:
         name=topic.name,
         topic_id=topic_id,
         error_code=ErrorCode.NONE,
+        error_message=None,
         num_partitions=topic.partitions,
         replication_factor=1,
         configs=[

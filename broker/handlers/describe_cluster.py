@@ -6,15 +6,16 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeClusterResponse
 
-from headrace.broker.config import NODE_ID
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.operations import CLUSTER
 
 BROKERS = 1
 
 
 def handle(context: RequestContext, request: Any) -> Any:
     version = context.version
+    node_id = context.node.config.node_id
     cluster_id = context.node.topics.cluster_id
     if version >= 1 and request.endpoint_type != BROKERS:
         return DescribeClusterResponse(
@@ -25,11 +26,12 @@ def handle(context: RequestContext, request: Any) -> Any:
             brokers=[],
         )
     host, port = context.node.address
-    broker = DescribeClusterResponse.DescribeClusterBroker(version=version, broker_id=NODE_ID, host=host, port=port)
+    broker = DescribeClusterResponse.DescribeClusterBroker(version=version, broker_id=node_id, host=host, port=port)
     return DescribeClusterResponse(
         version=version,
         error_code=ErrorCode.NONE,
         cluster_id=cluster_id,
-        controller_id=NODE_ID,
+        controller_id=node_id,
         brokers=[broker],
+        authorized_operations=CLUSTER if request.include_cluster_authorized_operations else None,
     )

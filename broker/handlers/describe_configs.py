@@ -6,7 +6,8 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeConfigsResponse
 
-from headrace.broker.config import NODE_ID, BrokerConfig
+from headrace.broker.coordinator.group import SESSION_TIMEOUT_MS_MAX
+from headrace.broker.coordinator.offsets import RETENTION_MS
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -62,21 +63,39 @@ def _rows(context: RequestContext, resource_type: int, name: str) -> list[_Row]:
             for row in ROWS
         ]
     if resource_type == BROKER:
-        if name not in ("", str(NODE_ID)):
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"there is no broker {name!r}, only {NODE_ID}")
-        return _broker_rows(config)
+        if name not in ("", str(config.node_id)):
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"there is no broker {name!r}, only {config.node_id}")
+        return _broker_rows(context)
     raise RequestRefused(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} has no configuration here")
 
 
-def _broker_rows(config: BrokerConfig) -> list[_Row]:
+def _broker_rows(context: RequestContext) -> list[_Row]:
+    config = context.node.config
+    host, port = context.node.address
     values = (
-        ("auto.create.topics.enable", "true", ConfigType.STRING),
+        ("advertised.listeners", f"PLAINTEXT://{host}:{port}", ConfigType.LIST),
+        ("auto.create.topics.enable", str(config.creates_topics).lower(), ConfigType.BOOLEAN),
+        ("broker.id", str(config.node_id), ConfigType.INT),
+        ("compression.type", "producer", ConfigType.STRING),
         ("default.replication.factor", "1", ConfigType.INT),
+        ("delete.topic.enable", "true", ConfigType.BOOLEAN),
+        ("group.initial.rebalance.delay.ms", str(config.rebalance_delay_ms), ConfigType.INT),
+        ("group.max.session.timeout.ms", str(SESSION_TIMEOUT_MS_MAX), ConfigType.INT),
+        ("group.min.session.timeout.ms", str(config.session_timeout_ms_min), ConfigType.INT),
+        ("listeners", f"PLAINTEXT://{config.host}:{port}", ConfigType.LIST),
+        ("log.cleanup.policy", "delete", ConfigType.LIST),
+        ("log.dirs", str(config.data_dir), ConfigType.STRING),
+        ("log.message.timestamp.type", "CreateTime", ConfigType.STRING),
+        ("log.retention.bytes", "-1", ConfigType.LONG),
         ("log.retention.ms", str(config.retention_ms), ConfigType.LONG),
         ("log.segment.bytes", str(config.segment_bytes_max), ConfigType.INT),
         ("message.max.bytes", str(config.message_bytes_max), ConfigType.INT),
+        ("min.insync.replicas", "1", ConfigType.INT),
+        ("node.id", str(config.node_id), ConfigType.INT),
         ("num.partitions", str(config.partitions), ConfigType.INT),
+        ("offsets.retention.minutes", str(RETENTION_MS // 60_000), ConfigType.INT),
         ("offsets.topic.num.partitions", "1", ConfigType.INT),
+        ("offsets.topic.replication.factor", "1", ConfigType.INT),
     )
     return [(name, value, ConfigSource.BROKER_FILE, kind, "", value) for name, value, kind in values]
 

@@ -9,7 +9,9 @@ from kafka.protocol.admin import DescribeGroupsResponse
 from headrace.broker.coordinator.group import Group, GroupState
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.operations import GROUP
 
+OPERATIONS_FROM = 3
 _Group = DescribeGroupsResponse.DescribedGroup
 
 
@@ -19,11 +21,14 @@ def handle(context: RequestContext, request: Any) -> Any:
     return DescribeGroupsResponse(
         version=context.version,
         # Each once: an answer holds what all members told.
-        groups=[_described(group_id or "", groups.get(group_id), context.version) for group_id in wanted],
+        groups=[_described(group_id or "", groups.get(group_id), request, context.version) for group_id in wanted],
     )
 
 
-def _described(group_id: str, group: Group | None, version: int) -> Any:
+def _described(group_id: str, group: Group | None, request: Any, version: int) -> Any:
+    told: dict[str, Any] = {}
+    if version >= OPERATIONS_FROM:
+        told["authorized_operations"] = GROUP if request.include_authorized_operations else None
     if group is None:
         return _Group(
             version=version,
@@ -33,6 +38,7 @@ def _described(group_id: str, group: Group | None, version: int) -> Any:
             protocol_type="",
             protocol_data="",
             members=[],
+            **told,
         )
     is_settled = group.state is GroupState.STABLE
     return _Group(
@@ -54,4 +60,5 @@ def _described(group_id: str, group: Group | None, version: int) -> Any:
             )
             for member in group.members.values()
         ],
+        **told,
     )

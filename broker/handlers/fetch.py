@@ -44,40 +44,57 @@ class _Reading:
     rest: int
     found_bytes: int = 0
     has_error: bool = False
+    is_capped: bool = False  # there is more than the client, or RESPONSE_BYTES_MAX, allows
 
 
 def handle(context: RequestContext, request: FetchRequest) -> FetchAnswer | Awaitable[FetchAnswer]:
     if request.session_id != 0:
         return FetchAnswer(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())
-    answer, enough = _read(context, request)
-    if enough or request.wait_ms_max <= 0:
+    answer, missing_bytes = _read(context, request)
+    if not missing_bytes or request.wait_ms_max <= 0:
         return answer
-    return _wait(context, request)
+    return _wait(context, request, request.bytes_min - missing_bytes)
 
 
-async def _wait(context: RequestContext, request: FetchRequest) -> FetchAnswer:
-    """Reads again whenever a partition grows, until there is enough or time is up."""
+async def _wait(context: RequestContext, request: FetchRequest, found_bytes: int) -> FetchAnswer:
+    """Reads again once the partitions have grown by as much as is missing, or time is up."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(request.wait_ms_max, WAIT_MS_MAX) / 1000
-    grown = asyncio.Event()
+    growth = _Growth(request.bytes_min - found_bytes)
     logs = _watched(context, request)
     for log in logs:
-        log.waiters.add(grown.set)
+        log.waiters.add(growth.add)
     try:
         while True:
-            answer, enough = _read(context, request)
-            remaining = deadline - loop.time()
-            if enough or remaining <= 0:
-                return answer
-            grown.clear()
             try:
-                async with asyncio.timeout(remaining):
-                    await grown.wait()
+                async with asyncio.timeout_at(deadline):
+                    await growth.is_enough.wait()
             except TimeoutError:
                 return _read(context, request)[0]
+            answer, missing_bytes = _read(context, request)
+            if not missing_bytes:
+                return answer
+            growth.begin(missing_bytes)
     finally:
         for log in logs:
-            log.waiters.discard(grown.set)
+            log.waiters.discard(growth.add)
+
+
+class _Growth:
+    """Waits until so many bytes more can be read, without reading them to find out."""
+
+    def __init__(self, missing_bytes: int) -> None:
+        self.is_enough = asyncio.Event()
+        self._missing_bytes = missing_bytes
+
+    def begin(self, missing_bytes: int) -> None:
+        self.is_enough.clear()
+        self._missing_bytes = missing_bytes
+
+    def add(self, byte_count: int) -> None:
+        self._missing_bytes -= byte_count
+        if self._missing_bytes <= 0:
+            self.is_enough.set()
 
 
 def _watched(context: RequestContext, request: FetchRequest) -> list[PartitionLog]:
@@ -97,16 +114,17 @@ def _name(context: RequestContext, topic: FetchTopic) -> str:
     return known.name if known else ""
 
 
-def _read(context: RequestContext, request: FetchRequest) -> tuple[FetchAnswer, bool]:
-    """What there is now, and whether that is enough to answer."""
+def _read(context: RequestContext, request: FetchRequest) -> tuple[FetchAnswer, int]:
+    """What there is now, and how many bytes it should be more to be answered."""
     reading = _Reading(min(max(request.bytes_max, 0), RESPONSE_BYTES_MAX))
     topics = []
     for topic in request.topics:
         name = _name(context, topic)
         partitions = tuple(_partition(context, name, wanted, reading) for wanted in topic.partitions)
         topics.append(FetchedTopic(topic.name, topic.topic_id, partitions))
-    enough = reading.has_error or reading.found_bytes >= request.bytes_min or not request.topics
-    return FetchAnswer(ErrorCode.NONE, tuple(topics)), enough
+    is_enough = reading.has_error or reading.is_capped or not request.topics
+    missing_bytes = 0 if is_enough else max(request.bytes_min - reading.found_bytes, 0)
+    return FetchAnswer(ErrorCode.NONE, tuple(topics)), missing_bytes
 
 
 def _partition(context: RequestContext, name: str, wanted: FetchPartition, reading: _Reading) -> FetchedPartition:
@@ -119,6 +137,8 @@ def _partition(context: RequestContext, name: str, wanted: FetchPartition, readi
             records = log.read(wanted.offset, max(limit, 0), whole_first=reading.found_bytes == 0)
         reading.rest -= len(records)
         reading.found_bytes += len(records)
+        is_cut = len(records) >= limit or not log.is_in_last_segment(wanted.offset)
+        reading.is_capped |= is_cut and wanted.offset < log.high_watermark
         return FetchedPartition(
             wanted.partition,
             ErrorCode.NONE,

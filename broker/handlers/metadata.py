@@ -1,6 +1,7 @@
 """Metadata, versions 0 to 12: brokers and topics; creates topics that are asked for by name.
 
-10: topic ids in the answer; 12: topics may be asked for by id alone. Authorized operations are not kept.
+8 to 10: what the client may do with the cluster, 8 on: with each topic; 10: topic ids in the answer; 12: topics may be
+asked for by id alone.
 """
 
 from __future__ import annotations
@@ -11,25 +12,28 @@ from typing import Any
 
 from kafka.protocol.metadata import MetadataResponse
 
-from headrace.broker.config import NODE_ID
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.operations import CLUSTER, TOPIC
 from headrace.broker.topics import Topic
 
+TOPIC_OPERATIONS_FROM = 8
+CLUSTER_OPERATIONS_IN = range(8, 11)
 NIL = uuid.UUID(int=0)
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    version = context.version
+    version, node_id = context.version, context.node.config.node_id
     host, port = context.node.address
-    broker = MetadataResponse.MetadataResponseBroker(version=version, node_id=NODE_ID, host=host, port=port)
+    broker = MetadataResponse.MetadataResponseBroker(version=version, node_id=node_id, host=host, port=port)
     return MetadataResponse(
         version=version,
         brokers=[broker],
         cluster_id=context.node.topics.cluster_id,
-        controller_id=NODE_ID,
+        controller_id=node_id,
         topics=_topics(context, request),
+        **_operations(request, "cluster", CLUSTER, version in CLUSTER_OPERATIONS_IN),
     )
 
 
@@ -37,49 +41,64 @@ def _topics(context: RequestContext, request: Any) -> list[Any]:
     node, version = context.node, context.version
     # In version 0 an empty list asks for all topics, later null does.
     if request.topics is None or (version == 0 and not request.topics):
-        return [_found(context, topic) for topic in node.topics]
+        return [_found(context, request, topic) for topic in node.topics]
     # Each once, so that a request of some bytes cannot ask for an answer of gigabytes.
     wanted = dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics)
     refusals: dict[str, RequestRefused] = {}
-    if version < 4 or request.allow_auto_topic_creation:
+    if node.config.creates_topics and (version < 4 or request.allow_auto_topic_creation):
         refusals = node.ensure_topics(name for name, _ in wanted if name is not None)
-    return [_one(context, name, topic_id, refusals) for name, topic_id in wanted]
+    return [_one(context, request, name, topic_id, refusals) for name, topic_id in wanted]
 
 
 def _one(
-    context: RequestContext, name: str | None, topic_id: uuid.UUID | None, refusals: Mapping[str, RequestRefused]
+    context: RequestContext,
+    request: Any,
+    name: str | None,
+    topic_id: uuid.UUID | None,
+    refusals: Mapping[str, RequestRefused],
 ) -> Any:
     node, version = context.node, context.version
     if name is None:
         topic = node.topics.by_id(topic_id) if topic_id is not None else None
-        return _found(context, topic) if topic else _missing(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, version)
+        return (
+            _found(context, request, topic) if topic else _missing(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, version)
+        )
     try:
-        return _found(context, node.topic(name))
+        return _found(context, request, node.topic(name))
     except RequestRefused as unknown:
         return _missing(name, None, refusals.get(name, unknown).code, version)
 
 
-def _found(context: RequestContext, topic: Topic) -> Any:
-    version, leader_epoch = context.version, context.node.topics.leader_epoch
+def _found(context: RequestContext, request: Any, topic: Topic) -> Any:
+    version = context.version
     return MetadataResponse.MetadataResponseTopic(
         version=version,
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=[_partition(index, leader_epoch, version) for index in range(topic.partitions)],
+        partitions=[_partition(context, index) for index in range(topic.partitions)],
+        **_operations(request, "topic", TOPIC, version >= TOPIC_OPERATIONS_FROM),
     )
 
 
-def _partition(index: int, leader_epoch: int, version: int) -> Any:
+def _operations(request: Any, kind: str, operations: frozenset[int], is_in_version: bool) -> dict[str, Any]:
+    if not is_in_version:
+        return {}
+    is_asked = getattr(request, f"include_{kind}_authorized_operations")
+    return {"authorized_operations": operations if is_asked else None}
+
+
+def _partition(context: RequestContext, index: int) -> Any:
+    version, node_id = context.version, context.node.config.node_id
     return MetadataResponse.MetadataResponseTopic.MetadataResponsePartition(
         version=version,
         error_code=ErrorCode.NONE,
         partition_index=index,
-        leader_id=NODE_ID,
-        leader_epoch=leader_epoch,
-        replica_nodes=[NODE_ID],
-        isr_nodes=[NODE_ID],
+        leader_id=node_id,
+        leader_epoch=context.node.topics.leader_epoch,
+        replica_nodes=[node_id],
+        isr_nodes=[node_id],
         offline_replicas=[],
     )
 

@@ -57,7 +57,7 @@ def _append(
     result = ProducedPartition(wanted.partition)
     try:
         _check_request(request)
-        topic = node.ensure_topic(name)
+        topic = node.topic(name)
         log = node.log(name, wanted.partition)
         result.base_offset = _store(context, topic, log, wanted.records)
         result.log_start_offset = log.log_start_offset

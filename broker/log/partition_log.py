@@ -134,7 +134,7 @@ class PartitionLog:
         self.recovery_point = min(recovery_point, active.next_offset)
         self.high_watermark = active.next_offset
         self.epochs.cut(self.log_start_offset, self.log_end_offset)
-        self.waiters: set[Callable[[], None]] = set()
+        self.waiters: set[Callable[[int], None]] = set()  # are told how many bytes more can be read
         self._files = files
         self._active_since_ms = now_ms
         self._is_saved = is_saved
@@ -196,6 +196,7 @@ class PartitionLog:
         self.producers.record(header, base_offset, now_ms)
         if not self.limits.forced_reads_only:
             self._advance(active.next_offset, active.base_offset, active.size)
+            self.wake(size)
         return base_offset
 
     def _begin_epoch(self, offset: int) -> None:
@@ -225,8 +226,11 @@ class PartitionLog:
         if offset > self.high_watermark:
             self.high_watermark = offset
             self._visible_in, self._visible_to = base_offset, position
-            for wake in tuple(self.waiters):
-                wake()
+
+    def wake(self, byte_count: int) -> None:
+        """Tells those who wait that so many bytes more can be read."""
+        for grown in tuple(self.waiters):
+            grown(byte_count)
 
     def roll(self, now_ms: int) -> None:
         """Closes the active segment and begins a new, empty one; nothing happens while it is empty.
@@ -280,8 +284,10 @@ class PartitionLog:
         """Takes note that the files of `job` were forced."""
         self._unforced = [path for path in self._unforced if path not in job.paths]
         self.recovery_point = max(self.recovery_point, job.next_offset)
-        if self.limits.forced_reads_only:
+        if self.limits.forced_reads_only and job.next_offset > self.high_watermark:
+            before = self._hidden_bytes
             self._advance(job.next_offset, job.base_offset, job.position)
+            self.wake(before - self._hidden_bytes)
 
     def close(self) -> list[Path]:
         """Writes what a clean start reads instead of scanning; returns the files that are still to be forced."""
@@ -324,6 +330,10 @@ class PartitionLog:
                     return os.pread(fd, min(max(size, bytes_max), end - placed.position), placed.position)
         return b""
 
+    def is_in_last_segment(self, offset: int) -> bool:
+        """Is all that can be read from here on in one segment? A read ends with the segment that it begins in."""
+        return offset >= self._visible_in
+
     def _places(self, offset: int) -> Iterator[tuple[int, int, int]]:
         """(segment base, readable bytes, position to start at) of the segments from the one that may hold `offset`."""
         first = max(bisect_right(self.closed, offset, key=lambda segment: segment.base_offset) - 1, 0)
@@ -358,6 +368,15 @@ class PartitionLog:
         at = self.closed.index(segment)
         self.closed[at] = replace(segment, largest=facts.largest)
         logger.warning("indexes rebuilt folder=%s segment=%d", self.folder.name, segment.base_offset)
+
+    @property
+    def _hidden_bytes(self) -> int:
+        """Of batches above the high watermark, in segments that are still there."""
+        if self._visible_in == self.active.base_offset:
+            return self.active.size - self._visible_to
+        at = bisect_right(self.closed, self._visible_in, key=lambda segment: segment.base_offset)
+        rest = sum(segment.size for segment in self.closed[max(at - 1, 0) :]) - self._visible_to
+        return self.active.size + rest
 
     def _readable(self, base_offset: int, size: int) -> int:
         """How many bytes of a segment lie below the high watermark."""

@@ -9,6 +9,7 @@ import logging
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from kafka.protocol.schemas.fields.struct_array import StructArrayField
 
 from broker_samples import NOW_MS, append, batch, opened, with_attributes
 from headrace.broker.config import BrokerConfig
-from headrace.broker.connection import IDLE_S
+from headrace.broker.connection import IDLE_S, Connection
 from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
 from headrace.broker.coordinator.members import Protocol
@@ -39,7 +40,7 @@ from headrace.broker.log.produced import check_produced
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.api_versions import BY_KEY, FETCH, METADATA, PRODUCE, ROWS
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.framing import CONTROL_FRAME_BYTES_MAX
+from headrace.broker.protocol.framing import CONTROL_FRAME_BYTES_MAX, RequestHeader
 from headrace.broker.server import BrokerServer
 from headrace.kafka_wire.errors import MalformedMessage
 from headrace.kafka_wire.record_batch import HEADER_BYTES
@@ -178,7 +179,10 @@ def test_partitions_have_a_largest_number_in_all(tmp_path: Path, monkeypatch: py
         }
         assert len(node.logs) == 1 + 2 * node.config.partitions
         first = node.topic("t0")
-        for make in (lambda: node.ensure_topic("one"), lambda: node.add_partitions(first, 8)):
+        for make in (
+            lambda: node.create_topic("one", 4, {}),
+            lambda: node.add_partitions(first, 8),
+        ):
             with pytest.raises(RequestRefused) as refused:
                 make()
             assert refused.value.code is ErrorCode.POLICY_VIOLATION
@@ -407,6 +411,49 @@ def test_a_burst_of_requests_is_answered_whole(tmp_path: Path) -> None:
         size = struct.unpack(">i", one)[0]
         assert len(await burst_reader.readexactly(count * (4 + size) - 4)) == count * (4 + size) - 4
         burst.close()
+
+    with_server(tmp_path, work)
+
+
+def test_an_answer_that_cannot_be_written_closes_its_connection_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also one that had to wait, which nothing but its own connection waits for."""
+
+    def broken(result: Any, version: int) -> Any:
+        raise ValueError("no such answer")
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        other_reader, other = await asyncio.open_connection(host, port)
+        monkeypatch.setitem(HANDLERS, 42, replace(HANDLERS[42], encode=broken))  # type: ignore[arg-type]
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(request_bytes(42, 0, bytes(4)))
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+        other.write(request_bytes(18, 0))
+        assert await other_reader.readexactly(4)
+        other.close()
+
+    with_server(tmp_path, work)
+    assert "no such answer" in caplog.text
+
+
+def test_a_client_that_is_gone_is_written_to_no_further(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Gone:
+        writes = 0
+
+        def write(self, piece: Any) -> None:
+            self.writes += 1
+
+        def is_closing(self) -> bool:
+            return self.writes > 0
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        connection, gone = Connection(server.node, server.connections), Gone()
+        connection._transport = gone  # type: ignore[assignment]
+        connection._write(RequestHeader(FETCH, 4, 7, "", 10), [b"x"] * 20)
+        assert gone.writes == 1
 
     with_server(tmp_path, work)
 

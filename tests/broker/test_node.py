@@ -79,6 +79,12 @@ def run(
     asyncio.run(main())
 
 
+def join(needs_known_id: bool = False) -> JoinRequest:
+    return JoinRequest(
+        "", None, "client", "host", 1_800_000, 10_000, "consumer", (Protocol("range", b""),), needs_known_id
+    )
+
+
 def offset(value: int, at_ms: int = NOW_MS) -> CommittedOffset:
     return CommittedOffset(value, 0, "note", at_ms)
 
@@ -198,6 +204,85 @@ def test_offsets_that_nobody_uses_expire(tmp_path: Path) -> None:
 
     run(tmp_path, work, clock=clock)
     run(tmp_path, again, clock=clock)
+
+
+def test_offsets_of_a_group_that_lives_do_not_expire_and_an_empty_one_goes_soon(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def work(node: BrokerNode) -> None:
+        node.start()
+        joined = await node.groups.join("lives", join())
+        await node.groups.sync("lives", SyncRequest(joined.member_id, None, 1, None, None, {joined.member_id: b""}))
+        await node.groups.commit("lives", {("t", 0): offset(1)})
+        passing = await node.groups.join("passing", join())
+        node.groups.leave("passing", passing.member_id, None)
+        clock.ms += 599_000
+        await node.groups.keep_house()
+        assert set(node.groups.groups) == {"lives", "passing"}
+        clock.ms += 2000
+        await node.groups.keep_house()
+        assert set(node.groups.groups) == {"lives"}
+        clock.ms += 2 * RETENTION_MS
+        await node.groups.keep_house()
+        assert node.groups.offsets.of_group("lives") == {("t", 0): offset(1)}
+
+    run(tmp_path, work, clock=clock)
+
+
+def test_what_changes_while_the_offsets_log_is_compacted_stays_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written some at a time, and the others have their turn in between."""
+    monkeypatch.setattr(coordinator_module, "BATCH_RECORDS_MAX", 3)
+
+    async def first(node: BrokerNode) -> None:
+        for number in range(40):
+            await node.groups.commit(f"g{number:02}", {("t", 0): offset(number)})
+        compaction = asyncio.ensure_future(node.groups._compact())
+        for number in range(0, 40, 4):
+            await asyncio.sleep(0)
+            node.groups._append([(encode_key(OffsetKey(f"g{number:02}", "t", 0)), encode_offset(offset(100 + number)))])
+            node.groups.offsets.apply(OffsetKey(f"g{number:02}", "t", 0), offset(100 + number))
+            await node.groups.delete_group(f"g{number + 1:02}")
+        assert not compaction.done() or number > 20
+        await compaction
+
+    async def second(node: BrokerNode) -> None:
+        found = {group: node.groups.offsets.of_group(group).get(("t", 0)) for group in node.groups.groups}
+        expected = {f"g{number:02}": offset(number) for number in range(40) if number % 4 in (2, 3)}
+        expected |= {f"g{number:02}": offset(100 + number) for number in range(0, 40, 4)}
+        assert found == expected
+
+    run(tmp_path, first, is_killed=True)
+    run(tmp_path, second)
+
+
+def test_upkeep_that_meets_an_error_of_our_own_is_told_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        times = 0
+
+        async def broken() -> None:
+            nonlocal times
+            times += 1
+            raise KeyError("ours")
+
+        monkeypatch.setattr(node, "_keep_house", broken)
+        group = await node.groups.join("stuck", join(needs_known_id=True))
+        assert group.error is ErrorCode.MEMBER_ID_REQUIRED
+        tick = node.groups._tick
+        monkeypatch.setattr(node.groups, "_tick", lambda *given: 1 / 0 if given[0] == "stuck" else tick(*given))
+        node.groups._due_ms["stuck"] = 0
+        node.config = replace(node.config, housekeeping_interval_ms=1)
+        node.start()
+        while times < 3 or "group stuck" not in caplog.text:
+            await asyncio.sleep(0.005)
+        joined = await asyncio.wait_for(node.groups.join("other", join()), 20)
+        assert joined.error is ErrorCode.NONE
+
+    run(tmp_path, work)
+    assert "upkeep failed" in caplog.text
 
 
 def test_retention_by_time_drops_even_the_active_segment(tmp_path: Path) -> None:

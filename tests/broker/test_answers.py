@@ -1,0 +1,271 @@
+"""Answers that clients depend on: long polls that neither stall nor read in vain, errors they give up on, settings."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import (
+    CreateTopicsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeGroupsRequest,
+)
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+from broker_samples import NOW_MS, append, batch
+from headrace.broker.config import BrokerConfig, FsyncMode
+from headrace.broker.coordinator.members import Protocol
+from headrace.broker.coordinator.messages import JoinRequest, JoinResult
+from headrace.broker.handlers import (
+    create_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    fetch,
+    find_coordinator,
+    metadata,
+    produce,
+)
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+
+def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
+    async def main() -> None:
+        node = BrokerNode(BrokerConfig(folder, **config), now_ms=lambda: NOW_MS)
+        try:
+            await asyncio.wait_for(work(node), 30)
+        finally:
+            await node.close()
+
+    asyncio.run(main())
+
+
+def context(node: BrokerNode, version: int) -> RequestContext:
+    return RequestContext(node, version, "test", "127.0.0.1")
+
+
+async def fetched(
+    node: BrokerNode, *offsets: int, least: int = 1, most: int = 1 << 30, each: int = 1 << 30, wait_ms: int = 20_000
+) -> list[bytes]:
+    """What a fetch from partitions 0 on of topic t brings of each."""
+    wanted = tuple(FetchPartition(index, -1, offset, each) for index, offset in enumerate(offsets))
+    request = FetchRequest(wait_ms, least, most, 0, 0, -1, (FetchTopic("t", uuid.UUID(int=0), wanted),))
+    answer = fetch.handle(context(node, 12), request)
+    if not isinstance(answer, fetch.FetchAnswer):
+        answer = await answer
+    return [bytes(partition.records) for partition in answer.topics[0].partitions]
+
+
+RAW = batch(b"v" * 100)
+
+
+@pytest.mark.parametrize("fsync", [FsyncMode.INTERVAL, FsyncMode.ALWAYS])
+def test_a_long_poll_waits_for_its_bytes_and_reads_once_it_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: FsyncMode
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 3, {"segment.bytes": "1024"})
+        log = node.log("t", 1)
+        append(log, RAW)
+        await node.flusher.force(log)
+        reads: list[int] = []
+        read = fetch._read
+        monkeypatch.setattr(fetch, "_read", lambda *given: (reads.append(1), read(*given))[1])
+        poll = asyncio.ensure_future(fetched(node, 0, 0, 0, least=20 * len(RAW)))
+        for _ in range(30):
+            await asyncio.sleep(0)
+            assert not poll.done() or sum(log.log_end_offset for log in node.logs.values()) >= 20
+            append(log, RAW)
+            append(node.log("t", 2), RAW)
+            if fsync is FsyncMode.ALWAYS:
+                await asyncio.gather(*(node.flusher.force(node.log("t", index)) for index in (1, 2)))
+        found = await poll
+        # A read ends with a segment; what is in the next one comes with the next fetch.
+        assert sum(map(len, found)) >= 7 * len(RAW)
+        assert len(reads) == 2
+
+    with_node(tmp_path, work, fsync=fsync)
+
+
+def test_bytes_that_never_come_are_waited_for_until_time_is_up(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {})
+        append(node.log("t", 0), RAW)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        assert await fetched(node, 0, least=len(RAW) + 1, wait_ms=50) == [node.log("t", 0).read(0, 1, whole_first=True)]
+        assert loop.time() - began_s >= 0.05
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"most": 300}, {"each": 300}, {"most": 1 << 30}], ids=["answer", "partition", "broker"]
+)
+def test_a_client_that_asks_for_more_than_an_answer_holds_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
+) -> None:
+    monkeypatch.setattr(fetch, "RESPONSE_BYTES_MAX", 1000)
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {})
+        for _ in range(10):
+            append(node.log("t", 0), RAW)
+        found = await fetched(node, 0, least=1 << 20, wait_ms=10**9, **limits)
+        assert len(found[0]) == min(*limits.values(), 1000)
+
+    with_node(tmp_path, work)
+
+
+def test_a_read_that_ends_with_its_segment_does_not_wait_either(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {"segment.bytes": "1024"})
+        for _ in range(10):
+            append(node.log("t", 0), RAW)
+        assert len((await fetched(node, 0, least=1 << 20, wait_ms=10**9))[0]) < 1024
+
+    with_node(tmp_path, work)
+
+
+def test_who_waits_for_a_topic_is_told_when_it_is_deleted(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        topic = node.create_topic("t", 1, {})
+        poll = asyncio.ensure_future(fetched(node, 0, wait_ms=10**9))
+        await asyncio.sleep(0)
+        await node.delete_topic(topic)
+        assert await poll == [b""]
+
+    with_node(tmp_path, work)
+
+
+def stored(node: BrokerNode, raw: bytes) -> Any:
+    request = ProduceRequest(None, -1, 1000, (ProduceTopic("t", (ProducePartition(0, memoryview(raw)),)),))
+    return produce.handle(context(node, 9), request)
+
+
+def test_a_message_does_not_bring_a_deleted_topic_back(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        assert stored(node, RAW)[0].partitions[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert node.topics.get("t") is None
+        node.create_topic("t", 1, {})
+        assert stored(node, RAW)[0].partitions[0].error is ErrorCode.NONE
+
+    with_node(tmp_path, work)
+
+
+def test_what_was_stored_long_before_is_on_disk_when_it_is_said_to_be(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        log = node.log(node.create_topic("t", 1, {}).name, 0)
+        for sequence in range(9):
+            append(log, batch(b"v", producer_id=7, epoch=0, sequence=sequence))
+        answer = await stored(node, batch(b"v", producer_id=7, epoch=0, sequence=1))
+        assert answer[0].partitions[0].error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+        assert log.high_watermark == 9
+
+    with_node(tmp_path, work, fsync=FsyncMode.ALWAYS)
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_topics_are_created_by_asking_for_them_where_that_is_wanted(tmp_path: Path, creates: bool) -> None:
+    async def work(node: BrokerNode) -> None:
+        asked = MetadataRequest.MetadataRequestTopic(version=12, name="t", topic_id=uuid.UUID(int=0))
+        request = MetadataRequest(version=12, topics=[asked], allow_auto_topic_creation=True)
+        answer = metadata.handle(context(node, 12), request)
+        code = ErrorCode.NONE if creates else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (answer.topics[0].error_code, node.topics.get("t") is not None) == (code, creates)
+
+    with_node(tmp_path, work, creates_topics=creates)
+
+
+def test_who_asks_what_may_be_done_is_told(tmp_path: Path) -> None:
+    topic, group, cluster = {3, 4, 5, 6, 7, 8, 10, 11}, {3, 6, 8}, {5, 7, 8, 9, 10, 11, 12}
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {})
+        for asked in (True, False):
+            flags = {"include_cluster_authorized_operations": asked, "include_topic_authorized_operations": asked}
+            answer = metadata.handle(context(node, 9), MetadataRequest(version=9, topics=None, **flags))
+            assert answer.authorized_operations == (cluster if asked else None)
+            assert [each.authorized_operations for each in answer.topics] == [topic if asked else None] * 2
+            question = DescribeClusterRequest(version=0, include_cluster_authorized_operations=asked)
+            told = describe_cluster.handle(context(node, 0), question)
+            assert told.authorized_operations == (cluster if asked else None)
+            groups = DescribeGroupsRequest(version=5, groups=["g"], include_authorized_operations=asked)
+            found = describe_groups.handle(context(node, 5), groups).groups
+            assert [each.authorized_operations for each in found] == [group if asked else None]
+
+    with_node(tmp_path, work)
+
+
+def test_no_error_has_no_message(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        topic = CreateTopicsRequest.CreatableTopic(
+            version=7, name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+        )
+        request = CreateTopicsRequest(version=7, topics=[topic], timeout_ms=1, validate_only=False)
+        assert create_topics.handle(context(node, 7), request).topics[0].error_message is None
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize("version", [1, 4, 6])
+def test_transactions_are_refused_with_an_error_that_clients_end_on(tmp_path: Path, version: int) -> None:
+    async def work(node: BrokerNode) -> None:
+        keys: dict[str, Any] = {"coordinator_keys": ["x"]} if version >= 4 else {"key": "x"}
+        for key_type, code in ((1, 53), (0, 0)):
+            request = FindCoordinatorRequest(version=version, key_type=key_type, **keys)
+            answer = find_coordinator.handle(context(node, version), request)
+            told = answer.coordinators[0] if version >= 4 else answer
+            assert (told.error_code, told.node_id) == (code, 5)
+
+    with_node(tmp_path, work, node_id=5)
+
+
+def test_the_brokers_configuration_says_where_it_is_reached(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.address = ("broker.example", 1234)
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            version=4, resource_type=4, resource_name="5", configuration_keys=None
+        )
+        answer = describe_configs.handle(context(node, 4), DescribeConfigsRequest(version=4, resources=[resource]))
+        rows = {row.name: row.value for row in answer.results[0].configs}
+        assert rows["advertised.listeners"] == "PLAINTEXT://broker.example:1234"
+        assert rows["auto.create.topics.enable"] == "false"
+        assert (rows["node.id"], rows["group.min.session.timeout.ms"]) == ("5", "100")
+        assert rows["group.initial.rebalance.delay.ms"] == "3000"
+
+    with_node(tmp_path, work, node_id=5, creates_topics=False, session_timeout_ms_min=100, rebalance_delay_ms=3000)
+
+
+def join(client: str, session_ms: int = 10_000) -> JoinRequest:
+    return JoinRequest("", None, client, "host", session_ms, 10_000, "consumer", (Protocol("range", b""),), False)
+
+
+def test_members_that_come_together_are_assigned_once(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.start()
+        joins = [asyncio.ensure_future(node.groups.join("g", join("a")))]
+        await asyncio.sleep(0.05)
+        joins.append(asyncio.ensure_future(node.groups.join("g", join("b"))))
+        results: list[JoinResult] = list(await asyncio.gather(*joins))
+        assert [result.generation for result in results] == [1, 1]
+        assert sorted(len(result.members) for result in results) == [0, 2]
+
+    with_node(tmp_path, work, rebalance_delay_ms=300)
+
+
+def test_short_sessions_are_a_setting(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        assert (await node.groups.join("g", join("a", 200))).error is ErrorCode.NONE
+        assert (await node.groups.join("h", join("a", 199))).error is ErrorCode.INVALID_SESSION_TIMEOUT
+
+    with_node(tmp_path, work, session_timeout_ms_min=200)
