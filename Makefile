@@ -16,7 +16,7 @@ SEED ?= $(shell date +%s)
 
 # What `make test` leaves out: tests that need more than Python and Java, and the long ones that kill real processes
 # again and again. `make ci` runs these too, tier by tier (tools/run_tiers.py); `make test-full` all in one run.
-SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or s3
+SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or s3 or soak
 
 .DEFAULT_GOAL := help
 .PHONY: help demo ci test test-fault test-kafka test-postgres test-node test-java test-compat test-full fuzz check \
@@ -59,7 +59,7 @@ test-compat: setup-dev ## the compatibility check against Avro Java on 20,000 pa
 fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPLES=n of each kind
 	@HEADRACE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/component/registry/test_fuzz.py $(PYTEST_ARGUMENTS)
 
-test-full: setup-dev ## every test in one run: those of `make ci`, and any marked hdfs, hive, pig or s3, which it leaves out
+test-full: setup-dev ## every test in one run: those of `make ci`, and any marked hdfs, hive, pig, s3 or soak, which it leaves out
 	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
 
