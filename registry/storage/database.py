@@ -340,7 +340,8 @@ class Database:
         if is_told and connection.scalar(sa.select(MigrationRow.serves_from)) in known:
             # All that has come since is more than this version needs.
             logger.info("database is newer and serves this version: database=%s migration=%s", self.name, found)
-            return script.get_current_head()
+            head: str | None = script.get_current_head()
+            return head
         raise DatabaseUnusable(
             f"database {self.name} is at migration {found}, which this version of headrace does not know "
             f"(its newest is {script.get_current_head()}): install the version that made it"

@@ -109,7 +109,7 @@ def test_a_restart_keeps_everything(tmp_path: Path, start_service: Any, end: str
 
 
 class Writer:
-    """An idempotent producer that writes through whatever becomes of its broker: values 0 on, padded to `value_bytes`."""
+    """An idempotent producer that writes on through whatever becomes of its broker: 0, 1 …, padded to `value_bytes`."""
 
     def __init__(self, address: str, value_bytes: int) -> None:
         self.value_bytes, self.sent = value_bytes, 0
