@@ -15,9 +15,9 @@ THREADS = 16
 
 def _application(url: str) -> Any:
     from headrace.registry.api.app import create_app
-    from headrace.registry.storage.footing import ServedDatabase
+    from headrace.registry.storage.database import Database
 
-    return create_app(ServedDatabase(url))
+    return create_app(Database(url))
 
 
 def front_without_cache(url: str, port: int, workers: int) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.registry.access.authenticator import UsersFile
     from headrace.registry.api.front import Front
     from headrace.registry.operation.shared_counts import SharedCounts
-    from headrace.registry.storage.footing import ServedDatabase
+    from headrace.registry.storage.database import Database
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -99,10 +99,10 @@ def _front(settings: Settings, url: str, counts: SharedCounts) -> Front:
     from headrace.registry.api.front import Front
     from headrace.registry.api.request_rates import RequestRates
     from headrace.registry.operation.observer import observer_of
-    from headrace.registry.storage.footing import ServedDatabase
+    from headrace.registry.storage.database import Database
     from headrace.registry.storage.looks import looks_at
 
-    database = ServedDatabase(url, connections=settings.registry.database_connections)
+    database = Database(url, connections=settings.registry.database_connections)
     users = registry_access.users_of(settings.registry)
     rate = settings.registry.requests_per_second_max
     return Front(
@@ -119,14 +119,14 @@ def _front(settings: Settings, url: str, counts: SharedCounts) -> Front:
 
 def _checking(settings: RegistrySettings, url: str) -> Flask:
     """What a process answers by that only compares schemas."""
-    from headrace.registry.storage.footing import ServedDatabase
+    from headrace.registry.storage.database import Database
 
-    database = ServedDatabase(url, connections=1)
+    database = Database(url, connections=1)
     return _application(settings, database, registry_access.users_of(settings))
 
 
 def _application(
-    settings: RegistrySettings, database: ServedDatabase, users: UsersFile | None, counts: SharedCounts | None = None
+    settings: RegistrySettings, database: Database, users: UsersFile | None, counts: SharedCounts | None = None
 ) -> Flask:
     from headrace.registry.api.app import create_app
     from headrace.registry.operation.audit_log import AuditLog

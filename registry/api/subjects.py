@@ -59,10 +59,11 @@ def list_versions(subject: str) -> Response:
 @blueprint.post("/subjects/<subject:subject>/versions")
 def register(subject: str) -> Response:
     wanted = read_body(SchemaPayload, SchemaRequest)
+    force = query_flag("force")
     registration = services().registration.register(
-        subject_name(subject), wanted, normalize=query_flag("normalize"), force=query_flag("force")
+        subject_name(subject), wanted, normalize=query_flag("normalize"), force=force
     )
-    _note_registration(registration)
+    _note_registration(registration, forced=force)
     stored = registration.stored
     return answer(registered_entity(stored, profile(), as_shown(stored.schema)))
 
@@ -83,7 +84,7 @@ def get_version_text(subject: str, version: str) -> Response:
 def change_tags(subject: str, version: str) -> Response:
     change = read_body(TagChangePayload, TagChange)
     registration = services().tagging.change(subject_name(subject), parse_version(version), change)
-    _note_registration(registration)
+    _note_registration(registration, forced=False)
     stored = registration.stored
     return answer(registered_entity(stored, profile(), as_shown(stored.schema)))
 
@@ -111,8 +112,8 @@ def delete_version(subject: str, version: str) -> Response:
     return answer(deleted)
 
 
-def _note_registration(registration: Registered) -> None:
+def _note_registration(registration: Registered, *, forced: bool) -> None:
     if registration.is_new:
         stored = registration.stored
         what = {"subject": stored.subject, "version": stored.version, "schema_id": stored.schema.schema_id}
-        note_change("version_registered", **what, forced=query_flag("force"))
+        note_change("version_registered", **what, forced=forced)

@@ -33,6 +33,7 @@ from headrace.registry.domain import StoredSchema
 from headrace.registry.errors import DatabaseUnusable, StoreError
 from headrace.registry.storage import statements
 from headrace.registry.storage.engines import POSTGRES_CONNECTIONS, PURPOSE, DatabaseAddress, Purpose, open_engine
+from headrace.registry.storage.footing import FootingNotes, acknowledged, current_notes, outwait_leases
 from headrace.registry.storage.kept import Kept
 from headrace.registry.storage.models import MigrationRow
 from headrace.registry.storage.repository import Repository
@@ -112,10 +113,13 @@ class Database:
             StoreError: the database failed.
         """
         purpose = Purpose.READ if one_view or self._is_sqlite else Purpose.QUESTIONS
+        return self._read(work, purpose, current_notes())
+
+    def _read(self, work: Callable[[Repository], T], purpose: Purpose, notes: FootingNotes | None) -> T:
         for attempt in range(1, CONNECTION_ATTEMPTS_MAX + 1):
             try:
                 with self._transaction(purpose) as (connection, _):
-                    return work(Repository(connection, kept=self._kept))
+                    return work(Repository(connection, kept=self._kept, notes=notes))
             except ConnectionLost:
                 if attempt == CONNECTION_ATTEMPTS_MAX:
                     raise
@@ -135,6 +139,8 @@ class Database:
     ) -> T:
         """Runs `work` in one write transaction and commits it; `work` is run again when another change came first.
 
+        It ends when nobody, in whatever process, gives an answer any more that was kept from before the change.
+
         Args:
             work: what to do; it may be done more than once.
             attempts: how often at most.
@@ -150,6 +156,12 @@ class Database:
                 more attempts that is a `StoreError`.
             StoreError: the database failed; nothing was changed, unless the message says that this is not known.
         """
+        with acknowledged() as watch:
+            return self._write(watch.over(work), attempts, new_id, in_one_statement)
+
+    def _write(
+        self, work: Callable[[Repository], T], attempts: int, new_id: IdWanted | None, in_one_statement: bool
+    ) -> T:
         purpose = Purpose.ONE_STATEMENT if in_one_statement and not self._is_sqlite else Purpose.WRITE
         for attempt in range(1, attempts + 1):
             try:
@@ -180,6 +192,7 @@ class Database:
             StoreError: the database failed, or somebody has been writing for long.
         """
         self.outwait_writers()
+        outwait_leases()
 
     def outwait_writers(self) -> None:
         """Ends when all that was decided under settings from before this call has been written or refused.
@@ -187,7 +200,7 @@ class Database:
         Raises:
             StoreError: the database failed, or somebody has been writing for long.
         """
-        Database.read(self, lambda repository: repository.outwait_writers(), one_view=False)
+        self._read(lambda repository: repository.outwait_writers(), Purpose.QUESTIONS, None)
 
     def write_in_turn(
         self,
@@ -212,6 +225,16 @@ class Database:
             Conflict: it met another change, or the connection broke, maybe after it had committed.
             StoreError: the database failed; nothing was changed.
         """
+        with acknowledged() as watch:
+            return self._write_in_turn(subject, decide, watch.over(work), new_id)
+
+    def _write_in_turn(
+        self,
+        subject: str,
+        decide: Callable[[Repository], D],
+        work: Callable[[Repository, D], T],
+        new_id: Callable[[D], IdWanted | None],
+    ) -> T:
         try:
             with self._turn(), self._transaction(Purpose.WRITE) as (connection, _):
                 if not self._is_sqlite:

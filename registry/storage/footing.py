@@ -1,9 +1,9 @@
 """What an answer rests on, so that it can be given again while that still holds.
 
 Everything that the registry can answer follows from rows with a revision: that of the registry, which grows with all
-but the adding of versions, and those of the subjects whose versions were looked at. `ServedDatabase` notes them while
-the application reads. A method of the repository that `RESTS_ON` does not know makes an answer that is not kept, so a
-new method is at worst slow.
+but the adding of versions, and those of the subjects whose versions were looked at. The repository notes them while the
+application reads: each of its methods says by `rests_on` what its result rests on, and of one that says nothing the
+answer is not kept, so a new method is at worst slow.
 
 A revision is noted before what rests on it is read and revisions only grow, in one history of the database; in another
 one no answer of before is given. So an answer that saw a later change than
@@ -18,25 +18,26 @@ same rate.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from functools import wraps
+from inspect import isfunction
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
 
 from headrace.registry.domain import LATEST
 from headrace.registry.errors import RegistryError
-from headrace.registry.storage.database import WRITE_ATTEMPTS_MAX, Database
 from headrace.registry.storage.history import Moment
-from headrace.registry.storage.repository import Repository
-from headrace.registry.storage.scopes import IdWanted
 from headrace.registry.storage.views import SubjectState
+
+if TYPE_CHECKING:
+    from headrace.registry.storage.repository import Repository
 
 ALL_SUBJECTS: Final = -1
 LEASE_S: Final = 0.020
 LEASE_MARGIN_S: Final = 0.005  # clocks of two hosts that differ by a fifth in their rate would still do
 
-D = TypeVar("D")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -78,52 +79,79 @@ NAMES: Final = Names()
 GROWING: Final = Growing()
 
 
-def _of_subject(subject: str, *_: Any, **__: Any) -> Ground:
+def of_subject(subject: str, *_: Any, **__: Any) -> Ground:
     return Subject(subject)
 
 
-def _of_version(subject: str, version: int, **_: Any) -> Ground:
+def of_version(subject: str, version: int, **_: Any) -> Ground:
     # A number is never given to another schema but by a deletion or an import.
     return Subject(subject) if version == LATEST else SETTLED
 
 
-def _of_versions(*, subject: str | None = None, **_: Any) -> Ground:
+def of_versions(*, subject: str | None = None, **_: Any) -> Ground:
     return GROWING if subject is None else Subject(subject)
 
 
-def _settled(*_: Any, **__: Any) -> Ground:
+def settled(*_: Any, **__: Any) -> Ground:
     return SETTLED
 
 
-def _names(*_: Any, **__: Any) -> Ground:
+def names(*_: Any, **__: Any) -> Ground:
     return NAMES
 
 
-RESTS_ON: Final[Mapping[str, Callable[..., Ground]]] = {
-    "history": _settled,
-    "moment": _settled,
-    "revision": _settled,
-    "settings_revision": _settled,
-    "config": _settled,
-    "configs": _settled,
-    "aliases": _settled,
-    "modes": _settled,
-    "schema": _settled,
-    "version": _of_version,
-    "versions": _of_versions,
-    "seen_versions": _of_subject,
-    "subjects": _names,
-    "subject_state": _of_subject,
-    "subject_view": _of_subject,
-    "version_numbers": _of_subject,
-    # It grows with registrations, but it decides only who may read a schema: by more of them nobody loses that, and
-    # refusals are not kept.
-    "subjects_using": _settled,
-}
-"""What the results of the repository's methods rest on; those of all other methods are `GROWING`."""
+def growing(*_: Any, **__: Any) -> Ground:
+    return GROWING
 
-MAY_BE_MISSING: Final = frozenset({"schema", "version"})
-"""Methods whose result is settled only when it is not None: what is missing may come."""
+
+class Noted(Protocol):
+    """The repository, or a part of it."""
+
+    _notes: FootingNotes | None
+
+
+N = TypeVar("N", bound=Noted)
+Question = Callable[Concatenate[N, P], T]
+
+
+def rests_on(
+    ground: Callable[..., Ground], *, may_be_missing: bool = False
+) -> Callable[[Question[N, P, T]], Question[N, P, T]]:
+    """Says of a method what its result rests on, by its arguments.
+
+    With `may_be_missing` that holds when the result is not None: what is missing may come.
+    """
+
+    def declare(ask: Question[N, P, T]) -> Question[N, P, T]:
+        @wraps(ask)
+        def noted(repository: N, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            notes = repository._notes
+            if notes is None:
+                return ask(repository, *args, **kwargs)
+            # What it asks in turn is part of it.
+            repository._notes = None
+            try:
+                notes.note(cast("Repository", repository), ground(*args, **kwargs))
+                found = ask(repository, *args, **kwargs)
+            finally:
+                repository._notes = notes
+            if found is None and may_be_missing:
+                notes.spoil()
+            return found
+
+        noted.__dict__["ground"] = ground
+        return noted
+
+    return declare
+
+
+def others_grow(cls: type[T]) -> type[T]:
+    """Of the methods of a class that say nothing the results rest on what may grow with any registration."""
+    for name in dir(cls):
+        method = getattr(cls, name)
+        if isfunction(method) and not name.startswith("_") and not hasattr(method, "ground"):
+            setattr(cls, name, rests_on(growing)(method))
+    return cls
 
 
 class FootingNotes:
@@ -174,68 +202,12 @@ def noting() -> Iterator[FootingNotes]:
         _notes.reset(token)
 
 
-class _NotingRepository:
-    """A repository that notes what is asked of it."""
-
-    def __init__(self, repository: Repository, notes: FootingNotes) -> None:
-        self._repository = repository
-        self._notes = notes
-
-    def __getattr__(self, name: str) -> Any:
-        member = getattr(self._repository, name)
-        if not callable(member):
-            return member
-        rests_on = RESTS_ON.get(name)
-
-        def read(*args: Any, **kwargs: Any) -> Any:
-            self._notes.note(self._repository, GROWING if rests_on is None else rests_on(*args, **kwargs))
-            found = member(*args, **kwargs)
-            if found is None and name in MAY_BE_MISSING:
-                self._notes.spoil()
-            return found
-
-        return read
+def current_notes() -> FootingNotes | None:
+    """Those of the request that this thread answers."""
+    return _notes.get()
 
 
-class ServedDatabase(Database):
-    """A database whose changes are acknowledged only when nobody answers from before them any more."""
-
-    def read(self, work: Callable[[Repository], T], *, one_view: bool = True) -> T:
-        notes = _notes.get()
-        if notes is None:
-            return super().read(work, one_view=one_view)
-        return super().read(
-            lambda repository: work(cast(Repository, _NotingRepository(repository, notes))), one_view=one_view
-        )
-
-    def write(
-        self,
-        work: Callable[[Repository], T],
-        attempts: int = WRITE_ATTEMPTS_MAX,
-        *,
-        new_id: IdWanted | None = None,
-        in_one_statement: bool = False,
-    ) -> T:
-        with _acknowledged() as watch:
-            return super().write(watch.over(work), attempts, new_id=new_id, in_one_statement=in_one_statement)
-
-    def outwait_change(self) -> None:
-        super().outwait_change()
-        _outwait_leases()
-
-    def write_in_turn(
-        self,
-        subject: str,
-        decide: Callable[[Repository], D],
-        work: Callable[[Repository, D], T],
-        *,
-        new_id: Callable[[D], IdWanted | None],
-    ) -> T:
-        with _acknowledged() as watch:
-            return super().write_in_turn(subject, decide, watch.over(work), new_id=new_id)
-
-
-class _Watch:
+class Watch:
     """Whether what was done last, and may have been committed, made the registry's revision grow."""
 
     def __init__(self) -> None:
@@ -257,19 +229,20 @@ class _Watch:
 
 
 @contextmanager
-def _acknowledged() -> Iterator[_Watch]:
+def acknowledged() -> Iterator[Watch]:
     """For a write: what answers its request is not kept, and it ends when nobody answers from before it any more."""
     notes = _notes.get()
     if notes is not None:
         notes.spoil()
-    watch = _Watch()
+    watch = Watch()
     try:
         yield watch
     finally:
         # Also after an error: a connection that broke may have committed, and whoever tries again finds it done.
         if watch.has_bumped:
-            _outwait_leases()
+            outwait_leases()
 
 
-def _outwait_leases() -> None:
+def outwait_leases() -> None:
+    """Ends when nobody gives an answer any more that rests on an earlier revision of the registry alone."""
     time.sleep(LEASE_S + LEASE_MARGIN_S)

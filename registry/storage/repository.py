@@ -20,6 +20,7 @@ from headrace.registry.domain import (
 )
 from headrace.registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, context_of, is_storable
 from headrace.registry.storage import statements
+from headrace.registry.storage.footing import names, of_subject, of_version, of_versions, others_grow, rests_on
 from headrace.registry.storage.history import Moment
 from headrace.registry.storage.kept import ViewAtMoment
 from headrace.registry.storage.models import ConfigRow, IdentityRow, ModeRow, SchemaRow, SubjectRow, VersionRow
@@ -28,9 +29,11 @@ from headrace.registry.storage.scopes import Conflict, RegistryState
 from headrace.registry.storage.views import SubjectState, SubjectView, VersionMark
 
 
+@others_grow
 class Repository(SchemaTables):
     """The database within one transaction."""
 
+    @rests_on(names)
     def subjects(
         self, wanted: SubjectFilter = EVERYTHING, *, deleted: bool = False, deleted_only: bool = False
     ) -> list[str]:
@@ -76,6 +79,7 @@ class Repository(SchemaTables):
         """Whether anything is stored in a context, if only softly deleted."""
         return bool(self._connection.scalar(sa.select(sa.exists().where(SubjectRow.context == context))))
 
+    @rests_on(of_subject)
     def subject_state(self, subject: str) -> SubjectState | None:
         if not is_storable(subject):
             return None
@@ -85,6 +89,7 @@ class Repository(SchemaTables):
         row = self._connection.execute(statements.SUBJECT_STATE, {"name": subject}).first()
         return None if row is None else SubjectState(row.id, row.revision)
 
+    @rests_on(of_subject)
     def subject_view(self, subject: str) -> SubjectView:
         """All versions of a subject. On the way a read learns the registry's revision."""
         if not is_storable(subject):
@@ -124,6 +129,7 @@ class Repository(SchemaTables):
             marks = known.view.marks + marks
         return ViewAtMoment(moment, SubjectView(state, marks)), is_whole
 
+    @rests_on(of_subject)
     def version_numbers(self, subject: str) -> list[tuple[int, bool]]:
         """(version, is deleted softly) of every stored version, ascending."""
         if not is_storable(subject):
@@ -136,6 +142,7 @@ class Repository(SchemaTables):
         )
         return [(row.version, row.deleted) for row in self._connection.execute(query)]
 
+    @rests_on(of_versions)
     def versions(
         self,
         *,
@@ -178,6 +185,7 @@ class Repository(SchemaTables):
             found += self._stored_versions(statements.VERSIONS.where(wanted))
         return sorted(found, key=lambda item: (item.subject, item.version))
 
+    @rests_on(of_subject)
     def seen_versions(self, subject: str, marks: Sequence[VersionMark]) -> list[StoredVersion]:
         """Versions of a view, in the order of the marks; without those that have gone since it was read."""
         assert self._kept is not None, "a view is a read's"
@@ -194,6 +202,7 @@ class Repository(SchemaTables):
             if (schema := schemas[mark.schema_key]) is not None
         ]
 
+    @rests_on(of_version, may_be_missing=True)
     def version(self, subject: str, version: int, *, deleted: bool = False) -> StoredVersion | None:
         """One version, or the newest visible one for `LATEST`."""
         if not is_storable(subject):

@@ -17,6 +17,7 @@ from headrace.registry.domain import (
 )
 from headrace.registry.names import DEFAULT_CONTEXT, in_context_of, is_storable, qualified
 from headrace.registry.storage import statements
+from headrace.registry.storage.footing import rests_on, settled
 from headrace.registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
 from headrace.registry.storage.models import ReferenceRow, SchemaRow, SubjectRow, VersionRow
 from headrace.registry.storage.scopes import ScopeTables
@@ -27,6 +28,7 @@ T = TypeVar("T")
 class SchemaTables(ScopeTables):
     """The part of the repository that knows schemas apart from their subjects."""
 
+    @rests_on(settled, may_be_missing=True)
     def schema(self, context: str, schema_id: int) -> StoredSchema | None:
         # A database driver would refuse a larger number, or a control character, in its own way.
         if not 0 <= schema_id <= SCHEMA_ID_MAX or not is_storable(context):
@@ -143,6 +145,9 @@ class SchemaTables(ScopeTables):
             query = query.where(VersionRow.deleted.is_(False))
         return sorted(SubjectVersion(row.name, row.version) for row in self._connection.execute(query))
 
+    # It grows with registrations, but it decides only who may read a schema: by more of them nobody loses that, and
+    # refusals are not kept.
+    @rests_on(settled)
     def subjects_using(self, row_key: int) -> list[str]:
         """The subjects that have a schema, also where it is deleted softly."""
         query = sa.select(SubjectRow.name).join(VersionRow, VersionRow.subject_id == SubjectRow.id)

@@ -14,6 +14,7 @@ from headrace.registry.domain import ConfigEntry, Mode, SchemaContent, SchemaId
 from headrace.registry.errors import StoreError
 from headrace.registry.names import DEFAULT_CONTEXT, is_storable
 from headrace.registry.storage import statements
+from headrace.registry.storage.footing import FootingNotes, rests_on, settled
 from headrace.registry.storage.history import Moment
 from headrace.registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
 from headrace.registry.storage.kept import Kept, ScopeValues
@@ -78,12 +79,21 @@ class ScopeTables:
     """The part of the repository that knows scopes: a subject, a context, or (None) all of the default context."""
 
     def __init__(
-        self, connection: Connection, *, reserved: ReservedIds | None = None, kept: Kept | None = None
+        self,
+        connection: Connection,
+        *,
+        reserved: ReservedIds | None = None,
+        kept: Kept | None = None,
+        notes: FootingNotes | None = None,
     ) -> None:
-        """`reserved` are ids taken beforehand; `kept` makes it a read, whose transaction sees one state throughout."""
+        """`reserved` are ids taken beforehand; `kept` makes it a read, whose transaction sees one state throughout.
+
+        `notes` are told what the answers rest on.
+        """
         self._connection = connection
         self._reserved = dict(reserved or {})
         self._kept = kept
+        self._notes = notes
         self._answers: dict[Hashable, Any] = {}
         self.has_bumped_revision = False
         self.has_changed_settings = False
@@ -139,18 +149,22 @@ class ScopeTables:
         """The transactions that write versions. A statement has its locks before it sees anything."""
         return {(row.pid, row.virtualtransaction) for row in self._connection.execute(statements.WRITERS)}
 
+    @rests_on(settled)
     def settings_revision(self) -> int:
         """Greater after every change of configuration and modes."""
         return self._state().settings_revision
 
+    @rests_on(settled)
     def revision(self) -> int:
         """The registry's: greater after every deletion, revival, import and change of configuration or mode."""
         return self._state().moment.revision
 
+    @rests_on(settled)
     def history(self) -> int:
         """Another number after the database may have gone back."""
         return self._state().moment.history
 
+    @rests_on(settled)
     def moment(self) -> Moment:
         return self._state().moment
 
@@ -214,10 +228,12 @@ class ScopeTables:
             .on_conflict_do_nothing()
         )
 
+    @rests_on(settled)
     def config(self, scope: str | None) -> ConfigEntry | None:
         """What is configured for a subject or a context, or for all of the default context when None."""
         return self.configs([scope]).get(scope)
 
+    @rests_on(settled)
     def configs(self, scopes: Sequence[str | None]) -> dict[str | None, ConfigEntry]:
         """What is configured, for those of the scopes that have an entry."""
         if self._kept is None:
@@ -233,6 +249,7 @@ class ScopeTables:
         rows = self._connection.execute(query, None if scopes is None else {"scopes": _scopes(scopes)})
         return {_unscoped(row.scope): _config_entry(row._asdict()) for row in rows}
 
+    @rests_on(settled)
     def aliases(self) -> dict[str | None, str]:
         """The alias of each scope that has one."""
         query = sa.select(ConfigRow.scope, ConfigRow.alias).where(ConfigRow.alias.is_not(None))
@@ -252,6 +269,7 @@ class ScopeTables:
     def remove_config(self, scope: str | None) -> None:
         self._connection.execute(sa.delete(ConfigRow).where(ConfigRow.scope == _scope(scope)))
 
+    @rests_on(settled)
     def modes(self, scopes: Sequence[str | None]) -> dict[str | None, Mode]:
         """The modes that are set, for those of the scopes that have one."""
         if self._kept is None:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from headrace.registry.api.answer_cache import BYTES_MAX
 from headrace.registry.api.app import create_app
 from headrace.registry.api.front import Front
-from headrace.registry.storage.footing import ServedDatabase
+from headrace.registry.storage.database import Database
 from headrace.registry.storage.looks import looks_at
 from registry_calls import CONTENT_TYPE, Answer, Registry
 
@@ -39,7 +39,7 @@ class RegistryBehindFront(Registry):
         self.observed = Observed()
         self.body_came_first = False
         """Whether the last request's body was received before the answer was sent."""
-        self._database = ServedDatabase(database_url)
+        self._database = Database(database_url)
         application = create_app(self._database, **options)
         users = options.get("users")
         self._front = Front(

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.registry.api import wsgi_call
 from headrace.registry.api.front import KEY_HEADERS
-from headrace.registry.storage.footing import ServedDatabase
+from headrace.registry.storage.database import Database
 from registry_calls import CONTENT_TYPE, STRING, USER_1, USER_2, Answer, Registry
 from registry_front import RegistryBehindFront
 
@@ -20,7 +20,7 @@ FRONTS = 2
 
 
 def upgraded(url: str) -> str:
-    database = ServedDatabase(url)
+    database = Database(url)
     database.upgrade()
     database.close()
     return url

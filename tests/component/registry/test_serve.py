@@ -107,6 +107,7 @@ def test_database_of_a_newer_version(tmp_path: Path) -> None:
         assert "up to date" in subprocess.run(upgrade, capture_output=True, text=True, check=True).stdout
     with sqlite3.connect(database) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.execute("UPDATE registry_migrations SET serves_from = '9999'")
     connection.close()
     assert "is at migration 9999, which this version of headrace does not know" in refused(*SERVE[2:], str(tmp_path))
 
