@@ -2,5 +2,5 @@
 
 A request comes in at `api.front`, is taken apart in `api`, decided in `service` and kept by `storage`; `client` is how
 the other rooms and applications reach a running one. Imported by `compat` (its checking), `loader`, `pipeline` and
-`headrace`.
+`headrace`. README.md in this folder has the way of a request.
 """

@@ -1,0 +1,174 @@
+"""Every step of docs/registry-recovery.md, as it stands there, on servers that are there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pages import blocks, page
+from postgres_server import PostgresServer, binaries
+from registry_calls import STRING, Registry
+from running_service import StartService
+
+PAGE = page("docs/registry-recovery.md")
+SECTIONS = {text.partition("\n")[0]: blocks(text, "sh") for text in PAGE.split("\n## ")[1:]}
+SQLITE3 = f"""#!{sys.executable}
+import sqlite3, sys
+path, (command, other) = sys.argv[1], sys.argv[2].split()
+source, target = (path, other) if command == ".backup" else (other, path)
+sqlite3.connect(source).backup(sqlite3.connect(target, timeout=30))
+"""
+"""The two commands that the page needs of SQLite's shell, where that is not installed."""
+
+
+class Steps:
+    """Runs blocks of the page in one folder, and notes which."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._done: set[str] = set()
+        tools = folder / "bin"
+        tools.mkdir()
+        if shutil.which("sqlite3") is None:
+            (tools / "sqlite3").write_text(SQLITE3)
+            (tools / "sqlite3").chmod(stat.S_IRWXU)
+        found = binaries()
+        places = [str(tools), *([] if found is None else [str(found)]), str(Path(sys.executable).parent)]
+        self.environment = {**os.environ, "PATH": os.pathsep.join([*places, os.environ["PATH"]]), "NO_PROXY": "*"}
+
+    def run(self, section: str) -> str:
+        """What the last block of a section says."""
+        said = ""
+        for number, block in enumerate(SECTIONS[section]):
+            said = self.run_block(section, number)
+            assert block
+        return said
+
+    def run_block(self, section: str, number: int) -> str:
+        command = ["bash", "-euo", "pipefail", "-c", SECTIONS[section][number]]
+        done = subprocess.run(
+            command, cwd=self._folder, env=self.environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Steps:
+    return Steps(tmp_path)
+
+
+@pytest.fixture
+def serve(start_service: StartService, tmp_path: Path, steps: Steps) -> Callable[[str], Registry]:
+    def start(database_url: str) -> Registry:
+        command = ("headrace", "registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", "127.0.0.1:0")
+        service = start_service(*command, environment={"HEADRACE__REGISTRY__DATABASE_URL": database_url})
+        steps.environment["REGISTRY_URL"] = service.addresses["registry"]
+        return Registry(service.addresses["registry"])
+
+    return start
+
+
+@pytest.fixture
+def servers() -> Iterator[Callable[..., PostgresServer]]:
+    with ExitStack() as stack:
+
+        def make(**options: object) -> PostgresServer:
+            server = PostgresServer(**options)  # type: ignore[arg-type]
+            stack.callback(server.remove)
+            return server
+
+        yield make
+
+
+def fixed(number: int) -> str:
+    return f'{{"type":"fixed","name":"F","size":{number}}}'
+
+
+def upgraded(steps: Steps, url: str) -> None:
+    steps.environment["DATABASE_URL"] = url
+    command = ["headrace", "registry", "db", "upgrade", "--database-url", url]
+    subprocess.run(command, env=steps.environment, check=True, capture_output=True)
+
+
+def test_every_section_with_steps_is_run_here() -> None:
+    assert {section for section, commands in SECTIONS.items() if commands} == {
+        "Back-ups",
+        "A dump is put back",
+        "The server is lost, and an export is left",
+        "A standby takes over",
+        "SQLite",
+        "Afterwards",
+    }
+
+
+@pytest.mark.postgres
+def test_a_dump_and_an_export(
+    steps: Steps, serve: Callable[[str], Registry], servers: Callable[..., PostgresServer]
+) -> None:
+    server = servers()
+    url = server.new_database()
+    upgraded(steps, url)
+    registry = serve(url)
+    assert registry.registered("a", fixed(1)) == 1
+    steps.run("Back-ups")
+    assert registry.registered("lost", fixed(2)) == 2
+    assert registry.get("/schemas/ids/2").status == 200
+    assert "ready" in steps.run_block("A dump is put back", 0)
+    for _ in range(2):
+        assert registry.get("/schemas/ids/2").status == 404
+        assert registry.get("/subjects").json == ["a"]
+    steps.run_block("A dump is put back", 1)
+    assert registry.get("/mode").json == {"mode": "READWRITE"}
+    assert registry.registered("other", fixed(3)) == 2
+    steps.run("Afterwards")
+    # All is lost but the export.
+    upgraded(steps, server.new_database())
+    serve(steps.environment["DATABASE_URL"])
+    assert steps.run("The server is lost, and an export is left").endswith('["a"]')
+
+
+@pytest.mark.postgres
+def test_a_standby(steps: Steps, serve: Callable[[str], Registry], servers: Callable[..., PostgresServer]) -> None:
+    primary = servers()
+    url = primary.new_database()
+    upgraded(steps, url)
+    account, _, database = url.partition("@")[0], "", url.rpartition("/")[2]
+    standby = servers(base=primary)
+    password = account.rpartition(":")[2]
+    source = f"host=127.0.0.1 port={primary.port} user=headrace password={password}"
+    standby.start_recovery("standby", f"primary_conninfo={source}")
+    hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in (primary, standby))
+    registry = serve(f"{account}@/{database}?{hosts}&target_session_attrs=read-write")
+    assert registry.registered("a", fixed(1)) == 1
+    where = primary.execute("SELECT pg_current_wal_lsn()::text")[0][0]
+    while not standby.execute(f"SELECT pg_last_wal_replay_lsn() >= '{where}'")[0][0]:
+        time.sleep(0.02)
+    primary.kill()
+    steps.environment["STANDBY_URL"] = standby.url(database)
+    assert "ready" in steps.run("A standby takes over")
+    assert registry.get("/subjects").json == ["a"]
+    assert registry.registered("b", STRING) == 2
+    steps.run("Afterwards")
+
+
+def test_sqlite(steps: Steps, serve: Callable[[str], Registry], tmp_path: Path) -> None:
+    (tmp_path / "headrace-data").mkdir()
+    registry = serve(f"sqlite:///{tmp_path / 'headrace-data' / 'registry.db'}")
+    assert registry.registered("a", fixed(1)) == 1
+    steps.run_block("SQLite", 0)
+    assert registry.registered("lost", fixed(2)) == 2
+    assert registry.get("/schemas/ids/2").status == 200
+    assert "ready" in steps.run_block("SQLite", 1)
+    assert registry.get("/schemas/ids/2").status == 404
+    assert registry.registered("b", fixed(3)) == 2
+    steps.run("Afterwards")
