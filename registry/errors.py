@@ -25,9 +25,14 @@ RegistryError
 ├── StoreError                         the database failed
 │   └── DatabaseUnusable               it cannot be opened, written or brought to this version's tables
 ├── UsersFileUnusable                  the users file cannot be read or has a mistake
+├── TokenKeysUnusable                  the keys that bearer tokens are signed with cannot be had
 ├── ServiceError                       an answer that fits nothing else in this tree
 │   └── CredentialsRefused             missing or wrong (raised by the client only)
 ├── AccessRefused                      whoever asks may not do this
+├── ExportFileInvalid                  a file that is none, is cut off or was changed
+├── RegistryChanged                    the source of an export was written to while it was read
+├── AnswerUnusable                     an answer that no registry with this API gives
+├── ImportStopped                      the target did something else than what was asked
 └── RegistryUnavailable                the registry cannot be reached (raised by the client only)
 
 The messages are those of the Confluent Schema Registry word for word, because clients and scripts compare them.
@@ -220,3 +225,23 @@ class RegistryUnavailable(RegistryError):
 
 UNANSWERED = (RegistryUnavailable, ServiceError, StoreError)
 """What a client can meet that says nothing of what it asked: later, or to another user, there is an answer."""
+
+
+class ExportFileInvalid(RegistryError):
+    """`place` is the file's name, with a line number where the error is one line's."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        self.place = place
+        super().__init__(f"{place}: {problem}")
+
+
+class RegistryChanged(RegistryError):
+    pass
+
+
+class AnswerUnusable(RegistryError):
+    pass
+
+
+class ImportStopped(RegistryError):
+    pass

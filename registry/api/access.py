@@ -1,17 +1,20 @@
-"""Access control of the application: whether whoever asks may ask that."""
+"""Access control of the application: whether whoever asks may ask that, and what answer and body may then hold."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from flask import Flask, Response, request
 
 from headrace.registry.access.authenticator import UsersFile
-from headrace.registry.access.needs import About, Need, Refusal, decide, need_of, route_label
-from headrace.registry.access.rights import Right, Target
+from headrace.registry.access.needs import About, Need, Refusal, decide, denied, need_of, route_label
+from headrace.registry.access.rights import Right, Rights, Target
 from headrace.registry.access.users import Principal
-from headrace.registry.api.answers import query_flag
-from headrace.registry.api.hooks import ASKS_KEY, CERTIFICATE_KEY, PRINCIPAL_KEY, WORTH_RECEIVING
-from headrace.registry.api.problems import problem
-from headrace.registry.names import context_name, scope_name, subject_name
+from headrace.registry.api.answers import problem, query_flag
+from headrace.registry.api.hooks import ANYBODY, ASKS_KEY, CERTIFICATE_KEY, PRINCIPAL_KEY, WORTH_RECEIVING
+from headrace.registry.domain import ConfigChange, SchemaRequest
+from headrace.registry.errors import AccessRefused
+from headrace.registry.names import context_name, in_context_of, scope_name, subject_name
 
 CHALLENGE = 'Basic realm="schema registry", charset="UTF-8"'
 BEARER_CHALLENGE = 'Bearer realm="schema registry"'
@@ -73,3 +76,54 @@ def _refused(refusal: Refusal, users: UsersFile) -> Response:
     elif refusal.status == 429:
         response.headers["Retry-After"] = str(BUSY_RETRY_S)
     return response
+
+
+def principal() -> Principal:
+    found = request.environ.get(PRINCIPAL_KEY, ANYBODY)
+    assert isinstance(found, Principal)
+    return found
+
+
+def rights() -> Rights:
+    return principal().rights
+
+
+def may_read(subject: str) -> bool:
+    return rights().allow(Right.READ, Target.of_subject(subject))
+
+
+def is_restricted() -> bool:
+    """Whether whoever asks may not read everything."""
+    return rights().everywhere is None
+
+
+def require_rights_in(body: object, standing_for: Callable[[str], str]) -> None:
+    """Refuses a body that brings other subjects in which its sender has no right to.
+
+    A schema shows what it refers to, so that must be readable. An alias gives those who have rights on one subject the
+    same rights on another, which only an administrator of that other one can give.
+
+    Args:
+        body: what was sent.
+        standing_for: the subject that a subject stands for.
+
+    Raises:
+        AccessRefused: it does.
+        InvalidSubject: it names what can be no subject.
+    """
+    if rights().everywhere is Right.ADMIN:
+        return
+    place = (request.view_args or {}).get("subject", "")
+    if isinstance(body, SchemaRequest) and body.references:
+        # They are looked for where an alias leads.
+        subject = standing_for(subject_name(place))
+        for reference in body.references:
+            _require(Right.READ, in_context_of(subject, reference.subject))
+    elif isinstance(body, ConfigChange) and body.values.alias:
+        _require(Right.ADMIN, in_context_of(scope_name(place) or "", body.values.alias))
+
+
+def _require(right: Right, subject: str) -> None:
+    target = Target.of_subject(subject)
+    if not rights().allow(right, target):
+        raise AccessRefused(denied(principal(), right, target).message)

@@ -79,6 +79,11 @@ def answer(value: Any, status: int = 200) -> Response:
     return answer_bytes(to_json(value), status)
 
 
+def problem(status: int, error_code: int, message: str) -> Response:
+    """What every client of the API reads when something is wrong."""
+    return answer({"error_code": error_code, "message": message}, status)
+
+
 def answer_bytes(body: bytes, status: int = 200) -> Response:
     response = Response(body, status)
     # Set afterwards, since Flask would add a charset, which the API's clients do not expect.

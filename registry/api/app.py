@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from flask import Flask, Response, g, request
 from werkzeug.routing import BaseConverter, ValidationError
@@ -29,12 +29,13 @@ from headrace.registry.api import (
     schemas,
     subjects,
 )
-from headrace.registry.api.answers import content_type
-from headrace.registry.api.context_paths import in_context
+from headrace.registry.api.answers import content_type, problem
 from headrace.registry.api.entities import Profile
 from headrace.registry.api.openapi import views as openapi
 from headrace.registry.api.services import Services
 from headrace.registry.api.wsgi_call import KEEP_KEY, ROUTE_KEY
+from headrace.registry.errors import InvalidSubject
+from headrace.registry.names import DEFAULT_CONTEXT, EVERY_CONTEXT_PREFIX, context_name, qualified
 from headrace.registry.operation.audit_log import AuditLog
 from headrace.registry.operation.metrics import MetricsPage, new_counts
 from headrace.registry.operation.shared_counts import SharedCounts
@@ -104,7 +105,7 @@ def create_app(
 
 def _refuse_unacceptable() -> Response | None:
     if request.url_rule is not None and request.blueprint not in OWN_TYPE_BLUEPRINTS and content_type() is None:
-        return problems.problem(406, 406, "HTTP 406 Not Acceptable")
+        return problem(406, 406, "HTTP 406 Not Acceptable")
     return None
 
 
@@ -158,3 +159,63 @@ class _RawPath:
             path, environ["QUERY_STRING"] = in_context(path.removesuffix("/") or "/", query)
             environ["PATH_INFO"] = path
         return self._application(environ, start_response)
+
+
+SETTINGS_PATHS = ("config", "mode")
+PREFIX_PARAMETERS = ("subjectPrefix", "subject")
+"""Of lists of subjects and schemas, by which clients name the beginning of a subject."""
+
+
+def in_context(path: str, query: str) -> tuple[str, str]:
+    """The path and query of the call without `/contexts/{context}` in front; others are returned as they are.
+
+    Such a call is the same as one whose subject is qualified: `/contexts/.c/subjects/a` is `/subjects/:.c:a`. Paths and
+    queries come and go as they are on the wire, percent-encoded.
+
+    A context's name that no context can have leaves the path as it is too: there is nothing at it.
+    """
+    parts = path.split("/")
+    # "", "contexts", the context, and what is asked of it
+    if len(parts) < 4 or parts[1] != "contexts" or parts[0]:
+        return path, query
+    try:
+        context = context_name(unquote(parts[2], errors="replace"))
+    except InvalidSubject:
+        return path, query
+    return _in_context(context, parts[3:], query)
+
+
+def _in_context(context: str, parts: list[str], query: str) -> tuple[str, str]:
+    kind = parts[0]
+    if kind in SETTINGS_PATHS:
+        named = len(parts) > 1 and bool(parts[1])
+        if not named and context == DEFAULT_CONTEXT:
+            return f"/{kind}", query
+        scope = _qualified(context, parts[1]) if named else quote(qualified(context, ""), safe="")
+        return "/" + "/".join([kind, scope, *parts[2:]]), query
+    if "subjects" in parts[:-1]:
+        place = parts.index("subjects") + 1
+        return "/" + "/".join([*parts[:place], _qualified(context, parts[place]), *parts[place + 1 :]]), query
+    if kind == "schemas" and parts[1:2] == ["ids"]:
+        query = _with_subject(context, query, "subject", ("subject",))
+    elif parts in (["subjects"], ["schemas"]):
+        query = _with_subject(context, query, "subjectPrefix", PREFIX_PARAMETERS)
+    return "/" + "/".join(parts), query
+
+
+def _qualified(context: str, segment: str) -> str:
+    name = unquote(segment, errors="replace")
+    return segment if _names_context(name) else quote(qualified(context, ""), safe="") + segment
+
+
+def _with_subject(context: str, query: str, name: str, names: tuple[str, ...]) -> str:
+    """The query with the first parameter of these names qualified, or one called `name` that is only the context."""
+    pairs = parse_qsl(query, keep_blank_values=True)
+    found = next((value for wanted in names for key, value in pairs if key == wanted), "")
+    if not _names_context(found):
+        found = qualified(context, found)
+    return urlencode([(name, found), *((key, value) for key, value in pairs if key not in names)])
+
+
+def _names_context(text: str) -> bool:
+    return text.startswith((":.", EVERY_CONTEXT_PREFIX))

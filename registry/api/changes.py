@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from flask import Flask, Response, g, request
 
-from headrace.registry.api.asking import principal
+from headrace.registry.api.access import principal
 from headrace.registry.domain import ConfigChange
 from headrace.registry.operation.audit_log import AuditLog
 

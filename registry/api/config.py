@@ -11,8 +11,7 @@ from headrace.registry.api.answers import answer, query_flag
 from headrace.registry.api.changes import note_change, settings_given
 from headrace.registry.api.entities import Profile, changed_config_entity, config_entity
 from headrace.registry.api.payloads import ConfigPayload, read_body
-from headrace.registry.api.profiles import profile
-from headrace.registry.api.services import services
+from headrace.registry.api.services import profile, services
 from headrace.registry.domain import ConfigChange
 from headrace.registry.names import scope_name
 

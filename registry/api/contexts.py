@@ -1,4 +1,4 @@
-"""/contexts: which there are, and deleting an empty one. What is done in them is in `registry.api.context_paths`."""
+"""/contexts: which there are, and deleting an empty one. What is done in them is in `registry.api.app`."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from flask import request
 from marshmallow import EXCLUDE, Schema, ValidationError, fields, post_load, validate
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
+from headrace.registry.api.access import require_rights_in
 from headrace.registry.api.answers import PRODUCED
-from headrace.registry.api.asking import require_rights_in
 from headrace.registry.api.problems import BadRequest
 from headrace.registry.api.services import services
 from headrace.registry.domain import (

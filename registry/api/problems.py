@@ -9,9 +9,9 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from headrace.registry import errors
 from headrace.registry.access.needs import FORBIDDEN
-from headrace.registry.api.answers import answer
+from headrace.registry.api.answers import problem
 from headrace.registry.api.entities import Profile
-from headrace.registry.api.profiles import profile
+from headrace.registry.api.services import profile
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +49,6 @@ class BadRequest(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-def problem(status: int, error_code: int, message: str) -> Response:
-    return answer({"error_code": error_code, "message": message}, status)
 
 
 def install(app: Flask) -> None:

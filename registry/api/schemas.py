@@ -6,8 +6,7 @@ from flask import Blueprint, Response, request
 
 from headrace.registry.api.answers import answer, answer_bytes, page, query_flag
 from headrace.registry.api.entities import listed_entity, schema_entity
-from headrace.registry.api.profiles import as_shown, profile, shown_text
-from headrace.registry.api.services import services
+from headrace.registry.api.services import as_shown, profile, services, shown_text
 from headrace.registry.domain import SCHEMA_TYPE
 from headrace.registry.names import SubjectFilter, qualified, split_subject
 from headrace.registry.service.lookup import FoundSchema

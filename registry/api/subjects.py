@@ -8,8 +8,7 @@ from headrace.registry.api.answers import answer, answer_bytes, page, query_flag
 from headrace.registry.api.changes import note_change
 from headrace.registry.api.entities import registered_entity, version_entity
 from headrace.registry.api.payloads import SchemaPayload, TagChangePayload, read_body
-from headrace.registry.api.profiles import as_shown, profile, shown_text
-from headrace.registry.api.services import services
+from headrace.registry.api.services import as_shown, profile, services, shown_text
 from headrace.registry.domain import SchemaRequest, TagChange, parse_version
 from headrace.registry.names import EVERY_CONTEXT_PREFIX, SubjectFilter, subject_name
 from headrace.registry.service.registration import Registered

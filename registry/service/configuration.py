@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,7 +13,6 @@ from headrace.registry.domain import ConfigChange, ConfigEntry, Mode
 from headrace.registry.errors import InvalidCompatibilityLevel, SubjectLevelNotConfigured, SubjectNotFound
 from headrace.registry.names import in_context_of, in_log, is_whole_context, scopes_of
 from headrace.registry.rules import check_rule_set
-from headrace.registry.service.inheritance import effective_config
 from headrace.registry.service.modes import mode_of, require_writable
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
@@ -48,6 +48,41 @@ class ConfigChanged:
     asked: ConfigChange
     entry: ConfigEntry
     is_new: bool
+
+
+INHERITED: Final = (
+    "normalize",
+    "validate_fields",
+    "validate_new_schemas",
+    "validate_rules",
+    "compatibility_policy",
+    "compatibility_group",
+)
+"""Keys that an entry takes from the ones around it. The others are those of the nearest entry, so that an entry which
+says nothing about the level has the default one, as in the Confluent Schema Registry."""
+
+
+def effective_config(entries: Sequence[ConfigEntry | None], default_level: str) -> ConfigEntry:
+    """What is configured in a scope.
+
+    Args:
+        entries: those of the scope and the scopes around it, the nearest first.
+        default_level: where the nearest entry has none.
+    """
+    present = [entry for entry in entries if entry is not None]
+    nearest = present[0] if present else ConfigEntry()
+    inherited = {
+        key: next((value for entry in present if (value := getattr(entry, key)) is not None), None) for key in INHERITED
+    }
+    # An alias stands for one subject, so only a subject's own entry can have one.
+    own = entries[0] or ConfigEntry()
+    return replace(
+        nearest,
+        **inherited,
+        compatibility=nearest.compatibility or default_level,
+        alias=own.alias,
+        alias_for_deks=own.alias_for_deks,
+    )
 
 
 class Configuration:

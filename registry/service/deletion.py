@@ -20,8 +20,8 @@ from headrace.registry.names import DEFAULT_CONTEXT, context_scope, in_log
 from headrace.registry.service.configuration import aliased
 from headrace.registry.service.modes import require_writable
 from headrace.registry.storage.database import Database
+from headrace.registry.storage.kept import SubjectState
 from headrace.registry.storage.repository import Repository
-from headrace.registry.storage.views import SubjectState
 
 logger = logging.getLogger(__name__)
 

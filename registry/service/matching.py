@@ -9,8 +9,8 @@ from headrace.registry.errors import InvalidSchema
 from headrace.registry.metadata import finds, merged_metadata, numbered
 from headrace.registry.rules import merged_rules
 from headrace.registry.service.texts import Candidate, SchemaTexts
+from headrace.registry.storage.kept import SubjectView
 from headrace.registry.storage.repository import Repository
-from headrace.registry.storage.views import SubjectView
 
 
 def matching(

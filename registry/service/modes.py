@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Final
 
 from headrace.registry.domain import Mode, StoredVersion, SubjectVersion
@@ -15,7 +16,6 @@ from headrace.registry.errors import (
     SubjectNotFound,
 )
 from headrace.registry.names import EVERYWHERE, context_of, filter_of_scope, in_log, is_whole_context, scopes_of
-from headrace.registry.service.inheritance import effective_mode
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
 
@@ -104,6 +104,13 @@ class Modes:
     def _require_mutable(self) -> None:
         if not self._mutable:
             raise OperationNotPermitted("Mode changes are not allowed")
+
+
+def effective_mode(modes: Sequence[Mode | None]) -> Mode:
+    """The mode of a scope, from its own and those of the scopes around it, the nearest first."""
+    if Mode.READONLY_OVERRIDE in modes[1:]:
+        return Mode.READONLY_OVERRIDE
+    return next((mode for mode in modes if mode is not None), Mode.READWRITE)
 
 
 def mode_of(repository: Repository, scope: str | None) -> Mode:

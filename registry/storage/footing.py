@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, 
 from headrace.registry.domain import LATEST
 from headrace.registry.errors import RegistryError
 from headrace.registry.storage.history import Moment
-from headrace.registry.storage.views import SubjectState
+from headrace.registry.storage.kept import SubjectState
 
 if TYPE_CHECKING:
     from headrace.registry.storage.repository import Repository

@@ -1,4 +1,7 @@
-"""What a process keeps from one read to the next: schemas, which never change, and what held at a revision."""
+"""What is stored under a subject, without the schemas; and what a process keeps from one read to the next.
+
+Schemas never change; other things held at a revision.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from headrace.registry.domain import ConfigEntry, Mode, StoredSchema
+from headrace.registry.domain import LATEST, ConfigEntry, Mode, StoredSchema
 from headrace.registry.storage.history import Moment
-from headrace.registry.storage.views import SubjectView
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -20,6 +22,47 @@ SCHEMA_CHARS_MAX = 8_000_000  # of the texts of all schemas that are kept
 SCHEMA_CHARS_EXTRA = 500  # that a schema counts for beside its text
 VIEW_VERSIONS_MAX = 50_000  # of all subjects whose versions are kept, some 12 MB
 VIEW_VERSIONS_EXTRA = 2  # that a subject counts for beside its versions
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectState:
+    """A subject's row: every change of its versions makes `revision` greater."""
+
+    subject_id: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionMark:
+    """A stored version without its schema."""
+
+    version: int
+    deleted: bool
+    created_ms: int
+    schema_key: int
+    lookup_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectView:
+    """All versions of a subject, ascending, without their schemas. `state` is None when nothing is stored."""
+
+    state: SubjectState | None = None
+    marks: tuple[VersionMark, ...] = ()
+
+    @property
+    def next_version(self) -> int:
+        return 1 + (self.marks[-1].version if self.marks else 0)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether there are versions and all are deleted softly."""
+        return bool(self.marks) and self.mark(LATEST, deleted=False) is None
+
+    def mark(self, version: int, *, deleted: bool) -> VersionMark | None:
+        """The version of that number, or the newest for `LATEST`."""
+        seen = (mark for mark in reversed(self.marks) if deleted or not mark.deleted)
+        return next((mark for mark in seen if version in (LATEST, mark.version)), None)
 
 
 @dataclass(frozen=True, slots=True)

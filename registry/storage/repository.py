@@ -22,11 +22,10 @@ from headrace.registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, 
 from headrace.registry.storage import statements
 from headrace.registry.storage.footing import names, of_subject, of_version, of_versions, others_grow, rests_on
 from headrace.registry.storage.history import Moment
-from headrace.registry.storage.kept import ViewAtMoment
+from headrace.registry.storage.kept import SubjectState, SubjectView, VersionMark, ViewAtMoment
 from headrace.registry.storage.models import ConfigRow, IdentityRow, ModeRow, SchemaRow, SubjectRow, VersionRow
 from headrace.registry.storage.schemas import SchemaTables, portions, schema_row, stored_schema
 from headrace.registry.storage.scopes import Conflict, RegistryState
-from headrace.registry.storage.views import SubjectState, SubjectView, VersionMark
 
 
 @others_grow

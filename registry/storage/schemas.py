@@ -18,9 +18,8 @@ from headrace.registry.domain import (
 from headrace.registry.names import DEFAULT_CONTEXT, in_context_of, is_storable, qualified
 from headrace.registry.storage import statements
 from headrace.registry.storage.footing import rests_on, settled
-from headrace.registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
 from headrace.registry.storage.models import ReferenceRow, SchemaRow, SubjectRow, VersionRow
-from headrace.registry.storage.scopes import ScopeTables
+from headrace.registry.storage.scopes import ScopeTables, metadata_json, read_metadata, read_rule_set, rule_set_json
 
 T = TypeVar("T")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -10,13 +11,13 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headrace.registry.domain import ConfigEntry, Mode, SchemaContent, SchemaId
+from headrace.registry.domain import ConfigEntry, Metadata, Mode, SchemaContent, SchemaId
 from headrace.registry.errors import StoreError
 from headrace.registry.names import DEFAULT_CONTEXT, is_storable
+from headrace.registry.rules import RuleSet
 from headrace.registry.storage import statements
 from headrace.registry.storage.footing import FootingNotes, rests_on, settled
 from headrace.registry.storage.history import Moment
-from headrace.registry.storage.json_columns import metadata_json, read_metadata, read_rule_set, rule_set_json
 from headrace.registry.storage.kept import Kept, ScopeValues
 from headrace.registry.storage.models import (
     GLOBAL_SCOPE,
@@ -27,6 +28,23 @@ from headrace.registry.storage.models import (
     StateRow,
     SubjectRow,
 )
+
+
+def metadata_json(metadata: Metadata | None) -> str | None:
+    return None if metadata is None else json.dumps(metadata.to_json())
+
+
+def read_metadata(text: str | None) -> Metadata | None:
+    return None if text is None else Metadata.of(**json.loads(text))
+
+
+def rule_set_json(rule_set: RuleSet | None) -> str | None:
+    return None if rule_set is None else json.dumps(rule_set.to_json())
+
+
+def read_rule_set(text: str | None) -> RuleSet | None:
+    return None if text is None else RuleSet.of(json.loads(text))
+
 
 _CONFIG_KEYS = tuple(key.name for key in fields(ConfigEntry))
 _JSON_KEYS: Mapping[str, tuple[Callable[[Any], str | None], Callable[[str | None], Any]]] = {

@@ -11,6 +11,8 @@ from typing import Final
 from headrace.registry.domain import SubjectVersion
 from headrace.registry.errors import (
     AccessRefused,
+    AnswerUnusable,
+    ImportStopped,
     OperationNotPermitted,
     RegistryError,
     RegistryUnavailable,
@@ -19,7 +21,6 @@ from headrace.registry.errors import (
 )
 from headrace.registry.names import GLOBAL_CONTEXT
 from headrace.registry.transfer.at_once import do_at_once
-from headrace.registry.transfer.errors import AnswerUnusable, ImportStopped
 from headrace.registry.transfer.export import Steps, read_configs, read_modes, read_versions
 from headrace.registry.transfer.plan import (
     Action,

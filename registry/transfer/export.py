@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from headrace.registry.domain import SubjectVersion
+from headrace.registry.errors import RegistryChanged
 from headrace.registry.names import DEFAULT_CONTEXT, GLOBAL_CONTEXT
 from headrace.registry.transfer.at_once import AT_ONCE
-from headrace.registry.transfer.errors import RegistryChanged
 from headrace.registry.transfer.remote import Remote
 from headrace.registry.transfer.snapshot import (
     Circular,

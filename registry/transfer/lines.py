@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, Final
 
 from headrace.registry.domain import LATEST, SCHEMA_ID_MAX, VERSION_MAX, Mode, SchemaReference, SubjectVersion
-from headrace.registry.transfer.errors import ExportFileInvalid
+from headrace.registry.errors import ExportFileInvalid
 from headrace.registry.transfer.snapshot import ExportedVersion, Snapshot, json_text
 
 FORMAT: Final = 1

@@ -15,6 +15,8 @@ from urllib.parse import quote
 
 from headrace.registry.domain import SubjectVersion
 from headrace.registry.errors import (
+    AnswerUnusable,
+    ImportStopped,
     InvalidSubject,
     ServiceError,
     SubjectLevelNotConfigured,
@@ -23,7 +25,6 @@ from headrace.registry.errors import (
     VersionSoftDeleted,
 )
 from headrace.registry.names import DEFAULT_CONTEXT, EVERYWHERE
-from headrace.registry.transfer.errors import AnswerUnusable, ImportStopped
 from headrace.registry.transfer.lines import reference_object, version_of
 from headrace.registry.transfer.snapshot import DEFAULT_SCOPE, ExportedVersion, json_text, scope_of_context
 

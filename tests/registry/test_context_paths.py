@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.registry.api.context_paths import in_context
+from headrace.registry.api.app import in_context
 
 
 @pytest.mark.parametrize(

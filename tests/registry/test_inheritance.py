@@ -16,7 +16,8 @@ from headrace.registry.names import (
     scopes_of,
     split_subject,
 )
-from headrace.registry.service.inheritance import effective_config, effective_mode
+from headrace.registry.service.configuration import effective_config
+from headrace.registry.service.modes import effective_mode
 
 LABELS = Metadata.of({"owner": "x"})
 

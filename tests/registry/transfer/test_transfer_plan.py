@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from headrace.registry import errors
 from headrace.registry.domain import SubjectVersion
+from headrace.registry.errors import ExportFileInvalid, ImportStopped, RegistryChanged
 from headrace.registry.transfer.at_once import do_at_once
 from headrace.registry.transfer.carry_out import carry_out, missing_after, plan_without, read_target
-from headrace.registry.transfer.errors import ExportFileInvalid, ImportStopped, RegistryChanged
 from headrace.registry.transfer.export import read_registry
 from headrace.registry.transfer.lines import read_snapshot, write_snapshot
 from headrace.registry.transfer.plan import ImportPlan, SetMode, Target, plan_import
