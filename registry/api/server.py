@@ -142,7 +142,7 @@ def serve(
     )
     if tls is not None:
         _read_tls(server, tls)
-    server.on_startup(lambda: _reload_on_hangup(server, tls))
+    server.on_startup(lambda: _reload_on_hangup(server, tls, certified))
     # A signal to the whole group ends the workers before they are told to by this process, which is no failure.
     logging.getLogger("_granian").addFilter(lambda _: not server.interrupt_signal)
     url = taken.url("http" if tls is None else "https")
@@ -160,11 +160,13 @@ def _read_tls(server: AbstractServer[Any], tls: Tls) -> None:
     server.build_ssl_context(tls.certificate, tls.key, None, SSLProtocols.tls12, None, [], client_verify=False)
 
 
-def _reload_on_hangup(server: AbstractServer[Any], tls: Tls | None) -> None:
+def _reload_on_hangup(server: AbstractServer[Any], tls: Tls | None, certified: CertifiedPort | None) -> None:
     def reload(*_: object) -> None:
         if tls is not None:
             try:
                 tls.check()
+                if certified is not None:
+                    certified.context()
                 _read_tls(server, tls)
             except (OSError, ValueError) as error:
                 # Workers that cannot read it would end one after the other, and the registry with them.

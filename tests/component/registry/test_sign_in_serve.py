@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import socket
 import ssl
 import time
@@ -50,7 +51,9 @@ def free_port() -> int:
 class Secured:
     """`registry` is asked over TLS; `shown` where a certificate has to be shown."""
 
-    def __init__(self, url: str, port: int, folder: Path, authority: Authority) -> None:
+    def __init__(self, url: str, port: int, folder: Path, authority: Authority, service: Any) -> None:
+        self.service = service
+        self.authorities = authority.ca_file
         self._ports = {False: Registry(url).port, True: port}
         self._authority = authority
         self._certificates: dict[str, tuple[Path, Path]] = {}
@@ -113,7 +116,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, start_module_service: Any)
     environment = {f"HEADRACE__REGISTRY__{name.upper()}": str(value) for name, value in settings.items()}
     serve = ("registry", "serve", "--data-dir", str(folder), "--registry-listen", "127.0.0.1:0", "--workers", "2")
     service = start_module_service("headrace", *serve, environment=environment)
-    yield Secured(str(service.addresses["registry"]), port, folder, authority)
+    yield Secured(str(service.addresses["registry"]), port, folder, authority, service)
 
 
 def test_tokens_certificates_and_strangers(secured: Secured) -> None:
@@ -214,6 +217,18 @@ def test_a_client_that_sends_too_many_is_told_when_to_come_back(secured: Secured
         assert connection.getresponse().status == 200
     # Others of the same address go on.
     assert secured.call("GET", "/subjects", headers=token(sub="patient")).status == 200
+
+
+def test_authorities_that_cannot_be_read_change_nothing(secured: Secured) -> None:
+    text = secured.authorities.read_text()
+    try:
+        secured.authorities.write_text("none")
+        secured.service.process.send_signal(signal.SIGHUP)
+        while not any("certificate_refused" in line for line in secured.service.errors):
+            time.sleep(0.01)
+    finally:
+        secured.authorities.write_text(text)
+    assert secured.call("GET", "/subjects", certificate="shop").status == 200
 
 
 def test_settings_that_belong_together(tmp_path: Path) -> None:
