@@ -22,6 +22,11 @@ class BrokerConfig:
     data_dir: Path
     host: str = "127.0.0.1"
     port: int = 9092
+    advertised_host: str = ""  # that clients are told; "" is `host`
+    advertised_port: int = 0  # that clients are told; 0 is the port that is listened on
+    tls_certificate: str = ""  # PEM file; "" serves without TLS
+    tls_key: str = ""  # PEM file, not encrypted; "": the key is in `tls_certificate`
+    tls_client_ca: str = ""  # PEM file of the authorities whose certificates clients must show; "": they show none
     node_id: int = 1
     partitions: int = 4  # of a topic created by its first message
     creates_topics: bool = True  # that a client asks for by name and that are not there

@@ -4,6 +4,7 @@ BrokerError
 ├── StartError            the broker cannot start: one line for the person who started it
 │   ├── DataFolderInUse       another broker holds the folder
 │   ├── AddressUnusable       the port is taken or the host is not ours
+│   ├── TlsUnusable           a certificate or key cannot be used
 │   └── LogDamaged            a log does not hold what was forced to disk
 ├── DiskFailed            data could not be forced to disk: the broker ends, since it can promise nothing more
 ├── ProtocolError         a client sent what cannot be read: its connection is closed, nobody else's
@@ -46,6 +47,13 @@ class AddressUnusable(StartError):
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"cannot listen on {address}: {reason}; choose another --broker-listen")
         self.address = address
+
+
+class TlsUnusable(StartError):
+    """A file for TLS cannot be used; the message names it and never what is in it."""
+
+    def __init__(self, setting: str, path: str, reason: str) -> None:
+        super().__init__(f"broker.{setting} {path} cannot be used: {reason}")
 
 
 class LogDamaged(StartError):

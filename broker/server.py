@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import ssl
 
 from headrace.broker import descriptors
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection import Connection, Connections
-from headrace.broker.errors import AddressUnusable, DiskFailed
+from headrace.broker.errors import AddressUnusable, DiskFailed, TlsUnusable
 from headrace.broker.node import BrokerNode
 
 logger = logging.getLogger(__name__)
@@ -17,6 +18,34 @@ logger = logging.getLogger(__name__)
 BACKLOG = 1024
 """Connections that wait to be taken up."""
 IDLE_LOOK_S = 30
+HANDSHAKE_S = 10
+"""For a client to prove itself with TLS."""
+EVERY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
+"""To listen on; nobody can be reached there."""
+
+
+def tls_context(config: BrokerConfig) -> ssl.SSLContext | None:
+    """What connections are secured with; None where they are not.
+
+    Raises:
+        TlsUnusable: a file cannot be read, or is not what it should be.
+    """
+    if not config.tls_certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # A function instead of nothing, since OpenSSL would otherwise ask at the terminal for a password.
+        context.load_cert_chain(config.tls_certificate, config.tls_key or None, lambda: "")
+    except OSError as error:  # ssl.SSLError is one
+        path = f"{config.tls_certificate} with broker.tls_key {config.tls_key or 'in it'}"
+        raise TlsUnusable("tls_certificate", path, error.strerror or str(error)) from error
+    if config.tls_client_ca:
+        try:
+            context.load_verify_locations(config.tls_client_ca)
+        except OSError as error:
+            raise TlsUnusable("tls_client_ca", config.tls_client_ca, error.strerror or str(error)) from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 class BrokerServer:
@@ -32,14 +61,16 @@ class BrokerServer:
         self._idle_look: asyncio.Task[None] | None = None
 
     async def start(self) -> tuple[str, int]:
-        """Takes the address, opens the logs, then listens; returns the address that clients are told.
+        """Takes the address, opens the logs, then listens; returns the address that it listens on.
 
         Raises:
+            TlsUnusable: a certificate or key cannot be used.
             AddressUnusable: the address is taken, or not this machine's; no file was touched.
             StartError: the data folder cannot be used.
             CorruptFile: the data folder does not hold what it must.
         """
         loop = asyncio.get_running_loop()
+        tls = tls_context(self.config)
         try:
             self._server = await loop.create_server(
                 lambda: Connection(self.node, self.connections),
@@ -47,6 +78,8 @@ class BrokerServer:
                 self.config.port,
                 backlog=descriptors.ACCEPTED_AT_ONCE,
                 start_serving=False,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
             )
         except (OSError, OverflowError) as error:
             raise self._unusable(error) from error
@@ -56,7 +89,10 @@ class BrokerServer:
         except BaseException:
             self._server.close()
             raise
-        self.node.address = (self.config.host, self._server.sockets[0].getsockname()[1])
+        port = int(self._server.sockets[0].getsockname()[1])
+        self.node.address = (self.config.advertised_host or self.config.host, self.config.advertised_port or port)
+        if self.node.address[0] in EVERY_ADDRESS:
+            logger.warning("clients elsewhere are told host=%s; set broker.advertised_host", self.node.address[0])
         self.node.start()
         try:
             await self._server.start_serving()
@@ -69,7 +105,7 @@ class BrokerServer:
             await self.node.close()
             raise self._unusable(error) from error
         self._idle_look = loop.create_task(self._look_for_idle())
-        return self.node.address
+        return self.config.host, port
 
     def _unusable(self, error: OSError | OverflowError) -> AddressUnusable:
         # asyncio wraps the system's words in its own; a number below 1 is not the system's but a resolver's.

@@ -57,6 +57,11 @@ class RegistrySettings:
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
     listen: Address = Address("127.0.0.1", 9092)
+    advertised_host: str = ""  # name or address that clients are told; "": that of `listen`
+    advertised_port: int = 0  # port that clients are told; 0: the one that is listened on
+    tls_certificate: str = ""  # PEM file of the certificate, with its chain, that is served with; "": no TLS
+    tls_key: str = ""  # PEM file of its key, not encrypted; "": the key is in `tls_certificate`
+    tls_client_ca: str = ""  # PEM file of the authorities whose certificates clients must show; "": they show none
     partitions: int = 4  # of a topic created by its first message
     retention: Duration = Duration(7 * 86_400_000)  # by record timestamp, like Kafka's retention.ms
     segment_bytes_max: int = 1024 * 1024 * 1024  # of one log file; retention deletes whole files

@@ -72,8 +72,9 @@ def _rows(context: RequestContext, resource_type: int, name: str) -> list[_Row]:
 def _broker_rows(context: RequestContext) -> list[_Row]:
     config = context.node.config
     host, port = context.node.address
+    scheme = "SSL" if config.tls_certificate else "PLAINTEXT"
     values = (
-        ("advertised.listeners", f"PLAINTEXT://{host}:{port}", ConfigType.LIST),
+        ("advertised.listeners", f"{scheme}://{host}:{port}", ConfigType.LIST),
         ("auto.create.topics.enable", str(config.creates_topics).lower(), ConfigType.BOOLEAN),
         ("broker.id", str(config.node_id), ConfigType.INT),
         ("compression.type", "producer", ConfigType.STRING),
@@ -82,7 +83,7 @@ def _broker_rows(context: RequestContext) -> list[_Row]:
         ("group.initial.rebalance.delay.ms", str(config.rebalance_delay_ms), ConfigType.INT),
         ("group.max.session.timeout.ms", str(SESSION_TIMEOUT_MS_MAX), ConfigType.INT),
         ("group.min.session.timeout.ms", str(config.session_timeout_ms_min), ConfigType.INT),
-        ("listeners", f"PLAINTEXT://{config.host}:{port}", ConfigType.LIST),
+        ("listeners", f"{scheme}://{config.host}:{config.port}", ConfigType.LIST),
         ("log.cleanup.policy", "delete", ConfigType.LIST),
         ("log.dirs", str(config.data_dir), ConfigType.STRING),
         ("log.message.timestamp.type", "CreateTime", ConfigType.STRING),

@@ -190,7 +190,7 @@ def test_who_may_commit() -> None:
     group = driver.group
     group.check_commit(leader, None, 2, 0)
     cases = [(leader, 1, ErrorCode.ILLEGAL_GENERATION), ("nobody", 2, ErrorCode.UNKNOWN_MEMBER_ID)]
-    cases.append(("", -1, ErrorCode.UNKNOWN_MEMBER_ID))
+    cases += [(leader, 3, ErrorCode.ILLEGAL_GENERATION), ("", -1, ErrorCode.UNKNOWN_MEMBER_ID)]
     for member_id, generation, code in cases:
         with pytest.raises(RequestRefused) as refused:
             group.check_commit(member_id, None, generation, 0)
@@ -236,6 +236,7 @@ def test_unknown_members_and_wrong_protocols_are_refused() -> None:
     assert driver.joined(driver.join(protocols={})).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert driver.synced(driver.sync("stranger", 2)).error is ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.synced(driver.sync(leader, 1)).error is ErrorCode.ILLEGAL_GENERATION
+    assert driver.synced(driver.sync(leader, 3)).error is ErrorCode.ILLEGAL_GENERATION
 
 
 def test_a_static_member_comes_back_without_a_rebalance() -> None:

@@ -364,6 +364,15 @@ def test_what_spares_the_next_start_time_is_forced_too(tmp_path: Path) -> None:
     assert suffixes == {LOG, INDEX, TIME_INDEX, SNAPSHOT}
 
 
+def test_offsets_in_a_segment_fit_the_32_bits_that_indexes_have_for_them(tmp_path: Path) -> None:
+    log = filled(tmp_path, 3, LogLimits())
+    log.active.next_offset = 2**31 - 2
+    append(log, batch(b"x", b"y"))
+    assert not log.closed, "the last offset is 2**31 - 1"
+    append(log, batch(b"z"))
+    assert [segment.next_offset for segment in log.closed] == [2**31]
+
+
 def test_indexes_of_closed_segments_are_forced_also_when_the_log_was(tmp_path: Path) -> None:
     log = filled(tmp_path, 3, LogLimits())
     log.flushed(log.flush_job())
@@ -594,6 +603,8 @@ def test_repetitions_are_answered_with_their_first_offset(tmp_path: Path) -> Non
     assert log.log_end_offset == 21
     assert refusal(log, idempotent(0, 3)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "the window is five batches"
     assert refusal(log, idempotent(4, 3)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert refusal(log, idempotent(15, 2)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "no batch was just that"
+    assert refusal(log, idempotent(15, 9)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refusal(log, idempotent(19, 3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "part of it was never seen"
 
 

@@ -60,8 +60,8 @@ async def whole_life(life: Life) -> None:
     life.node.now_ms = lambda: life.clock_ms
     await life.keep_house(AGED)
     await life.send(AGED)
-    await life.send(KEPT, 2, acknowledged=False)
-    await life.send(KEPT, 2, acknowledged=False)
+    for _ in range(6):
+        await life.send(KEPT, 2, acknowledged=False)
     await life.acknowledge(KEPT)
     await life.keep_house(AGED)
     await life.stop()

@@ -8,6 +8,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -15,6 +17,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from certificates import Authority
 from headrace.kafka_wire.cluster import KafkaCluster
 
 MESSAGES = 10_000
@@ -369,3 +372,42 @@ def test_messages_of_old_formats_are_refused(raw: socket.socket) -> None:
     topics, length = struct.unpack_from(">ih", answer, 8)
     assert (topics, answer[14 : 14 + length]) == (1, name)
     assert struct.unpack_from(">iih", answer, 14 + length) == (1, 0, 35)
+
+
+def test_confluent_kafka_over_tls_at_the_advertised_address(tmp_path: Path, start_service: Any) -> None:
+    authority = Authority(tmp_path / "ca")
+    certificate, key = authority.certificate("broker")
+    shown, shown_key = authority.certificate("client")
+    settings = {
+        "TLS_CERTIFICATE": str(certificate),
+        "TLS_KEY": str(key),
+        "TLS_CLIENT_CA": str(authority.ca_file),
+        "ADVERTISED_HOST": "localhost",
+    }
+    service = start_service(
+        *("headrace", "broker", "serve", "--data-dir", str(tmp_path / "data"), "--broker-listen", "127.0.0.1:0"),
+        environment={f"HEADRACE__BROKER__{name}": value for name, value in settings.items()},
+    )
+    client = {
+        "bootstrap.servers": service.addresses["broker"],
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(authority.ca_file),
+        "ssl.certificate.location": str(shown),
+        "ssl.key.location": str(shown_key),
+        "broker.address.family": "v4",
+    }
+    producer = confluent_kafka.Producer({**client, "enable.idempotence": True})
+    for number in range(20_000):
+        producer.produce("t", b"%d" % number, partition=0)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    consumer = confluent_kafka.Consumer({**client, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["t"])
+    seen: list[int] = []
+    deadline = time.monotonic() + 60
+    while len(seen) < 20_000:
+        assert time.monotonic() < deadline
+        seen += [int(message.value()) for message in consumer.consume(5000, 0.5) if not message.error()]
+    consumer.close()
+    assert seen == list(range(20_000))
+    assert producer.list_topics(timeout=60).brokers[1].host == "localhost"

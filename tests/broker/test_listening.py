@@ -1,0 +1,135 @@
+"""Where the broker is reached: what clients are told, and TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from certificates import Authority
+from headrace.broker.config import BrokerConfig
+from headrace.broker.errors import TlsUnusable
+from headrace.broker.server import BrokerServer, tls_context
+
+
+def with_server(folder: Path, work: Callable[[BrokerServer, str, int], Awaitable[None]], **config: Any) -> None:
+    async def main() -> None:
+        server = BrokerServer(BrokerConfig(folder, port=0, **config))
+        host, port = await server.start()
+        serving = asyncio.create_task(server.wait())
+        try:
+            await asyncio.wait_for(work(server, host, port), 30)
+        finally:
+            server.stop()
+            await serving
+
+    asyncio.run(main())
+
+
+async def told(host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+    """Where the broker says it is."""
+    reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+    try:
+        body = MetadataRequest(version=1, topics=[]).encode(version=1)
+        writer.write(struct.pack(">ihhih", 10 + len(body), 3, 1, 7, -1) + body)
+        size = struct.unpack(">i", await reader.readexactly(4))[0]
+        answer = MetadataResponse.decode((await reader.readexactly(size))[4:], version=1)
+        return answer.brokers[0].host, answer.brokers[0].port
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("advertised", "expected"),
+    [
+        ({}, ("127.0.0.1", 0)),
+        ({"advertised_host": "broker.example"}, ("broker.example", 0)),
+        ({"advertised_host": "broker.example", "advertised_port": 19092}, ("broker.example", 19092)),
+        ({"advertised_port": 19092}, ("127.0.0.1", 19092)),
+    ],
+)
+def test_clients_are_told_where_they_reach_it(
+    tmp_path: Path, advertised: dict[str, Any], expected: tuple[str, int]
+) -> None:
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        assert host == "127.0.0.1" and port > 0
+        assert await told(host, port) == (expected[0], expected[1] or port)
+
+    with_server(tmp_path, work, **advertised)
+
+
+def test_who_listens_everywhere_is_warned_that_nobody_is_reached_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        assert (await told("127.0.0.1", port))[0] == "0.0.0.0"
+
+    with_server(tmp_path, work, host="0.0.0.0")
+    assert "set broker.advertised_host" in caplog.text
+    caplog.clear()
+
+    async def named(server: BrokerServer, host: str, port: int) -> None:
+        assert await told("127.0.0.1", port) == ("broker.example", port)
+
+    with_server(tmp_path, named, host="0.0.0.0", advertised_host="broker.example")
+    assert "advertised_host" not in caplog.text
+
+
+def trusting(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority.ca_file))
+
+
+def test_with_a_certificate_it_speaks_tls_alone(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    certificate, key = authority.certificate("broker")
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        assert await told(host, port, trusting(authority)) == ("127.0.0.1", port)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await told(host, port)
+        with pytest.raises(ssl.SSLError):
+            await told(host, port, trusting(Authority(tmp_path / "other")))
+
+    with_server(tmp_path / "data", work, tls_certificate=str(certificate), tls_key=str(key))
+
+
+def test_clients_show_a_certificate_where_that_is_wanted(tmp_path: Path) -> None:
+    authority, strangers = Authority(tmp_path / "ca"), Authority(tmp_path / "strangers")
+    certificate, key = authority.certificate("broker")
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        tls = trusting(authority)
+        tls.load_cert_chain(*authority.certificate("client"))
+        assert await told(host, port, tls) == ("127.0.0.1", port)
+        for shown in ((), strangers.certificate("client")):
+            tls = trusting(authority)
+            if shown:
+                tls.load_cert_chain(*shown)
+            with pytest.raises((asyncio.IncompleteReadError, OSError)):
+                await told(host, port, tls)
+
+    files = {"tls_certificate": str(certificate), "tls_key": str(key), "tls_client_ca": str(authority.ca_file)}
+    with_server(tmp_path / "data", work, **files)
+
+
+def test_files_that_cannot_be_used_are_named_before_anything_is_touched(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    certificate, key = authority.certificate("broker")
+    _, locked = authority.certificate("locked", key_password="secret")
+    config = {"tls_certificate": str(certificate), "tls_key": str(key)}
+    for changed, expected in (
+        ({"tls_certificate": str(tmp_path / "none")}, r"broker\.tls_certificate .*none.*No such file"),
+        ({"tls_key": str(locked)}, r"broker\.tls_key .*locked\.key cannot be used"),
+        ({"tls_key": str(authority.certificate("another")[1])}, r"another\.key cannot be used: .*mismatch"),
+        ({"tls_client_ca": str(key)}, r"broker\.tls_client_ca .*broker\.key cannot be used"),
+    ):
+        with pytest.raises(TlsUnusable, match=expected) as error:
+            tls_context(BrokerConfig(tmp_path / "data", **{**config, **changed}))
+        assert "\n" not in str(error.value)
+    assert not (tmp_path / "data").exists()
