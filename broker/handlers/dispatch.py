@@ -16,6 +16,8 @@ from kafka.protocol import admin, consumer, producer
 from kafka.protocol import metadata as cluster
 
 from headrace.broker.handlers import (
+    acls,
+    alter_configs,
     api_versions,
     create_partitions,
     create_topics,
@@ -25,6 +27,7 @@ from headrace.broker.handlers import (
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_log_dirs,
     fetch,
     find_coordinator,
     heartbeat,
@@ -114,6 +117,11 @@ HANDLERS: Mapping[int, Handler] = {
     api.DELETE_RECORDS: _generated(admin.DeleteRecordsRequest, delete_records.handle),
     api.INIT_PRODUCER_ID: _generated(producer.InitProducerIdRequest, init_producer_id.handle),
     api.OFFSET_FOR_LEADER_EPOCH: _generated(consumer.OffsetForLeaderEpochRequest, offset_for_leader_epoch.handle),
+    api.DESCRIBE_ACLS: _generated(admin.DescribeAclsRequest, acls.describe),
+    api.CREATE_ACLS: _generated(admin.CreateAclsRequest, acls.create),
+    api.DELETE_ACLS: _generated(admin.DeleteAclsRequest, acls.delete),
+    api.ALTER_CONFIGS: _generated(admin.AlterConfigsRequest, alter_configs.handle),
+    api.DESCRIBE_LOG_DIRS: _generated(admin.DescribeLogDirsRequest, describe_log_dirs.handle),
     api.DESCRIBE_CONFIGS: _generated(admin.DescribeConfigsRequest, describe_configs.handle),
     api.CREATE_PARTITIONS: _generated(admin.CreatePartitionsRequest, create_partitions.handle),
     api.DELETE_GROUPS: _generated(admin.DeleteGroupsRequest, delete_groups.handle),

@@ -11,6 +11,7 @@ from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.describe_configs import TOPIC
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import BY_NAME, check_config
+from headrace.broker.topics import Topic
 
 SET, DELETE = 0, 1
 """Operations; 2 and 3 append to and take from lists, which no configuration here has more than one item of."""
@@ -26,11 +27,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 def _one(context: RequestContext, wanted: Any, validate_only: bool) -> Any:
     code, message = ErrorCode.NONE, None
     try:
-        if wanted.resource_type != TOPIC:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, "only topics can be altered while the broker runs")
-        topic = context.node.topic(wanted.resource_name or "")
-        if topic.is_internal:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
+        topic = alterable_topic(context, wanted)
         configs = dict(topic.configs)
         for change in wanted.configs or ():
             _apply(configs, change)
@@ -45,6 +42,20 @@ def _one(context: RequestContext, wanted: Any, validate_only: bool) -> Any:
         resource_type=wanted.resource_type,
         resource_name=wanted.resource_name or "",
     )
+
+
+def alterable_topic(context: RequestContext, wanted: Any) -> Topic:
+    """The topic whose configuration a request names.
+
+    Raises:
+        RequestRefused: it names something else, or a topic that cannot be altered.
+    """
+    if wanted.resource_type != TOPIC:
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "only topics can be altered while the broker runs")
+    topic = context.node.topic(wanted.resource_name or "")
+    if topic.is_internal:
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
+    return topic
 
 
 def _apply(configs: dict[str, str], change: Any) -> None:

@@ -40,6 +40,7 @@ JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, DESCRIBE_GROUPS, LIST_GROUPS = 1
 API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 18, 19, 20, 21
 INIT_PRODUCER_ID, OFFSET_FOR_LEADER_EPOCH = 22, 23
 DESCRIBE_CONFIGS, CREATE_PARTITIONS, DELETE_GROUPS, INCREMENTAL_ALTER_CONFIGS = 32, 37, 42, 44
+DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, ALTER_CONFIGS, DESCRIBE_LOG_DIRS = 29, 30, 31, 33, 35
 OFFSET_DELETE, DESCRIBE_CLUSTER = 47, 60
 
 ROWS = (
@@ -64,7 +65,12 @@ ROWS = (
     ApiVersions(DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
     ApiVersions(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
     ApiVersions(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
+    ApiVersions(DESCRIBE_ACLS, "DescribeAcls", 1, 3, 2),
+    ApiVersions(CREATE_ACLS, "CreateAcls", 1, 3, 2),
+    ApiVersions(DELETE_ACLS, "DeleteAcls", 1, 3, 2),
     ApiVersions(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
+    ApiVersions(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
+    ApiVersions(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 4, 2),
     ApiVersions(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
     ApiVersions(DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
     ApiVersions(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),

@@ -48,6 +48,7 @@ class ErrorCode(IntEnum):
     INVALID_PRODUCER_EPOCH = 47, False, "a newer instance of this producer has taken over"
     INVALID_TXN_STATE = 48, False, "transactions are not served"
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, False, "transactions are not served"
+    SECURITY_DISABLED = 54, False, "there are no access control lists"
     STORAGE_ERROR = 56, True, "the disk failed or is full"
     NON_EMPTY_GROUP = 68, False, "the group has members"
     GROUP_ID_NOT_FOUND = 69, False, "there is no such group"

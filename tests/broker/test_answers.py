@@ -10,10 +10,15 @@ from typing import Any
 
 import pytest
 from kafka.protocol.admin import (
+    AlterConfigsRequest,
+    CreateAclsRequest,
     CreateTopicsRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
+    DescribeLogDirsRequest,
 )
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
@@ -22,10 +27,13 @@ from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest, JoinResult
 from headrace.broker.handlers import (
+    acls,
+    alter_configs,
     create_topics,
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_log_dirs,
     fetch,
     find_coordinator,
     metadata,
@@ -269,3 +277,61 @@ def test_short_sessions_are_a_setting(tmp_path: Path) -> None:
         assert (await node.groups.join("h", join("a", 199))).error is ErrorCode.INVALID_SESSION_TIMEOUT
 
     with_node(tmp_path, work, session_timeout_ms_min=200)
+
+
+def test_old_tools_alter_a_topic_as_a_whole(tmp_path: Path) -> None:
+    def alter(node: BrokerNode, name: str, configs: dict[str, str], *, only_check: bool = False) -> ErrorCode:
+        resource = AlterConfigsRequest.AlterConfigsResource
+        rows = [resource.AlterableConfig(version=1, name=key, value=value) for key, value in configs.items()]
+        wanted = resource(version=1, resource_type=2, resource_name=name, configs=rows)
+        request = AlterConfigsRequest(version=1, resources=[wanted], validate_only=only_check)
+        return ErrorCode(alter_configs.handle(context(node, 1), request).responses[0].error_code)
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {"retention.ms": "1000", "segment.bytes": "2000"})
+        assert alter(node, "t", {"retention.ms": "5000"}, only_check=True) is ErrorCode.NONE
+        assert dict(node.topic("t").configs) == {"retention.ms": "1000", "segment.bytes": "2000"}
+        assert alter(node, "t", {"retention.ms": "5000"}) is ErrorCode.NONE
+        assert dict(node.topic("t").configs) == {"retention.ms": "5000"}
+        assert alter(node, "t", {"retention.ms": "soon"}) is ErrorCode.INVALID_CONFIG
+        assert alter(node, "none", {}) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert alter(node, "__consumer_offsets", {}) is ErrorCode.INVALID_REQUEST
+        assert dict(node.topic("t").configs) == {"retention.ms": "5000"}
+
+    with_node(tmp_path, work)
+
+
+def test_admin_tools_are_told_how_much_each_partition_takes(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        for name in ("t", "u"):
+            node.create_topic(name, 2, {})
+        append(node.log("t", 1), RAW)
+        everything = describe_log_dirs.handle(context(node, 4), DescribeLogDirsRequest(version=4, topics=None))
+        found = {
+            (topic.name, each.partition_index): each.partition_size
+            for topic in everything.results[0].topics
+            for each in topic.partitions
+        }
+        empty = dict.fromkeys([("t", 0), ("u", 0), ("u", 1), ("__consumer_offsets", 0)], 0)
+        assert found == {("t", 1): len(RAW), **empty}
+        assert everything.results[0].total_bytes >= everything.results[0].usable_bytes > 0
+        topic = DescribeLogDirsRequest.DescribableLogDirTopic
+        wanted = [topic(version=1, topic="t", partitions=[1, 7]), topic(version=1, topic="none", partitions=[0])]
+        some = describe_log_dirs.handle(context(node, 1), DescribeLogDirsRequest(version=1, topics=wanted))
+        assert [each.partition_index for each in some.results[0].topics[0].partitions] == [1]
+        assert len(some.results[0].topics) == 1
+
+    with_node(tmp_path, work)
+
+
+def test_there_are_no_access_control_lists(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        asked = context(node, 2)
+        assert acls.describe(asked, DescribeAclsRequest(version=2)).error_code == 54
+        row, one = CreateAclsRequest.AclCreation, DeleteAclsRequest.DeleteAclsFilter
+        created = acls.create(asked, CreateAclsRequest(version=2, creations=[row(version=2), row(version=2)]))
+        assert [each.error_code for each in created.results] == [54, 54]
+        deleted = acls.delete(asked, DeleteAclsRequest(version=2, filters=[one(version=2)]))
+        assert [each.error_code for each in deleted.filter_results] == [54]
+
+    with_node(tmp_path, work)

@@ -1,0 +1,31 @@
+"""DescribeAcls, CreateAcls and DeleteAcls, versions 1 to 3: refused as by an Apache Kafka without an authorizer.
+
+Tools that copy them from cluster to cluster, MirrorMaker 2 for one, go on at that answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.admin import CreateAclsResponse, DeleteAclsResponse, DescribeAclsResponse
+
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
+
+REFUSAL = {"error_code": ErrorCode.SECURITY_DISABLED, "error_message": "this broker has no access control lists"}
+
+
+def describe(context: RequestContext, request: Any) -> Any:
+    return DescribeAclsResponse(version=context.version, resources=[], **REFUSAL)
+
+
+def create(context: RequestContext, request: Any) -> Any:
+    row = CreateAclsResponse.AclCreationResult
+    results = [row(version=context.version, **REFUSAL) for _ in request.creations or ()]
+    return CreateAclsResponse(version=context.version, results=results)
+
+
+def delete(context: RequestContext, request: Any) -> Any:
+    row = DeleteAclsResponse.DeleteAclsFilterResult
+    results = [row(version=context.version, matching_acls=[], **REFUSAL) for _ in request.filters or ()]
+    return DeleteAclsResponse(version=context.version, filter_results=results)

@@ -1,0 +1,51 @@
+"""DescribeLogDirs, versions 1 to 4: the bytes of each partition in the one folder there is. 4: the disk's space."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+from kafka.protocol.admin import DescribeLogDirsResponse
+
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
+
+SPACE_FROM = 4
+_Folder = DescribeLogDirsResponse.DescribeLogDirsResult
+_Topic = _Folder.DescribeLogDirsTopic
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    node, version = context.node, context.version
+    wanted = (
+        {topic.topic: set(topic.partitions or ()) for topic in request.topics} if request.topics is not None else {}
+    )
+    topics = [
+        _topic(context, topic.name, range(topic.partitions) if request.topics is None else sorted(wanted[topic.name]))
+        for topic in node.topics
+        if request.topics is None or topic.name in wanted
+    ]
+    space = {}
+    if version >= SPACE_FROM:
+        disk = shutil.disk_usage(node.config.data_dir)
+        space = {"total_bytes": disk.total, "usable_bytes": disk.free}
+    folder = _Folder(
+        version=version, error_code=ErrorCode.NONE, log_dir=str(node.config.data_dir), topics=topics, **space
+    )
+    return DescribeLogDirsResponse(version=version, results=[folder])
+
+
+def _topic(context: RequestContext, name: str, indexes: Sequence[int]) -> Any:
+    logs = {index: context.node.logs.get((name, index)) for index in indexes}
+    return _Topic(
+        version=context.version,
+        name=name,
+        partitions=[
+            _Topic.DescribeLogDirsPartition(
+                version=context.version, partition_index=index, partition_size=log.size, offset_lag=0
+            )
+            for index, log in logs.items()
+            if log is not None
+        ],
+    )
