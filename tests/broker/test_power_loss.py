@@ -67,8 +67,9 @@ async def whole_life(life: Life) -> None:
     await life.stop()
 
     life.start()
-    await life.send(AGED)
-    await life.send(KEPT, acknowledged=False)
+    for _ in range(8):
+        await life.send(AGED, acknowledged=False)
+        await life.send(KEPT, acknowledged=False)
     await life.stop()
 
 

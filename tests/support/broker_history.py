@@ -21,6 +21,7 @@ from headrace.broker.coordinator import coordinator
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.node import BrokerNode
+from headrace.kafka_wire.errors import CorruptBatch
 from power_loss import Image
 
 Key = tuple[str, int]
@@ -210,6 +211,8 @@ def check(root: Path, promises: Promises, fsync: FsyncMode, *, was_killed: bool)
         raise Lost(f"it does not start: {error!r}") from error
     try:
         _check_node(node, promises, was_killed)
+    except CorruptBatch as error:
+        raise Lost(f"a record cannot be read: {error}") from error
     finally:
         abandon(node)
 

@@ -183,10 +183,11 @@ def images(disk: Disk, top: Node, chance: random.Random, mixes: int) -> Iterator
 
     def some(writes: list[Wrote]) -> list[Wrote]:
         kept = [one for one in writes if chance.random() < 0.6]
-        if kept and kept[-1].content and chance.random() < 0.5:
-            torn = kept.pop()
+        at = chance.randrange(len(kept)) if kept else 0
+        if kept and kept[at].content and chance.random() < 0.5:
+            torn = kept[at]
             assert torn.content is not None
-            kept.append(Wrote(torn.file, torn.position, torn.content[: chance.randrange(len(torn.content))]))
+            kept[at] = Wrote(torn.file, torn.position, torn.content[: chance.randrange(len(torn.content))])
         return kept
 
     yield "killed", disk.left(top, everything, list)
