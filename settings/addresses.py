@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,25 @@ from headrace.settings import Settings, SettingsError
 
 UP_FILE_NAME = "up.json"
 SQL_SOCKET_NAME = "sql.sock"
+
+REMOTE_SCHEMES = ("hdfs", "s3a")
+# A folder of its own: the top of a file system holds what is other people's. Tables say where they are by the whole
+# URI, so it names its host. Hadoop does not decode names, and one that would need it is another in every client.
+REMOTE_URI = re.compile(r"(hdfs://[^/\s?#@%]+|s3a://[^/\s?#@%:]+)(/[^/\s?#%]+)+/?")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFolder:
+    """A folder that Spark's JVM reaches: `uri` is absolute and has no slash at its end."""
+
+    uri: str
+
+    @property
+    def scheme(self) -> str:
+        return urlsplit(self.uri).scheme
+
+    def __str__(self) -> str:
+        return self.uri
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +99,49 @@ def sql_socket(settings: Settings) -> Path:
     return settings.data_dir.resolve() / SQL_SOCKET_NAME
 
 
-def warehouse_dir(settings: Settings) -> Path:
-    """The absolute folder of the tables' files.
+def warehouse_folder(settings: Settings) -> Path | RemoteFolder:
+    """The folder of the tables' files.
 
     Raises:
-        SettingsError: the warehouse is on a file system that this release does not write to.
+        SettingsError: it is on a file system that this release does not write to.
     """
     text = settings.loader.warehouse
-    if not text:
-        return (settings.data_dir / "warehouse").resolve()
+    return _folder("loader.warehouse", text) if text else (settings.data_dir / "warehouse").resolve()
+
+
+def state_folder(settings: Settings) -> Path | RemoteFolder | None:
+    """The folder of the decision log, None where it is in the warehouse.
+
+    Raises:
+        SettingsError: see `warehouse_folder`.
+    """
+    return _folder("loader.state", settings.loader.state) if settings.loader.state else None
+
+
+def warehouse_dir(settings: Settings) -> Path:
+    """The absolute folder of the tables' files, for what needs a local one.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    folder = warehouse_folder(settings)
+    if isinstance(folder, RemoteFolder):
+        raise SettingsError(
+            f"loader.warehouse: expected a local folder, found {folder.uri!r}; `headrace up` serves one machine, and "
+            "on a cluster `headrace load` runs by itself, from cron or Oozie"
+        )
+    return folder
+
+
+def _folder(key: str, text: str) -> Path | RemoteFolder:
     parts = urlsplit(text)
+    if parts.scheme in REMOTE_SCHEMES:
+        if not REMOTE_URI.fullmatch(text):
+            raise SettingsError(f"{key}: expected hdfs://host:port/folder or s3a://bucket/folder, found {text!r}")
+        return RemoteFolder(text.rstrip("/"))
     if parts.scheme not in ("", "file") or (parts.scheme == "file" and parts.netloc not in ("", "localhost")):
         raise SettingsError(
-            f"loader.warehouse: expected a local folder or a file:// URI, found {text!r}; "
+            f"{key}: expected a local folder or a file://, hdfs:// or s3a:// URI, found {text!r}; "
             "other file systems are not supported in this release"
         )
     path = unquote(parts.path) if parts.scheme == "file" else text

@@ -101,7 +101,8 @@ class TopicTable:
 
 @dataclass(frozen=True, slots=True)
 class LoaderSettings:
-    warehouse: str = ""  # folder or file:// URI; "" is data_dir/warehouse
+    warehouse: str = ""  # folder or file://, hdfs:// or s3a:// URI; "" is data_dir/warehouse
+    state: str = ""  # the same for the decision log; "" is _headrace in the warehouse
     tasks: int = 0  # size of the fixed pool; 0 is the number of cores
     interval: Duration = Duration(600_000)  # between the scheduled loads of `headrace up`, aligned to the clock
     partition_by: str = "hour"  # hour (dt and hr) | day (dt alone)

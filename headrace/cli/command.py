@@ -104,7 +104,9 @@ FLAGS: Mapping[str, Flag] = {
         Flag("--registry-url", "URL", "registry.url", "URL of the schema registry; several joined by commas"),
         Flag("--broker-listen", "HOST:PORT", "broker.listen", "where the bundled broker listens"),
         Flag("--bootstrap-servers", "HOST:PORT", "kafka.bootstrap_servers", "Kafka brokers; several joined by commas"),
-        Flag("--warehouse", "FOLDER", "loader.warehouse", "folder or file:// URI of the tables' files"),
+        Flag(
+            "--warehouse", "FOLDER", "loader.warehouse", "folder or file://, hdfs:// or s3a:// URI of the tables' files"
+        ),
         Flag("--tasks", "N", "loader.tasks", "size of the fixed pool of tasks; 0 is the number of cores"),
         Flag("--interval", "TIME", "loader.interval", "time between scheduled loads: 90s, 10m, 2h"),
         Flag("--partition-by", "UNIT", "loader.partition_by", "hour (dt and hr) or day (dt)"),

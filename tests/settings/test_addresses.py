@@ -4,6 +4,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,14 @@ import pytest
 from headrace.settings import KafkaSettings, LoaderSettings, Settings, SettingsError, load_settings
 from headrace.settings.addresses import (
     LiveAddresses,
+    RemoteFolder,
     live_addresses,
     resolve_bootstrap_servers,
     resolve_metastore,
     resolve_registry_url,
+    state_folder,
     warehouse_dir,
+    warehouse_folder,
 )
 
 LIVE = LiveAddresses(
@@ -61,10 +65,35 @@ def test_a_locked_file_wins_over_defaults_and_loses_to_settings(tmp_path: Path) 
         os.close(descriptor)
 
 
-@pytest.mark.parametrize("text", ["hdfs://nn/warehouse", "s3a://bucket/x", "file://elsewhere/x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://bucket/x",
+        "abfs://x@y/z",
+        "file://elsewhere/x",
+        "s3a:///x",
+        "s3a://bucket",
+        "hdfs:///w",
+        "hdfs://nn",
+        "hdfs://n/a%20",
+    ],
+)
 def test_other_file_systems_are_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match=r"loader\.warehouse"):
-        warehouse_dir(Settings(loader=LoaderSettings(warehouse=text)))
+    for key in ("warehouse", "state"):
+        settings = Settings(loader=LoaderSettings(**{key: text}))
+        with pytest.raises(SettingsError, match=rf"loader\.{key}: expected .*{re.escape(repr(text))}"):
+            warehouse_folder(settings) if key == "warehouse" else state_folder(settings)
+
+
+@pytest.mark.parametrize("text", ["hdfs://nn:8020/warehouse", "hdfs://nameservice/w/x", "s3a://bucket/x"])
+def test_warehouse_and_state_may_be_on_a_cluster_or_in_a_bucket(text: str, tmp_path: Path) -> None:
+    settings = Settings(loader=LoaderSettings(warehouse=f"{text}/", state=str(tmp_path)))
+    assert warehouse_folder(settings) == RemoteFolder(text)
+    assert state_folder(settings) == tmp_path
+    assert state_folder(Settings(loader=LoaderSettings(state=text))) == RemoteFolder(text)
+    assert state_folder(Settings()) is None
+    with pytest.raises(SettingsError, match="expected a local folder, found"):
+        warehouse_dir(settings)
 
 
 def test_the_warehouse_may_be_a_path_or_a_file_uri(tmp_path: Path) -> None:
