@@ -3,7 +3,8 @@
 LoaderError
 ├── StorageError                the file system of the warehouse
 │   ├── UnwritableWarehouse     it cannot be made or written to
-│   └── NoHardLinks             it cannot do put-if-absent
+│   └── NoPutIfAbsent           it cannot do that, which the decision log rests on
+│       └── NoHardLinks         nor can a local one without hard links
 ├── DecisionLogError            what has been decided cannot be read
 │   ├── BadDecision             a slot whose checksum or content is wrong
 │   ├── LogReplaced             another log stands where the one was that was read before
@@ -29,23 +30,39 @@ class StorageError(LoaderError):
 
 
 class UnwritableWarehouse(StorageError):
-    def __init__(self, path: str, reason: str, *, is_full: bool = False) -> None:
-        cure = "make room there" if is_full else "make the folder writable or set loader.warehouse"
-        super().__init__(f"cannot write to the warehouse {path}: {reason}; {cure}")
+    """`cure` says what to do, where that is known better than here; "" where the reason says it."""
+
+    def __init__(self, path: str, reason: str, *, is_full: bool = False, cure: str | None = None) -> None:
+        if cure is None:
+            cure = "make room there" if is_full else "make the folder writable or set loader.warehouse"
+        super().__init__(f"cannot write to the warehouse {path}: {reason}{f'; {cure}' if cure else ''}")
         self.path = path
         self.reason = reason
 
 
-class NoHardLinks(StorageError):
-    """Without hard links there is no atomic put-if-absent on a local file system, and so no exactly-once."""
+class NoPutIfAbsent(StorageError):
+    """Without it two loads could both decide, and so no exactly-once."""
 
-    def __init__(self, path: str, reason: str) -> None:
+    def __init__(self, path: str, reason: str, message: str = "") -> None:
         super().__init__(
-            f"the file system of {path} cannot make hard links ({reason}), which the decision log needs; "
-            "set loader.warehouse to a folder on one that can (ext4, xfs, btrfs, zfs, apfs, nfs)"
+            message
+            or f"the decision log cannot be in {path}: {reason}; it needs conditional create, so set loader.state to a "
+            "folder on HDFS or on a local disk that every load can reach"
         )
         self.path = path
         self.reason = reason
+
+
+class NoHardLinks(NoPutIfAbsent):
+    """Without hard links there is no atomic put-if-absent on a local file system."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            path,
+            reason,
+            f"the file system of {path} cannot make hard links ({reason}), which the decision log needs; "
+            "set loader.warehouse to a folder on one that can (ext4, xfs, btrfs, zfs, apfs, nfs)",
+        )
 
 
 class DecisionLogError(LoaderError):

@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pipeline": ("avro_schema", "settings", "audit", "hive_ddl", "registry.client", "registry.errors"),
     "pipeline.brokers": ("kafka_wire",),
     "pipeline.load": ("loader", "kafka_wire"),
+    "pipeline.storage": ("loader",),
     "pipeline.demo": ("compat",),
     "headrace": (
         "avro_schema",
@@ -79,6 +80,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "loader.rewrite.merge": ("fastavro",),
     "loader.inspect": ("fastavro",),
     "loader.job": ("pyspark", "py4j"),
+    "loader.storage.hadoop": ("py4j",),
     "pipeline.clients": ("kafka", "fastavro"),
     "pipeline.metastore_server": ("py4j",),
     "pipeline.sql_server": ("py4j",),

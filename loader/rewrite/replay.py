@@ -33,7 +33,6 @@ from headrace.loader.rewrite.replayed_rows import (
     schema_id_of,
 )
 from headrace.loader.rewrite.run import RewritePorts, caught_up, decide, decided_file, live_of, name_of
-from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import Staged
 from headrace.loader.work_unit import FileKind, TopicPlan
 from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
@@ -198,7 +197,7 @@ def _write(
         FileKind.DATA: ContainerFormat(text, policy.codec, sync),
         FileKind.QUARANTINE: ContainerFormat(SCHEMA, policy.codec, sync),
     }
-    sink = LocalSink(ports.staging.location(work_id), 0)
+    sink = ports.staging.sink(work_id)
     files = TaskFiles(
         sink,
         lambda kind, _: formats[kind],

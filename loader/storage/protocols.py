@@ -90,6 +90,14 @@ class Staging(Protocol):
         """Where the tasks of a work put their files, as their sinks take it."""
         ...
 
+    def sink(self, work_id: str) -> BlockSink:
+        """For files that the driver writes itself; tasks have sinks of their own.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        ...
+
     def note(self, work_id: str, name: str, content: bytes) -> None:
         """Leaves something for people beside the files."""
         ...

@@ -48,7 +48,7 @@ def length_of(path: Path) -> int | None:
     """In bytes, None when there is no such file."""
     try:
         return path.stat().st_size
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.loader.errors import StorageError
 from headrace.loader.storage.local.disk import children_of, force, is_older, length_of
+from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import Staged
 
 STAGING_FOLDER = "staging"
@@ -25,6 +26,9 @@ class LocalStaging:
 
     def location(self, work_id: str) -> str:
         return str(self.path(work_id))
+
+    def sink(self, work_id: str) -> LocalSink:
+        return LocalSink(self.location(work_id), 0)
 
     def note(self, work_id: str, name: str, content: bytes) -> None:
         self.path(work_id).mkdir(parents=True, exist_ok=True)

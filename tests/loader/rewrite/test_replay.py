@@ -269,7 +269,7 @@ def test_killed_anywhere_it_is_done_once_in_the_end(shelf: Shelf, registry: Fake
         raise Killed
 
     if dies_at == "write":
-        doomed = dataclasses.replace(doomed, staging=_with(doomed.staging, location=die))
+        doomed = dataclasses.replace(doomed, staging=_with(doomed.staging, sink=die))
     elif dies_at == "keep":
         doomed = dataclasses.replace(doomed, staging=_with(doomed.staging, keep=die, drop=die))
     elif dies_at == "offer":

@@ -1,0 +1,126 @@
+"""The published files of a warehouse on HDFS or S3, on the file system of its staging."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import IO
+
+from headrace.loader.errors import PublishedFileLost
+from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
+from headrace.loader.storage.hadoop.staging import HadoopStaging, at_once
+from headrace.loader.storage.protocols import Publication
+
+
+class HadoopFiles:
+    """A `WarehouseFiles` in the folder `warehouse`."""
+
+    def __init__(self, file_system: RemoteFileSystem, warehouse: str, staging: HadoopStaging) -> None:
+        self._files = file_system
+        self._warehouse = warehouse
+        self._staging = staging
+
+    def publish(self, files: Sequence[Publication]) -> tuple[Publication, ...]:
+        """Moves each file from staging to its name. Where it is there already, another process has moved it, or this
+        one before it was killed."""
+        missing: list[Publication] = []
+        found: list[Publication] = []
+
+        def publish_one(file: Publication) -> None:
+            if self._move(file):
+                return
+            length = self.length(file.name)
+            if length is None:
+                missing.append(file)
+            elif length != file.length:
+                raise PublishedFileLost(file.topic, self.describe(file.name), _is_and_should(length, file.length))
+            else:
+                found.append(file)
+
+        at_once(publish_one, files)
+        if found:
+            self._files.settle(self.describe(found[-1].name))
+        return tuple(file for file in files if file in missing)
+
+    def _move(self, file: Publication) -> bool:
+        """Whether this call has given the file its name."""
+        staged, final = self._staging.path(file.work_id, file.staged), self.describe(file.name)
+        length = self._files.length(staged)
+        if length is None:
+            return False
+        # The length is judged before the file can be seen: a reader must never meet a cut one.
+        if length != file.length:
+            raise PublishedFileLost(file.topic, staged, _is_and_should(length, file.length))
+        try:
+            self._files.move(staged, final)
+        except FileNotFoundError:
+            return False
+        except FileExistsError:
+            self._check_same(file, staged, final)
+            self._files.settle(final)
+            self._files.delete(staged)
+            return False
+        return True
+
+    def _check_same(self, file: Publication, staged: str, final: str) -> None:
+        """A name that is taken is taken by a copy of this very file: of a publisher that was killed, or of a backup.
+
+        Raises:
+            PublishedFileLost: it is another file.
+        """
+        with self._files.open(final) as taken:
+            checksum = hashlib.file_digest(taken, "sha256").hexdigest()  # type: ignore[arg-type]  # every file can
+        if checksum != file.checksum:
+            raise PublishedFileLost(
+                file.topic, final, f"another file is there, and this one is still at {staged}: move that one away"
+            )
+
+    def bring(self, topic: str, source: str, target: str) -> None:
+        first, final = self.describe(source), self.describe(target)
+        if self._files.length(final) is None:
+            try:
+                self._files.copy(first, final, self._staging.scratch)
+            except FileNotFoundError as error:
+                raise PublishedFileLost(topic, first, "it is not there") from error
+        else:
+            self._files.settle(final)
+
+    def put(self, name: str, content: bytes) -> None:
+        path = self.describe(name)
+        if self._files.read(path) != content:
+            self._files.replace(path, content, self._staging.scratch)
+        else:
+            self._files.settle(path)
+
+    def remove(self, names: Sequence[str]) -> None:
+        at_once(lambda name: self._files.delete(self.describe(name)), names)
+        for folder in sorted({_above(name) for name in names}, reverse=True):
+            while folder and self._files.delete_if_empty(self.describe(folder)):
+                folder = _above(folder)
+
+    def length(self, name: str) -> int | None:
+        return self._files.length(self.describe(name))
+
+    def open(self, name: str) -> IO[bytes]:
+        return self._files.open(self.describe(name))
+
+    def children(self, folder: str) -> tuple[str, ...]:
+        return self._files.children(self.describe(folder))
+
+    @property
+    def reach(self) -> str:
+        return self._warehouse
+
+    def location(self, name: str) -> str:
+        return self.describe(name)
+
+    def describe(self, name: str) -> str:
+        return f"{self._warehouse}/{name}"
+
+
+def _above(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _is_and_should(found: int, wanted: int) -> str:
+    return f"it has {found} bytes and should have {wanted}"

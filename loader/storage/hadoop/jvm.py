@@ -1,0 +1,312 @@
+"""HDFS and S3A as Spark's own JVM reaches them, called through py4j from the driver.
+
+A call is a round trip to the JVM of a fraction of a millisecond, and bytes travel in base64: small files only. Larger
+ones are brought to a local file, or from one, by the JVM itself. Hadoop's client says what to do again and for how long
+when a server does not answer, as the cluster is configured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, ClassVar, Protocol
+
+from py4j.protocol import Py4JError
+
+from headrace.loader.errors import NoPutIfAbsent
+from headrace.loader.storage.hadoop.failures import failure
+from headrace.loader.storage.hadoop.file_system import FoundFile
+
+CONDITIONAL_CREATE = "fs.option.create.conditional.overwrite"
+"""Of S3A's `createFile`: the store itself refuses a name that is taken, in the request that puts the content."""
+
+NOT_EMPTY_ERRORS = frozenset({errno.ENOTEMPTY})
+
+
+class Gateway(Protocol):
+    """Of py4j; what stands behind `jvm` is found at run time."""
+
+    @property
+    def jvm(self) -> Any: ...
+
+    def new_array(self, of: Any, length: int, /) -> Any: ...
+
+
+class _HadoopFileSystem:
+    """What HDFS and S3A have in common.
+
+    Args:
+        gateway: to a running JVM; asked each time, since another may have followed one that was closed.
+        uri: of a folder of the file system.
+    """
+
+    _PROPERTIES: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, gateway: Callable[[], Gateway], uri: str) -> None:
+        self._gateway = gateway
+        self._uri = uri
+        self._opened: tuple[Gateway, Any, Any] | None = None
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            with _told(path), contextlib.closing(self._fs.open(self._path(path))) as stream:
+                return bytes(stream.readAllBytes())
+        except FileNotFoundError:
+            return None
+
+    def open(self, path: str) -> IO[bytes]:
+        descriptor, name = tempfile.mkstemp(prefix="headrace-")
+        try:
+            os.close(descriptor)
+            with _told(path):
+                # True: without a file of checksums beside it.
+                self._fs.copyToLocalFile(False, self._path(path), self._path(f"file://{name}"), True)
+            return Path(name).open("rb")
+        finally:
+            Path(name).unlink()
+
+    def upload(self, local: Path, target: str) -> None:
+        jvm = self._gateway().jvm
+        with _told(target):
+            configuration = self._fs.getConf()
+            # Not copyFromLocalFile, which S3A does with a client of its own kind that some stores do not answer.
+            jvm.org.apache.hadoop.fs.FileUtil.copy(
+                jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration),
+                self._path(f"file://{local}"),
+                self._fs,
+                self._path(target),
+                False,
+                configuration,
+            )
+
+    def length(self, path: str) -> int | None:
+        status = self._status(path)
+        return int(status.getLen()) if status is not None and status.isFile() else None
+
+    def modified_ms(self, path: str) -> int | None:
+        status = self._status(path)
+        return None if status is None else int(status.getModificationTime())
+
+    def children(self, folder: str) -> tuple[str, ...]:
+        try:
+            with _told(folder):
+                found = self._fs.listStatus(self._path(folder))
+                if len(found) == 1 and self.length(folder) is not None:
+                    return ()  # it is a file, and lists itself
+                return tuple(sorted(str(one.getPath().getName()) for one in found))
+        except FileNotFoundError:
+            return ()
+
+    def files_below(self, folder: str) -> tuple[FoundFile, ...]:
+        found = []
+        try:
+            with _told(folder):
+                above = str(self._fs.makeQualified(self._path(folder)))
+                files = self._fs.listFiles(self._path(folder), True)
+                while files.hasNext():
+                    one = files.next()
+                    path = str(one.getPath()).removeprefix(above)
+                    found.append(FoundFile(f"{folder}{path}", int(one.getLen()), int(one.getModificationTime())))
+        except FileNotFoundError:
+            return ()
+        return tuple(found)
+
+    def delete(self, path: str, *, tree: bool = False) -> None:
+        with _told(path):
+            self._fs.delete(self._path(path), tree)
+
+    def delete_if_empty(self, folder: str) -> bool:
+        try:
+            with _told(folder):
+                return bool(self._fs.delete(self._path(folder), False))
+        except OSError as error:
+            if error.errno in NOT_EMPTY_ERRORS:
+                return False
+            raise
+
+    def _status(self, path: str) -> Any | None:
+        try:
+            with _told(path):
+                return self._fs.getFileStatus(self._path(path))
+        except FileNotFoundError:
+            return None
+
+    def _path(self, path: str) -> Any:
+        return self._gateway().jvm.org.apache.hadoop.fs.Path(path)
+
+    @property
+    def _fs(self) -> Any:
+        return self._open()[1]
+
+    @property
+    def _context(self) -> Any:
+        return self._open()[2]
+
+    def _open(self) -> tuple[Gateway, Any, Any]:
+        """The file system, and the other of Hadoop's two interfaces to it."""
+        gateway = self._gateway()
+        if self._opened is None or self._opened[0] is not gateway:
+            jvm = gateway.jvm
+            with _told(self._uri):
+                configuration = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(
+                    jvm.org.apache.spark.SparkConf()
+                )
+                for key, value in self._PROPERTIES.items():
+                    configuration.set(key, value)
+                uri = jvm.java.net.URI(self._uri)
+                # One of our own: those that Spark shares are configured by whoever opened them first.
+                opened = jvm.org.apache.hadoop.fs.FileSystem.newInstance(uri, configuration)
+                self._opened = (gateway, opened, self._context_of(jvm, uri, configuration))
+        return self._opened
+
+    def _context_of(self, jvm: Any, uri: Any, configuration: Any) -> Any:
+        return None
+
+
+class HdfsFileSystem(_HadoopFileSystem):
+    """HDFS: a rename is one edit of the NameNode, which has it on disk, or on most JournalNodes, before it answers."""
+
+    def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
+        """Renames a complete file, forced to the disks of its DataNodes: `create` that must not overwrite would show an
+        empty file first, and leave it there when its writer is killed."""
+        temporary = self._write_temporary(content, scratch)
+        try:
+            self.move(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                self.delete(temporary)
+        return True
+
+    def replace(self, path: str, content: bytes, scratch: str) -> None:
+        temporary = self._write_temporary(content, scratch)
+        self._make_folder_above(path)
+        self._rename(temporary, path, "OVERWRITE")
+
+    def settle(self, path: str) -> None:
+        """Edits are forced in their order, so once any edit of ours is, those before it are. This one changes nothing:
+        it gives a file the time that it has."""
+        status = self._status(path)
+        if status is not None:
+            with _told(path):
+                self._fs.setTimes(self._path(path), status.getModificationTime(), -1)
+
+    def move(self, source: str, target: str) -> None:
+        while True:
+            self._make_folder_above(target)
+            try:
+                self._rename(source, target, "NONE")
+            except FileNotFoundError:
+                if self.length(source) is None:
+                    raise
+                continue  # the folder was empty and somebody removed it
+            return
+
+    def copy(self, source: str, target: str, scratch: str) -> None:
+        temporary = f"{scratch}/.{secrets.token_hex(8)}"
+        with _told(source):
+            configuration = self._fs.getConf()
+            copy = self._gateway().jvm.org.apache.hadoop.fs.FileUtil.copy
+            copy(self._fs, self._path(source), self._fs, self._path(temporary), False, configuration)
+        try:
+            with contextlib.suppress(FileExistsError):
+                self.move(temporary, target)
+        finally:
+            with contextlib.suppress(OSError):
+                self.delete(temporary)
+
+    def _write_temporary(self, content: bytes, scratch: str) -> str:
+        temporary = f"{scratch}/.{os.getpid()}-{secrets.token_hex(8)}"
+        with _told(temporary):
+            stream = self._fs.create(self._path(temporary), False)
+            try:
+                stream.write(content)
+                stream.hsync()
+            finally:
+                stream.close()
+        return temporary
+
+    def _make_folder_above(self, path: str) -> None:
+        folder = path.rpartition("/")[0]
+        with _told(folder):
+            self._fs.mkdirs(self._path(folder))
+
+    def _rename(self, source: str, target: str, option: str) -> None:
+        rename = self._gateway().jvm.org.apache.hadoop.fs.Options.Rename
+        options = self._gateway().new_array(rename, 1)
+        options[0] = rename.valueOf(option)
+        with _told(target):
+            self._context.rename(self._path(source), self._path(target), options)
+
+    def _context_of(self, jvm: Any, uri: Any, configuration: Any) -> Any:
+        return jvm.org.apache.hadoop.fs.FileContext.getFileContext(uri, configuration)
+
+
+class S3aFileSystem(_HadoopFileSystem):
+    """A bucket: an object is there whole or not at all, and what the store has acknowledged it keeps."""
+
+    # Since Hadoop 3.5 the default is `analytics`, which goes on giving what it has read of an object that was replaced.
+    _PROPERTIES: ClassVar[Mapping[str, str]] = {"fs.s3a.input.stream.type": "classic"}
+
+    def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
+        try:
+            with _told(path):
+                builder = self._fs.createFile(self._path(path)).recursive().overwrite(False)
+                try:
+                    stream = builder.must(CONDITIONAL_CREATE, True).build()
+                except Py4JError as error:
+                    # An older one does not know the option. It would look for the name first and put the content then.
+                    if "IllegalArgumentException" in str(error):
+                        raise NoPutIfAbsent(path, "conditional create needs hadoop-aws 3.4.2 or newer") from error
+                    raise
+                stream.write(content)
+                stream.close()
+        except FileExistsError:
+            return False
+        return True
+
+    def replace(self, path: str, content: bytes, scratch: str) -> None:
+        with _told(path):
+            stream = self._fs.create(self._path(path), True)
+            stream.write(content)
+            stream.close()
+
+    def settle(self, path: str) -> None:
+        """An object that can be read is kept already."""
+
+    def move(self, source: str, target: str) -> None:
+        """A copy that the store makes itself, and then a delete."""
+        with _told(target):
+            is_moved = bool(self._fs.rename(self._path(source), self._path(target)))
+        if is_moved:
+            return
+        if self.length(source) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+        if self.length(target) is not None:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        raise OSError(errno.EIO, "the file was not moved, and Hadoop does not say why; see logs/spark.log", target)
+
+    def copy(self, source: str, target: str, scratch: str) -> None:
+        with _told(source):
+            configuration = self._fs.getConf()
+            copy = self._gateway().jvm.org.apache.hadoop.fs.FileUtil.copy
+            copy(self._fs, self._path(source), self._fs, self._path(target), False, configuration)
+
+
+FILE_SYSTEMS: dict[str, type[HdfsFileSystem | S3aFileSystem]] = {"hdfs": HdfsFileSystem, "s3a": S3aFileSystem}
+"""By the scheme of a URI."""
+
+
+@contextlib.contextmanager
+def _told(path: str) -> Iterator[None]:
+    """While open, what Java throws is the `OSError` that it stands for."""
+    try:
+        yield
+    except Py4JError as error:
+        raise failure(error, path) from error

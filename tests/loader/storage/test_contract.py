@@ -1,0 +1,137 @@
+"""Every storage does what the loader rests on: here those that need no server; HDFS and S3A in tests/component."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.loader.decide.slots import Slots
+from headrace.loader.errors import NoPutIfAbsent, UnwritableWarehouse
+from headrace.loader.storage.hadoop import hadoop_storage
+from headrace.loader.storage.local import local_storage
+from headrace.loader.storage.protocols import Storage
+from remote_file_systems import FakeBucket, FakeHdfs
+from storage_contract import FOREVER_MS, NAME, StorageContract, is_staged, publish, stage
+
+
+class TestLocal(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+        return local_storage(tmp_path)
+
+
+class TestHdfs(StorageContract):
+    @pytest.fixture
+    def storage(self) -> Storage:
+        return hadoop_storage(FakeHdfs(), "hdfs://nn/w")
+
+
+class TestBucket(StorageContract):
+    @pytest.fixture
+    def storage(self) -> Storage:
+        return hadoop_storage(FakeBucket(), "s3a://bucket/w")
+
+
+def test_a_bucket_that_takes_a_second_put_is_refused() -> None:
+    storage = hadoop_storage(FakeBucket(is_conditional=False), "s3a://bucket/w")
+    with pytest.raises(NoPutIfAbsent, match=r"^the decision log cannot be in s3a://bucket/w/_headrace: .*second put"):
+        storage.slots.prepare()
+    assert storage.slots.children("tmp") == ()
+
+
+@pytest.mark.parametrize(
+    ("number", "end"),
+    [
+        (errno.EROFS, "because"),
+        (errno.EDQUOT, "because; make room there"),
+        (errno.EACCES, "because; make the folder writable for this user or set loader.warehouse"),
+        (errno.EIO, "because; see whether its servers run and answer this machine, then load again"),
+    ],
+)
+def test_a_file_system_that_takes_no_changes_is_named(number: int, end: str) -> None:
+    class Refusing(FakeHdfs):
+        def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
+            raise OSError(number, "because", path)
+
+    with pytest.raises(UnwritableWarehouse) as refused:
+        hadoop_storage(Refusing(), "hdfs://nn/w").slots.prepare()
+    assert str(refused.value) == f"cannot write to the warehouse hdfs://nn/w/_headrace: {end}"
+
+
+def test_what_killed_puts_left_is_swept() -> None:
+    files = FakeHdfs()
+    slots = hadoop_storage(files, "hdfs://nn/w").slots
+    slots.put_if_absent("log/1", b"1")
+    files.write("hdfs://nn/w/_headrace/tmp/.left", b"x")
+    written_ms = files.files["hdfs://nn/w/_headrace/tmp/.left"][1]
+    slots.sweep(written_ms + 1000, 1000)
+    assert slots.children("tmp") == (".left",)
+    slots.sweep(written_ms + 1001, 1000)
+    assert slots.children("tmp") == ()
+    assert slots.read("log/1") == b"1"
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_publisher_that_comes_second_finds_what_the_first_has_done(is_copied: bool) -> None:
+    """It looked at the staged file, and then another one published it, or has just made the copy."""
+
+    class Overtaken(FakeBucket):
+        def move(self, source: str, target: str) -> None:
+            if source in self.files:
+                self.write(target, self.files[source][0])
+                if not is_copied:
+                    self.delete(source)
+            super().move(source, target)
+
+    storage = hadoop_storage(Overtaken(), "s3a://bucket/w")
+    stage(storage)
+    assert publish(storage)
+    assert not is_staged(storage)
+
+
+def test_a_work_whose_files_are_all_published_is_as_old_as_its_folder() -> None:
+    storage = hadoop_storage(FakeHdfs(), "hdfs://nn/w")
+    stage(storage)
+    publish(storage)
+    assert storage.staging.is_older("w", FOREVER_MS, 1000)
+
+
+def test_the_files_of_a_write_are_found_by_their_names() -> None:
+    files = FakeHdfs()
+    storage = hadoop_storage(files, "hdfs://nn/w")
+    folder = f"{storage.staging.location('w')}/5a"
+    for path in ("file=task-0-a.avro/part-00000-1.txt", "_temporary/0/file=task-0-b.avro/part-0.txt", "_SUCCESS"):
+        files.write(f"{folder}/{path}", b"x")
+    assert storage.staging.written(folder) == {"task-0-a.avro": "file=task-0-a.avro/part-00000-1.txt"}
+
+
+def test_what_somebody_else_has_done_is_settled_before_anything_rests_on_it() -> None:
+    """He may have been killed before he was told, and the NameNode before it had it on its disk."""
+    files = FakeHdfs()
+    storage = hadoop_storage(files, "hdfs://nn/w")
+    stage(storage)
+    publish(storage)
+    assert files.done == []
+    publish(storage)
+    assert files.done == [("settle", f"hdfs://nn/w/{NAME}")]
+    files.done.clear()
+    storage.slots.keep("log/1")
+    storage.files.put(NAME, b"whole")
+    storage.files.bring("t", "t/other.avro", NAME)
+    assert files.done == [("settle", "hdfs://nn/w/_headrace/log/1"), *[("settle", f"hdfs://nn/w/{NAME}")] * 2]
+    files.done.clear()
+    stage(storage)
+    publish(storage)
+    staged = storage.staging.location("w") + "/a.avro"
+    assert files.done[:2] == [("settle", f"hdfs://nn/w/{NAME}"), ("delete", staged)]
+
+
+def test_a_lost_reply_costs_nothing() -> None:
+    """The client asks again and is refused by its own first try; the slot says whose it is."""
+    slots = Slots(hadoop_storage(FakeBucket(drops_replies=True), "s3a://bucket/w").slots)
+    assert slots.put(1, b"mine") == b"mine"
+    assert slots.put(1, b"other") == b"mine"

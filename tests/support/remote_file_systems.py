@@ -1,0 +1,189 @@
+"""File systems in memory, with what HDFS and a bucket promise and no more; for tests of what stands on them."""
+
+from __future__ import annotations
+
+import errno
+import io
+import itertools
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from headrace.loader.storage.hadoop.file_system import FoundFile
+
+
+@dataclass
+class _InMemory:
+    files: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    clock_ms: itertools.count[int] = field(default_factory=lambda: itertools.count(1_000_000))
+
+    def write(self, path: str, content: bytes) -> None:
+        self.files[path] = (content, next(self.clock_ms))
+
+    def read(self, path: str) -> bytes | None:
+        with self.lock:
+            found = self.files.get(path)
+            return None if found is None else found[0]
+
+    def open(self, path: str) -> IO[bytes]:
+        content = self.read(path)
+        if content is None:
+            raise _error(errno.ENOENT, path)
+        return io.BytesIO(content)
+
+    def length(self, path: str) -> int | None:
+        content = self.read(path)
+        return None if content is None else len(content)
+
+    def children(self, folder: str) -> tuple[str, ...]:
+        with self.lock:
+            below = [path.removeprefix(f"{folder}/") for path in self.files if path.startswith(f"{folder}/")]
+            return tuple(sorted({path.split("/")[0] for path in below}))
+
+    def files_below(self, folder: str) -> tuple[FoundFile, ...]:
+        with self.lock:
+            found = sorted(self.files.items())
+        return tuple(
+            FoundFile(path, len(content), at) for path, (content, at) in found if path.startswith(f"{folder}/")
+        )
+
+    def upload(self, local: Path, target: str) -> None:
+        with self.lock:
+            self.write(target, local.read_bytes())
+
+    def delete(self, path: str, *, tree: bool = False) -> None:
+        with self.lock:
+            for one in [one for one in self.files if one == path or (tree and one.startswith(f"{path}/"))]:
+                del self.files[one]
+
+
+@dataclass
+class FakeHdfs(_InMemory):
+    """Folders are there whether there is something in them or not. `done` has what was settled and deleted."""
+
+    folders: set[str] = field(default_factory=set)
+    done: list[tuple[str, str]] = field(default_factory=list)
+
+    def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
+        with self.lock:
+            if path in self.files:
+                return False
+            self.write(path, content)
+        return True
+
+    def replace(self, path: str, content: bytes, scratch: str) -> None:
+        with self.lock:
+            self.write(path, content)
+
+    def settle(self, path: str) -> None:
+        self.done.append(("settle", path))
+
+    def write(self, path: str, content: bytes) -> None:
+        super().write(path, content)
+        folder = path.rpartition("/")[0]
+        while not folder.endswith(":/"):
+            self.folders.add(folder)
+            folder = folder.rpartition("/")[0]
+
+    def move(self, source: str, target: str) -> None:
+        with self.lock:
+            if source not in self.files:
+                raise _error(errno.ENOENT, source)
+            if target in self.files:
+                raise _error(errno.EEXIST, target)
+            self.write(target, self.files.pop(source)[0])
+
+    def copy(self, source: str, target: str, scratch: str) -> None:
+        with self.lock:
+            content = self.read(source)
+            if content is None:
+                raise _error(errno.ENOENT, source)
+            if target not in self.files:
+                self.write(target, content)
+
+    def modified_ms(self, path: str) -> int | None:
+        with self.lock:
+            return self.files[path][1] if path in self.files else 0 if path in self.folders else None
+
+    def delete(self, path: str, *, tree: bool = False) -> None:
+        with self.lock:
+            self.done.append(("delete", path))
+            super().delete(path, tree=tree)
+            if tree:
+                self.folders -= {one for one in self.folders if f"{one}/".startswith(f"{path}/")}
+
+    def delete_if_empty(self, folder: str) -> bool:
+        with self.lock:
+            above = f"{folder}/"
+            if folder not in self.folders or any(one.startswith(above) for one in (*self.files, *self.folders)):
+                return False
+            self.folders.remove(folder)
+            return True
+
+    def children(self, folder: str) -> tuple[str, ...]:
+        with self.lock:
+            names = {
+                one.removeprefix(f"{folder}/").split("/")[0] for one in self.folders if one.startswith(f"{folder}/")
+            }
+            return tuple(sorted({*super().children(folder), *names}))
+
+
+@dataclass
+class FakeBucket(_InMemory):
+    """There are no folders; a move is a copy and then a delete, with others in between.
+
+    `is_conditional` says whether the store refuses a put of a name that is taken; `drops_replies` whether the client
+    meets that refusal of its own first try, whose reply was lost.
+    """
+
+    is_conditional: bool = True
+    drops_replies: bool = False
+
+    def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
+        with self.lock:
+            if self.is_conditional and path in self.files:
+                return False
+            self.write(path, content)
+        return not self.drops_replies
+
+    def replace(self, path: str, content: bytes, scratch: str) -> None:
+        with self.lock:
+            self.write(path, content)
+
+    def settle(self, path: str) -> None:
+        pass
+
+    def move(self, source: str, target: str) -> None:
+        content = self.read(source)
+        if content is None:
+            raise _error(errno.ENOENT, source)
+        if self.read(target) is not None:
+            raise _error(errno.EEXIST, target)
+        with self.lock:
+            if source not in self.files:
+                raise _error(errno.ENOENT, source)
+            self.write(target, content)
+        self.delete(source)
+
+    def copy(self, source: str, target: str, scratch: str) -> None:
+        content = self.read(source)
+        if content is None:
+            raise _error(errno.ENOENT, source)
+        with self.lock:
+            self.write(target, content)
+
+    def modified_ms(self, path: str) -> int | None:
+        with self.lock:
+            if path in self.files:
+                return self.files[path][1]
+            return next(self.clock_ms) if self.children(path) else None
+
+    def delete_if_empty(self, folder: str) -> bool:
+        return not self.children(folder)
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
