@@ -2,24 +2,44 @@
 
 What a task returns comes back as the task's own result, so of several attempts exactly the one that Spark took
 counts, and staged files are never found by listing a folder.
+
+Onto a local file system tasks write themselves. Elsewhere they return the blocks of their files as rows, and Spark's
+text sink writes them, with its own tokens, encryption and committer: of several attempts of a task one is committed.
+The result of a task is then what it added to an accumulator, which Spark counts once, for the attempt that it took.
+Rows are sorted by file before they are written, so that a task has one open file, whatever the number of buckets.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import AccumulatorParam
 from pyspark.errors import PySparkException
 
 from headrace.loader.errors import PoolFailed
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit, run_merge_unit
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import UnitResult, WorkUnit
+from headrace.loader.write.file_rows import Row, RowSink, new_text_sync, row_file, rows_of
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+SINK_OPTIONS: Mapping[str, str] = {
+    "compression": "none",
+    "maxRecordsPerFile": "0",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # A task's files go to their folder when it is committed, and not once more, one by one, when all are. What an
+    # attempt leaves that dies in between has names of its own and is in nobody's result.
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+}
+"""Of Spark's text sink; they win over what the cluster is configured with."""
 
 REASON_CHARS_MAX = 300  # Spark's own message repeats the whole Python traceback
 
@@ -27,6 +47,80 @@ REASON_CHARS_MAX = 300  # Spark's own message repeats the whole Python traceback
 def run_units(context: Any, units: Sequence[WorkUnit]) -> list[UnitResult]:
     """Reads the ranges of work units, see `run_on_pool`."""
     return run_on_pool(context, run_work_unit, units, f"headrace load {units[0].work_id}" if units else "")
+
+
+class Results(AccumulatorParam):  # type: ignore[misc]  # pyspark says nothing of its types here
+    """Of tasks, each a tuple: what they add up to is one tuple, in any order."""
+
+    def zero(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        return ()
+
+    def addInPlace(  # noqa: N802  # pyspark's name
+        self, value1: tuple[Any, ...], value2: tuple[Any, ...]
+    ) -> tuple[UnitResult, ...]:
+        return value1 + value2
+
+
+def write_units(
+    session: Any, units: Sequence[WorkUnit], written: Callable[[str], Mapping[str, str]]
+) -> list[UnitResult]:
+    """Reads the ranges of work units of one work and has Spark write their files.
+
+    Args:
+        session: a SparkSession.
+        written: tells where Spark has put the files of a write, see `HadoopStaging.written`.
+
+    Raises:
+        PoolFailed: Spark gave a task up, or could not write.
+    """
+    if not units:
+        return []
+    # A folder for each write: the end of one clears away what is temporary in it.
+    below = secrets.token_hex(8)
+    folder = f"{units[0].settings.staging}/{below}"
+    sync = new_text_sync()
+    accumulator = session.sparkContext.accumulator((), Results())
+    session.sparkContext.setJobDescription(f"headrace load {units[0].work_id}")
+
+    def rows_of_units(part: Iterable[WorkUnit]) -> Iterator[Row]:
+        results: list[UnitResult] = []
+
+        def work(put: Callable[[Row], None]) -> None:
+            new_sink = partial(_row_sink, put, sync.encode())
+            results.extend(run_work_unit(unit, new_sink, sync.encode()) for unit in part)
+
+        yield from rows_of(work)
+        accumulator.add(tuple(results))
+
+    try:
+        rows = session.sparkContext.parallelize(units, len(units)).mapPartitions(rows_of_units)
+        write_rows(session, rows, sync, folder)
+    except (Py4JError, PySparkException) as error:
+        raise PoolFailed(f"the tasks could not be run: {_reason(error)}; nothing was decided, run it again") from error
+    paths = written(folder)
+    results = {result.task: _placed(result, below, paths) for result in accumulator.value}
+    accumulator.value = ()  # pyspark keeps every accumulator for as long as the process lives
+    return [results[unit.task] for unit in units]
+
+
+def write_rows(session: Any, rows: Any, sync: str, folder: str) -> None:
+    """Has Spark write an RDD of `Row`, a file for each name, into a folder."""
+    frame = session.createDataFrame(rows, "file string, number int, block binary", verifySchema=False)
+    texts = frame.sortWithinPartitions("file", "number").selectExpr("file", "cast(block as string) as value")
+    texts.write.partitionBy("file").options(**SINK_OPTIONS).option("lineSep", sync).mode("append").text(folder)
+
+
+def _row_sink(put: Callable[[Row], None], sync: bytes, _location: str, task: int) -> RowSink:
+    return RowSink(put, sync, task)
+
+
+def _placed(result: UnitResult, below: str, paths: Mapping[str, str]) -> UnitResult:
+    """The result with its files where Spark has put them; a file that is not there keeps its name, and is missed when
+    it is looked for."""
+    files = tuple(
+        dataclasses.replace(file, path=f"{below}/{paths.get(row_file(file.path), file.path)}") for file in result.files
+    )
+    return dataclasses.replace(result, files=files)
 
 
 def run_merges(context: Any, units: Sequence[MergeUnit]) -> list[MergeResult]:

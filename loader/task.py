@@ -59,8 +59,16 @@ UNKNOWN_IDS_MAX = 1_000  # told of one range: enough to ask for together, few en
 LOOK_AHEAD_BYTES_MAX = 64 * 1024 * 1024  # for these ids; all of it is read again
 
 
-def run_work_unit(unit: WorkUnit) -> UnitResult:
-    """Reads the ranges of a unit and stages their files. Never raises for what can go wrong outside this process."""
+NewSink = Callable[[str, int], BlockSink]
+"""Makes a sink below a work's staging for a task of it."""
+
+
+def run_work_unit(unit: WorkUnit, new_sink: NewSink = LocalSink, sync: bytes = b"") -> UnitResult:
+    """Reads the ranges of a unit and stages their files. Never raises for what can go wrong outside this process.
+
+    Args:
+        sync: the files' sync marker, 16 bytes; by default one that is drawn here.
+    """
     started = time.monotonic()
     build = current_build()
 
@@ -75,7 +83,7 @@ def run_work_unit(unit: WorkUnit) -> UnitResult:
         return result(nothing("not read"), error=f"task {unit.task} runs {build}, and the driver {unit.build}")
     staging = f"{unit.settings.staging} on {socket.gethostname()}"
     try:
-        task = _Task(unit)
+        task = _Task(unit, new_sink, sync or secrets.token_bytes(SYNC_BYTES))
     except ValueError as error:
         reason = f"task {unit.task} cannot start with {unit.settings.bootstrap_servers}: {error}"
         return result(nothing(reason), error=reason)
@@ -109,10 +117,11 @@ class _Stop:
 class _Task:
     """What the ranges of one unit share: the connections, the projections of each topic, the files."""
 
-    def __init__(self, unit: WorkUnit) -> None:
+    def __init__(self, unit: WorkUnit, new_sink: NewSink, sync: bytes) -> None:
         self._unit = unit
         self._settings = unit.settings
-        self._sync = secrets.token_bytes(SYNC_BYTES)
+        self._new_sink = new_sink
+        self._sync = sync
         self._formats: dict[tuple[FileKind, str], ContainerFormat] = {}
         self._projections: dict[str, TopicProjection] = {}
         self._windows: dict[str, set[int]] = {}
@@ -120,7 +129,7 @@ class _Task:
         self._cluster = KafkaCluster(
             self._settings.bootstrap_servers, self._settings.fetch_timeout_ms / 1000, security=self._settings.security
         )
-        self._sink = LocalSink(unit.settings.staging, unit.task)
+        self._sink = new_sink(unit.settings.staging, unit.task)
         self._files = self._new_files(self._sink)
         self._finished: list[StagedFile] = []
 
@@ -196,7 +205,7 @@ class _Task:
         if not offsets.follows_another:
             rows.finish_into(self._files)
             return
-        own = self._new_files(LocalSink(self._settings.staging, self._unit.task))
+        own = self._new_files(self._new_sink(self._settings.staging, self._unit.task))
         try:
             rows.finish_into(own)
             self._finished += own.finish()
