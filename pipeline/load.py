@@ -6,19 +6,17 @@ import logging
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from headrace.audit.store import DATABASE_NAME, AuditStore
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.executors.printing import PrintingExecutor
-from headrace.hive_ddl.table import local_location
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.build import current_build
 from headrace.loader.decide.decision_log import DecisionLog
@@ -34,21 +32,20 @@ from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.policy import TopicPolicy
 from headrace.loader.project.quarantine import SCHEMA as QUARANTINE_SCHEMA
-from headrace.loader.rewrite.merge import MergeResult, MergeUnit
+from headrace.loader.rewrite.merge import MergeResult, MergeUnit, merge
 from headrace.loader.rewrite.retire import Retirement
 from headrace.loader.rewrite.run import RewritePorts
 from headrace.loader.run import Ports, RunSettings
-from headrace.loader.storage.local import LOG_FOLDER, local_storage
+from headrace.loader.storage.hadoop.staging import HadoopStaging
 from headrace.loader.storage.protocols import Storage
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
-from headrace.pipeline.brokers import kafka_security, secrets_in_environment
-from headrace.pipeline.java import ensure_java
+from headrace.pipeline.brokers import kafka_security
+from headrace.pipeline.storage import check_pair, prepare_environment, session_arguments, warehouse_storage
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import LoaderSettings, Settings
-from headrace.settings.addresses import resolve_bootstrap_servers, resolve_metastore, warehouse_dir
+from headrace.settings.addresses import resolve_bootstrap_servers, resolve_metastore, warehouse_folder
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
@@ -64,13 +61,13 @@ NO_RUN_LOG = "off"
 class SparkEdge:
     """Spark, started when it is first needed. Reading goes on without the metastore; changing tables does not."""
 
-    def __init__(self, settings: Settings, output: TextIO) -> None:
+    def __init__(self, settings: Settings, storage: Storage, output: TextIO) -> None:
         self._settings = settings
+        self._storage = storage
         self._printing = PrintingExecutor(output) if settings.hive.executor == PRINT else None
         self._executor: Executor | None = self._printing
         self._session: SparkSession | None = None
         self._pool_session: SparkSession | None = None
-        self._context: SparkContext | None = None
         self._down: MetastoreUnavailable | None = None
 
     @property
@@ -89,14 +86,21 @@ class SparkEdge:
         return self._executor
 
     def run_units(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
-        from headrace.loader.job import run_units
+        from headrace.loader.job import run_units, write_units
 
-        return run_units(self._pool(), units)
+        staging = self._storage.staging
+        if isinstance(staging, HadoopStaging):
+            return write_units(self._pool(), units, staging.written)
+        return run_units(self._pool().sparkContext, units)
 
     def run_merges(self, units: Sequence[MergeUnit]) -> list[MergeResult]:
         from headrace.loader.job import run_merges
 
-        return run_merges(self._pool(), units)
+        staging = self._storage.staging
+        if isinstance(staging, HadoopStaging):
+            # Python tasks cannot read there, and Spark could give them whole files only.
+            return [merge(unit, self._storage.files, staging.sink(unit.work_id)) for unit in units]
+        return run_merges(self._pool().sparkContext, units)
 
     def close(self) -> None:
         session = self._session or self._pool_session
@@ -105,20 +109,21 @@ class SparkEdge:
 
             close_session(session)
 
-    def _pool(self) -> SparkContext:
-        if self._context is None and self._printing is None:
+    def _pool(self) -> SparkSession:
+        if self._session is None and self._pool_session is None and self._printing is None:
             try:
-                self._context = self._open_session().sparkContext
+                return self._open_session()
             except MetastoreUnavailable as error:
                 logger.warning("metastore_unavailable error=%s", error)
-        if self._context is None:
+        if self._session is None and self._pool_session is None:
             from headrace.hive_ddl.executors.session import open_unreached, session_properties
 
-            self._prepare_environment()
-            properties = session_properties(**self._session_arguments(None))
+            prepare_environment(self._settings)
+            properties = session_properties(**session_arguments(self._settings, None))
             self._pool_session = open_unreached(self._settings.data_dir, properties)
-            self._context = self._pool_session.sparkContext
-        return self._context
+        session = self._session or self._pool_session
+        assert session is not None
+        return session
 
     def _open_session(self) -> SparkSession:
         from headrace.hive_ddl.executors.session import open_session
@@ -127,34 +132,15 @@ class SparkEdge:
             raise self._down
         if self._session is None:
             logger.info("phase_started phase=spark")
-            self._prepare_environment()
+            prepare_environment(self._settings)
             try:
                 self._session = open_session(
-                    **self._session_arguments(resolve_metastore(self._settings)), short_lived=True
+                    **session_arguments(self._settings, resolve_metastore(self._settings)), short_lived=True
                 )
             except MetastoreUnavailable as error:
                 self._down = error
                 raise
         return self._session
-
-    def _prepare_environment(self) -> None:
-        ensure_java(self._settings.data_dir)
-        if self._settings.spark["master"].startswith("local"):
-            # Else the workers are whatever `python3` the PATH has, which need not be the one that has the libraries.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            # Not in what Spark is told, which it shows to whoever looks at its pages and logs.
-            os.environ.update(secrets_in_environment(self._settings))
-
-    def _session_arguments(self, metastore_uri: str | None) -> dict[str, Any]:
-        settings = self._settings
-        return {
-            "app_name": "headrace load",
-            "master": settings.spark["master"],
-            "metastore_uri": metastore_uri,
-            "data_dir": settings.data_dir,
-            "warehouse_uri": local_location(warehouse_dir(settings)),
-            "extra": settings.spark,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +153,14 @@ class Load:
 
 
 def decision_log(settings: Settings) -> DecisionLog:
-    """The log of the warehouse, not opened."""
-    return DecisionLog(warehouse_storage(settings).slots)
+    """The log of the warehouse, not opened.
 
-
-def warehouse_storage(settings: Settings) -> Storage:
-    return local_storage(warehouse_dir(settings))
-
-
-def lease_path(settings: Settings) -> Path:
-    """A lock file on this machine; beside the log, since that is what the load works on."""
-    return warehouse_dir(settings) / LOG_FOLDER / "lease.json"
+    Raises:
+        StorageError: the warehouse has another one.
+    """
+    storage = warehouse_storage(settings)
+    check_pair(settings, storage, is_dry=True)
+    return DecisionLog(storage.slots)
 
 
 def kafka_cluster(settings: Settings) -> KafkaCluster:
@@ -207,7 +190,7 @@ def refuse_second_warehouse(settings: Settings, log: DecisionLog) -> None:
         loaded = {at.topic for at, offset in cluster.group_offsets(GROUP).items() if offset > 0}
     loaded.discard(settings.audit.topic)
     if loaded:
-        raise EarlierWarehouse(str(warehouse_dir(settings)), GROUP, sorted(loaded))
+        raise EarlierWarehouse(str(warehouse_folder(settings)), GROUP, sorted(loaded))
 
 
 def counted_positions(settings: Settings) -> Mapping[str, Position]:
@@ -231,11 +214,12 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
         output: where an executor that only prints writes its statements.
     """
     with ExitStack() as stack:
-        spark = SparkEdge(settings, output)
+        storage = warehouse_storage(settings)
+        check_pair(settings, storage, is_dry=is_dry)
+        spark = SparkEdge(settings, storage, output)
         stack.callback(spark.close)
         cluster = stack.enter_context(kafka_cluster(settings))
         registry = stack.enter_context(registry_client(settings))
-        storage = warehouse_storage(settings)
         tables = TableSettings(
             files=storage.files,
             database=settings.hive.database,

@@ -43,12 +43,13 @@ def decided(args: argparse.Namespace) -> Iterator[Decided]:
     """While open, what keeps decisions from being read becomes the one line that ends a command."""
     from headrace.loader.decide.decision_log import DecisionLog
     from headrace.loader.errors import LoaderError
-    from headrace.pipeline.load import warehouse_storage
+    from headrace.pipeline.storage import check_pair, warehouse_storage
 
     settings = settings_from(args)
     storage = warehouse_storage(settings)
     log = DecisionLog(storage.slots)
     try:
+        check_pair(settings, storage, is_dry=True)
         log.check_format(writing=False)
         log.read_state()
         yield Decided(settings, log, storage)

@@ -29,6 +29,7 @@ from headrace.cli.command import (
     print_json,
     settings_from,
 )
+from headrace.hive_ddl.errors import HiveDdlError
 from headrace.kafka_wire.errors import KafkaError
 from headrace.loader.errors import LoaderError
 from headrace.pipeline.java import JavaNotFoundError, ensure_java, java_version
@@ -37,7 +38,13 @@ from headrace.registry.client.of_settings import registry_client
 from headrace.registry.errors import RegistryError
 from headrace.registry.storage.database import Database, sqlite_url
 from headrace.settings import Address, Settings
-from headrace.settings.addresses import LiveAddresses, live_addresses, resolve_metastore, warehouse_dir
+from headrace.settings.addresses import (
+    LiveAddresses,
+    RemoteFolder,
+    live_addresses,
+    resolve_metastore,
+    warehouse_folder,
+)
 
 FREE_BYTES_MIN = 1024 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
@@ -87,8 +94,12 @@ def _diagnoses(settings: Settings) -> Iterator[Diagnosis]:
     yield _python()
     yield _java(settings)
     yield _folder("data folder", settings.data_dir.resolve(), "data_dir")
-    yield _folder("warehouse", warehouse_dir(settings), "loader.warehouse")
-    yield _links(warehouse_dir(settings))
+    warehouse = warehouse_folder(settings)
+    if isinstance(warehouse, RemoteFolder):
+        yield Diagnosis("warehouse", f"{warehouse}, reached through Spark's JVM; see `loads go on`")
+    else:
+        yield _folder("warehouse", warehouse, "loader.warehouse")
+        yield _links(warehouse)
     yield _up(settings, live)
     if live is None:
         yield from _ports(settings)
@@ -214,8 +225,8 @@ def _metastore(uri: str) -> str:
 
 def _loads(settings: Settings, *, asks_brokers: bool) -> Diagnosis:
     need = "loads go on"
-    log = decision_log(settings)
     try:
+        log = decision_log(settings)
         log.check_format(writing=False)
         slot = log.read_state().slot
         if not slot and asks_brokers:
@@ -223,6 +234,9 @@ def _loads(settings: Settings, *, asks_brokers: bool) -> Diagnosis:
     except LoaderError as error:
         found, _, cure = str(error).partition("; ")
         return Diagnosis(need, found, cure or "mend it before the next load")
+    except (OSError, HiveDdlError) as error:  # of a warehouse on HDFS or S3
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        return Diagnosis(need, reason, "see whether it runs and answers this machine, or mend loader.warehouse")
     except KafkaError:  # which is told above
         return Diagnosis(need, "nothing was loaded yet")
     return Diagnosis(need, f"after decision {slot:,}" if slot else "nothing was loaded yet")

@@ -163,7 +163,8 @@ def _load_once(args: argparse.Namespace, settings: Settings) -> RunReport | None
     """What the load did; None when another one runs, which has been said then."""
     from headrace.loader.run import run_load
     from headrace.loader.storage.local.lease import Lease
-    from headrace.pipeline.load import decision_log, lease_path, now_ms, open_load, refuse_second_warehouse
+    from headrace.pipeline.load import decision_log, now_ms, open_load, refuse_second_warehouse
+    from headrace.pipeline.storage import lease_path
 
     gc.set_threshold(GC_THRESHOLD)
     log = decision_log(settings)

@@ -23,7 +23,7 @@ from headrace.cli.command import (
 from headrace.cli.prompt import statements_typed
 from headrace.cli.terminal import steps_shown
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
-from headrace.settings.addresses import live_addresses, resolve_metastore, warehouse_dir
+from headrace.settings.addresses import live_addresses, resolve_metastore, warehouse_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,7 +154,7 @@ class _Asker:
 
     def _open_session(self) -> SparkSession:
         from headrace.hive_ddl.executors.session import open_session
-        from headrace.hive_ddl.table import local_location
+        from headrace.pipeline.storage import location_of
 
         ensure_java(self._settings.data_dir)
         return open_session(
@@ -162,7 +162,7 @@ class _Asker:
             master=self._settings.spark.get("master", "local[*]"),
             metastore_uri=resolve_metastore(self._settings),
             data_dir=Path(self._settings.data_dir),
-            warehouse_uri=local_location(warehouse_dir(self._settings)),
+            warehouse_uri=location_of(warehouse_folder(self._settings)),
             extra=self._settings.spark,
             short_lived=True,
         )

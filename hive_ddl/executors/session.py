@@ -160,13 +160,31 @@ def open_jvm(data_dir: Path, properties: Mapping[str, str]) -> JavaGateway:
         return _launch(_spark_conf(properties), log_path)
 
 
+def shared_jvm(data_dir: Path, properties: Mapping[str, str]) -> JavaGateway:
+    """The way to the JVM of this process, which is started where there is none; a session opened later runs in it.
+
+    Raises:
+        SessionFailed: it did not start.
+    """
+    gateway: JavaGateway | None = SparkContext._gateway
+    if gateway is None:
+        gateway = open_jvm(data_dir, properties)
+        SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
+    return gateway
+
+
 def close_session(session: SparkSession) -> None:
     """Stops the session and its JVM; another one can be opened in this process afterwards."""
-    gateway = SparkContext._gateway
     try:
         session.stop()
     except Exception as error:  # the JVM may be dead already, and ending is all that is wanted
         logger.debug("session_stop_failed reason=%s", error)
+    close_shared_jvm()
+
+
+def close_shared_jvm() -> None:
+    """Ends the JVM of this process where it has one."""
+    gateway = SparkContext._gateway
     if gateway is None:
         return
     SparkContext._gateway = None
@@ -273,7 +291,7 @@ def _open_log(data_dir: Path) -> Path:
 def _start(properties: Mapping[str, str], log_path: Path) -> SparkSession:
     conf = _spark_conf(properties)
     with _failures_told(log_path):
-        return SparkSession(SparkContext(conf=conf, gateway=_launch(conf, log_path)))
+        return SparkSession(SparkContext(conf=conf, gateway=SparkContext._gateway or _launch(conf, log_path)))
 
 
 def _spark_conf(properties: Mapping[str, str]) -> SparkConf:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 from pathlib import Path
@@ -101,3 +102,17 @@ def test_a_damaged_log_of_decisions_is_named(capsys: pytest.CaptureFixture[str],
     found = doctor(capsys, 1)["loads go on"]
     assert "99" in found["found"]
     assert found["cure"]
+
+
+def test_a_warehouse_elsewhere_that_does_not_answer_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "ConnectException: Connection refused", "hdfs://nn/w/_headrace/state.json")
+
+    monkeypatch.setattr("headrace.loader.storage.hadoop.jvm.HdfsFileSystem.length", refuse)
+    found = doctor(capsys, 1, "--warehouse", "hdfs://nn/w")
+    assert found["warehouse"]["found"].startswith("hdfs://nn/w, reached through Spark's JVM")
+    assert found["loads go on"]["found"] == "ConnectException: Connection refused"
+    assert found["loads go on"]["cure"]
+    assert "hard links, for decisions" not in found

@@ -1,0 +1,92 @@
+"""Where the settings say that the warehouse and the decision log are; that one is not used with another's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.loader.errors import StorageError
+from headrace.loader.storage.hadoop.staging import HadoopStaging
+from headrace.loader.storage.local.slots import LocalSlots
+from headrace.pipeline.load import decision_log
+from headrace.pipeline.storage import check_pair, lease_path, location_of, warehouse_storage
+from headrace.settings import LoaderSettings, Settings
+from headrace.settings.addresses import RemoteFolder
+
+
+def settings_of(root: Path, warehouse: str = "w", state: str = "") -> Settings:
+    return Settings(
+        data_dir=root / "data",
+        loader=LoaderSettings(warehouse=str(root / warehouse), state=str(root / state) if state else ""),
+    )
+
+
+def opened(settings: Settings, *, is_dry: bool = False) -> None:
+    """As a load does it."""
+    decision_log(settings).open()
+    check_pair(settings, warehouse_storage(settings), is_dry=is_dry)
+
+
+def test_the_log_may_be_elsewhere_and_is_found_again(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, state="s")
+    for _ in range(2):
+        opened(settings)
+    assert (tmp_path / "s" / "format.json").exists()
+    assert not (tmp_path / "w" / "_headrace" / "format.json").exists()
+    assert warehouse_storage(settings).staging.location("1") == str(tmp_path / "w" / "_headrace" / "staging" / "1")
+    assert lease_path(settings) == tmp_path / "s" / "lease.json"
+
+
+def test_a_dry_run_leaves_no_word(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, state="s")
+    opened(settings, is_dry=True)
+    assert not (tmp_path / "w").exists()
+    assert not (tmp_path / "s" / "warehouse.json").exists()
+
+
+def test_a_warehouse_whose_log_is_elsewhere_is_not_begun_anew(tmp_path: Path) -> None:
+    opened(settings_of(tmp_path, state="s"))
+    with pytest.raises(StorageError, match=r"the decisions of the warehouse file://.*/w are in file://.*/s: set "):
+        check_pair(settings_of(tmp_path), warehouse_storage(settings_of(tmp_path)), is_dry=False)
+    with pytest.raises(StorageError, match=r"set loader\.state to that"):
+        decision_log(settings_of(tmp_path))
+    with pytest.raises(StorageError, match=r"/w are in file://.*/s, and loader\.state is file://.*/other"):
+        opened(settings_of(tmp_path, state="other"))
+
+
+def test_a_log_of_another_warehouse_is_refused(tmp_path: Path) -> None:
+    opened(settings_of(tmp_path, state="s"))
+    with pytest.raises(StorageError, match=r"the decisions in file://.*/s are of the warehouse file://.*/w, and"):
+        opened(settings_of(tmp_path, warehouse="other", state="s"))
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_warehouse_that_has_its_own_log_keeps_it(tmp_path: Path) -> None:
+    opened(settings_of(tmp_path))
+    with pytest.raises(StorageError, match=r"/w has decisions of its own, and loader\.state is file://.*/s: unset it"):
+        opened(settings_of(tmp_path, state="s"))
+
+
+def test_what_is_remote_is_not_looked_at_before_it_is_used(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, loader=LoaderSettings(warehouse="s3a://bucket/w", state=str(tmp_path / "s")))
+    storage = warehouse_storage(settings)
+    assert isinstance(storage.slots, LocalSlots)
+    assert isinstance(storage.staging, HadoopStaging)
+    assert storage.staging.location("1") == "s3a://bucket/w/_headrace/staging/1"
+    assert storage.files.location("t/dt=1") == "s3a://bucket/w/t/dt=1"
+
+
+def test_the_lease_of_a_remote_log_is_on_this_machine(tmp_path: Path) -> None:
+    paths = {
+        lease_path(Settings(data_dir=tmp_path / "d", loader=LoaderSettings(warehouse=f"hdfs://nn/{name}")))
+        for name in ("a", "b")
+    }
+    assert len(paths) == 2
+    assert {path.parent for path in paths} == {tmp_path / "d"}
+    assert (tmp_path / "d").is_dir()
+
+
+def test_places_in_hadoops_spelling(tmp_path: Path) -> None:
+    assert location_of(tmp_path) == f"file://{tmp_path}"
+    assert location_of(RemoteFolder("hdfs://nn/w")) == "hdfs://nn/w"
