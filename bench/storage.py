@@ -1,0 +1,211 @@
+"""MB/s of finished Avro files onto HDFS and into a bucket, beside Spark's own Avro sink: `python -m bench.storage`.
+
+Both write the same rows (12 fields, some 150 bytes of Avro each) to the same hours with the same codec, from memory, in
+one Spark session on one core, and the better of some rounds counts. `headrace` makes blocks in Python workers and has
+Spark's text sink write them, as loads do (`loader.job.write_rows`), and then gives every file its name. `spark avro`
+is `df.write.partitionBy("hour").format("avro")`. The files of both are counted and compared by their rows. Python
+workers and the JVM use the machine together, so pin the bench to one core (`taskset -c 0`) to compare strictly.
+
+HDFS and S3 are those of the tests, on this machine: NameNode and DataNode from Maven Central, S3 in this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import fastavro
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from hdfs import Hdfs  # noqa: E402
+from headrace.hive_ddl.executors.session import close_session, open_unreached, session_properties, shared_jvm  # noqa: E402
+from headrace.loader.job import Results, write_rows  # noqa: E402
+from headrace.loader.storage.hadoop import hadoop_storage  # noqa: E402
+from headrace.loader.storage.hadoop.file_system import RemoteFileSystem  # noqa: E402
+from headrace.loader.storage.hadoop.jvm import FILE_SYSTEMS  # noqa: E402
+from headrace.loader.storage.protocols import Publication, Storage  # noqa: E402
+from headrace.loader.work_unit import FileKind, FileRange  # noqa: E402
+from headrace.loader.write.container import ContainerFormat  # noqa: E402
+from headrace.loader.write.file_rows import Row, RowSink, new_text_sync, row_file, rows_of  # noqa: E402
+from headrace.loader.write.task_files import TaskFiles  # noqa: E402
+from headrace.pipeline.java import ensure_java  # noqa: E402
+from s3_server import BUCKET, S3Server, s3a_jars  # noqa: E402
+
+SPARK_AVRO = "4.1.1"  # the newest that Maven Central has for Scala 2.13; Spark's sources of it do not differ since
+FIELDS = [
+    *({"name": f"id{number}", "type": "long"} for number in range(4)),
+    *({"name": f"name{number}", "type": "string"} for number in range(5)),
+    *({"name": f"share{number}", "type": "double"} for number in range(3)),
+]
+SCHEMA = json.dumps({"type": "record", "name": "Row", "fields": FIELDS})
+BLOCK_BYTES = 1024 * 1024
+CHUNK_ROWS = 2_000  # made once and written again and again: what is measured is writing
+
+
+def values(number: int) -> dict[str, Any]:
+    digest = hashlib.sha256(str(number).encode()).hexdigest()
+    row: dict[str, Any] = {f"id{i}": int(digest[i * 12 : i * 12 + 12], 16) for i in range(4)}
+    row |= {f"name{i}": digest[i * 9 : i * 9 + 14 + i] for i in range(5)}
+    return row | {f"share{i}": number / (i + 3) for i in range(3)}
+
+
+def encoded() -> list[bytes]:
+    parsed = fastavro.parse_schema(json.loads(SCHEMA))
+    rows = []
+    for number in range(CHUNK_ROWS):
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, parsed, values(number))
+        rows.append(body.getvalue())
+    return rows
+
+
+def headrace_rows(bodies: list[bytes], chunks: int, hours: int, sync: str, files: list[Any]) -> Iterator[Row]:
+    """A task: rows that are encoded already, in chunks of one hour after the other, to the files of the hours."""
+
+    def work(put: Callable[[Row], None]) -> None:
+        formats = ContainerFormat(SCHEMA, "snappy", sync.encode())
+        sink = RowSink(put, sync.encode(), 0)
+        task = TaskFiles(sink, lambda *_: formats, {}, block_bytes=BLOCK_BYTES, file_bytes_target=1 << 40)
+        size = sum(map(len, bodies))
+        for chunk in range(chunks):
+            piece = FileRange(0, chunk * CHUNK_ROWS, (chunk + 1) * CHUNK_ROWS - 1, CHUNK_ROWS)
+            task.add_rows((FileKind.DATA, "t", f"hour={chunk % hours:02}"), bodies, size, piece)
+        files.extend(task.finish())
+
+    yield from rows_of(work)
+
+
+def run_headrace(session: Any, storage: Storage, bodies: list[bytes], chunks: int, hours: int) -> None:
+    sync, work = new_text_sync(), secrets.token_hex(4)
+    folder = f"{storage.staging.location(work)}/1"
+    results = session.sparkContext.accumulator((), Results())
+
+    def task(part: Any) -> Iterator[Row]:
+        files: list[Any] = []
+        for _ in part:
+            yield from headrace_rows(bodies, chunks, hours, sync, files)
+        results.add(tuple(files))
+
+    write_rows(session, session.sparkContext.parallelize([0], 1).mapPartitions(task), sync, folder)
+    written = storage.staging.written(folder)  # type: ignore[attr-defined]  # of the kind that Spark writes for
+    storage.files.publish(
+        [
+            Publication(
+                "t", work, f"1/{written[row_file(one.path)]}", f"{work}/{one.bucket}.avro", one.length, one.checksum
+            )
+            for one in results.value
+        ]
+    )
+
+
+def measured(write: Callable[[], None], size: Callable[[], int], rounds: int) -> tuple[float, int]:
+    """Seconds of the fastest round, and how many bytes it left."""
+    seconds, length = [], 0
+    for _ in range(rounds):
+        before, began = size(), time.monotonic()
+        write()
+        seconds.append(time.monotonic() - began)
+        length = size() - before
+    return min(seconds), length
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=200, help="of encoded rows")
+    parser.add_argument("--hours", type=int, default=24, help="that they are spread over")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--targets", default="hdfs,s3a")
+    args = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
+        _run(args, folder, stack)
+
+
+def _run(args: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
+    extra = {"driver.memory": "1g"}
+    bases = {}
+    if "hdfs" in args.targets:
+        hdfs = Hdfs(folder / "hdfs")
+        stack.callback(hdfs.stop)
+        bases["hdfs"] = f"{hdfs.uri}/bench"
+        extra["hadoop.dfs.replication"] = "1"
+        extra["hadoop.dfs.client.use.datanode.hostname"] = "true"
+    jars = [_spark_avro(folder)]
+    if "s3a" in args.targets:
+        s3 = S3Server()
+        stack.callback(s3.stop)
+        bases["s3a"] = f"s3a://{BUCKET}/bench"
+        extra |= s3.spark(folder)
+        jars += s3a_jars(folder)
+    extra["jars"] = ",".join(jars)
+    ensure_java(folder)
+    properties = session_properties(
+        app_name="bench", master="local[1]", metastore_uri=None, data_dir=folder, warehouse_uri=f"file://{folder}",
+        extra=extra,
+    )  # fmt: skip
+    session = open_unreached(folder, properties)
+    stack.callback(close_session, session)
+    bodies = encoded()
+    chunks = -(-args.megabytes * 1_000_000 // sum(map(len, bodies)))
+    frame = _frame(session, chunks, args.hours)
+    print(f"{chunks * CHUNK_ROWS:,} rows, {args.megabytes} MB encoded, {args.hours} hours; best of {args.rounds}")
+    for target, base in bases.items():
+        file_system = FILE_SYSTEMS[target](lambda: shared_jvm(folder, {}), base)
+        storage = hadoop_storage(file_system, base)
+
+        def ours(storage: Storage = storage) -> None:
+            run_headrace(session, storage, bodies, chunks, args.hours)
+
+        def sparks(base: str = base) -> None:
+            frame.write.partitionBy("hour").format("avro").mode("append").save(f"{base}/spark")
+
+        for name, write in (("headrace", ours), ("spark avro", sparks), ("headrace", ours), ("spark avro", sparks)):
+
+            def size(files: RemoteFileSystem = file_system, base: str = base) -> int:
+                return sum(file.length for file in files.files_below(base))
+
+            seconds, length = measured(write, size, args.rounds)
+            rate = args.megabytes / seconds
+            print(
+                f"{target:5} {name:11} {rate:7.1f} MB/s of rows, {length / 1e6 / seconds:6.1f} MB/s of files",
+                flush=True,
+            )
+
+
+def _frame(session: Any, chunks: int, hours: int) -> Any:
+    """The same rows for Spark, in its memory."""
+    rows = session.createDataFrame([tuple(values(n).values()) for n in range(CHUNK_ROWS)], [f["name"] for f in FIELDS])
+    rows = rows.selectExpr(
+        *(
+            f"cast({field['name']} as {'bigint' if field['type'] == 'long' else field['type']}) {field['name']}"
+            for field in FIELDS
+        )
+    )
+    many = session.range(chunks).selectExpr(f"lpad(cast(id % {hours} as string), 2, '0') as hour")
+    frame = many.crossJoin(rows.hint("broadcast")).coalesce(1).cache()
+    frame.count()
+    return frame
+
+
+def _spark_avro(folder: Path) -> str:
+    artefact = f"org.apache.spark:spark-avro_2.13:{SPARK_AVRO}"
+    copy = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artefact}", f"-DoutputDirectory={folder}"]
+    subprocess.run(copy, check=True, capture_output=True, timeout=600)
+    return str(next(folder.glob("spark-avro*.jar")))
+
+
+if __name__ == "__main__":
+    main()
