@@ -19,11 +19,11 @@ SEED ?= $(shell date +%s)
 SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or s3 or soak
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ci test test-fault test-kafka test-postgres test-node test-java test-compat test-full fuzz check \
-	format bench setup setup-dev clean
+.PHONY: help demo ci test test-fault test-kafka test-hdfs test-s3 test-postgres test-node test-java test-compat \
+	test-full fuzz check format bench setup setup-dev clean
 
 help: ## show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## a year of real flights from producer to Hive table, checked against the data set
 	@$(BIN)/headrace demo --data-dir $(DATA_DIR)
@@ -41,6 +41,14 @@ test-fault: setup-dev ## kill -9 at every step of a load, forty times; power los
 
 test-kafka: setup-dev ## the loader against an Apache Kafka broker, which Maven fetches
 	@$(BIN)/python -m pytest -m kafka $(PYTEST_ARGUMENTS)
+
+# These two are left to `make test-full` and to whoever changes the loader: some three minutes each, and as many as you
+# like with more kills.
+test-hdfs: setup-dev ## the loader onto an HDFS, which Maven fetches; HEADRACE_TEST_KILLS=n loads are killed
+	@$(BIN)/python -m pytest -m hdfs $(PYTEST_ARGUMENTS)
+
+test-s3: setup-dev ## the loader into a bucket through S3A, which Maven fetches; HEADRACE_TEST_KILLS=n likewise
+	@$(BIN)/python -m pytest -m s3 $(PYTEST_ARGUMENTS)
 
 test-postgres: setup-dev ## the registry on a PostgreSQL server of its own, which as root on Debian is installed when missing
 	@$(BIN)/python tools/setup_postgres.py

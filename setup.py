@@ -59,6 +59,7 @@ DEV = [
     "python-schema-registry-client>=2.6,<3",
     "pyyaml>=6,<7",
     "ruff>=0.8,<1",
+    "moto[server]>=5.2,<6",
     "schemathesis>=4.0,<5",
     "xmlschema>=3.4,<5",
 ]

@@ -27,10 +27,12 @@ MEMORY = "/dev/shm"
 
 LEFT_OUT = {
     "fault": "make test-fault",
+    "hdfs": "make test-hdfs",
     "java": "make test-java",
     "kafka": "make test-kafka",
     "node": "make test-node",
     "postgres": "make test-postgres",
+    "s3": "make test-s3",
 }
 """Markers of tests that `make test` leaves out, and the command that runs them; the others: make test-full."""
 

@@ -25,6 +25,8 @@ import headrace.pipeline.load  # noqa: E402
 from headrace.cli import main  # noqa: E402
 from headrace.hive_ddl.executors.spark import SparkExecutor  # noqa: E402
 from headrace.hive_ddl.ops import AddPartitions, CreateTable, SetProperties  # noqa: E402
+from headrace.loader.storage.hadoop.jvm import HdfsFileSystem, S3aFileSystem  # noqa: E402
+from headrace.loader.storage.hadoop.staging import HadoopStaging  # noqa: E402
 from headrace.loader.storage.local.staging import LocalStaging  # noqa: E402
 
 
@@ -34,6 +36,14 @@ def is_slot(source: Any, target: Any) -> bool:
 
 def is_published(source: Any, target: Any) -> bool:
     return str(target).endswith(".avro")
+
+
+def is_remote_slot(_: Any, path: str, *__: Any) -> bool:
+    return "/_headrace/log/" in path
+
+
+def is_remotely_published(_: Any, source: str, target: str) -> bool:
+    return target.endswith(".avro")
 
 
 def is_staged(path: Path, **_: Any) -> bool:
@@ -61,6 +71,11 @@ def add_points() -> None:
     wrap(os, "link", "follow:files:link", is_published)
     wrap(Path, "unlink", "follow:files:unlink", is_staged)
     wrap(LocalStaging, "drop", "follow:staging")
+    wrap(HadoopStaging, "keep", "write:check")
+    wrap(HadoopStaging, "written", "write:written")
+    for remote in (HdfsFileSystem, S3aFileSystem):
+        wrap(remote, "put_if_absent", "decide:link", is_remote_slot)
+        wrap(remote, "move", "follow:files:link", is_remotely_published)
     wrap(headrace.loader.follow.engine._Run, "save", "follow:cursors")
     wrap(headrace.loader.run, "clean", "clean")
 

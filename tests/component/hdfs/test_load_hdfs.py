@@ -1,0 +1,110 @@
+"""`headrace load` onto a real HDFS: tables that Spark SQL reads, kills, servers that are down or full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hdfs import DATA_NODE, NAME_NODE, Hdfs
+from load_world import FIELDS, NOTE
+from remote_world import RemoteWorld, kill_loads, kills_of_test, lose_a_worker, read_and_change, two_drivers
+
+pytestmark = [pytest.mark.hdfs, pytest.mark.spark, pytest.mark.timeout(1800)]
+
+WAREHOUSE = "/warehouse"
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    hdfs = Hdfs(tmp_path_factory.mktemp("hdfs"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HADOOP_CONF_DIR", str(hdfs.conf))
+        yield hdfs
+    hdfs.stop()
+
+
+@pytest.fixture(scope="module")
+def world(hdfs: Hdfs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteWorld]:
+    world = RemoteWorld(
+        tmp_path_factory.mktemp("load"), f"{hdfs.uri}{WAREHOUSE}", lambda target: hdfs.fetch(WAREHOUSE, target)
+    )
+    yield world
+    world.close()
+
+
+def test_a_load_and_the_next_are_read_by_spark_sql(world: RemoteWorld) -> None:
+    world.produce("orders", 40)
+    world.load_well()
+    world.produce("orders", 20, fields=[*FIELDS, NOTE])
+    world.produce("clicks", 10)
+    world.load_well()
+    assert world.counts("orders") == (60, 60)
+    assert world.staged() == []
+
+
+def test_the_other_commands_read_and_change_it(world: RemoteWorld) -> None:
+    read_and_change(world)
+
+
+def test_killed_loads_leave_what_the_next_one_makes_whole(world: RemoteWorld, tmp_path: Path) -> None:
+    kill_loads(world, tmp_path, kills_of_test())
+
+
+@pytest.mark.parametrize("main", [NAME_NODE, DATA_NODE])
+def test_a_server_that_dies_under_a_load_costs_that_load_only(
+    world: RemoteWorld, hdfs: Hdfs, tmp_path: Path, main: str
+) -> None:
+    world.produce("orders", 40, fields=[*FIELDS, NOTE])
+    load = world.start_load(tmp_path / "load.log", point="read:job:before")
+    driver = load.wait_until_stopped()
+    hdfs.kill(main)
+    load.wake(driver)
+    code = load.wait()
+    hdfs.start(main)
+    hdfs.wait_until_ready()
+    text = load.log.read_text()
+    assert "Traceback" not in text, text
+    assert code in (0, 1, 2)
+    world.check(whole=False)
+    world.load_well()
+
+
+def test_a_name_node_in_safe_mode_is_one_line_and_exit_2(world: RemoteWorld, hdfs: Hdfs) -> None:
+    world.produce("orders", 10, fields=[*FIELDS, NOTE])
+    hdfs.admin("-safemode", "enter")
+    try:
+        run = world.load()
+        assert run.returncode == 2, run.stdout + run.stderr
+        (line,) = run.stderr.splitlines()
+        assert "the NameNode is in safe mode" in line
+        assert world.uri in line
+        status = world.command("load", "status", *world.flags())
+        assert status.returncode == 0, status.stderr
+    finally:
+        hdfs.admin("-safemode", "leave")
+    world.load_well()
+
+
+def test_a_full_folder_is_one_line_and_nothing_is_lost(world: RemoteWorld, hdfs: Hdfs) -> None:
+    """A quota refuses what full disks would: the first block."""
+    world.produce("orders", 10, fields=[*FIELDS, NOTE])
+    hdfs.admin("-setSpaceQuota", "1m", WAREHOUSE)
+    try:
+        run = world.load()
+        assert run.returncode == 2, run.stdout + run.stderr
+        (line,) = run.stderr.splitlines()
+        assert "quota" in line.lower()
+        assert "make room there" in line
+    finally:
+        hdfs.admin("-clrSpaceQuota", WAREHOUSE)
+    world.load_well()
+
+
+def test_a_task_that_is_tried_again_leaves_its_files_once(world: RemoteWorld, tmp_path: Path) -> None:
+    lose_a_worker(world, tmp_path)
+
+
+def test_two_drivers_at_once_load_everything_once(world: RemoteWorld, tmp_path: Path) -> None:
+    two_drivers(world, tmp_path)

@@ -1,0 +1,41 @@
+"""What every storage must do, on a real HDFS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hdfs import Hdfs
+from headrace.loader.storage.protocols import Storage
+from real_storage import real_storage, spark_jvm
+from storage_contract import StorageContract
+
+pytestmark = [pytest.mark.hdfs, pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    hdfs = Hdfs(tmp_path_factory.mktemp("hdfs"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HADOOP_CONF_DIR", str(hdfs.conf))
+        with spark_jvm(tmp_path_factory.mktemp("data"), {}):
+            yield hdfs
+    hdfs.stop()
+
+
+class TestHdfs(StorageContract):
+    ROUNDS = 20
+
+    @pytest.fixture
+    def storage(self, hdfs: Hdfs) -> Storage:
+        return real_storage(hdfs.uri)
+
+
+def test_what_killed_puts_left_is_swept(hdfs: Hdfs) -> None:
+    storage = real_storage(hdfs.uri)
+    storage.slots.put_if_absent("tmp/left", b"x")
+    storage.slots.sweep(0, 1000)
+    assert storage.slots.children("tmp") == ("left",)
+    storage.slots.sweep(4_000_000_000_000, 1000)
+    assert storage.slots.children("tmp") == ()

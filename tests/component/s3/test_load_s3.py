@@ -1,0 +1,93 @@
+"""`headrace load` into a bucket through S3A: tables that Spark SQL reads, kills, a store that is slow or deaf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from load_world import FIELDS, NOTE
+from remote_world import RemoteWorld, kill_loads, kills_of_test, lose_a_worker, read_and_change, two_drivers
+from s3_server import BUCKET, CHANGES, S3Server
+
+pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(1800)]
+
+PREFIX = "warehouse"
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    server = S3Server()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADRACE_CONFIG", str(server.settings_file(tmp_path_factory.mktemp("s3"))))
+        yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def world(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteWorld]:
+    uri = f"s3a://{BUCKET}/{PREFIX}"
+    world = RemoteWorld(tmp_path_factory.mktemp("load"), uri, lambda target: s3.fetch(PREFIX, target))
+    yield world
+    world.close()
+
+
+def test_a_load_and_the_next_are_read_by_spark_sql(world: RemoteWorld) -> None:
+    world.produce("orders", 40)
+    world.load_well()
+    world.produce("orders", 20, fields=[*FIELDS, NOTE])
+    world.produce("clicks", 10)
+    world.load_well()
+    assert world.counts("orders") == (60, 60)
+    assert world.staged() == []
+
+
+def test_the_other_commands_read_and_change_it(world: RemoteWorld) -> None:
+    read_and_change(world)
+
+
+def test_killed_loads_leave_what_the_next_one_makes_whole(world: RemoteWorld, tmp_path: Path) -> None:
+    kill_loads(world, tmp_path, kills_of_test())
+
+
+def test_a_task_that_is_tried_again_leaves_its_files_once(world: RemoteWorld, tmp_path: Path) -> None:
+    lose_a_worker(world, tmp_path)
+
+
+def test_two_drivers_at_once_load_everything_once(world: RemoteWorld, tmp_path: Path) -> None:
+    two_drivers(world, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["slow", "lost"])
+def test_a_store_that_is_slow_or_loses_replies_loses_no_message(world: RemoteWorld, s3: S3Server, kind: str) -> None:
+    """Every third change, of the decision's own put the first: who asks again is refused by what was his own."""
+    world.produce("orders", 20, fields=[*FIELDS, NOTE])
+    seen: set[str] = set()
+
+    def fault(request: dict[str, Any]) -> str:
+        path = request["PATH_INFO"]
+        is_slot = "/log/" in path and request["REQUEST_METHOD"] == "PUT" and path not in seen
+        seen.add(path)
+        nth = len(seen) % 3 == 0 and request["REQUEST_METHOD"] in CHANGES
+        return kind if is_slot or nth else ""
+
+    with s3.faulty(fault):
+        world.load_well()
+    assert s3.met > 2
+    assert world.counts("orders") == (len(world.produced["orders"].rows),) * 2
+
+
+def test_a_bucket_without_conditional_puts_is_refused(world: RemoteWorld, s3: S3Server, tmp_path: Path) -> None:
+    s3.is_conditional = False
+    try:
+        flags = world.flags("--warehouse", f"s3a://{BUCKET}/elsewhere")
+        run = world.command("load", *flags)
+        assert run.returncode == 2, run.stdout + run.stderr
+        (line,) = run.stderr.splitlines()
+        assert f"the decision log cannot be in s3a://{BUCKET}/elsewhere/_headrace" in line
+        assert "set loader.state" in line
+        assert [key for key in s3.keys("elsewhere") if not key.endswith("/")] == []
+    finally:
+        s3.is_conditional = True

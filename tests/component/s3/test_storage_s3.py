@@ -1,0 +1,49 @@
+"""What every storage must do, in a bucket through S3A."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.loader.errors import NoPutIfAbsent
+from headrace.loader.storage.protocols import Storage
+from real_storage import real_storage, spark_jvm
+from s3_server import BUCKET, S3Server
+from storage_contract import StorageContract
+
+pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    server = S3Server()
+    with spark_jvm(tmp_path_factory.mktemp("data"), server.spark(tmp_path_factory.mktemp("s3"))):
+        yield server
+    server.stop()
+
+
+class TestS3a(StorageContract):
+    ROUNDS = 20
+
+    @pytest.fixture
+    def storage(self, s3: S3Server) -> Storage:
+        return real_storage(f"s3a://{BUCKET}")
+
+
+def test_a_bucket_that_takes_a_second_put_is_refused(s3: S3Server) -> None:
+    s3.is_conditional = False
+    try:
+        with pytest.raises(NoPutIfAbsent, match="second put of the same name succeed"):
+            real_storage(f"s3a://{BUCKET}").slots.prepare()
+    finally:
+        s3.is_conditional = True
+
+
+def test_a_put_whose_reply_is_lost_is_refused_and_found(s3: S3Server) -> None:
+    storage = real_storage(f"s3a://{BUCKET}")
+    lost = iter(["lost"])
+    with s3.faulty(lambda request: next(lost, "") if "/log/" in request["PATH_INFO"] else ""):
+        assert not storage.slots.put_if_absent("log/1", b"mine")
+    assert s3.met == 1
+    assert storage.slots.read("log/1") == b"mine"
