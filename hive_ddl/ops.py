@@ -89,4 +89,13 @@ class DropPartitions:
     values: tuple[PartitionValues, ...]
 
 
-Op = PublishSchema | CreateTable | SetProperties | AddPartitions | SetPartitionLocation | DropPartitions
+@dataclass(frozen=True, slots=True)
+class DropTable:
+    """Takes a topic's table out of the metastore and leaves its files; fine when it is not there."""
+
+    database: str
+    name: str
+    topic: str
+
+
+Op = PublishSchema | CreateTable | SetProperties | DropTable | AddPartitions | SetPartitionLocation | DropPartitions

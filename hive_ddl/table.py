@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from headrace.avro_schema import parse_schema
-from headrace.hive_ddl.errors import UnusableLocation
+from headrace.avro_schema import AvroSchemaError, parse_schema
+from headrace.hive_ddl.errors import UnsupportedColumn, UnusableLocation
 from headrace.hive_ddl.types import Column, table_columns
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Column",
     "TableState",
     "desired_table",
+    "literal_columns",
     "local_location",
     "same_location",
     "schema_file_name",
@@ -132,6 +133,15 @@ def desired_table(
         properties=MappingProxyType(facts),
         schema_text=schema_text,
     )
+
+
+def literal_columns(properties: Mapping[str, str], partition_columns: Sequence[str]) -> tuple[Column, ...]:
+    """What readers see of a table with these properties; nothing where they hold no schema that can be read."""
+    literal = properties.get(SCHEMA_LITERAL)
+    try:
+        return () if literal is None else table_columns(parse_schema(literal, strict=False), partition_columns)
+    except (AvroSchemaError, UnsupportedColumn):
+        return ()  # a table made by hand may hold anything; it is foreign whatever its columns are
 
 
 def schema_file_name(schema_text: str) -> str:

@@ -26,6 +26,7 @@ from headrace.loader.follow.base import Position
 from headrace.loader.follow.chain import chain_of
 from headrace.loader.follow.complete import CompleteUntil
 from headrace.loader.follow.group_offsets import GROUP
+from headrace.loader.follow.repair import Repair
 from headrace.loader.follow.schema import TableSettings
 from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.plan.load_plan import PlanSettings
@@ -48,9 +49,12 @@ from headrace.settings.addresses import resolve_bootstrap_servers, resolve_metas
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headrace.hive_ddl.executors.hiveserver import HiveServerAddress
+
 logger = logging.getLogger(__name__)
 
 KAFKA_TIMEOUT_S = 30.0
+SPARK = "spark"
 PRINT = "print"
 """The executor that only shows the statements."""
 
@@ -59,31 +63,50 @@ NO_RUN_LOG = "off"
 
 
 class SparkEdge:
-    """Spark, started when it is first needed. Reading goes on without the metastore; changing tables does not."""
+    """Spark and whoever changes tables, started when first needed. Reading goes on without the metastore; changing
+    tables does not."""
 
     def __init__(self, settings: Settings, storage: Storage, output: TextIO) -> None:
         self._settings = settings
         self._storage = storage
-        self._printing = PrintingExecutor(output) if settings.hive.executor == PRINT else None
-        self._executor: Executor | None = self._printing
+        self._executor: Executor | None = PrintingExecutor(output) if settings.hive.executor == PRINT else None
+        self._server = _hive_server(settings)
         self._session: SparkSession | None = None
         self._pool_session: SparkSession | None = None
         self._down: MetastoreUnavailable | None = None
 
     @property
     def tables_are_open(self) -> bool:
-        return self._session is not None
+        return self._session is not None and self._needs_session
 
     def executor(self) -> Executor:
         """
         Raises:
             MetastoreUnavailable: also when it was found to be so earlier in this run.
         """
-        if self._executor is None:
+        if self._executor is None and self._server is not None:
+            self._executor = self._of_server(self._server)
+        elif self._executor is None:
             from headrace.hive_ddl.executors.spark import SparkExecutor
 
             self._executor = SparkExecutor(self._open_session())
         return self._executor
+
+    @property
+    def _needs_session(self) -> bool:
+        """Whether tables are changed through Spark."""
+        return self._settings.hive.executor == SPARK
+
+    def _of_server(self, address: HiveServerAddress) -> Executor:
+        from headrace.hive_ddl.executors.hiveserver import HiveServerExecutor
+
+        if self._down is not None:
+            raise self._down  # a password that is wrong is tried once, not for each topic
+        try:
+            return HiveServerExecutor(address)
+        except MetastoreUnavailable as error:
+            self._down = error
+            raise
 
     def run_units(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
         from headrace.loader.job import run_units, write_units
@@ -103,6 +126,8 @@ class SparkEdge:
         return run_merges(self._pool().sparkContext, units)
 
     def close(self) -> None:
+        if self._executor is not None:
+            self._executor.close()
         session = self._session or self._pool_session
         if session is not None:
             from headrace.hive_ddl.executors.session import close_session
@@ -110,7 +135,7 @@ class SparkEdge:
             close_session(session)
 
     def _pool(self) -> SparkSession:
-        if self._session is None and self._pool_session is None and self._printing is None:
+        if self._session is None and self._pool_session is None and self._needs_session:
             try:
                 return self._open_session()
             except MetastoreUnavailable as error:
@@ -141,6 +166,15 @@ class SparkEdge:
                 self._down = error
                 raise
         return self._session
+
+
+def _hive_server(settings: Settings) -> HiveServerAddress | None:
+    """The server that changes tables; None where they are changed otherwise."""
+    if settings.hive.executor in (SPARK, PRINT):
+        return None
+    from headrace.pipeline.hive_server import hive_server
+
+    return hive_server(settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,15 +254,7 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
         stack.callback(spark.close)
         cluster = stack.enter_context(kafka_cluster(settings))
         registry = stack.enter_context(registry_client(settings))
-        tables = TableSettings(
-            files=storage.files,
-            database=settings.hive.database,
-            literal_chars_max=settings.hive.literal_chars_max,
-            file_schema=lambda topic, state: load_schema_with_kafka(
-                state.load_schema.text, state.kafka_column or settings.loader.of_topic(topic).kafka_column
-            ),
-            quarantine_schema=QUARANTINE_SCHEMA,
-        )
+        tables = table_settings(settings, storage)
         audit = AuditFollower(
             lambda: AuditStore(settings.data_dir / DATABASE_NAME),
             log.sha256,
@@ -263,6 +289,34 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
                 build=current_build(),
             ),
         )
+
+
+def table_settings(settings: Settings, storage: Storage) -> TableSettings:
+    return TableSettings(
+        files=storage.files,
+        database=settings.hive.database,
+        literal_chars_max=settings.hive.literal_chars_max,
+        file_schema=lambda topic, state: load_schema_with_kafka(
+            state.load_schema.text, state.kafka_column or settings.loader.of_topic(topic).kafka_column
+        ),
+        quarantine_schema=QUARANTINE_SCHEMA,
+    )
+
+
+@contextmanager
+def open_repair(settings: Settings, log: DecisionLog, output: TextIO, *, deep: bool) -> Iterator[Repair]:
+    """
+    Args:
+        log: opened, or only read from where nothing is to be changed.
+        output: where an executor that only prints writes its statements.
+        deep: whether to look into the folders too.
+    """
+    storage = warehouse_storage(settings)
+    spark = SparkEdge(settings, storage, output)
+    try:
+        yield Repair(log, spark.executor, table_settings(settings, storage), new_work_id, deep)
+    finally:
+        spark.close()
 
 
 def run_settings(settings: Settings) -> RunSettings:

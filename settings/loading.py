@@ -44,6 +44,7 @@ CONFIG_FILE_NAME = "headrace.toml"
 CONFIG_PATH_VARIABLE = "HEADRACE_CONFIG"
 ENVIRONMENT = "the environment"
 COMMAND_LINE = "the command line"
+EXECUTORS = re.compile(r"spark|print|hive://[^/@:\s]+:\d{1,5}")
 
 
 class SettingsError(Exception):
@@ -254,6 +255,8 @@ def _convert(key: str, origin: str, value: Any, wanted: Any) -> Any:
         raise SettingsError(f"{key} in {origin}: expected at least {AT_LEAST[key]}, found {value!r}")
     if key == "loader.quarantine_share_max" and not 0.0 <= result <= 1.0:
         raise SettingsError(f"{key} in {origin}: expected a share between 0 and 1, found {value!r}")
+    if key == "hive.executor" and not EXECUTORS.fullmatch(result):
+        raise SettingsError(f"{key} in {origin}: expected spark, print or hive://host:port, found {value!r}")
     if key == "loader.subject" and not _is_subject(result):
         raise SettingsError(f"{key} in {origin}: expected a subject, with {{topic}} for the topic, found {value!r}")
     for pattern in result if key in PATTERNS else ():

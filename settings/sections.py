@@ -146,7 +146,12 @@ class HiveSettings:
     metastore: str = ""  # thrift://host:port; "" is a live `headrace up` on the same data_dir, else Derby in data_dir
     listen: Address = Address("127.0.0.1", 9083)  # metastore endpoint served by `headrace up`
     memory: str = "1g"  # most that the JVM of this metastore takes for its objects, as Java's -Xmx is given
-    executor: str = "spark"  # spark changes the tables; print only shows the statements
+    executor: str = "spark"  # spark: metastore client | hive://host:port: HiveServer2, Spark Thrift Server | print
+    server_auth: str = "NONE"  # of hive://…: NONE | NOSASL | LDAP | CUSTOM | KERBEROS, as the server has it
+    server_user: str = ""  # that logs in there; "" is the user of the process
+    server_password: str = ""  # of that user, for LDAP and CUSTOM
+    server_password_file: str = ""  # file that holds the password
+    server_kerberos_service: str = "hive"  # first part of the server's principal, for KERBEROS
     literal_chars_max: int = 30_000  # a longer table schema goes to avro.schema.url
 
 
@@ -241,7 +246,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "loader.lost_ground": ("fail", "earliest"),
     "loader.corrupt_batches": ("fail", "quarantine", "skip"),
     "loader.future_records": ("own_time", "clamp"),
-    "hive.executor": ("spark", "print"),
+    "hive.server_auth": ("NONE", "NOSASL", "LDAP", "CUSTOM", "KERBEROS"),
     "compat.subject_strategy": ("topic", "record", "topic-record", "file"),
 }
 """Settings that take one of a few words."""

@@ -65,6 +65,7 @@ FLOORS = (
 
 MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "hive_ddl.executors": ("pyspark", "py4j"),
+    "hive_ddl.executors.hiveserver": ("pyhive", "thrift", "thrift_sasl", "TCLIService"),
     "kafka_wire": ("kafka", "crc32c"),
     "kafka_wire.codecs": ("cramjam", "lz4", "zstandard"),
     "audit.ingest": ("kafka", "fastavro"),

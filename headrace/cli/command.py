@@ -114,7 +114,12 @@ FLAGS: Mapping[str, Flag] = {
         Flag("--database", "NAME", "hive.database", "Hive database of the tables"),
         Flag("--metastore", "URL", "hive.metastore", "thrift://host:port of a Hive metastore"),
         Flag("--hive-listen", "HOST:PORT", "hive.listen", "where `headrace up` serves the metastore"),
-        Flag("--hive-executor", "NAME", "hive.executor", "spark (change tables) or print (only show the statements)"),
+        Flag(
+            "--hive-executor",
+            "NAME",
+            "hive.executor",
+            "who changes tables: spark, hive://host:port (HiveServer2), or print (only show the statements)",
+        ),
         Flag(
             "--sql-listen",
             "HOST:PORT",

@@ -1,1 +1,2 @@
-"""Whoever carries operations out: `spark` by the metastore client of a Spark session, `printing` as text."""
+"""Whoever carries operations out: `spark` by the metastore client of a Spark session, `hiveserver` by HiveQL through
+PyHive, `printing` as text."""

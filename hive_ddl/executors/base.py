@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from headrace.hive_ddl.errors import StaleRevision
 from headrace.hive_ddl.ops import Op, PartitionValues
+from headrace.hive_ddl.plan import plan_table
 from headrace.hive_ddl.table import TableState
 
 
@@ -41,6 +43,22 @@ class Executor(Protocol):
 
         Raises:
             StaleRevision: the table is not in the state that the operation was planned on.
-            ForeignTable: a table to be created exists and is not this topic's.
+            ForeignTable: a table to be created or dropped exists and is not this topic's.
         """
         ...
+
+    def close(self) -> None:
+        """Lets go of the connection; fine when it is lost."""
+        ...
+
+
+def check_creation(current: TableState, wanted: TableState) -> None:
+    """What becomes of a creation that finds the table there: either somebody was quicker, or our own first try arrived.
+
+    Raises:
+        StaleRevision: it is not what was wanted.
+        ForeignTable: it is somebody else's.
+    """
+    is_ours = current.topic == wanted.topic and current.revision == wanted.revision
+    if not is_ours and plan_table(current, wanted):
+        raise StaleRevision(wanted.database, wanted.name, "", current.revision or "")

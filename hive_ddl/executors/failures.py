@@ -40,8 +40,8 @@ def root_cause(error: Py4JError) -> str:
     old = next((match for text in texts if (match := OLD_CLIENT_METHOD.search(text))), None)
     if old is not None:
         return (
-            f"it does not know the call {old[1]}, so it is Hive 4 or newer; use a metastore of Hive 2.3 to 3.1, or set "
-            "spark.sql.hive.metastore.version and .jars"
+            f"it does not know the call {old[1]}, so it is Hive 4 or newer; set hive.executor to the hive://host:port "
+            "of its HiveServer2, or hive.metastore to a metastore of Hive 2.3 to 3.1"
         )
     return next((text for text in reversed(texts) if text), "no reason given")
 

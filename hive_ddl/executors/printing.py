@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TextIO
 
-from headrace.hive_ddl.ops import AddPartitions, CreateTable, DropPartitions, Op, PartitionValues
+from headrace.hive_ddl.ops import AddPartitions, CreateTable, DropPartitions, DropTable, Op, PartitionValues
 from headrace.hive_ddl.render import render, render_database
 from headrace.hive_ddl.table import TableState
 
@@ -48,7 +48,12 @@ class PrintingExecutor:
         elif isinstance(op, AddPartitions):
             known = self._partitions.setdefault((op.database, op.name), {})
             known.update((partition.values, partition.location) for partition in op.partitions)
+        elif isinstance(op, DropTable):
+            self._tables.pop((op.database, op.name), None)
         elif isinstance(op, DropPartitions):
             known = self._partitions.setdefault((op.database, op.name), {})
             for values in op.values:
                 known.pop(values, None)
+
+    def close(self) -> None:
+        """Nothing is held; the output is the caller's."""

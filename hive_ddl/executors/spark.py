@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from headrace.avro_schema import AvroSchemaError, parse_schema
-from headrace.hive_ddl.errors import HiveDdlError, MetastoreUnavailable, StaleRevision, StatementRefused
+from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
+from headrace.hive_ddl.executors.base import check_creation
 from headrace.hive_ddl.executors.failures import METASTORE_FAILURES, java_class, root_cause
 from headrace.hive_ddl.executors.metastore import JavaObject, new_client, thrift_json
 from headrace.hive_ddl.names import PROBE_PREFIX
@@ -32,6 +32,7 @@ from headrace.hive_ddl.ops import (
     AddPartitions,
     CreateTable,
     DropPartitions,
+    DropTable,
     Op,
     Partition,
     PartitionValues,
@@ -39,9 +40,7 @@ from headrace.hive_ddl.ops import (
     SetPartitionLocation,
     SetProperties,
 )
-from headrace.hive_ddl.plan import plan_table
-from headrace.hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, Column, TableState
-from headrace.hive_ddl.types import table_columns
+from headrace.hive_ddl.table import REVISION, SCHEMA_URL, TOPIC, Column, TableState, literal_columns
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +116,8 @@ class SparkExecutor:
                 self._create_table(op.table)
             case SetProperties():
                 self._set_properties(op)
+            case DropTable():
+                self._drop_table(op)
             case AddPartitions():
                 self._add_partitions(op)
             case SetPartitionLocation():
@@ -163,12 +164,9 @@ class SparkExecutor:
         self, facts: Mapping[str, Any], properties: Mapping[str, str], partition_columns: Sequence[str]
     ) -> tuple[Column, ...]:
         """What readers see: the columns of the schema, or the stored ones where there is none that can be read."""
-        literal = properties.get(SCHEMA_LITERAL)
-        if literal is not None:
-            try:
-                return table_columns(parse_schema(literal, strict=False), partition_columns)
-            except (AvroSchemaError, HiveDdlError):
-                pass  # a table made by hand may hold anything; it is foreign whatever its columns are
+        of_literal = literal_columns(properties, partition_columns)
+        if of_literal:
+            return of_literal
         stored = facts.get("sd", {}).get("cols", ())
         if SCHEMA_URL in properties:
             with contextlib.suppress(Py4JError):
@@ -198,12 +196,8 @@ class SparkExecutor:
                 current = self.table(wanted.database, wanted.name)
                 if current is None:
                     raise
-                # Either somebody was quicker, or our own first try did arrive.
-                if current.topic == wanted.topic and current.revision == wanted.revision:
-                    return
                 logger.debug("table_exists table=%s reason=%s", wanted.full_name, java_class(error))
-        if plan_table(current, wanted):
-            raise StaleRevision(wanted.database, wanted.name, "", current.revision or "")
+        check_creation(current, wanted)
 
     def _java_table(self, wanted: TableState) -> JavaObject:
         columns = [self._api.FieldSchema(c.name, c.type, c.comment or None) for c in wanted.columns]
@@ -268,6 +262,16 @@ class SparkExecutor:
             context.putToProperties(CONDITION_KEY, REVISION)
             context.putToProperties(CONDITION_VALUE, expected_revision)
         return context
+
+    def _drop_table(self, op: DropTable) -> None:
+        with self._failures(f"table {op.database}.{op.name}"):
+            table = self._get_table(op.database, op.name)
+            if table is None:
+                return
+            owner = table.getParameters().get(TOPIC)
+            if owner != op.topic:
+                raise ForeignTable(op.database, op.name, op.topic, f"it belongs to topic {owner}")
+            self._client.dropTable(op.database, op.name, False, True)
 
     def _add_partitions(self, op: AddPartitions) -> None:
         with self._failures(f"partitions of {op.database}.{op.name}"):

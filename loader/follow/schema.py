@@ -56,7 +56,7 @@ class SchemaFollower:
         wanted = [data_table(step.topic, step.state, self._settings, revision)]
         if step.state.quarantine.files:
             wanted.append(quarantine_table(step.topic, step.state, self._settings, revision))
-        self._publish_schema(step.topic, step.state)
+        publish_schema(step.topic, step.state, self._settings)
         for table in wanted:
             self._bring(table, step)
 
@@ -86,12 +86,13 @@ class SchemaFollower:
         """Whether the table is of a later slot of this log; a slot that the log does not have is of a lost one."""
         return slot < _slot(current.revision) <= self._head()
 
-    def _publish_schema(self, topic: str, state: TopicState) -> None:
-        """Beside the data, for Pig and for people."""
-        text = self._settings.file_schema(topic, state)
-        folder = f"{topic_folder(state.folder, FileKind.DATA)}/{SCHEMA_FOLDER}"
-        for name in (schema_file_name(text), CURRENT_SCHEMA):
-            self._settings.files.put(f"{folder}/{name}", text.encode())
+
+def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> None:
+    """Beside the data: for Pig and for people, and for tables that name it by `avro.schema.url`."""
+    text = settings.file_schema(topic, state)
+    folder = f"{topic_folder(state.folder, FileKind.DATA)}/{SCHEMA_FOLDER}"
+    for name in (schema_file_name(text), CURRENT_SCHEMA):
+        settings.files.put(f"{folder}/{name}", text.encode())
 
 
 def data_table(topic: str, state: TopicState, settings: TableSettings, revision: str) -> TableState:

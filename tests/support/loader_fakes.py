@@ -18,6 +18,7 @@ from headrace.hive_ddl.ops import (
     AddPartitions,
     CreateTable,
     DropPartitions,
+    DropTable,
     Op,
     PartitionValues,
     SetPartitionLocation,
@@ -306,6 +307,9 @@ class FakeHive:
             self.tables[(op.table.database, op.table.name)] = op.table
         elif isinstance(op, SetProperties):
             self._set(op)
+        elif isinstance(op, DropTable):
+            self.tables.pop((op.database, op.name), None)
+            self.parts.pop((op.database, op.name), None)
         elif isinstance(op, AddPartitions):
             parts = self.parts.setdefault((op.database, op.name), {})
             parts.update({one.values: one.location for one in op.partitions})
@@ -314,6 +318,9 @@ class FakeHive:
         elif isinstance(op, DropPartitions):
             for values in op.values:
                 self.parts.get((op.database, op.name), {}).pop(values, None)
+
+    def close(self) -> None:
+        pass
 
     def _set(self, op: SetProperties) -> None:
         table = self.tables[(op.database, op.name)]

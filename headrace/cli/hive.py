@@ -1,0 +1,258 @@
+"""`headrace hive`: the tables beside what is decided; what would be changed, and why columns look as they do."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.command import (
+    EXIT_FINDINGS,
+    EXIT_OK,
+    CommandError,
+    add_format_flag,
+    add_settings_flags,
+    examples,
+    print_json,
+    print_table,
+    settings_from,
+)
+from headrace.cli.decided import decided, failures_told
+from headrace.cli.terminal import steps_shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from headrace.loader.follow.repair import Difference, Repair
+
+KEYS = ("loader.warehouse", "spark.master", "hive.database", "hive.metastore", "hive.executor")
+FINDINGS_SHOWN_MAX = 40  # of a topic; json has them all
+EXIT_CODES = """
+
+exit codes:
+  0  tables, partitions and files are as decided, or are so now
+  1  something differs, and is named
+  2  could not tell: the metastore, the decisions or the warehouse cannot be read
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Compares Hive tables with what has been loaded: in the metastore of the settings, or in any other that "
+        "--metastore or --hive-executor names, where `apply` makes the same tables over the same files. Loads keep "
+        "their tables right by themselves; this is for what others did to them."
+    )
+    parser.epilog = (
+        examples(
+            "hive plan",
+            "hive apply orders --hive-executor hive://hive.example.org:10000",
+            "hive repair --dry-run",
+            "hive drop orders",
+            "hive explain orders",
+        )
+        + EXIT_CODES
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for verb in VERBS:
+        _configure_verb(verbs.add_parser(verb.name, help=verb.help), verb)
+
+
+def _configure_verb(parser: argparse.ArgumentParser, verb: Verb) -> None:
+    parser.description = verb.description
+    parser.epilog = examples(*verb.examples)
+    if verb.of_one_topic:
+        parser.add_argument("topics", nargs=1, metavar="TOPIC", help="the topic")
+    else:
+        parser.add_argument("topics", nargs="*", metavar="TOPIC", help="only these topics (default: all)")
+    if verb.changes:
+        parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
+    add_settings_flags(parser, KEYS)
+    add_format_flag(parser)
+    parser.set_defaults(run_verb=verb.run, **({} if verb.changes else {"dry_run": True}))
+
+
+def run(args: argparse.Namespace) -> int:
+    return int(args.run_verb(args))
+
+
+def show_plan(args: argparse.Namespace) -> int:
+    """The statements, with what is the matter as comments."""
+    from headrace.hive_ddl.render import render_script
+
+    with _repairing(args, deep=False) as (repair, topics):
+        found = {topic: repair.compare(topic) for topic in topics}
+    if args.format == "json":
+        print_json({"topics": {topic: [_json(one) for one in differences] for topic, differences in found.items()}})
+    else:
+        for topic, differences in found.items():
+            for one in differences:
+                print(f"-- {topic}: {one.where}: {one.message}")
+                sys.stdout.write(render_script(one.ops))
+    return EXIT_FINDINGS if any(found.values()) else EXIT_OK
+
+
+def mend(args: argparse.Namespace, *, deep: bool) -> int:
+    with _repairing(args, deep=deep) as (repair, topics):
+        does = repair.compare if args.dry_run else repair.mend
+        found = {topic: does(topic) for topic in topics}
+    if args.format == "json":
+        shown = {topic: [_json(one) for one in differences] for topic, differences in found.items()}
+        print_json({"topics": shown, "dry_run": args.dry_run})
+    else:
+        _print_found(found.values(), is_dry=args.dry_run)
+    every = [one for differences in found.values() for one in differences]
+    return EXIT_FINDINGS if any(args.dry_run or not one.is_mendable for one in every) else EXIT_OK
+
+
+def drop(args: argparse.Namespace) -> int:
+    from headrace.hive_ddl.render import render_script
+
+    with _repairing(args, deep=False) as (repair, topics):
+        ops = [op for topic in topics for op in repair.drop(topic)]
+        for op in ops if not args.dry_run else ():
+            repair.executor().execute(op)
+    if args.format == "json":
+        print_json({"dropped": [f"{op.database}.{op.name}" for op in ops], "dry_run": args.dry_run})
+    elif args.dry_run:
+        sys.stdout.write(render_script(ops))
+    else:
+        for op in ops:
+            print(f"dropped {op.database}.{op.name}; its files are where they were")
+    if not ops and args.format != "json":
+        print("there is no such table")
+    return EXIT_OK
+
+
+def explain(args: argparse.Namespace) -> int:
+    from headrace.loader.load_schema import LoadState
+    from headrace.loader.load_schema import explain as rules_of
+
+    with decided(args) as known:
+        (topic,) = args.topics
+        loaded = known.topic(topic).load_schema
+    fold = LoadState.from_json(json.loads(loaded.fold))
+    rules = rules_of(fold)
+    if args.format == "json":
+        rows = [
+            {"version": one.version, "column": one.column, "rule": one.rule, "detail": one.detail, "reason": one.reason}
+            for one in rules
+        ]
+        print_json({"topic": topic, "subject": loaded.subject, "versions": list(fold.versions), "rules": rows})
+        return EXIT_OK
+    if rules:
+        print_table(
+            ("version", "column", "rule", "detail", "because"),
+            [(str(one.version), one.column, one.rule, one.detail, one.reason) for one in rules],
+            right=(0,),
+        )
+    versions = ", ".join(map(str, fold.versions))
+    count = f"{len(rules):,} rule{'' if len(rules) == 1 else 's'}"
+    print(f"{topic}: subject {loaded.subject}, versions {versions}; {count} beyond taking fields as they are")
+    return EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    name: str
+    help: str
+    description: str
+    examples: tuple[str, ...]
+    run: Callable[[argparse.Namespace], int]
+    changes: bool = True
+    of_one_topic: bool = False
+
+
+VERBS = (
+    Verb(
+        "plan",
+        "print the statements that would bring tables to what is decided",
+        "Prints, as HiveQL, what apply would do to tables and partitions, and changes nothing. With --hive-executor "
+        "print no metastore is asked, and everything is printed.",
+        ("hive plan", "hive plan orders --hive-executor print"),
+        show_plan,
+        changes=False,
+    ),
+    Verb(
+        "apply",
+        "make and alter tables, and add and move partitions, as decided",
+        "Makes and alters tables, and adds and moves partitions, as decided. Properties of others are kept.",
+        ("hive apply", "hive apply orders --hive-executor hive://hive.example.org:10000"),
+        lambda args: mend(args, deep=False),
+    ),
+    Verb(
+        "repair",
+        "as apply, and take out what nothing decided",
+        "Does what apply does, and looks into every folder: partitions that nothing decided leave the table, foreign "
+        "files go to the folder _foreign of the topic, and decided files that are gone are named. Nothing is deleted.",
+        ("hive repair --dry-run", "hive repair orders"),
+        lambda args: mend(args, deep=True),
+    ),
+    Verb(
+        "drop",
+        "take the tables of a topic out of the metastore",
+        "Takes the table of a topic, and of its quarantine, out of the metastore. Files stay where they are; apply, or "
+        "the next load of the topic, makes the tables again.",
+        ("hive drop orders --dry-run", "hive drop orders"),
+        drop,
+        of_one_topic=True,
+    ),
+    Verb(
+        "explain",
+        "say by which rules the columns of a topic came to be",
+        "Says by which rules the columns of a topic came to be, version by version. Needs no metastore.",
+        ("hive explain orders", "hive explain orders --format json"),
+        explain,
+        changes=False,
+        of_one_topic=True,
+    ),
+)
+
+
+@contextlib.contextmanager
+def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair, Sequence[str]]]:
+    """While open, what keeps the command from running becomes its one line."""
+    from headrace.pipeline.load import decision_log, open_repair
+
+    settings = settings_from(args)
+    output = sys.stderr if args.format == "json" else sys.stdout
+    with failures_told():
+        log = decision_log(settings)
+        log.check_format(writing=not args.dry_run)
+        known = log.read_state().topics
+        for topic in args.topics:
+            if topic not in known:
+                loaded = ", ".join(sorted(known)) or "none yet"
+                raise CommandError(f"nothing of topic {topic} has been loaded; loaded topics: {loaded}")
+        shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
+        with shown, open_repair(settings, log, output, deep=deep) as repair:
+            yield repair, args.topics or sorted(known)
+
+
+def _print_found(found: Iterable[Sequence[Difference]], *, is_dry: bool) -> None:
+    mended = left = 0
+    for differences in found:
+        for number, one in enumerate(differences):
+            word = "NOT MENDED" if not one.is_mendable else "would be mended" if is_dry else "mended"
+            if number < FINDINGS_SHOWN_MAX:
+                print(f"{word}: {one.topic}: {one.where}: {one.message}")
+        if len(differences) > FINDINGS_SHOWN_MAX:
+            print(f"… and {len(differences) - FINDINGS_SHOWN_MAX:,} more; --format json has them all")
+        mended += sum(one.is_mendable for one in differences)
+        left += sum(not one.is_mendable for one in differences)
+    print(f"{mended:,} {'would be ' if is_dry else ''}mended, {left:,} left to people")
+
+
+def _json(one: Difference) -> dict[str, Any]:
+    from headrace.hive_ddl.render import render
+
+    return {
+        "trouble": one.trouble.value,
+        "where": one.where,
+        "message": one.message,
+        "mendable": one.is_mendable,
+        "statements": [render(op) for op in one.ops],
+        "moves": [list(move) for move in one.moves],
+    }

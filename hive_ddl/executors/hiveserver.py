@@ -1,0 +1,358 @@
+"""Runs operations as HiveQL on a HiveServer2 or a Spark Thrift Server, by PyHive.
+
+HiveQL has no condition on a change, so `SetProperties` looks at the revision and then writes: a writer that is late by
+more than that moment is refused, a closer one is not, and one line in the log says so. Files are not this server's to
+write for us: the loader puts schema files beside the data before it asks for the operation that names them.
+
+What comes back is text of these servers. A value of a property with a line break or a tab in it comes back cut, from
+HiveServer2; none of ours has one. Spark hides values that look like secrets, which a schema with a field `url` does
+already, so that is turned off in our own session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import logging
+import socket
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+from pyhive import exc, hive
+from thrift.Thrift import TException
+from thrift.transport.TSocket import TSocket
+from thrift.transport.TTransport import TBufferedTransport, TTransportException
+from thrift_sasl import TSaslClientTransport
+
+from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
+from headrace.hive_ddl.executors.base import check_creation
+from headrace.hive_ddl.names import quote_identifier, quote_literal
+from headrace.hive_ddl.ops import AddPartitions, CreateTable, DropTable, Op, PartitionValues, SetProperties
+from headrace.hive_ddl.render import database_statement, partition_spec, qualified, statements
+from headrace.hive_ddl.table import Column, TableState, literal_columns
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 10
+LOGIN_TIMEOUT_S = 60  # HiveServer2 makes folders for a session; a server with another way to log in never answers
+ANSWER_TIMEOUT_S = 900  # of one statement; 500 partitions on a slow metastore take minutes
+REASON_CHARS_MAX = 500
+LISTINGS_MAX = 31  # more days than a month are found faster by one listing of everything
+
+NOSASL = "NOSASL"
+KERBEROS = "KERBEROS"
+WITH_PASSWORD = frozenset({"LDAP", "CUSTOM"})
+
+ON_SPARK = (
+    "SET spark.sql.variable.substitute=false",
+    "SET spark.sql.legacy.setCommandRejectsSparkCoreConfs=false",
+    "SET spark.redaction.regex=(?!)",
+    "SET spark.sql.redaction.options.regex=(?!)",
+)
+"""For our session only, and nothing that a server may refuse keeps the rest from working."""
+ON_HIVE = ("SET hive.stats.autogather=false", "SET hive.variable.substitute=false")
+
+REDACTED = "*********(redacted)"
+
+
+@dataclass(frozen=True, slots=True)
+class HiveServerAddress:
+    """Where a server is and how to log in: `auth` is what it has as `hive.server2.authentication`.
+
+    `password` is for LDAP and CUSTOM, `service` the first part of the server's principal for KERBEROS.
+    """
+
+    host: str
+    port: int
+    auth: str = "NONE"
+    user: str = ""
+    password: str = field(default="", repr=False)
+    service: str = "hive"
+
+    def __str__(self) -> str:
+        return f"hive://{self.host}:{self.port}"
+
+
+class HiveServerExecutor:
+    """The executor on such a server, see `hive_ddl.executors.base.Executor`.
+
+    Raises:
+        MetastoreUnavailable: nothing answers there, or the server does not let us in; it is asked once.
+    """
+
+    def __init__(self, address: HiveServerAddress) -> None:
+        self._address = address
+        self._said_unconditional = False
+        self._down = ""
+        self._databases: set[str] = set()
+        try:
+            with self._failures("a connection"):
+                _check_reachable(address)
+                self._connection = _connect(address)
+                self._cursor = self._connection.cursor()
+                self._is_spark = _product(self._connection).startswith("Spark")
+        except StatementRefused as error:
+            raise MetastoreUnavailable(str(address), error.reason) from error
+        for statement in ON_SPARK if self._is_spark else ON_HIVE:
+            try:
+                self._run(statement)
+            except StatementRefused as error:
+                logger.debug("session_setting_refused statement=%s error=%s", statement, error)
+
+    @property
+    def refuses_late_writers(self) -> bool:
+        return False
+
+    def ensure_database(self, name: str) -> None:
+        with self._failures(f"database {name}"):
+            self._run(database_statement(name))
+
+    def table(self, database: str, name: str) -> TableState | None:
+        with self._failures(f"a look at table {database}.{name}"):
+            if not self._exists(database, name):
+                return None
+            properties = self._properties(database, name)
+            described = _Described(self._ask(f"DESCRIBE FORMATTED {qualified(database, name)}"))
+        partition_columns = described.partition_columns
+        return TableState(
+            database=database,
+            name=name,
+            location=described.facts.get("Location", ""),
+            columns=literal_columns(properties, partition_columns) or described.columns,
+            partition_columns=partition_columns,
+            properties=MappingProxyType(properties),
+        )
+
+    def partitions(
+        self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
+    ) -> Mapping[PartitionValues, str]:
+        found: dict[PartitionValues, str] = {}
+        with self._failures(f"a look at the partitions of {database}.{name}"):
+            if not self._exists(database, name):
+                return found
+            for columns, values in self._listed(database, name, wanted):
+                if wanted is None or values in wanted:
+                    statement = f"DESCRIBE FORMATTED {qualified(database, name)} {partition_spec(columns, values)}"
+                    found[values] = _Described(self._ask(statement)).facts.get("Location", "")
+        return found
+
+    def execute(self, op: Op) -> None:
+        match op:
+            case CreateTable():
+                self._create_table(op)
+            case SetProperties():
+                self._check_revision(op)
+                self._run_all(op, f"a change of table {op.database}.{op.name}")
+            case DropTable():
+                current = self.table(op.database, op.name)
+                if current is not None and current.topic != op.topic:
+                    raise ForeignTable(op.database, op.name, op.topic, f"it belongs to topic {current.topic}")
+                self._run_all(op, f"table {op.database}.{op.name}")
+            case AddPartitions():
+                self._run_all(op, f"partitions of {op.database}.{op.name}")
+            case _:
+                self._run_all(op, f"a {type(op).__name__}")
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):  # the server may be gone, and ending is all that is wanted
+            self._connection.close()
+
+    def _create_table(self, op: CreateTable) -> None:
+        try:
+            self._run_all(op, f"the new table {op.table.full_name}")
+        except StatementRefused as error:
+            current = self.table(op.table.database, op.table.name)
+            if current is None:
+                raise
+            logger.debug("table_exists table=%s reason=%s", op.table.full_name, error)
+            check_creation(current, op.table)
+
+    def _check_revision(self, op: SetProperties) -> None:
+        if not self._said_unconditional:
+            self._said_unconditional = True
+            logger.warning("late_writers_not_refused reason=no_condition_in_hiveql server=%s", self._address)
+        current = self.table(op.database, op.name)
+        found = "no table" if current is None else current.revision
+        if found != op.expected_revision:
+            raise StaleRevision(op.database, op.name, op.expected_revision or "", found or "")
+
+    def _exists(self, database: str, name: str) -> bool:
+        # A name is a pattern there, and a column more says in Spark which database it is.
+        rows = self._ask(f"SHOW TABLES IN {quote_identifier(database)} LIKE {quote_literal(name)}")
+        return any(name in row for row in rows)
+
+    def _properties(self, database: str, name: str) -> dict[str, str]:
+        rows = self._ask(f"SHOW TBLPROPERTIES {qualified(database, name)}")
+        properties = {str(row[0]): str(row[1]) for row in rows if len(row) > 1 and row[1] is not None}
+        hidden = sorted(key for key, value in properties.items() if REDACTED in value)
+        if hidden:
+            raise StatementRefused(
+                f"a look at table {database}.{name}",
+                f"the server hides {', '.join(hidden)}; set spark.sql.redaction.options.regex and spark.redaction."
+                "regex there to patterns that match neither url, token, secret nor password",
+            )
+        return properties
+
+    def _listed(
+        self, database: str, name: str, wanted: Collection[PartitionValues] | None
+    ) -> Iterator[tuple[tuple[str, ...], PartitionValues]]:
+        """The partition columns and values of what is there, of the days of `wanted` at least."""
+        table = qualified(database, name)
+        days = None if wanted is None else sorted({values[0] for values in wanted})
+        specs = [""]
+        if days is not None and len(days) <= LISTINGS_MAX:
+            (first, *_) = _Described(self._ask(f"DESCRIBE FORMATTED {table}")).partition_columns
+            specs = [f" {partition_spec((first,), (day,))}" for day in days]
+        for spec in specs:
+            for listed, *_ in self._ask(f"SHOW PARTITIONS {table}{spec}"):
+                pairs = [part.partition("=") for part in str(listed).split("/")]
+                yield tuple(unquote(key) for key, _, _ in pairs), tuple(unquote(value) for _, _, value in pairs)
+
+    def _run_all(self, op: Op, subject: str) -> None:
+        with self._failures(subject):
+            for statement in statements(op):
+                self._run(statement)
+
+    def _run(self, statement: str) -> None:
+        with self._failures("a statement"):
+            self._cursor.execute(statement)
+
+    def _ask(self, query: str) -> Sequence[Sequence[Any]]:
+        self._run(query)
+        with self._failures("an answer"):
+            return [tuple(row) for row in self._cursor.fetchall()]
+
+    @contextlib.contextmanager
+    def _failures(self, subject: str) -> Iterator[None]:
+        if self._down:
+            raise MetastoreUnavailable(str(self._address), self._down)
+        try:
+            yield
+        except exc.Error as error:
+            raise StatementRefused(subject, _reason(error)) from error
+        except StatementRefused as error:
+            if error.subject != "a statement":
+                raise
+            raise StatementRefused(subject, error.reason) from error
+        except (TException, OSError, EOFError) as error:
+            self._lost(error)
+
+    def _lost(self, error: Exception) -> NoReturn:
+        """Whatever a broken connection is asked next waits for an answer to what came before, so it is not asked."""
+        self._down = _why_lost(error)
+        raise MetastoreUnavailable(str(self._address), self._down) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """The answer to DESCRIBE FORMATTED, of either server.
+
+    Columns come first; then titles that begin with #, columns of partitions again below the first of them, and facts
+    below the later ones, their names filled up with blanks and, by Hive, ended by a colon.
+    """
+
+    rows: Sequence[Sequence[Any]]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        keys = self.partition_columns
+        described = (
+            Column(str(row[0]).strip(), str(row[1]).strip(), _text(row[2]))
+            for row in self._section("")
+            if _text(row[0]).strip()
+        )
+        return tuple(column for column in described if column.name not in keys)
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        names = (_text(row[0]).strip() for row in self._section("# Partition Information"))
+        return tuple(name for name in names if name and not name.startswith("#"))
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        rows = (row for title in self._titles() if title.startswith("# Detailed") for row in self._section(title))
+        return {_text(row[0]).strip().removesuffix(":"): _text(row[1]).strip() for row in rows}
+
+    def _titles(self) -> list[str]:
+        return [title for row in self.rows if _is_title(title := _text(row[0]).strip())]
+
+    def _section(self, wanted: str) -> Iterator[Sequence[Any]]:
+        title = ""
+        for row in self.rows:
+            first = _text(row[0]).strip()
+            if _is_title(first):
+                title = first
+            elif title == wanted:
+                yield row
+
+
+def _is_title(text: str) -> bool:
+    return text.startswith("# ") and text != "# col_name"
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _check_reachable(address: HiveServerAddress) -> None:
+    socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S).close()
+
+
+def _connect(address: HiveServerAddress) -> Any:
+    """PyHive's connection over a transport of ours, since its own waits without end for a server that says nothing."""
+    wire = TSocket(address.host, address.port)
+    wire.setTimeout(LOGIN_TIMEOUT_S * 1000)
+    user = address.user or _user()
+    if address.auth == NOSASL:
+        transport = TBufferedTransport(wire)
+    else:
+        mechanism = "GSSAPI" if address.auth == KERBEROS else "PLAIN"
+        login = {
+            "host": address.host,
+            "sasl_auth": mechanism,
+            "service": address.service if address.auth == KERBEROS else None,
+            "username": user,
+            "password": address.password if address.auth in WITH_PASSWORD else "x",  # PLAIN sends one that is not empty
+        }
+        transport = TSaslClientTransport(lambda: hive.get_installed_sasl(**login), mechanism, wire)
+    connection = hive.connect(thrift_transport=transport, username=user)
+    wire.setTimeout(ANSWER_TIMEOUT_S * 1000)
+    return connection
+
+
+def _product(connection: Any) -> str:
+    """What the server calls itself: `Apache Hive` or `Spark SQL`."""
+    from TCLIService.ttypes import TGetInfoReq, TGetInfoType
+
+    asked = TGetInfoReq(connection.sessionHandle, TGetInfoType.CLI_DBMS_NAME)
+    return str(connection.client.GetInfo(asked).infoValue.stringValue)
+
+
+def _reason(error: exc.Error) -> str:
+    """What the server says, in one line, without what it says of its own stack."""
+    said = error.args[0] if error.args else error
+    status = getattr(said, "status", None)
+    message = getattr(status, "errorMessage", None) or str(said)
+    lines = [line.strip() for line in str(message).splitlines() if line.strip() and not line.strip().startswith("at ")]
+    return " ".join(" ".join(lines).split())[:REASON_CHARS_MAX] or "no reason given"
+
+
+def _why_lost(error: Exception) -> str:
+    if isinstance(error, TimeoutError) or getattr(error, "type", None) == TTransportException.TIMED_OUT:
+        return "it does not answer; is hive.server_auth what the server has as hive.server2.authentication?"
+    message = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())
+    if isinstance(error, OSError) and not isinstance(error, EOFError):
+        return f"{message}; start it there or set hive.executor"
+    return (
+        f"{message[:REASON_CHARS_MAX] or type(error).__name__}; see hive.server_auth, hive.server_user and its password"
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user id without a name
+        return "headrace"

@@ -1,0 +1,138 @@
+"""`headrace hive` as it is typed: what it prints, its exit codes, and what it says where it cannot tell."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from headrace.cli import main
+from headrace.hive_ddl.table import VERSION
+from headrace.loader.run import run_load
+from headrace.pipeline.load import SparkEdge
+from loader_fakes import ORDER_V1, ORDER_V2, World
+
+TABLE = ("headrace", "orders")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Loaded, with a second version of the schema."""
+    world = World(tmp_path)
+    world.registry.register("orders-value", 1, ORDER_V1)
+    world.topic("orders", [1] * 5)
+    run_load(world.ports(), world.settings)
+    world.registry.register("orders-value", 2, ORDER_V2)
+    world.cluster.topics["orders"].logs[0] += [2] * 5
+    run_load(world.ports(), world.settings)
+    return world
+
+
+@pytest.fixture
+def metastore(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """With the world's metastore in place of that of the settings."""
+    monkeypatch.setattr(SparkEdge, "executor", lambda edge: world.hive)
+    return world
+
+
+def hive(world: World, verb: str, *words: str) -> int:
+    return main(["hive", verb, *words, "--warehouse", str(world.warehouse), "--data-dir", str(world.warehouse.parent)])
+
+
+def test_nothing_differs(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hive(metastore, "plan") == 0
+    assert capsys.readouterr().out == ""
+    assert hive(metastore, "repair") == 0
+    assert capsys.readouterr().out == "0 mended, 0 left to people\n"
+
+
+def test_plan_prints_statements_and_changes_nothing(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
+    table = metastore.hive.tables[TABLE]
+    metastore.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
+    metastore.hive.parts.clear()
+    executed = len(metastore.hive.executed)
+    assert hive(metastore, "plan", "orders") == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("-- orders: headrace.orders: the table was altered: headrace.version\n")
+    assert "\n-- only if headrace.revision is 2-" in printed
+    assert "ALTER TABLE `headrace`.`orders` SET TBLPROPERTIES (" in printed
+    assert "-- orders: headrace.orders: 1 partition is not there: 2026-01-01/00\nALTER TABLE" in printed
+    assert hive(metastore, "repair", "--dry-run") == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "2 would be mended, 0 left to people"
+    assert len(metastore.hive.executed) == executed
+    assert hive(metastore, "apply") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "mended: orders: headrace.orders: the table was altered: headrace.version",
+        "mended: orders: headrace.orders: 1 partition is not there: 2026-01-01/00",
+        "2 mended, 0 left to people",
+    ]
+
+
+def test_what_cannot_be_mended_ends_with_1(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(metastore.warehouse / "orders" / "dt=2026-01-01" / "hr=00")
+    assert hive(metastore, "apply") == 0
+    capsys.readouterr()
+    assert hive(metastore, "repair", "--format", "json") == 1
+    (found,) = json.loads(capsys.readouterr().out)["topics"]["orders"]
+    assert (found["trouble"], found["mendable"], found["statements"], found["moves"]) == ("lost", False, [], [])
+    assert hive(metastore, "repair") == 1
+    assert capsys.readouterr().out.startswith("NOT MENDED: orders: orders/dt=2026-01-01/hr=00: 2 of 2 decided files")
+
+
+def test_drop_and_a_table_of_somebody_else(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hive(metastore, "drop", "orders", "--dry-run") == 0
+    printed = capsys.readouterr().out
+    assert printed == (
+        "-- the files stay; the next load makes the table again\nDROP TABLE IF EXISTS `headrace`.`orders`;\n"
+    )
+    assert hive(metastore, "drop", "orders") == 0
+    assert capsys.readouterr().out == "dropped headrace.orders; its files are where they were\n"
+    assert TABLE not in metastore.hive.tables
+    assert hive(metastore, "drop", "orders") == 0
+    assert capsys.readouterr().out == "there is no such table\n"
+    hive(metastore, "apply")
+    metastore.hive.tables[TABLE] = dataclasses.replace(metastore.hive.tables[TABLE], properties={})
+    capsys.readouterr()
+    assert hive(metastore, "drop", "orders", "--dry-run") == 2
+    assert "the Hive table headrace.orders is not its own" in capsys.readouterr().err
+    assert hive(metastore, "apply") == 1
+    assert capsys.readouterr().out.startswith("NOT MENDED: orders: headrace.orders: topic orders waits: the Hive table")
+
+
+def test_printed_statements_need_no_metastore(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hive(world, "plan", "--hive-executor", "print") == 1
+    printed = capsys.readouterr().out
+    assert "-- orders: headrace.orders: the table is not there\n-- column id: bigint\n" in printed
+    assert "CREATE EXTERNAL TABLE `headrace`.`orders`" in printed
+    assert "ADD IF NOT EXISTS\n  PARTITION (`dt` = '2026-01-01', `hr` = '00')" in printed
+
+
+def test_explain_names_version_column_rule_and_reason(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hive(world, "explain", "orders", "--format", "json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["topic"], said["subject"], said["versions"]) == ("orders", "orders-value", [1, 2])
+    assert [(one["version"], one["rule"]) for one in said["rules"]] == [(2, "added")]
+    assert hive(world, "explain", "orders") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["version", "column", "rule", "detail", "because"]
+    assert "a new field is appended, since readers by position" in lines[2]
+    assert lines[-1] == "orders: subject orders-value, versions 1, 2; 1 rule beyond taking fields as they are"
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply", "repair", "drop", "explain"])
+def test_a_topic_that_was_never_loaded(world: World, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    assert hive(world, verb, "nobody") == 2
+    assert capsys.readouterr().err == "headrace: nothing of topic nobody has been loaded; loaded topics: orders\n"
+
+
+def test_a_server_that_is_not_there_is_one_line(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hive(world, "apply", "--hive-executor", "hive://127.0.0.1:1") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.endswith(
+        "headrace: the Hive metastore hive://127.0.0.1:1 cannot be used: Connection refused; start it there or set "
+        "hive.executor\n"
+    )
