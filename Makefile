@@ -19,7 +19,7 @@ SEED ?= $(shell date +%s)
 SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or s3 or soak
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ci test test-fault test-kafka test-hdfs test-s3 test-postgres test-node test-java test-compat \
+.PHONY: help demo ci test test-fault test-kafka test-hdfs test-s3 test-hive test-postgres test-node test-java test-compat \
 	test-full fuzz check format bench setup setup-dev clean
 
 help: ## show this list
@@ -49,6 +49,9 @@ test-hdfs: setup-dev ## the loader onto an HDFS, which Maven fetches; HEADRACE_T
 
 test-s3: setup-dev ## the loader into a bucket through S3A, which Maven fetches; HEADRACE_TEST_KILLS=n likewise
 	@$(BIN)/python -m pytest -m s3 $(PYTEST_ARGUMENTS)
+
+test-hive: setup-dev ## tables under HiveServer2, which Maven fetches (250 MB). Not in `make ci`
+	@$(BIN)/python -m pytest -m hive $(PYTEST_ARGUMENTS)
 
 test-postgres: setup-dev ## the registry on a PostgreSQL server of its own, which as root on Debian is installed when missing
 	@$(BIN)/python tools/setup_postgres.py

@@ -28,6 +28,7 @@ MEMORY = "/dev/shm"
 LEFT_OUT = {
     "fault": "make test-fault",
     "hdfs": "make test-hdfs",
+    "hive": "make test-hive",
     "java": "make test-java",
     "kafka": "make test-kafka",
     "node": "make test-node",
