@@ -1,0 +1,128 @@
+"""What an engine answers, in one form, and what it should answer, in the same form.
+
+The form is plain: null, booleans, numbers, texts, lists and dicts by lower-case names; bytes as the text of their hex
+digits, dates and timestamps as ISO texts, decimals as texts. An array, map or struct comes from servers as JSON, where
+bytes are what `nested_bytes` makes of a text.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import struct
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from headrace.avro_schema import Array, Enum, Fixed, Map, Primitive, PrimitiveType, Record, Schema, Type, Union
+
+EPOCH = datetime.datetime(1970, 1, 1)
+TIMESTAMP = "%Y-%m-%d %H:%M:%S.%f"
+
+
+def should_be(schema: Schema, node: Type, raw: Any) -> Any:
+    """The form of a value as Avro's binary holds it: dates and timestamps numbers, decimals bytes."""
+    node = schema.resolve(node)
+    if raw is None:
+        return None
+    match node:
+        case Union(branches=branches):
+            return should_be(schema, next(branch for branch in branches if not _is_null(branch)), raw)
+        case Record(fields=fields):
+            return {field.name.lower(): should_be(schema, field.type, raw[field.name]) for field in fields}
+        case Array(items=items):
+            return [should_be(schema, items, item) for item in raw]
+        case Map(values=values):
+            return {key: should_be(schema, values, item) for key, item in raw.items()}
+        case Primitive():
+            return _primitive(node, raw)
+        case Fixed():
+            return raw.hex()
+    return raw
+
+
+def _primitive(node: Primitive, raw: Any) -> Any:
+    logical = node.logical.name if node.logical is not None else ""
+    match node.type, logical:
+        case PrimitiveType.INT, "date":
+            return (EPOCH + datetime.timedelta(days=raw)).date().isoformat()
+        case PrimitiveType.LONG, "timestamp-millis":
+            return (EPOCH + datetime.timedelta(milliseconds=raw)).strftime(TIMESTAMP)
+        case PrimitiveType.BYTES, "decimal":
+            assert node.logical is not None
+            unscaled = int.from_bytes(raw, "big", signed=True)
+            return _decimal(Decimal(unscaled).scaleb(-(node.logical.scale or 0)))
+        case PrimitiveType.BYTES, _:
+            return raw.hex()
+        case PrimitiveType.FLOAT, _:
+            return struct.unpack("<f", struct.pack("<f", raw))[0]
+    return raw
+
+
+NestedBytes = Callable[[str], bytes]
+
+
+def is_nested(schema: Schema, node: Type) -> bool:
+    node = schema.resolve(node)
+    if isinstance(node, Union):
+        node = next(schema.resolve(branch) for branch in node.branches if not _is_null(branch))
+    return isinstance(node, Record | Array | Map)
+
+
+def found(schema: Schema, node: Type, value: Any, nested_bytes: NestedBytes = str.encode) -> Any:
+    """The form of what an engine answered for a column of this type."""
+    node = schema.resolve(node)
+    if isinstance(node, Union):
+        node = next(schema.resolve(branch) for branch in node.branches if not _is_null(branch))
+    if isinstance(value, str) and isinstance(node, Record | Array | Map):
+        value = json.loads(value, parse_float=lambda text: text)
+    return _found(schema, node, value, nested_bytes)
+
+
+def _found(schema: Schema, node: Type, value: Any, nested_bytes: NestedBytes) -> Any:
+    node = schema.resolve(node)
+    if value is None:
+        return None
+    match node:
+        case Union(branches=branches):
+            return _found(schema, next(branch for branch in branches if not _is_null(branch)), value, nested_bytes)
+        case Record(fields=fields):
+            values = value.asDict() if hasattr(value, "asDict") else value
+            types = {field.name.lower(): field.type for field in fields}
+            return {name: _found(schema, kind, values[name], nested_bytes) for name, kind in types.items()}
+        case Array(items=items):
+            return [_found(schema, items, item, nested_bytes) for item in value]
+        case Map(values=values):
+            return {key: _found(schema, values, item, nested_bytes) for key, item in value.items()}
+        case Enum():
+            return value
+        case Primitive() | Fixed():
+            return _found_plain(node, value, nested_bytes)
+    return value
+
+
+def _found_plain(node: Primitive | Fixed, value: Any, nested_bytes: NestedBytes) -> Any:
+    logical = node.logical.name if node.logical is not None else ""
+    if isinstance(value, datetime.datetime):
+        return value.strftime(TIMESTAMP)
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(node, Primitive) and (node.type, logical) == (PrimitiveType.BYTES, "decimal"):
+        return _decimal(Decimal(str(value)))
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).hex()
+    if isinstance(node, Fixed) or node.type is PrimitiveType.BYTES:
+        return nested_bytes(str(value)).hex()
+    if logical == "timestamp-millis" and node.type is PrimitiveType.LONG:
+        return datetime.datetime.fromisoformat(str(value)).strftime(TIMESTAMP)
+    if node.type is PrimitiveType.FLOAT:
+        return struct.unpack("<f", struct.pack("<f", float(value)))[0]
+    return float(value) if node.type is PrimitiveType.DOUBLE else value
+
+
+def _decimal(value: Decimal) -> str:
+    return format(value.normalize(), "f") if value else "0"
+
+
+def _is_null(node: Type) -> bool:
+    return isinstance(node, Primitive) and node.type is PrimitiveType.NULL
