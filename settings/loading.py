@@ -203,7 +203,7 @@ def _build(found: _Found) -> Settings:
         elif section == "spark" and name:
             spark[name] = _spark_text(value)
         elif section in _SECTIONS and name in _field_types(_SECTIONS[section]):
-            if key == "loader.warehouse" and value and "://" not in str(value):
+            if key in ("loader.warehouse", "loader.state") and value and "://" not in str(value):
                 value = str(_beside(file, origin, _text(key, origin, value)))
             chosen[section][name] = _convert(key, origin, value, _field_types(_SECTIONS[section])[name])
         else:

@@ -17,8 +17,8 @@ Defaults are overridden by `headrace.toml`, that by the environment, and that by
 `--config` or `HEADRACE_CONFIG`, else `headrace.toml` in the working folder, else `~/.config/headrace/headrace.toml`.
 In the environment a key is written `{ENVIRONMENT_PREFIX}<SECTION>__<KEY>`, for example
 `{ENVIRONMENT_PREFIX}LOADER__PARTITION_BY=day`. Durations are written `500ms`, `90s`, `10m`, `2h` or `7d`. Unknown keys
-are errors. A relative `data_dir` or `loader.warehouse` of a file is taken from that file's folder, and so is the
-default of `data_dir` where there is a file; anything else from the folder where the command is started.
+are errors. A relative `data_dir`, `loader.warehouse` or `loader.state` of a file is taken from that file's folder,
+and so is the default of `data_dir` where there is a file; anything else from the folder where the command is started.
 
 | key | flag | default | meaning |
 |---|---|---|---|
