@@ -82,7 +82,7 @@ def test_a_store_that_is_slow_or_loses_replies_loses_no_message(world: RemoteWor
 def test_a_bucket_without_conditional_puts_is_refused(world: RemoteWorld, s3: S3Server, tmp_path: Path) -> None:
     s3.is_conditional = False
     try:
-        flags = world.flags("--warehouse", f"s3a://{BUCKET}/elsewhere")
+        flags = world.flags("--warehouse", f"s3a://{BUCKET}/elsewhere", "--new-warehouse")
         run = world.command("load", *flags)
         assert run.returncode == 2, run.stdout + run.stderr
         (line,) = run.stderr.splitlines()
