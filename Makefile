@@ -42,7 +42,7 @@ test-fault: setup-dev ## kill -9 at every step of a load, forty times; power los
 test-kafka: setup-dev ## the loader against an Apache Kafka broker, which Maven fetches
 	@$(BIN)/python -m pytest -m kafka $(PYTEST_ARGUMENTS)
 
-# These two are left to `make test-full` and to whoever changes the loader: some three minutes each, and as many as you
+# These two are left to `make test-full` and to whoever changes the loader: some ten minutes each, and as many more as you
 # like with more kills.
 test-hdfs: setup-dev ## the loader onto an HDFS, which Maven fetches; HEADRACE_TEST_KILLS=n loads are killed
 	@$(BIN)/python -m pytest -m hdfs $(PYTEST_ARGUMENTS)
