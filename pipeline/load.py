@@ -217,9 +217,12 @@ def refuse_second_warehouse(settings: Settings, log: DecisionLog) -> None:
         EarlierWarehouse: the log is empty, and the brokers know of an earlier load.
         KafkaError: they cannot be asked.
     """
-    log.check_format(writing=False)
-    if log.read_state().slot:
-        return
+    try:
+        log.check_format(writing=False)
+        if log.read_state().slot:
+            return
+    except OSError:
+        return  # the warehouse is no folder, or not ours to look at; whoever opens the log says what to do
     with kafka_cluster(settings) as cluster:
         loaded = {at.topic for at, offset in cluster.group_offsets(GROUP).items() if offset > 0}
     loaded.discard(settings.audit.topic)
