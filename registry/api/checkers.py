@@ -2,7 +2,8 @@
 
 A thread that computes makes the event loop wait for the interpreter each time that it has something to do: three that
 compared large schemas made kept answers take 24 ms and now and then 300. These processes have an application each, on
-the same database, and are nicer to others than the worker that they belong to. They are started when they are needed.
+the same database, and are nicer to others than the worker that they belong to. They are started when they are first
+needed, which takes a second or more; whoever asks meanwhile is not to wait for that.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Checkers:
         self._processes = processes
         self._pool = self._new_pool()
         self._is_closed = False
+        self._starting: asyncio.Future[None] | None = None
 
     def _new_pool(self) -> ProcessPoolExecutor:
         # Not forked: this process has threads.
@@ -50,6 +52,18 @@ class Checkers:
         return ProcessPoolExecutor(
             self._processes, context, initializer=_begin, initargs=(self._make_application, os.getpid())
         )
+
+    def are_ready(self) -> bool:
+        """Whether there are processes, which else are started now."""
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().run_in_executor(None, _start, self._pool, self._processes)
+        if not self._starting.done():
+            return False
+        failure = self._starting.exception()
+        if failure is not None:
+            logger.error("no process that checks schemas could be started: cause=%r", failure)
+            self._pool, self._starting = self._new_pool(), None
+        return failure is None
 
     async def answer(self, environ: dict[str, Any]) -> Answer:
         """What the application answers to a WSGI environ.
@@ -69,13 +83,18 @@ class Checkers:
         except BrokenProcessPool:
             if self._pool is pool:
                 logger.error("a process that checks schemas has died")
-                self._pool = self._new_pool()
+                self._pool, self._starting = self._new_pool(), None
             raise
 
     def close(self) -> None:
         """Waits for those that are computing."""
         self._is_closed = True
         self._pool.shutdown(cancel_futures=True)
+
+
+def _start(pool: ProcessPoolExecutor, processes: int) -> None:
+    for begun in [pool.submit(os.getpid) for _ in range(processes)]:
+        begun.result()
 
 
 _application: WsgiApplication | None = None

@@ -249,7 +249,8 @@ class Front:
             )
             if not is_check:
                 return await in_thread()
-            work = in_thread if self._checkers is None else partial(self._checkers.answer, environ)
+            checkers = self._checkers
+            work = partial(checkers.answer, environ) if checkers is not None and checkers.are_ready() else in_thread
             return await self._checks.run(_client_of(scope, principal), work)
         except LaneFull:
             return problem(503, "Too many checks of compatibility at once; try again")

@@ -1,0 +1,100 @@
+"""Checks of compatibility in processes of their own: from the first to the last, and when one of them dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from typing import Any
+
+import pytest
+
+from headrace.registry.api.app import create_app
+from headrace.registry.api.checkers import NICENESS, Checkers
+from headrace.registry.api.fair_lane import LaneFull
+from headrace.registry.api.hooks import ANYBODY
+from headrace.registry.api.request_bodies import NO_BODY
+from headrace.registry.api.wsgi_call import environ_of
+from headrace.registry.storage.database import Database
+
+SCOPE = {
+    "method": "GET",
+    "http_version": "1.1",
+    "scheme": "http",
+    "path": "/process",
+    "raw_path": b"/process",
+    "query_string": b"",
+    "headers": [],
+}
+
+
+def made(url: str) -> Any:
+    """The registry, and what says in which process it is asked."""
+    registry = create_app(Database(url))
+    registry.add_url_rule("/process", view_func=lambda: f"{os.getpid()} {os.nice(0)}")
+    return registry
+
+
+def run(test: Callable[[Checkers], Coroutine[Any, Any, None]], url: str) -> None:
+    async def with_checkers() -> None:
+        checkers = Checkers(partial(made, url), 1)
+        try:
+            await test(checkers)
+        finally:
+            checkers.close()
+
+    database = Database(url)
+    database.upgrade()
+    database.close()
+    asyncio.run(asyncio.wait_for(with_checkers(), 120))
+
+
+async def asked(checkers: Checkers) -> tuple[int, int]:
+    """The process that answers, and how nice it is."""
+    process, niceness = (await checkers.answer(environ_of(SCOPE, NO_BODY, ANYBODY))).body.split()
+    return int(process), int(niceness)
+
+
+async def until_ready(checkers: Checkers) -> None:
+    while not checkers.are_ready():
+        await asyncio.sleep(0.01)
+
+
+def test_nobody_waits_for_a_process_that_is_started(tmp_path: Any) -> None:
+    async def test(checkers: Checkers) -> None:
+        assert not checkers.are_ready()
+        await until_ready(checkers)
+        process, niceness = await asked(checkers)
+        assert process != os.getpid()
+        assert niceness == os.nice(0) + NICENESS
+        assert (await asked(checkers))[0] == process
+
+    run(test, f"sqlite:///{tmp_path / 'registry.db'}")
+
+
+def test_another_takes_the_place_of_one_that_died(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(checkers: Checkers) -> None:
+        await until_ready(checkers)
+        process, _ = await asked(checkers)
+        os.kill(process, signal.SIGKILL)
+        with pytest.raises(BrokenProcessPool):
+            while True:
+                await asked(checkers)
+        assert not checkers.are_ready()
+        await until_ready(checkers)
+        assert (await asked(checkers))[0] != process
+
+    run(test, f"sqlite:///{tmp_path / 'registry.db'}")
+    assert "a process that checks schemas has died" in caplog.text
+
+
+def test_who_has_waited_until_the_end_is_told_to_come_back(tmp_path: Any) -> None:
+    async def test(checkers: Checkers) -> None:
+        checkers.close()
+        with pytest.raises(LaneFull):
+            await asked(checkers)
+
+    run(test, f"sqlite:///{tmp_path / 'registry.db'}")
