@@ -19,6 +19,7 @@ PRODUCER = [
     "crc32c>=2.7,<3",
     "lz4>=4.3,<5",
     "python-snappy>=0.7,<1",
+    "xxhash>=3.5,<4",
     "zstandard>=0.23,<1",
 ]
 REGISTRY = [

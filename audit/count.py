@@ -9,29 +9,23 @@ not counted by any tier: they are no rows of a table and carry no message time.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from hashlib import blake2b
 from typing import Final
+
+from xxhash import xxh64_intdigest
 
 from headrace.audit.window import counted_window
 
 FINGERPRINT_MASK: Final = (1 << 64) - 1
-_KEY_LENGTH: Final = struct.Struct(">i")
-_NO_KEY: Final = _KEY_LENGTH.pack(-1)
 
 
 def message_hash(key: bytes | None, value: bytes) -> int:
-    """The first 8 bytes, big-endian, of BLAKE2b (digest size 8) over key length, key and value.
+    """XXH64 of the value, by a seed that is the XXH64 of the key with seed 1, and 0 for a message without key.
 
-    The length is 4 bytes big-endian, -1 for a message without key, so that moving a byte from key to value, or an
-    empty key for none, gives another hash. Headers and timestamp take no part: mirrors may change them.
+    So moving a byte from key to value, or an empty key for none, gives another hash. Headers and timestamp take no
+    part: mirrors may change them.
     """
-    if key is None:
-        data = _NO_KEY + value
-    else:
-        data = _KEY_LENGTH.pack(len(key)) + key + value
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
+    return xxh64_intdigest(value, 0 if key is None else xxh64_intdigest(key, 1))
 
 
 class Tally:

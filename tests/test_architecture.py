@@ -68,6 +68,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "hive_ddl.executors.hiveserver": ("pyhive", "thrift", "thrift_sasl", "TCLIService"),
     "kafka_wire": ("kafka", "crc32c"),
     "kafka_wire.codecs": ("cramjam", "lz4", "zstandard"),
+    "audit.count": ("xxhash",),
     "audit.ingest": ("kafka", "fastavro"),
     "audit.emit": ("fastavro",),
     "registry.access": ("jwt",),
