@@ -9,6 +9,7 @@ BIN := .venv/bin
 DATA_DIR ?= headrace-data/demo
 PYTEST_ARGUMENTS ?=
 FUZZ_EXAMPLES ?= 50
+SECONDS ?= 600
 PAIRS ?= 20000
 # Processes that the tests of a target are spread over, where they are.
 WORKERS ?= 2
@@ -20,7 +21,7 @@ SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or s
 
 .DEFAULT_GOAL := help
 .PHONY: help demo ci test test-fault test-kafka test-hdfs test-s3 test-hive test-postgres test-node test-java test-compat \
-	test-full fuzz check format bench setup setup-dev clean
+	test-full fuzz fuzz-core check format bench setup setup-dev clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +70,9 @@ test-compat: setup-dev ## the compatibility check against Avro Java on 20,000 pa
 
 fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPLES=n of each kind
 	@HEADRACE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/component/registry/test_fuzz.py $(PYTEST_ARGUMENTS)
+
+fuzz-core: setup-dev ## the loader's core under mutated batches and sanitizers, for SECONDS=n; SEED=n for the same ones
+	@PYTHONPATH=tests/support $(BIN)/python tests/support/core_fuzz.py $(SECONDS) $(SEED)
 
 test-full: setup-dev ## every test in one run: those of `make ci`, and any marked hdfs, hive, pig, s3 or soak, which it leaves out
 	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"

@@ -4,9 +4,14 @@ A bare install is the compatibility command and nothing else; servers and the lo
 that checks schemas pulls neither Flask nor Spark.
 """
 
+import importlib.util
+import os
 from pathlib import Path
+from types import ModuleType
 
 from setuptools import find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 VERSION = (HERE / "headrace" / "version.py").read_text(encoding="utf-8").split('VERSION = "')[1].split('"')[0]
@@ -89,6 +94,61 @@ FOLDERS = {
     "headrace.registry.storage.migrations.versions": "alembic/versions",
 }
 
+
+def core() -> ModuleType:
+    """The script that compiles the loader's core; none of the packages can be imported yet."""
+    spec = importlib.util.spec_from_file_location("build_core", HERE / "loader" / "native" / "core" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+WHEEL_FOR = os.environ.get("HEADRACE_WHEEL_FOR", "")
+"""The processor that `make wheel` cross-compiles for; otherwise the core is compiled for this machine."""
+
+
+class BuildPy(build_py):
+    """Compiles the core with the rest, or says in one line why not: without it everything works, and loads slower."""
+
+    def run(self) -> None:
+        super().run()
+        built = core()
+        target = Path(self.build_lib) / "headrace" / "loader" / "native" / "core" / built.LIBRARY
+        target.unlink(missing_ok=True)  # of an earlier build, perhaps for another machine
+        try:
+            if self.editable_mode:
+                built.build_in_place()
+            elif WHEEL_FOR:
+                built.build(target, built.zig(), "-target", built.ZIG_TARGETS[WHEEL_FOR])
+            else:
+                built.build(target, built.compiler())
+        except built.BuildError as error:
+            if WHEEL_FOR:
+                raise
+            print(f"headrace: loads will run without their core, slower: {error}")
+
+
+class BdistWheel(bdist_wheel):
+    """The core has no Python in it, so that one wheel serves every Python of a platform; without it, every platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        if WHEEL_FOR:
+            return "py3", "none", f"manylinux_2_17_{WHEEL_FOR}.manylinux2014_{WHEEL_FOR}"
+        try:
+            core().compiler()
+        except Exception:
+            return "py3", "none", "any"
+        return "py3", "none", self.plat_name.replace("-", "_").replace(".", "_") if self.plat_name else _platform()
+
+
+def _platform() -> str:
+    from sysconfig import get_platform
+
+    return get_platform().replace("-", "_").replace(".", "_")
+
+
 setup(
     name="headrace",
     version=VERSION,
@@ -103,6 +163,7 @@ setup(
     ],
     package_dir=FOLDERS,
     package_data={"headrace.pipeline.demo": ["schemas/*.avsc"]},
+    cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel},
     entry_points={"console_scripts": ["headrace = headrace.cli:main"]},
     extras_require={
         "producer": PRODUCER,

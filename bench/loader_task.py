@@ -146,7 +146,7 @@ class MemoryCluster:
     log: tuple[tuple[int, bytes], ...] = ()
     batches_per_fetch = 40
 
-    def __init__(self, bootstrap_servers: str, timeout_s: float) -> None:
+    def __init__(self, bootstrap_servers: str, timeout_s: float, **named: object) -> None:
         pass
 
     def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: object) -> FetchSlice:

@@ -14,7 +14,7 @@ baseOffset and partitionLeaderEpoch lie before what the CRC covers, so a broker 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,6 +40,9 @@ Record = tuple[int, int, bytes | None, bytes | None, bytes]
 """(offset, timestamp in ms, key, value, headers as the log holds them: a varint count, then the headers)."""
 
 NO_HEADERS = b"\x00"
+
+TakeApart = Callable[[bytes, int, int, int, int | None], Sequence[Record]]
+"""Does what `records_of` does."""
 
 SAFE_MS = 1 << 62
 """Two numbers below this add up to one of 64 bits."""
@@ -81,7 +84,7 @@ class Batch:
     leader_epoch: int
     attributes: int
     producer_id: int
-    records: list[Record]
+    records: Sequence[Record]
 
 
 class Frame(NamedTuple):
@@ -143,7 +146,7 @@ def _base_at(data: bytes, position: int) -> int | None:
     return int(_BASE.unpack_from(data, position)[0]) if len(data) - position >= _BASE.size else None
 
 
-def read_batch(frame: Frame, where: str, bytes_max: int) -> Batch:
+def read_batch(frame: Frame, where: str, bytes_max: int, take_apart: TakeApart | None = None) -> Batch:
     """The batch in a frame.
 
     No checksum covers the offset that a batch begins with, so it is compared with where the next one begins, and that
@@ -152,6 +155,7 @@ def read_batch(frame: Frame, where: str, bytes_max: int) -> Batch:
     Args:
         where: broker, topic and partition, for messages.
         bytes_max: a batch that unfolds to more is refused.
+        take_apart: instead of `records_of`.
 
     Raises:
         MisplacedBatch: offsets that none can have, or that overlap with those of the next one.
@@ -175,7 +179,7 @@ def read_batch(frame: Frame, where: str, bytes_max: int) -> Batch:
             f"{frame.next_base_offset}: one of them is not where it says"
         )
     try:
-        records = open_batch(view, header, at, bytes_max)
+        records = open_batch(view, header, at, bytes_max, take_apart)
     except CorruptBatch as error:
         raise CorruptBatch(str(error), next_offset) from error
     if records and not header.base_offset <= records[0][0] <= records[-1][0] < next_offset:
@@ -215,12 +219,15 @@ def offset_after(data: bytes, frame: Frame) -> int | None:
     return None
 
 
-def open_batch(batch: memoryview, header: BatchHeader, at: str, bytes_max: int) -> list[Record]:
+def open_batch(
+    batch: memoryview, header: BatchHeader, at: str, bytes_max: int, take_apart: TakeApart | None = None
+) -> Sequence[Record]:
     """The records of one whole batch whose checksum is right.
 
     Args:
         at: broker, topic, partition and offset, for messages.
         bytes_max: what the records may take when they are decompressed.
+        take_apart: instead of `records_of`.
 
     Raises:
         CorruptBatch: a codec that is none, too many bytes, or a malformed record.
@@ -231,7 +238,8 @@ def open_batch(batch: memoryview, header: BatchHeader, at: str, bytes_max: int) 
         raise CorruptBatch(f"{at}: the batch cannot be decompressed: {error}") from error
     try:
         fixed_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-        return records_of(payload, header.record_count, header.base_offset, header.base_timestamp, fixed_time)
+        take_apart = take_apart or records_of
+        return take_apart(payload, header.record_count, header.base_offset, header.base_timestamp, fixed_time)
     except (IndexError, ValueError) as error:
         raise CorruptBatch(f"{at}: a record of the batch is malformed: {error}") from error
 

@@ -15,4 +15,14 @@ def current_build() -> str:
     except importlib.metadata.PackageNotFoundError:
         release = "not installed"
     python = ".".join(str(part) for part in sys.version_info[:2])
-    return f"headrace {release}, Python {python}, {native.BUILD} projection"
+    return f"headrace {release}, Python {python}, {native.build()} projection"
+
+
+def why_slow() -> tuple[str, ...]:
+    """A sentence where the compiled core is missing, nothing where it is there."""
+    if native.the_core() is not None:
+        return ()
+    return (
+        f"rows are made by the Python reference, which takes several times as long as the compiled core: "
+        f"{native.why_no_core()}; `make setup` or a wheel for this machine brings it",
+    )

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from headrace.loader.build import why_slow
 from headrace.loader.check.chunks import in_chunks, staged_files
 from headrace.loader.check.doubts import changes_of, drop_doubtful
 from headrace.loader.check.findings import with_findings
@@ -104,7 +105,7 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
         work_id=plan.work_id,
         waiting=plan.waiting,
         problems=plan.problems,
-        notes=plan.notes,
+        notes=(*why_slow(), *plan.notes),
         registry_outage=plan.registry_outage,
         tasks=len(plan.units),
         imbalance_planned=plan.imbalance,

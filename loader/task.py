@@ -28,9 +28,18 @@ from headrace.kafka_wire.errors import CorruptBatch, KafkaError, LogChanged
 from headrace.kafka_wire.record_batch import Record
 from headrace.loader.build import current_build
 from headrace.loader.load_schema import load_schema_with_kafka
-from headrace.loader.policy import FAIL
+from headrace.loader.native import the_core
+from headrace.loader.native.batches import RecordColumns, RowsOfBatches
+from headrace.loader.policy import FAIL, TopicPolicy
 from headrace.loader.project.kafka_column import compile_suffix
-from headrace.loader.project.messages import Clamp, Enough, RangeMessages, StopBeforeUnknownSchema, UnknownIds
+from headrace.loader.project.messages import (
+    Clamp,
+    Enough,
+    RangeMessages,
+    StopBeforeUnknownSchema,
+    ThroughCore,
+    UnknownIds,
+)
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.read.range_reader import Tally, read_range
@@ -120,6 +129,7 @@ class _Task:
     def __init__(self, unit: WorkUnit, new_sink: NewSink, sync: bytes) -> None:
         self._unit = unit
         self._settings = unit.settings
+        self._core = the_core()
         self._new_sink = new_sink
         self._sync = sync
         self._formats: dict[tuple[FileKind, str], ContainerFormat] = {}
@@ -175,17 +185,25 @@ class _Task:
         )
         tally = Tally(offsets.start)
         policy = self._unit.topics[topic_partition.topic].policy
+        buckets = self._buckets[topic_partition.topic]
+        clamp = None if policy.future_ms_max is None else Clamp(policy.future_ms_max, self._settings.now_ms)
         messages = RangeMessages(
             topic_partition,
             projection,
             rows.add,
-            self._buckets[topic_partition.topic],
+            buckets,
             compile_suffix(policy.kafka_column, topic_partition.partition),
             self._windows.setdefault(topic_partition.topic, set()),
-            None if policy.future_ms_max is None else Clamp(policy.future_ms_max, self._settings.now_ms),
+            clamp,
+            self._through_core(policy, topic_partition.partition, buckets, clamp, rows),
         )
+
+        def take(records: Sequence[Record]) -> None:
+            messages.take(records)
+            rows.settle()
+
         try:
-            stop = self._read_through(offsets, projection, messages, tally)
+            stop = self._read_through(offsets, projection, messages, take, tally)
         except LogChanged as changed:
             rows.drop()
             return _nothing(offsets, str(changed))
@@ -198,6 +216,16 @@ class _Task:
             return _nothing(offsets, f"{where} offset {tally.position}: {type(defect).__name__}: {defect}")
         self._keep(offsets, rows)
         return _range_result(offsets, tally, messages, stop)
+
+    def _through_core(
+        self, policy: TopicPolicy, partition: int, buckets: Buckets, clamp: Clamp | None, rows: RangeRows
+    ) -> ThroughCore | None:
+        """The core for one range, None where it is not built."""
+        if self._core is None:
+            return None
+        limits = None if clamp is None else (clamp.future_ms_max, clamp.now_ms)
+        made = RowsOfBatches(self._core, policy.kafka_column, partition, buckets.period_ms, limits)
+        return ThroughCore(made, buckets.period_ms, rows.add_run)
 
     def _keep(self, offsets: OffsetRange, rows: RangeRows) -> None:
         """Hands the rows of a range over to files: to its own if what comes before it may yet fail elsewhere, since an
@@ -213,13 +241,18 @@ class _Task:
             own.abandon()
 
     def _read_through(
-        self, offsets: OffsetRange, projection: TopicProjection, messages: RangeMessages, tally: Tally
+        self,
+        offsets: OffsetRange,
+        projection: TopicProjection,
+        messages: RangeMessages,
+        take: Callable[[Sequence[Record]], None],
+        tally: Tally,
     ) -> _Stop:
         """Reads until the end, a message of an unknown schema, a batch that cannot be read, or an error of the brokers,
         and says which."""
         fate = self._unit.topics[offsets.topic_partition.topic].policy.corrupt_batches
         try:
-            self._read(offsets, messages.take, tally, None if fate == FAIL else partial(messages.pass_corrupt, fate))
+            self._read(offsets, take, tally, None if fate == FAIL else partial(messages.pass_corrupt, fate))
         except StopBeforeUnknownSchema as stop:
             return _Stop(unknown_ids=self._ids_from_here_on(offsets, projection, tally.position, stop.schema_id))
         except LogChanged:
@@ -237,7 +270,7 @@ class _Task:
     def _read(
         self,
         offsets: OffsetRange,
-        take: Callable[[list[Record]], None],
+        take: Callable[[Sequence[Record]], None],
         tally: Tally,
         pass_over: Callable[[CorruptSpan], PassedOver] | None = None,
     ) -> None:
@@ -258,6 +291,7 @@ class _Task:
             batch_bytes_max=self._unit.topics[offsets.topic_partition.topic].policy.record_bytes_max,
             patience_s=self._settings.fetch_timeout_ms / 1000,
             pass_over=pass_over,
+            take_apart=None if self._core is None else RecordColumns(self._core),
         )
 
     def _ids_from_here_on(

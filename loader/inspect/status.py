@@ -43,7 +43,7 @@ class TopicStatus:
 @dataclass(frozen=True, slots=True)
 class LoadStatus:
     """`waiting` are topics on the brokers that nothing has been decided of; `note` says why lags are missing. `runs`
-    are the newest, oldest first, where loads leave lines."""
+    are the newest, oldest first, where loads leave lines. `notes` are of this installation."""
 
     slot: int
     decided_at_ms: int
@@ -52,6 +52,7 @@ class LoadStatus:
     waiting: tuple[str, ...]
     note: str = ""
     runs: tuple[RunLine, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def has_pending(self) -> bool:
@@ -65,11 +66,13 @@ def load_status(
     counted: Mapping[str, Position],
     note: str = "",
     runs: tuple[RunLine, ...] = (),
+    notes: tuple[str, ...] = (),
 ) -> LoadStatus:
     """
     Args:
         counted: the positions of the audit, which keeps them itself.
         discovery: None when the brokers could not be asked; `note` then says why.
+        notes: what there is to say of this installation.
 
     Raises:
         BadDecision: see `DecisionLog.read_state`.
@@ -97,7 +100,7 @@ def load_status(
     positions[AUDIT] = min(
         (cursors[AUDIT].position(one.topic) for one in topics if AUDIT in one.pending), default=state.slot
     )
-    return LoadStatus(state.slot, state.decided_at_ms, topics, positions, waiting, note, runs)
+    return LoadStatus(state.slot, state.decided_at_ms, topics, positions, waiting, note, runs, notes)
 
 
 def _topic_status(

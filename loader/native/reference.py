@@ -44,8 +44,10 @@ from headrace.loader.load_schema import (
     route_fields,
     split,
 )
+from headrace.loader.native import program
 from headrace.loader.native.encode import encode_default, encode_long
 from headrace.loader.native.json_text import compile_json_text
+from headrace.loader.native.program import Code, Program
 from headrace.loader.native.readable import UnreadableValue, skip_readable
 from headrace.loader.native.rewrite import (
     PROMOTIONS,
@@ -78,8 +80,6 @@ from headrace.loader.native.walk import (
     skip_zero_width_array,
 )
 
-BUILD = "python"
-
 
 class Unconvertible(Exception):
     """A writer schema whose values have no place in the load schema; the message says which part of it."""
@@ -87,25 +87,41 @@ class Unconvertible(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one node is converted: `copy` is set when the bytes stay as they are, else `convert` rewrites them."""
+    """How one node is converted: `copies` is set when the bytes stay as they are, else `convert` rewrites them.
+
+    `code` says the same for the core; it is None where no program can say it.
+    """
 
     skip: Skip
     convert: Convert
     copies: bool
+    code: Code | None
 
     @classmethod
-    def copy(cls, skip: Skip) -> Plan:
+    def copy(cls, skip: Skip, code: Code | None) -> Plan:
         def convert(b: bytes, p: int) -> tuple[bytes, int]:
             q = skip(b, p)
             return b[p:q], q
 
-        return cls(skip, convert, True)
+        return cls(skip, convert, True, code)
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """From bodies to rows of one pair of schemas.
+
+    `convert` is the meaning. `program` does the same in the core, as far as it accepts a body; None where there is
+    none, since the pair needs more than a program can say.
+    """
+
+    convert: Callable[[bytes], bytes]
+    program: Program | None
 
 
 def compile_projection(
     writer: Schema, load: Schema, time_path: Sequence[str] | None, seen: Seen, route: KeptRoute | None = None
-) -> Callable[[bytes], bytes]:
-    """Returns the function from bodies to rows.
+) -> Projection:
+    """Returns the function from bodies to rows, and its program.
 
     The function raises `BadBody` for a body that is not one value of the writer schema, or whose value the load
     schema cannot hold, and its kind `UnreadableValue` for a body that is, and that queries of the table would fail on.
@@ -159,7 +175,7 @@ def compile_projection(
         if end != len(body):
             raise BadBody(_misfit(end, len(body)))
 
-    return copied if plan.copies else converted
+    return Projection(copied if plan.copies else converted, program.assemble(plan.code))
 
 
 def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: Seen) -> Callable[[bytes], None]:
@@ -226,7 +242,7 @@ class _Compiler:
         inner, is_nullable = split(load)
         if not isinstance(writer, Union):
             if is_nullable and _is_null(writer):
-                return self._nullable(Plan.copy(self._walk(writer, where)), load, is_null=True)
+                return self._nullable(Plan.copy(self._walk(writer, where), program.NOTHING), load, is_null=True)
             plan = self.branch(writer, inner, where, within, kept)
             return self._nullable(plan, load) if is_nullable else plan
         branches = [self.writer.resolve(branch) for branch in writer.branches]
@@ -244,21 +260,20 @@ class _Compiler:
             for index, (plan, is_null) in enumerate(zip(plans, map(_is_null, branches), strict=True))
         )
         if same:
-            return Plan.copy(skip)
-        converts = [
-            prefixed(_index(load, is_null=_is_null(branch)), plan.convert)
-            for branch, plan in zip(branches, plans, strict=True)
-        ]
-        return Plan(skip, by_branch(converts), False)
+            return Plan.copy(skip, program.union([plan.code for plan in plans], keeps_index=True))
+        indexes = [_index(load, is_null=_is_null(branch)) for branch in branches]
+        converts = [prefixed(index, plan.convert) for index, plan in zip(indexes, plans, strict=True)]
+        codes = [program.joined(program.emit(index), plan.code) for index, plan in zip(indexes, plans, strict=True)]
+        return Plan(skip, by_branch(converts), False, program.union(codes, keeps_index=False))
 
     def branch(self, writer: Type, load: Type, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
         """The plan from a type that is no union to one that is none."""
         skip = self._walk(writer, where)
         if _is_null(writer) and _is_null(load):
-            return Plan.copy(skip)
+            return Plan.copy(skip, program.NOTHING)
         if kind_of(load) == JSON:
             # The walk comes first: reading text from bytes that are no value would believe any length.
-            return Plan(skip, after_walk(skip, compile_json_text(self.writer, writer, self.limits)), False)
+            return Plan(skip, after_walk(skip, compile_json_text(self.writer, writer, self.limits)), False, None)
         match writer, load:
             case _, Record() if kind_of(load) == MEMBERS:
                 return self._members(writer, load, where, within, kept)
@@ -267,7 +282,7 @@ class _Compiler:
             case Primitive(), Primitive():
                 return self._primitive(writer, load, skip, where)
             case Fixed(), Fixed() if writer.size == load.size:
-                return Plan.copy(skip)
+                return Plan.copy(skip, program.fixed(writer.size))
             case Enum(), Enum():
                 return _enum_plan(writer, load, skip)
             case Array(), Array():
@@ -275,7 +290,8 @@ class _Compiler:
             case Map(), Map():
                 value = self.plan(writer.values, load.values, f"{where}{{}}", within, kept)
                 skip = skip_map(value.skip)
-                return Plan.copy(skip) if value.copies else Plan(skip, map_of(value.convert), False)
+                code = program.map_of(value.code, rewritten=not value.copies)
+                return Plan.copy(skip, code) if value.copies else Plan(skip, map_of(value.convert), False, code)
         raise Unconvertible(f"{where or 'the message'} is {_kind(writer)}, and its column is {_kind(load)}")
 
     def _array(self, writer: Array, load: Array, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
@@ -284,7 +300,8 @@ class _Compiler:
             skip, zero_width = skip_zero_width_array(self.limits), self.limits
         else:
             skip, zero_width = skip_array(item.skip), None
-        return Plan.copy(skip) if item.copies else Plan(skip, array_of(item.convert, zero_width), False)
+        code = program.array(item.code, zero_width=zero_width is not None, rewritten=not item.copies)
+        return Plan.copy(skip, code) if item.copies else Plan(skip, array_of(item.convert, zero_width), False, code)
 
     def record(self, writer: Record, load: Record, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
         if kept is not None:
@@ -305,8 +322,10 @@ class _Compiler:
         skip = skip_record([taken[index][1].skip for index in range(len(writer.fields))])
         in_order = [taken[index][0] for index in range(len(writer.fields))] == list(range(len(load.fields)))
         if in_order and all(plan.copies for _, plan in taken.values()):
-            return Plan.copy(skip)
-        return Plan(skip, self._rewrite(route.columns, taken), False)
+            return Plan.copy(skip, program.joined(*(taken[index][1].code for index in range(len(taken)))))
+        template = self._template(route.columns)
+        code = program.record([(column, plan.code) for _, (column, plan) in sorted(taken.items())], template)
+        return Plan(skip, self._rewrite(template, taken), False, code)
 
     def _walk(self, writer: Type, where: str) -> Skip:
         """The walk over a writer's node, which notes the time when the time field is the node or inside it."""
@@ -316,7 +335,8 @@ class _Compiler:
         return self.walks.skip(writer)
 
     def _nullable(self, plan: Plan, load: Type, *, is_null: bool = False) -> Plan:
-        return Plan(plan.skip, prefixed(_index(load, is_null=is_null), plan.convert), False)
+        index = _index(load, is_null=is_null)
+        return Plan(plan.skip, prefixed(index, plan.convert), False, program.joined(program.emit(index), plan.code))
 
     def _union_branch(
         self, branch: Type, load: Type, where: str, within: frozenset[Name], kept: KeptRoute | None
@@ -324,18 +344,18 @@ class _Compiler:
         """One branch by itself; one without a place is an error of the messages that carry it, not of all."""
         inner, is_nullable = split(load)
         if _is_null(branch) and is_nullable:
-            return Plan.copy(skip_nothing)
+            return Plan.copy(skip_nothing, program.NOTHING)
         try:
             return self.branch(branch, inner, where, within, kept)
         except Unconvertible as error:
-            return Plan(self._walk(branch, where), refusing(str(error)), False)
+            return Plan(self._walk(branch, where), refusing(str(error)), False, program.REFUSE)
 
     def _union_text(self, writer: Union, load: Type, where: str) -> Plan:
         """Text of a union of several branches, whose JSON names the branch; null stays null where it can."""
         skip = self._walk(writer, where)
         text = after_walk(skip, compile_json_text(self.writer, writer, self.limits))
         if not isinstance(load, Union):
-            return Plan(skip, text, False)
+            return Plan(skip, text, False, None)
         nulls = [_is_null(self.writer.resolve(branch)) for branch in writer.branches]
         null_row, value = _index(load, is_null=True), prefixed(_index(load, is_null=False), text)
 
@@ -343,7 +363,7 @@ class _Compiler:
             index, q = read_index(b, p, len(nulls))
             return (null_row, q) if nulls[index] else value(b, p)
 
-        return Plan(skip, convert, False)
+        return Plan(skip, convert, False, None)
 
     def _members(self, writer: Type, load: Record, where: str, within: frozenset[Name], kept: KeptRoute | None) -> Plan:
         """A value that is one branch of the union that a record of nullable members stands for."""
@@ -361,26 +381,36 @@ class _Compiler:
             b"".join(encode_default(self.load, field.type, None) for field in fields)
             for fields in (load.fields[:at], load.fields[at + 1 :])
         )
-        return Plan(plan.skip, between(before, plan.convert, after), False)
+        code = program.joined(program.emit(before), plan.code, program.emit(after))
+        return Plan(plan.skip, between(before, plan.convert, after), False, code)
 
     def _primitive(self, writer: Primitive, load: Primitive, skip: Skip, where: str) -> Plan:
         skip = skip_readable(load, skip, where or "the message")
+        note = program.NOTE if self._is_time(writer, where) else program.NOTHING
         if writer.type is load.type or (writer.type, load.type) in SAME_BYTES:
-            return Plan.copy(skip)
+            return Plan.copy(skip, note + program.walked(writer, load))
         promote = PROMOTIONS.get((writer.type, load.type))
         if promote is None:
             raise Unconvertible(f"{where} is {_kind(writer)}, and its column is {_kind(load)}")
-        return Plan(skip, after_walk(skip, promote), False)
+        return Plan(skip, after_walk(skip, promote), False, note + program.promoted(writer.type, load.type))
 
-    def _rewrite(self, columns: Sequence[Routed], taken: dict[int, tuple[int, Plan]]) -> Convert:
+    def _is_time(self, writer: Primitive, where: str) -> bool:
+        """Whether `_walk` notes this very node."""
+        is_number = writer.type in (PrimitiveType.INT, PrimitiveType.LONG)
+        return is_number and bool(where) and tuple(where.split(".")) == self._time_path
+
+    def _template(self, columns: Sequence[Routed]) -> list[bytes]:
+        """What stands in the columns that nothing feeds."""
+        return [
+            encode_default(self.load, routed.column.type, routed.absent) if routed.source is None else b""
+            for routed in columns
+        ]
+
+    def _rewrite(self, template: list[bytes], taken: dict[int, tuple[int, Plan]]) -> Convert:
         """Reads the writer's fields in their order and joins the columns in theirs.
 
         Neighbours that are copied to neighbouring columns are taken as one slice.
         """
-        template = [
-            encode_default(self.load, routed.column.type, routed.absent) if routed.source is None else b""
-            for routed in columns
-        ]
         steps: list[tuple[int, Convert]] = []
         run: list[Skip] = []
         run_start = -1
@@ -409,7 +439,7 @@ def _of_branches(load: Type, kept: KeptRoute | None, count: int) -> list[KeptRou
 def _enum_plan(writer: Enum, load: Enum, skip: Skip) -> Plan:
     indexes = [load.symbols.index(symbol) if symbol in load.symbols else -1 for symbol in writer.symbols]
     if indexes == list(range(len(writer.symbols))):
-        return Plan.copy(skip)
+        return Plan.copy(skip, program.enum(len(indexes)))
     rows = [encode_long(index) for index in indexes]
 
     def convert(b: bytes, p: int) -> tuple[bytes, int]:
@@ -418,7 +448,8 @@ def _enum_plan(writer: Enum, load: Enum, skip: Skip) -> Plan:
             raise BadBody(f"the column's enum {load.name} has no symbol {writer.symbols[index]}")
         return rows[index], p
 
-    return Plan(skip, convert, False)
+    code = program.enum_map([row if index >= 0 else b"" for row, index in zip(rows, indexes, strict=True)])
+    return Plan(skip, convert, False, code)
 
 
 def _is_null(node: Type) -> bool:

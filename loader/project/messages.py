@@ -7,9 +7,10 @@ for the audit: as tier `broker` as they come out of the log, and as tier `loader
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from headrace.audit import window
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
 from headrace.audit.window import TIME_MS_MAX, WINDOW_MS, counted_window
 from headrace.avro_schema.message_time import TimeUnit
@@ -17,6 +18,8 @@ from headrace.avro_schema.wire import PREFIX_BYTES, VALUE_HEADER
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.native import BadBody, UnreadableValue
+from headrace.loader.native.batches import Columns, RowRun, RowsOfBatches, Taken
+from headrace.loader.native.core.library import SOURCES
 from headrace.loader.policy import QUARANTINE
 from headrace.loader.project.kafka_column import Suffix
 from headrace.loader.project.odd_times import NO_TIMESTAMP, OddTimeNotes
@@ -71,6 +74,20 @@ class Clamp:
         return time_ms > self.arrival_ms(timestamp_ms) + self.future_ms_max
 
 
+@dataclass(frozen=True, slots=True)
+class ThroughCore:
+    """The core at work for one range, and who takes its rows."""
+
+    rows: RowsOfBatches
+    period_ms: int
+    add_run: Callable[[FileKind, str, RowRun], None]
+
+
+def _source_of(writer: WriterProjection, source: int) -> str:
+    """By the core's number of where a time is from."""
+    return (writer.time_source, NULL_TIME, FUTURE_TIME)[source]
+
+
 class RangeMessages:
     """The messages of one range on their way from records to rows, and what they were.
 
@@ -81,6 +98,7 @@ class RangeMessages:
         opened: the windows that messages of this topic were counted in, shared by the ranges of a task so that
             together they open no more than `WINDOWS_MAX`.
         clamp: None files every message by its own time.
+        core: takes whole batches where there is one.
     """
 
     def __init__(
@@ -92,8 +110,9 @@ class RangeMessages:
         suffix: Suffix,
         opened: set[int],
         clamp: Clamp | None,
+        core: ThroughCore | None = None,
     ) -> None:
-        self.written = self.tombstones = self.quarantined = 0
+        self.written = self.tombstones = self.quarantined = self.by_reference = 0
         self.time_sources: dict[str, int] = {}
         self._topic = topic_partition.topic
         self._partition = topic_partition.partition
@@ -106,14 +125,58 @@ class RangeMessages:
         self._special_windows: dict[int, list[int]] = {}
         self._opened = opened
         self._clamp = clamp
+        self._core = core
+        self._writers: dict[int, WriterProjection] = {}
         self._odd_times = OddTimeNotes()
 
-    def take(self, records: list[Record]) -> None:
-        """Makes a row of every message with a value; everything called for each of them is meant to be cheap.
+    def take(self, records: Sequence[Record]) -> None:
+        """Makes a row of every message with a value.
 
         Raises:
             StopBeforeUnknownSchema: what comes before that message is done.
         """
+        is_near_cap = len(self._opened) + len(records) > window.WINDOWS_MAX
+        if self._core is None or not isinstance(records, Columns) or is_near_cap:
+            self._take_each(records)
+        else:
+            self._take_columns(self._core, records)
+
+    def _take_columns(self, core: ThroughCore, records: Columns) -> None:
+        """Has the core take what it accepts; each message that it stops before goes the way of the reference."""
+        position = 0
+        while position < len(records):
+            taken = core.rows.take(records, position)
+            self._count(core.rows, taken)
+            for run in taken.runs:
+                core.add_run(FileKind.DATA, self._bucket_of(run.period * core.period_ms), run)
+            position = taken.next
+            if taken.is_refused:
+                self.by_reference += 1
+                self._take_each((records[position],))
+                position += 1
+
+    def _count(self, rows: RowsOfBatches, taken: Taken) -> None:
+        """Adds what the core counted."""
+        writers = [self._writers[schema_id] for schema_id in rows.schema_ids]
+        self.tombstones += taken.tombstones
+        for one in taken.windows:
+            counted = self._windows.get(one.start_ms)
+            if counted is None:
+                writer = writers[one.program]
+                source = _source_of(writer, one.source)
+                counted = self._open_window(one.time_ms, writer, source, one.value)
+            for at in (BROKER, WRITTEN):
+                counted[at] += one.count
+                counted[at + 1] += one.bytes
+                counted[at + 2] += one.fingerprint
+            self.written += one.count
+        for index, count in enumerate(taken.sources):
+            if count:
+                source = _source_of(writers[index // SOURCES], index % SOURCES)
+                self.time_sources[source] = self.time_sources.get(source, 0) + count
+
+    def _take_each(self, records: Iterable[Record]) -> None:
+        """The meaning, message by message; everything called for each of them is meant to be cheap."""
         by_prefix, windows, sources = self._by_prefix, self._windows, self.time_sources
         add, suffix, bucket_of, clamp = self._add, self._suffix, self._bucket_of, self._clamp
         for offset, timestamp, key, value, headers in records:
@@ -204,6 +267,9 @@ class RangeMessages:
             raise StopBeforeUnknownSchema(offset, schema_id) from error
         if headers is NO_HEADERS:
             self._by_prefix[value[:PREFIX_BYTES]] = writer
+            if self._core is not None and writer.program is not None and schema_id not in self._writers:
+                self._writers[schema_id] = writer
+                self._core.rows.add(schema_id, writer.program, writer.core_unit)
         return writer, body
 
     def pass_corrupt(self, fate: str, span: CorruptSpan) -> PassedOver:
@@ -261,7 +327,7 @@ class UnknownIds:
     def found(self) -> tuple[int, ...]:
         return tuple(self._found)[: self._ids_max]
 
-    def take(self, records: list[Record]) -> None:
+    def take(self, records: Sequence[Record]) -> None:
         for _, _, _, value, headers in records:
             if value is None:
                 continue

@@ -22,6 +22,7 @@ from headrace.avro_schema.message_time import TimeUnit
 from headrace.kafka_wire.record_batch import NO_HEADERS, headers_of
 from headrace.loader.load_schema import KeptRoute
 from headrace.loader.native import Seen, Unconvertible, compile_projection, compile_time_walk
+from headrace.loader.native.program import TIME_UNITS, Program
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.work_unit import TopicPlan
 
@@ -49,6 +50,7 @@ class WriterProjection:
     `project` is None, and `bad` says why, when none of them can. `seen` holds what the last body had at the time
     field, None when it had nothing there; `to_ms` turns it into milliseconds and is None when it is that already.
     `note_time` only looks for it, by the writer's schema alone, in a body that cannot be made a row; else it is None.
+    `program` does for the core what `project` does, and is None where only that can.
     """
 
     schema_id: int | None
@@ -59,6 +61,12 @@ class WriterProjection:
     time_source: str = RECORD_TIME
     time_unit: TimeUnit = TimeUnit.MILLIS
     note_time: Callable[[bytes], None] | None = None
+    program: Program | None = None
+
+    @property
+    def core_unit(self) -> int:
+        """The unit of the time field as the core has it."""
+        return 0 if self.time_source is RECORD_TIME else TIME_UNITS[self.time_unit]
 
     @classmethod
     def never(cls, bad: BadMessage) -> WriterProjection:
@@ -113,17 +121,18 @@ def _compile_writer(
     writer: Schema, load: Schema, field: TimeField | None, schema_id: int, route: KeptRoute | None
 ) -> WriterProjection:
     seen = Seen()
-    project = bad = note_time = None
+    project = bad = note_time = program = None
     try:
-        project = compile_projection(writer, load, field.path if field is not None else None, seen, route)
+        compiled = compile_projection(writer, load, field.path if field is not None else None, seen, route)
+        project, program = compiled.convert, compiled.program
     except Unconvertible as error:
         bad = BadMessage(QuarantineCode.UNCONVERTIBLE, str(error), schema_id)
         # Its producer counted it by its own time, so it is audited by that too.
         note_time = compile_time_walk(writer, field.path, seen) if field is not None else None
     if field is None:
-        return WriterProjection(schema_id, project, bad, seen)
+        return WriterProjection(schema_id, project, bad, seen, program=program)
     to_ms = None if field.unit is TimeUnit.MILLIS else _to_ms(field)
-    return WriterProjection(schema_id, project, bad, seen, to_ms, field.source, field.unit, note_time)
+    return WriterProjection(schema_id, project, bad, seen, to_ms, field.source, field.unit, note_time, program)
 
 
 def _to_ms(field: TimeField) -> Callable[[int], int]:

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
 from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable, MisplacedBatch
-from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, Batch, Record, frames, read_batch
+from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, Batch, Record, TakeApart, frames, read_batch
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.read.surroundings import LOOK_BEHIND_BYTES, CorruptSpan, Fetch, Surroundings
 from headrace.loader.work_unit import OffsetRange, PassedOver
@@ -52,7 +52,7 @@ class Tally:
     bytes_read: int = 0
     epochs: ReadEpochs = NOTHING_READ
     _mark: tuple[int, int, list[tuple[int, int]]] = (0, 0, [])
-    _marked: list[Record] = field(default_factory=list)
+    _marked: Sequence[Record] = ()
 
     def skip_to(self, offset: int) -> None:
         """Counts what lies between the position and `offset` as a gap."""
@@ -88,7 +88,7 @@ class Tally:
             self.skip_to(record[0])
             self.position = record[0] + 1
 
-    def mark(self, records: list[Record]) -> None:
+    def mark(self, records: Sequence[Record]) -> None:
         """Remembers the state before `records` are booked, for `cut_to`."""
         self._mark = (self.position, self.gap_offsets, self.gaps[-1:])
         self._marked = records
@@ -138,23 +138,25 @@ class StopBefore(Exception):
 def read_range(
     fetch: Fetch,
     offsets: OffsetRange,
-    take: Callable[[list[Record]], None],
+    take: Callable[[Sequence[Record]], None],
     tally: Tally,
     *,
     batch_bytes_max: int,
     patience_s: float,
     pass_over: Callable[[CorruptSpan], PassedOver] | None = None,
+    take_apart: TakeApart | None = None,
 ) -> None:
-    """Hands the data records of a range on, in order and in lists, and keeps `tally` up to date.
+    """Hands the data records of a range on, in order and batch by batch, and keeps `tally` up to date.
 
-    When a list is handed on everything before `tally.position` is booked; an error leaves the position at the first
+    When a batch is handed on everything before `tally.position` is booked; an error leaves the position at the first
     offset that was not. A range whose tail the log no longer holds ends with a gap.
 
     Args:
-        take: is given each list of records; may raise `StopBefore`, which then leaves here.
+        take: is given the records of each batch; may raise `StopBefore`, which then leaves here.
         batch_bytes_max: a batch that unfolds to more is refused.
         patience_s: how long answers without news are borne before the log is called short; throttled ones say nothing.
         pass_over: is told of each batch that cannot be read before its offsets are passed over; None stops there.
+        take_apart: takes the records of a batch out of its payload; None for the way of `kafka_wire`.
 
     Raises:
         MisplacedBatch: a batch that is not where it says it is.
@@ -181,7 +183,7 @@ def read_range(
         bytes_max = None
         for frame in frames(piece.records, where):
             try:
-                batch = read_batch(frame, where, batch_bytes_max)
+                batch = read_batch(frame, where, batch_bytes_max, take_apart)
             except MisplacedBatch:
                 # Its own word is all that says where the log goes on, so that no policy can pass over it.
                 raise
@@ -267,7 +269,7 @@ def _marker_type(batch: Batch) -> int:
     return struct.unpack_from(">hh", key)[1] if key is not None and len(key) >= 4 else -1
 
 
-def _book(batch: Batch, kind: BatchKind, end: int, tally: Tally) -> list[Record]:
+def _book(batch: Batch, kind: BatchKind, end: int, tally: Tally) -> Sequence[Record]:
     """Books what of one batch lies inside `[tally.position, end)` and returns its data records."""
     start = tally.position
     records = batch.records

@@ -139,6 +139,7 @@ class Replaying:
                 open_rows[partition] = new_rows(partition)
             last[partition] = offset
             open_rows[partition].add(kind, bucket, offset, row)
+            open_rows[partition].settle()
 
         found = self._pass(source, add)
         for rows in open_rows.values():

@@ -18,6 +18,11 @@ class Buckets:
         self._hourly = partition_by == "hour"
         self._known: dict[int, str] = {}
 
+    @property
+    def period_ms(self) -> int:
+        """How long a bucket is; the periods are counted from 1970 on."""
+        return self._period_ms
+
     def __call__(self, time_ms: int) -> str:
         period = time_ms // self._period_ms
         bucket = self._known.get(period)

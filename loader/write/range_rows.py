@@ -7,16 +7,18 @@ become blocks in one spill file, the fullest buckets first. Blocks are moved fro
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
+from headrace.loader.native.batches import RowRun
 from headrace.loader.work_unit import FileKind, FileRange
 from headrace.loader.write.container import ContainerFormat
 from headrace.loader.write.task_files import TaskFiles
 
 RANGE_BYTES_MAX = 32 * 1024 * 1024  # rows and finished blocks of one range kept in memory
-ROW_OVERHEAD_BYTES = 72  # of a bytes object and its place in a list, so that tiny rows count for what they take
+ROW_OVERHEAD_BYTES = 72  # of a row that is an object of its own, so that tiny rows count for what they may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,13 @@ class Block:
 
 @dataclass(slots=True)
 class _OpenRows:
-    """Encoded rows of one bucket and one partition that are in no block yet, in offset order."""
+    """Encoded rows of one bucket and one partition that are in no block yet, in offset order.
+
+    `rows` are joined as they came, one or many to a piece; `count` is how many they are.
+    """
 
     rows: list[bytes] = field(default_factory=list)
+    count: int = 0
     bytes: int = 0
     first: int = -1
     last: int = -1
@@ -42,6 +48,8 @@ class _OpenRows:
 
 class RangeRows:
     """The rows of one range, held back until the range is finished or dropped.
+
+    Where blocks end follows from the rows and from when `settle` is called, and not from how they came.
 
     Args:
         formats: gives the container format of (kind, topic).
@@ -70,21 +78,51 @@ class RangeRows:
 
     def add(self, kind: FileKind, bucket: str, offset: int, row: bytes) -> None:
         """Takes one encoded row; offsets of one kind and bucket must grow."""
-        key = (kind, bucket)
-        rows = self._buckets.get(key)
+        self._take(kind, self._open_rows(kind, bucket), offset, offset, 1, row)
+
+    def add_run(self, kind: FileKind, bucket: str, run: RowRun) -> None:
+        """Takes rows of one bucket together."""
+        rows = self._open_rows(kind, bucket)
+        taken = at = 0
+        while taken < len(run.ends):
+            end = self._block_end(rows, run.ends, taken, at)
+            until = run.ends[end - 1]
+            self._take(kind, rows, run.offsets[taken], run.offsets[end - 1], end - taken, bytes(run.data[at:until]))
+            taken, at = end, until
+
+    def settle(self) -> None:
+        """Makes room where the rows take too much; to be called behind those of each batch."""
+        if self._bytes > self._bytes_max:
+            self._relieve()
+
+    def _open_rows(self, kind: FileKind, bucket: str) -> _OpenRows:
+        rows = self._buckets.get((kind, bucket))
         if rows is None:
-            rows = self._buckets[key] = _OpenRows()
-        if not rows.rows:
-            rows.first = offset
-        rows.last = offset
-        rows.rows.append(row)
-        size = len(row) + ROW_OVERHEAD_BYTES
+            rows = self._buckets[kind, bucket] = _OpenRows()
+        return rows
+
+    def _block_end(self, rows: _OpenRows, ends: Sequence[int], taken: int, at: int) -> int:
+        """How far rows go into the open block, of which the first `taken` end at `at`: up to the one that fills it."""
+        room = self._block_bytes - rows.bytes
+
+        def fills(end: int) -> bool:
+            return ends[end - 1] - at + (end - taken) * ROW_OVERHEAD_BYTES >= room
+
+        if not fills(len(ends)):
+            return len(ends)
+        return bisect_left(range(len(ends) + 1), True, lo=taken + 1, key=fills)
+
+    def _take(self, kind: FileKind, rows: _OpenRows, first: int, last: int, count: int, data: bytes) -> None:
+        if not rows.count:
+            rows.first = first
+        rows.last = last
+        rows.rows.append(data)
+        rows.count += count
+        size = len(data) + count * ROW_OVERHEAD_BYTES
         rows.bytes += size
         self._bytes += size
         if rows.bytes >= self._block_bytes:
             self._close_block(kind, rows)
-        if self._bytes > self._bytes_max:
-            self._relieve()
 
     def drop(self) -> None:
         """Forgets all rows."""
@@ -100,18 +138,18 @@ class RangeRows:
             key = (kind, self.topic, bucket)
             for block in rows.blocks:
                 files.add_block(key, self._block_data(block), block.piece)
-            if rows.rows:
+            if rows.count:
                 files.add_rows(key, rows.rows, rows.bytes, self._piece(rows))
         self.drop()
 
     def _piece(self, rows: _OpenRows) -> FileRange:
-        return FileRange(self.partition, rows.first, rows.last, len(rows.rows))
+        return FileRange(self.partition, rows.first, rows.last, rows.count)
 
     def _close_block(self, kind: FileKind, rows: _OpenRows) -> None:
-        data = self._formats(kind, self.topic).block(rows.rows)
+        data = self._formats(kind, self.topic).block_of(rows.count, b"".join(rows.rows))
         rows.blocks.append(Block(self._piece(rows), data))
         self._bytes += len(data) - rows.bytes
-        rows.rows, rows.bytes = [], 0
+        rows.rows, rows.count, rows.bytes = [], 0, 0
 
     def _relieve(self) -> None:
         """Moves blocks to the spill file, and the fullest buckets' rows, until half the room is free."""
@@ -121,7 +159,7 @@ class RangeRows:
         for (kind, _), rows in by_size:
             if self._bytes <= self._bytes_max // 2:
                 break
-            if rows.rows:
+            if rows.count:
                 self._close_block(kind, rows)
                 self._spill_blocks(rows)
 

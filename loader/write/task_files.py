@@ -81,8 +81,11 @@ class TaskFiles:
         self._waiting_bytes = 0
         self._named = 0
 
-    def add_rows(self, key: BucketKey, rows: list[bytes], size: int, piece: FileRange) -> None:
-        """Takes rows of one partition that wait for a full block; `size` is what they count for in memory."""
+    def add_rows(self, key: BucketKey, rows: Sequence[bytes], size: int, piece: FileRange) -> None:
+        """Takes rows of one partition that wait for a full block, joined in pieces of any size.
+
+        `size` is what they count for in memory.
+        """
         file = self._file(key)
         file.waiting.extend(rows)
         file.waiting_bytes += size
@@ -126,7 +129,9 @@ class TaskFiles:
         rows, pieces = file.waiting, file.waiting_pieces
         self._waiting_bytes -= file.waiting_bytes
         file.waiting, file.waiting_bytes, file.waiting_pieces = [], 0, []
-        self._append(file, self._formats(*file.key[:2]).block(rows), pieces)
+        count = sum(piece.records for piece in pieces)
+        block = self._formats(*file.key[:2]).block_of(count, b"".join(rows))
+        self._append(file, block, pieces)
 
     def _relieve(self) -> None:
         for file in sorted(self._open.values(), key=lambda file: file.waiting_bytes, reverse=True):

@@ -17,6 +17,7 @@ from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.table import TableState
 from headrace.kafka_wire.cluster import EpochQuestion
 from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader import native
 from headrace.loader.check.settle import ROOM_NEEDED
 from headrace.loader.decide import conflict, decision_log
 from headrace.loader.decide.decision import Decision
@@ -919,6 +920,16 @@ def test_a_staged_file_that_is_not_whole_holds_its_topic(world: World) -> None:
     report = run_load(dataclasses.replace(ports, run_units=cut), world.settings)  # type: ignore[arg-type]
     assert "has 0 bytes and should have" in report.problems["orders"][0]
     assert world.rows("orders") == []
+
+
+def test_a_run_without_the_core_says_so_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.topic("orders", [1])
+    assert not load(world).notes
+    monkeypatch.setattr(native, "_CORE", None)
+    monkeypatch.setattr(native, "_WHY_NONE", "it was not built")
+    (note,) = load(world).notes
+    assert note.startswith("rows are made by the Python reference")
+    assert "it was not built" in note
 
 
 def test_a_foreign_build_ends_the_run(world: World) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import secrets
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +21,7 @@ from headrace.avro_schema import frame, parse_schema
 from headrace.kafka_wire.cluster import FetchSlice, KafkaCluster
 from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange
 from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader import native
 from headrace.loader import task as task_module
 from headrace.loader.build import current_build
 from headrace.loader.check.settle import SettledTopic, settle
@@ -123,8 +127,18 @@ def unit(tmp_path: Path) -> Callable[..., WorkUnit]:
     return unit
 
 
+@pytest.fixture(params=["core", "reference"])
+def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which of the two makes the rows."""
+    if request.param == "reference":
+        monkeypatch.setattr(native, "_CORE", None)
+    else:
+        assert native.the_core() is not None, native.why_no_core()
+    return str(request.param)
+
+
 @pytest.fixture
-def run(cluster: Cluster, unit: Callable[..., WorkUnit]) -> Run:
+def run(twin: str, cluster: Cluster, unit: Callable[..., WorkUnit]) -> Run:
     return lambda *ranges, **more: run_work_unit(unit(*ranges, **more))
 
 
@@ -528,6 +542,40 @@ def test_files_name_their_work_and_task(run: Run, cluster: Cluster, tmp_path: Pa
     with (tmp_path / "staging" / "w" / file.path).open("rb") as handle:
         metadata = fastavro.reader(handle).metadata
     assert (metadata["headrace.work_id"], metadata["headrace.task"]) == ("w", "3")
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])
+@pytest.mark.parametrize("block_bytes", [1, 1_000, 1 << 20])
+def test_files_are_the_same_to_the_byte_whoever_makes_the_rows(
+    cluster: Cluster,
+    unit: Callable[..., WorkUnit],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    codec: str,
+    block_bytes: int,
+) -> None:
+    monkeypatch.setattr(secrets, "token_bytes", bytes)
+    chance = random.Random(1)
+    for first in range(0, 400, 40):
+        values: dict[int, bytes | None] = {
+            n: chance.choice((None, b"bad", message(n, -1), *[message(n, T0 + n % 7 * HOUR_MS)] * 20))
+            for n in range(first, first + 40)
+        }
+        cluster.put(0, values, headers=[("h", b"v")] * (first % 3))
+
+    def made() -> tuple[UnitResult, list[bytes]]:
+        result = run_work_unit(unit(offsets(3, 395), codec=codec, block_bytes=block_bytes))
+        files = [(tmp_path / "staging" / "w" / file.path).read_bytes() for file in result.files]
+        shutil.rmtree(tmp_path / "staging")  # nothing random is in the names now
+        return result, files
+
+    by_core, core_files = made()
+    monkeypatch.setattr(native, "_CORE", None)
+    by_reference, reference_files = made()
+    assert core_files == reference_files
+    assert len(core_files) > 7
+    assert by_core.ranges == by_reference.ranges
+    assert by_core.build != by_reference.build
 
 
 def test_a_retried_task_leaves_files_of_its_own(run: Run, cluster: Cluster) -> None:

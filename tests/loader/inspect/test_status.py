@@ -93,10 +93,11 @@ def test_people_see_all_of_it(world: World, capsys: pytest.CaptureFixture[str]) 
         RunLine(1_767_226_200_000, 100, "nothing", 1, problems=2),
         RunLine(1_767_226_800_000, 100, "failed", 2, error="no broker answers"),
     )
-    print_status(status_of(world, *runs))
+    print_status(dataclasses.replace(status_of(world, *runs), notes=("the core is not built",)))
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "orders orders 0:10 1:5 0 15 2 0.00 0 1 1 2026-01-01T00:00:00Z -" in lines
     assert "2026-01-01T00:00:00Z decided 0 1 1 15 2.5 1.25 -" in lines
     assert "2026-01-01T00:10:00Z nothing 1 - 0 0 0.1 - 2 topics to look at" in lines
     assert "2026-01-01T00:20:00Z failed 2 - 0 0 0.1 - no broker answers" in lines
+    assert "note: the core is not built" in lines
     assert lines[-1].startswith("newest decision 1 at 2026-01-01T00:00:00Z; followers: index=1 schema=1 files=1")

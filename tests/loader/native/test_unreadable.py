@@ -9,10 +9,10 @@ import pytest
 
 from headrace.avro_schema import Schema, parse_schema
 from headrace.loader.load_schema import TIMESTAMP_MS_MAX
-from headrace.loader.native import BadBody, Seen, UnreadableValue, compile_projection
+from headrace.loader.native import BadBody, Seen, UnreadableValue
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.native.readable import DECIMAL_BYTES_MAX
-from projection_oracle import decode, load_schema_of, project
+from projection_oracle import both_twins, decode, load_schema_of, project
 
 PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
@@ -85,7 +85,7 @@ def test_what_queries_fail_on_is_refused_with_its_place(name: str, place: str) -
     kind, fine, bad = UNREADABLE[name]
     writer = record(("id", "int"), ("c", PLACES[place][0](kind)), ("end", "string"))
     for load in loads(writer).values():
-        convert = compile_projection(writer, load, None, Seen())
+        convert = both_twins(writer, load, None, Seen())
         good_body = b"\x02" + placed(place, fine) + b"\x02z"
         decode(load, convert(good_body))
         with pytest.raises(UnreadableValue, match=r"^c[\w.{}\[\]]*: (a decimal of|the timestamp-millis)"):
@@ -153,7 +153,7 @@ def test_the_time_of_an_unreadable_message_is_known_also_when_it_comes_later(tim
     writer = record(("c", PRICE), ("at", MILLIS))
     for load in loads(writer).values():
         seen = Seen()
-        convert = compile_projection(writer, load, ("at",), seen)
+        convert = both_twins(writer, load, ("at",), seen)
         with pytest.raises(UnreadableValue, match=r"^c: a decimal of no bytes"):
             convert(b"\x00" + encode_long(time))
         assert seen.value == time

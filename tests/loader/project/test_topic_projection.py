@@ -21,7 +21,7 @@ from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.project.topic_projection import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
 from headrace.loader.work_unit import TopicPlan
 from loader_samples import POLICY
-from projection_oracle import ANYTHING, decode, encode, expected_row, load_schema_of, project, states_of
+from projection_oracle import ANYTHING, both_twins, decode, encode, expected_row, load_schema_of, project, states_of
 from strategies import data_for, histories, schemas
 
 
@@ -193,7 +193,7 @@ def test_items_that_take_no_bytes_have_a_maximum() -> None:
 
 def test_items_that_take_no_bytes_are_counted_over_the_whole_body() -> None:
     writer = record(field("a", {"type": "array", "items": {"type": "array", "items": "null"}}))
-    convert = compile_projection(writer, load_schema_of(writer), None, Seen())
+    convert = both_twins(writer, load_schema_of(writer), None, Seen())
     inner = encode_long(ZERO_WIDTH_ITEMS_MAX // 2) + b"\x00"
     assert convert(encode_long(2) + inner * 2 + b"\x00")
     assert convert(encode_long(2) + inner * 2 + b"\x00"), "each body begins anew"
@@ -206,7 +206,7 @@ def test_nesting_has_a_maximum_and_a_bad_body_leaves_no_trace(levels: int) -> No
     node = {"type": "record", "name": "Node", "fields": [field("next", ["null", "Node"])]}
     writer = record(field("n", node))
     load = load_schema_of(writer)
-    convert = compile_projection(writer, load, None, Seen())
+    convert = both_twins(writer, load, None, Seen())
     with pytest.raises(BadBody, match="nested"):
         convert(b"\x02" * (levels + 1) + b"\x00")
     assert convert(b"\x02" * (DEPTH_MAX // 2) + b"\x00")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import tempfile
 from collections import defaultdict
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.loader.native.batches import RowRun
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.storage.local import sink
 from headrace.loader.storage.local.sink import LocalSink
@@ -97,6 +99,7 @@ def test_a_dropped_range_leaves_nothing(tmp_path: Path) -> None:
     rows = range_of(tmp_path, bytes_max=2000)
     for offset in range(500):
         rows.add(FileKind.DATA, "dt=2013-01-01", offset, row(offset))
+        rows.settle()
     rows.drop()
     assert files.finish() == ()
     (folder,) = tmp_path.iterdir()
@@ -129,6 +132,7 @@ def test_more_buckets_than_open_files(tmp_path: Path, monkeypatch: pytest.Monkey
         rows = range_of(tmp_path, partition, bytes_max=3000)
         for offset in range(200):
             rows.add(FileKind.DATA, f"dt=2013-01-{1 + offset % 20:02d}", offset, row(offset))
+            rows.settle()
         rows.finish_into(files)
         assert len(blocks._handles) <= 3
     staged = files.finish()
@@ -146,6 +150,49 @@ def test_a_full_disk_is_an_error_of_the_caller(tmp_path: Path) -> None:
     folder.rmdir()
     with pytest.raises(OSError, match="000001"):
         files.finish()
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 300)), max_size=30), max_size=4),
+    st.integers(1, 2_000),
+    st.integers(100, 5_000),
+)
+def test_blocks_end_where_they_do_whether_rows_come_one_by_one_or_in_runs(
+    batches: list[list[tuple[int, int]]], block: int, range_max: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        single, many = (range_of(Path(folder), block_bytes=block, bytes_max=range_max) for _ in range(2))
+        for number, batch in enumerate(batches):
+            of_bucket: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+            for n, (bucket, pad) in enumerate(batch):
+                offset = 100 * number + n
+                of_bucket[bucket].append((offset, row(offset, pad)))
+                single.add(FileKind.DATA, f"dt={bucket}", offset, row(offset, pad))
+            for bucket, found in of_bucket.items():
+                ends = list(itertools.accumulate(len(one) for _, one in found))
+                data = memoryview(b"".join(one for _, one in found))
+                many.add_run(FileKind.DATA, f"dt={bucket}", RowRun(0, [offset for offset, _ in found], ends, data))
+            single.settle()
+            many.settle()
+        taken = []
+        for rows in (single, many):
+            files = Taken()
+            rows.finish_into(files)  # type: ignore[arg-type]
+            taken.append(files.blocks)
+        assert taken[0] == taken[1]
+
+
+class Taken:
+    """What would be files: blocks, and rows that wait for one."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[object, ...]] = []
+
+    def add_block(self, *block: object) -> None:
+        self.blocks.append(block)
+
+    def add_rows(self, key: object, rows: list[bytes], size: int, piece: FileRange) -> None:
+        self.blocks.append((key, b"".join(rows), size, piece))
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -173,6 +220,7 @@ def test_every_row_of_a_finished_range_is_in_one_file_of_its_bucket(
         for n, (bucket, pad) in enumerate(added):
             offset = partition * 1000 + n
             rows.add(FileKind.DATA, f"dt={bucket}", offset, row(offset, pad))
+            rows.settle()
             if not is_dropped:
                 wanted[f"dt={bucket}"].append(offset)
         if is_dropped:
