@@ -21,7 +21,7 @@ SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or s
 
 .DEFAULT_GOAL := help
 .PHONY: help demo ci test test-fault test-kafka test-hdfs test-s3 test-hive test-postgres test-node test-java test-compat \
-	test-full fuzz fuzz-core check format bench setup setup-dev clean
+	test-full fuzz fuzz-core check format bench setup setup-dev wheel clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ setup: ## make the virtual environment for the demo
 setup-dev: ## make the virtual environment with the development tools
 	@test -n "$(PYTHON)" || { echo "$(NO_PYTHON)" >&2; exit 2; }
 	@$(PYTHON) tools/setup_environment.py dev
+
+wheel: setup-dev ## wheels for Linux on x86-64 and aarch64 in dist/, compiled with PyPI's ziglang
+	@$(BIN)/python tools/build_wheels.py
 
 clean: ## remove the virtual environment and everything that was made
 	rm -rf .venv .make build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

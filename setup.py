@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from setuptools import find_packages, setup
-from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.bdist_wheel import bdist_wheel, get_platform
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
@@ -136,17 +136,17 @@ class BdistWheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         if WHEEL_FOR:
             return "py3", "none", f"manylinux_2_17_{WHEEL_FOR}.manylinux2014_{WHEEL_FOR}"
-        try:
-            core().compiler()
-        except Exception:
-            return "py3", "none", "any"
-        return "py3", "none", self.plat_name.replace("-", "_").replace(".", "_") if self.plat_name else _platform()
+        platform = self.plat_name or get_platform(self.bdist_dir)
+        return "py3", "none", platform.replace("-", "_").replace(".", "_") if has_compiler() else "any"
 
 
-def _platform() -> str:
-    from sysconfig import get_platform
-
-    return get_platform().replace("-", "_").replace(".", "_")
+def has_compiler() -> bool:
+    built = core()
+    try:
+        built.compiler()
+    except built.BuildError:
+        return False
+    return True
 
 
 setup(

@@ -22,10 +22,38 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "headrace-data", "__pycache__", "tests", "docs")
     source = shutil.copytree(ROOT, folder / "source", ignore=ignored)
+    return built_of(source, folder, dict(os.environ))
+
+
+def built_of(source: Path, folder: Path, environment: dict[str, str]) -> Path:
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)]
-    subprocess.run(build, check=True)
+    subprocess.run(build, check=True, env=environment)
     (built,) = folder.glob("*.whl")
     return built
+
+
+def rows_are_made_by(wheel: Path, folder: Path) -> str:
+    """What an installation of the wheel says of it; this environment has its libraries."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    code = "from headrace.loader import native; print(native.build(), native.why_no_core(), sep='; ')"
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_wheel_brings_the_core_and_is_of_its_platform(wheel: Path, tmp_path: Path) -> None:
+    assert "-py3-none-linux_" in wheel.name
+    assert rows_are_made_by(wheel, tmp_path).startswith("core ")
+
+
+def test_without_a_compiler_a_wheel_is_of_every_platform_and_the_reference_runs(wheel: Path, tmp_path: Path) -> None:
+    source = wheel.parent / "source"
+    shutil.rmtree(source / "build", ignore_errors=True)
+    environment = {**{name: value for name, value in os.environ.items() if name != "CC"}, "PATH": str(tmp_path)}
+    pure = built_of(source, tmp_path / "pure", environment)
+    assert pure.name.endswith("-py3-none-any.whl")
+    assert rows_are_made_by(pure, tmp_path / "installed") == "python; libheadrace_core.so was not built\n"
 
 
 def test_a_bare_install_checks_schemas(wheel: Path, tmp_path: Path) -> None:
