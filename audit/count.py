@@ -18,6 +18,11 @@ from headrace.audit.window import counted_window
 
 FINGERPRINT_MASK: Final = (1 << 64) - 1
 
+HASH: Final = "xxh64"
+"""The name of `message_hash` in rows: fingerprints by another hash cannot be compared with its."""
+HASH_BEFORE: Final = "blake2b-64"
+"""That of rows which name none."""
+
 
 def message_hash(key: bytes | None, value: bytes) -> int:
     """XXH64 of the value, by a seed that is the XXH64 of the key with seed 1, and 0 for a message without key.

@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from headrace.audit.count import FINGERPRINT_MASK
+from headrace.audit.count import FINGERPRINT_MASK, HASH
 from headrace.audit.row import Outcome
 from headrace.audit.window import NAMES, WINDOW_MS
 
@@ -26,16 +26,25 @@ class CountedRow(NamedTuple):
     sent: int
     crashed: int
     emitted_at_ms: int
+    hash: str = HASH
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The sum of a tier's rows of one window; `last_ms` is when the newest of them was made."""
+    """The sum of a tier's rows of one window; `last_ms` is when the newest of them was made.
+
+    `hash` is of what the fingerprint is a sum, "" where the rows are not of one hash.
+    """
 
     count: int
     bytes: int
     fingerprint: int
     last_ms: int = 0
+    hash: str = HASH
+
+    def has_others_than(self, other: Count) -> bool:
+        """Whether the fingerprints show that these are not the same messages; sums of different hashes show nothing."""
+        return self.hash == other.hash != "" and self.fingerprint != other.fingerprint
 
     def plus(self, other: Count | None) -> Count:
         if other is None:
@@ -45,6 +54,7 @@ class Count:
             self.bytes + other.bytes,
             (self.fingerprint + other.fingerprint) & FINGERPRINT_MASK,
             max(self.last_ms, other.last_ms),
+            self.hash if self.hash == other.hash else "",
         )
 
 
@@ -92,15 +102,17 @@ class _Sum:
     bytes: int = 0
     fingerprint: int = 0
     last_ms: int = 0
+    hash: str | None = None
 
     def add(self, row: CountedRow) -> None:
         self.count += row.messages
         self.bytes += row.size_bytes
         self.fingerprint += row.fingerprint
         self.last_ms = max(self.last_ms, row.emitted_at_ms)
+        self.hash = row.hash if self.hash in (None, row.hash) else ""
 
     def frozen(self) -> Count:
-        return Count(self.count, self.bytes, self.fingerprint & FINGERPRINT_MASK, self.last_ms)
+        return Count(self.count, self.bytes, self.fingerprint & FINGERPRINT_MASK, self.last_ms, self.hash or "")
 
 
 def gather(rows: Iterable[CountedRow]) -> Iterator[WindowFacts]:

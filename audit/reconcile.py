@@ -195,7 +195,7 @@ def _names_same_messages(facts: WindowFacts) -> bool:
     acknowledged, stored = facts.acknowledged, facts.stored
     if acknowledged is None or stored is None:
         return False
-    return facts.sent <= acknowledged.count == stored.count and acknowledged.fingerprint == stored.fingerprint
+    return facts.sent <= acknowledged.count == stored.count and not acknowledged.has_others_than(stored)
 
 
 def _last_counted_ms(facts: WindowFacts) -> int:
@@ -319,7 +319,7 @@ def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, of
             f"({cause})",
             -missing - unsure,
         )
-    if missing == 0 and stored.fingerprint != acknowledged.fingerprint and unsure == 0:
+    if missing == 0 and stored.has_others_than(acknowledged) and unsure == 0:
         return _Step(
             State.MIXED,
             f"the log holds {many(stored.count, 'message')} as acknowledged, but not the same ones: as many were lost "
@@ -343,7 +343,7 @@ def _log_to_tables(facts: WindowFacts, context: TopicContext) -> _Step:
     if loaded.count > stored.count:
         more = loaded.count - stored.count
         return _Step(State.SURPLUS, f"{many(loaded.count, 'row')} made of {many(stored.count, 'message')} read", more)
-    if loaded.fingerprint != stored.fingerprint:
+    if loaded.has_others_than(stored):
         return _Step(State.MIXED, f"{many(loaded.count, 'row')} made of as many messages, but not of the same ones")
     return _EQUAL
 

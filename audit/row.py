@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from headrace.audit.count import FINGERPRINT_MASK
+from headrace.audit.count import FINGERPRINT_MASK, HASH
 from headrace.audit.window import NAMES, WINDOW_MS, window_start
 
 ANY_PARTITION: Final = -1
@@ -54,6 +54,7 @@ class AuditRow:
     acknowledged; elsewhere it is 0. A producer's rows add up, so one row may say `sent` and a later one `count` of
     the same messages. `crashed` marks a producer row that was found in the spool of a process that ended without
     closing: between `count` and `sent` of its messages are in the log.
+    `hash` names the hash of messages that `fingerprint` is a sum of.
     `partition`, `start` and `end` (offsets, half-open) are -1 where the row is not about one partition.
     """
 
@@ -75,6 +76,7 @@ class AuditRow:
     start: int = -1
     end: int = -1
     window_ms: int = WINDOW_MS
+    hash: str = HASH
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES[self.tier]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headrace.audit.count import FINGERPRINT_MASK
+from headrace.audit.count import FINGERPRINT_MASK, HASH_BEFORE
 from headrace.audit.errors import BadAuditMessage
 from headrace.audit.row import AuditRow, Outcome, Tier
 from headrace.audit.window import WINDOW_MS, known_window
@@ -36,6 +36,8 @@ after 9999), 23:40 is times in too many windows to count apart."},
      "doc": "Bytes of their keys and values, before compression."},
     {"name": "fingerprint", "type": "long",
      "doc": "Sum modulo 2^64 of one 64-bit hash per message, as a signed number; equal sums mean the same messages."},
+    {"name": "hash", "type": "string", "default": "blake2b-64",
+     "doc": "The hash of messages that the fingerprint is a sum of: xxh64; blake2b-64 in rows of before it was named."},
     {"name": "sent", "type": "long", "default": 0,
      "doc": "Producer rows: messages handed to the Kafka client, acknowledged or not."},
     {"name": "crashed", "type": "boolean", "default": false,
@@ -70,6 +72,7 @@ def to_message(row: AuditRow) -> dict[str, Any]:
         "count": row.count,
         "bytes": row.bytes,
         "fingerprint": signed64(row.fingerprint),
+        "hash": row.hash,
         "sent": row.sent,
         "crashed": row.crashed,
         "partition": row.partition,
@@ -99,6 +102,7 @@ def from_message(message: Mapping[str, Any]) -> AuditRow:
             count=message["count"],
             bytes=message["bytes"],
             fingerprint=message["fingerprint"] & FINGERPRINT_MASK,
+            hash=message.get("hash", HASH_BEFORE),
             sent=message.get("sent", 0),
             crashed=message.get("crashed", False),
             partition=message.get("partition", -1),

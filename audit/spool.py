@@ -3,7 +3,7 @@
 One file per process, mapped into memory: what is stored there survives `kill -9` (the page cache belongs to the
 kernel), at the price of a memory write per message instead of a system call. It does not survive the machine.
 
-    header   4096 bytes: JSON (format, instance, application, host), padded with NUL
+    header   4096 bytes: JSON (format, instance, application, host, hash), padded with NUL
     slot     320 bytes each: state | sequence | window start | sent | count | bytes | fingerprint (8 bytes each,
              little-endian) | topic length (2) | topic (UTF-8)
 
@@ -29,6 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from headrace.audit.count import HASH, HASH_BEFORE
 from headrace.audit.row import AuditRow, Outcome, Tier, counted_row_id
 from headrace.audit.window import known_window
 
@@ -70,7 +71,13 @@ class Spool:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{instance}{_SUFFIX}"
         header = json.dumps(
-            {"format": FORMAT, "instance": instance, "application": application[:512], "host": host[:512]}
+            {
+                "format": FORMAT,
+                "instance": instance,
+                "application": application[:512],
+                "host": host[:512],
+                "hash": HASH,
+            }
         ).encode("utf-8")
         # Locked before it has its name, so that nobody takes it for one left behind.
         temporary = folder / f".{instance}.new"
@@ -238,6 +245,7 @@ def _read(descriptor: int) -> Iterator[AuditRow]:
             host=header["host"],
             instance=header["instance"],
             emitted_at_ms=died_at_ms,
+            hash=header.get("hash", HASH_BEFORE),
             sent=sent,
             crashed=state == SlotState.OPEN,
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from headrace.audit.count import FINGERPRINT_MASK
+from headrace.audit.count import FINGERPRINT_MASK, HASH_BEFORE
 from headrace.audit.errors import StoreUnavailable
 from headrace.audit.facts import CountedRow, WindowFacts, gather
 from headrace.audit.offsets import OffsetCheck, check_offsets
@@ -25,7 +25,7 @@ from headrace.audit.schema import signed64
 from headrace.audit.window import known_window
 
 DATABASE_NAME: Final = "audit.db"
-FORMAT: Final = 2
+FORMAT: Final = 3
 BUSY_TIMEOUT_S: Final = 60.0
 """How long a writer waits for another: a transaction holds at most one load's rows, which take seconds."""
 DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -49,6 +49,7 @@ _COLUMNS: Final = (
     "host",
     "instance",
     "emitted_at_ms",
+    "hash",
 )
 _COLUMN_LIST: Final = ", ".join(f'"{column}"' for column in _COLUMNS)
 _INSERT: Final = f"INSERT OR IGNORE INTO audit_row ({_COLUMN_LIST}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608
@@ -59,7 +60,7 @@ _TABLES: Final = (
         "bytes" INTEGER NOT NULL, "fingerprint" INTEGER NOT NULL, "sent" INTEGER NOT NULL,
         "crashed" INTEGER NOT NULL, "partition" INTEGER NOT NULL, "start" INTEGER NOT NULL,
         "end" INTEGER NOT NULL, "application" TEXT NOT NULL, "host" TEXT NOT NULL, "instance" TEXT NOT NULL,
-        "emitted_at_ms" INTEGER NOT NULL)""",
+        "emitted_at_ms" INTEGER NOT NULL, "hash" TEXT NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS audit_row_window ON audit_row (topic, window_start_ms)",
     """CREATE TABLE IF NOT EXISTS ingested (
         topic TEXT NOT NULL, partition INTEGER NOT NULL, next_offset INTEGER NOT NULL,
@@ -67,8 +68,10 @@ _TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS counted (
         topic TEXT PRIMARY KEY, slot INTEGER NOT NULL, sha256 TEXT NOT NULL)""",
 )
+_ADD_HASH: Final = f"""ALTER TABLE audit_row ADD COLUMN "hash" TEXT NOT NULL DEFAULT '{HASH_BEFORE}'"""
+"""For a database of before format 3: the default is true of the rows that it has."""
 _FACTS: Final = """SELECT topic, window_start_ms, outcome, application, count, bytes, fingerprint, sent, crashed,
-    emitted_at_ms FROM audit_row WHERE topic = ? AND outcome != 'passed over' ORDER BY window_start_ms"""
+    emitted_at_ms, hash FROM audit_row WHERE topic = ? AND outcome != 'passed over' ORDER BY window_start_ms"""
 
 
 class Counted(NamedTuple):
@@ -197,6 +200,8 @@ class AuditStore:
             with self._transaction() as connection:
                 for statement in _TABLES:
                     connection.execute(statement)
+                if "hash" not in {name for _, name, *_ in connection.execute("PRAGMA table_info(audit_row)")}:
+                    connection.execute(_ADD_HASH)
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
 
     @contextmanager
@@ -263,6 +268,7 @@ def _values(row: AuditRow) -> tuple[object, ...]:
         row.host,
         row.instance,
         row.emitted_at_ms,
+        row.hash,
     )
 
 

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+from headrace.audit.count import HASH
 from headrace.audit.window import SCATTERED_MS, WINDOWS_MAX
 from headrace.loader.decide.decision import CountSeries, DecidedFile, DecidedRange, WindowCount
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
@@ -308,7 +309,7 @@ def _series(pieces: Sequence[_Piece]) -> tuple[tuple[CountSeries, ...], Mapping[
             total[1] += row.bytes
             total[2] = (total[2] + row.fingerprint) % 2**64
     series = tuple(
-        CountSeries(*key, tuple(WindowCount(start_ms, *total) for start_ms, total in sorted(windows.items())))
+        CountSeries(*key, tuple(WindowCount(start_ms, *total) for start_ms, total in sorted(windows.items())), HASH)
         for key, windows in sorted(sums.items())
     )
     return series, {start_ms: read[start_ms] for start_ms in sorted(scattered)}

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from headrace.audit.count import HASH_BEFORE
 from headrace.loader.decide.document import MATTERS
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.work_unit import FileKind, FileRange, PassedOver, RangeCounts
@@ -116,13 +117,14 @@ class WindowCount(NamedTuple):
 class CountSeries:
     """The counts of one tier and partition, by window in the order of time.
 
-    `outcome` is `written` or `quarantined` for tier `loader` and "" for tier `broker`.
+    `outcome` is `written` or `quarantined` for tier `loader` and "" for tier `broker`. `hash` is of the fingerprints.
     """
 
     tier: str
     outcome: str
     partition: int
     windows: tuple[WindowCount, ...]
+    hash: str = HASH_BEFORE
 
 
 @dataclass(frozen=True, slots=True)

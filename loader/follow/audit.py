@@ -131,4 +131,5 @@ def _row(
         partition=series.partition,
         start=offsets.start,
         end=offsets.end,
+        hash=series.hash,
     )

@@ -313,6 +313,17 @@ def test_gathering_adds_up_by_window_and_outcome() -> None:
     assert second == WindowFacts("t", WINDOW_MS, stored=Count(1, 1, 2**64 - 1, 4))
 
 
+def test_fingerprints_by_different_hashes_show_nothing() -> None:
+    ours, same, other = Count(5, 2, 1), Count(5, 2, 2), Count(5, 2, 2, hash="blake2b-64")
+    assert ours.has_others_than(same)
+    assert not ours.has_others_than(other)
+    mixed = ours.plus(other)
+    assert mixed.hash == ""
+    assert not mixed.has_others_than(ours)
+    assert not mixed.has_others_than(other.plus(ours).plus(ours))
+    assert verdict_of(at(0, ours, other)).state is State.COMPLETE
+
+
 def test_offsets_show_holes_and_overlaps() -> None:
     check = check_offsets([(0, 0, 5), (0, 5, 9), (0, 5, 9), (0, 12, 20), (0, 15, 17), (1, 4, 6), (1, 5, 8)])
     assert check.holes == ((0, 9, 12),)

@@ -57,6 +57,11 @@ def test_a_row_may_be_of_a_window_of_no_time(start_ms: int) -> None:
     assert RowDecoder(lambda schema_id: AUDIT_SCHEMA).decode(RowEncoder(7).encode(row)) == row
 
 
+def test_rows_of_before_hashes_were_named_have_the_name_of_theirs() -> None:
+    message = to_message(ROW)
+    assert (message.pop("hash"), from_message(message).hash) == ("xxh64", "blake2b-64")
+
+
 def test_absurd_windows_of_earlier_versions_are_out_of_range() -> None:
     message = {**to_message(ROW), "window_start": 1_356_998_400_000_000_000 // 600_000 * 600_000}
     assert from_message(message).window_start_ms == OUT_OF_RANGE_MS

@@ -94,6 +94,22 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
         AuditStore(path)
 
 
+def test_rows_of_before_hashes_were_named_have_the_name_of_theirs(tmp_path: Path) -> None:
+    path = tmp_path / "audit.db"
+    with AuditStore(path) as store:
+        store.add_rows([row("1")])
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE audit_row DROP COLUMN hash")
+        connection.execute("PRAGMA user_version = 2")
+    with AuditStore(path) as store, AuditStore(path) as other:
+        assert store.add_rows([row("2", tier=Tier.LOADER, outcome=Outcome.WRITTEN)]) == 1
+        assert [one.hash for one in other.rows("t")] == ["blake2b-64", "xxh64"]
+        (facts,) = other.facts("t")
+    assert facts.stored is not None
+    assert facts.written is not None
+    assert (facts.stored.hash, facts.written.hash) == ("blake2b-64", "xxh64")
+
+
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "audit.db"
     with sqlite3.connect(path) as connection:
