@@ -29,7 +29,7 @@ from headrace.kafka_wire.record_batch import Record
 from headrace.loader.build import current_build
 from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.native import the_core
-from headrace.loader.native.batches import RecordColumns, RowsOfBatches
+from headrace.loader.native.batches import RecordColumns, Room, RowsOfBatches
 from headrace.loader.policy import FAIL, TopicPolicy
 from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.messages import (
@@ -130,6 +130,7 @@ class _Task:
         self._unit = unit
         self._settings = unit.settings
         self._core = the_core()
+        self._room = Room()
         self._new_sink = new_sink
         self._sync = sync
         self._formats: dict[tuple[FileKind, str], ContainerFormat] = {}
@@ -224,7 +225,7 @@ class _Task:
         if self._core is None:
             return None
         limits = None if clamp is None else (clamp.future_ms_max, clamp.now_ms)
-        made = RowsOfBatches(self._core, policy.kafka_column, partition, buckets.period_ms, limits)
+        made = RowsOfBatches(self._core, self._room, policy.kafka_column, partition, buckets.period_ms, limits)
         return ThroughCore(made, buckets.period_ms, rows.add_run)
 
     def _keep(self, offsets: OffsetRange, rows: RangeRows) -> None:

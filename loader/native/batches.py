@@ -134,19 +134,57 @@ class Taken:
     sources: tuple[int, ...]
 
 
+class Room:
+    """Where the core puts what one call gives back: of use to one range after the other, and to one at a time."""
+
+    def __init__(self) -> None:
+        self._rows = ctypes.create_string_buffer(ROWS_ROOM)
+        self._grouped = ctypes.create_string_buffer(ROWS_ROOM)
+        self._offsets = (ctypes.c_int64 * COLUMNS_ROOM)()
+        self._ends = (ctypes.c_uint64 * COLUMNS_ROOM)()
+        self._scratch = (ctypes.c_uint64 * (2 * COLUMNS_ROOM))()
+        self._windows = ctypes.create_string_buffer(COLUMNS_ROOM * _WINDOW.size)
+        self._buckets = ctypes.create_string_buffer(COLUMNS_ROOM * _BUCKET.size)
+        self.taken = CTaken(
+            rows=ctypes.addressof(self._rows),
+            grouped=ctypes.addressof(self._grouped),
+            rows_room=ROWS_ROOM,
+            offsets=ctypes.addressof(self._offsets),
+            ends=ctypes.addressof(self._ends),
+            scratch=ctypes.addressof(self._scratch),
+            columns_room=COLUMNS_ROOM,
+            windows=ctypes.addressof(self._windows),
+            buckets=ctypes.addressof(self._buckets),
+        )
+        self.rows = memoryview(self._rows).cast("B")
+        self.grouped = memoryview(self._grouped).cast("B")
+        self.offsets = memoryview(self._offsets).cast("B").cast("q")
+        self.ends = memoryview(self._ends).cast("B").cast("Q")
+        self.windows = memoryview(self._windows).cast("B")
+        self.buckets = memoryview(self._buckets).cast("B")
+
+
 class RowsOfBatches:
     """The rows of one range's records, by programs that are added as their schema ids are met.
 
     Args:
+        room: which no other range is at work with.
         kafka_column: none, position or full.
         period_ms: of a bucket.
         clamp: how far in the future a message may be dated, and the time of the run; None files all by their own time.
     """
 
     def __init__(
-        self, core: Library, kafka_column: str, partition: int, period_ms: int, clamp: tuple[int, int] | None
+        self,
+        core: Library,
+        room: Room,
+        kafka_column: str,
+        partition: int,
+        period_ms: int,
+        clamp: tuple[int, int] | None,
     ) -> None:
         self._core = core
+        self._room = room
         self._programs: list[tuple[int, CProgram, object]] = []
         self._ids: list[int] = []
         suffix = b"\x02" + encode_long(partition)
@@ -161,24 +199,6 @@ class RowsOfBatches:
             time_ms_max=TIME_MS_MAX,
             window_ms=WINDOW_MS,
             period_ms=period_ms,
-        )
-        self._rows = ctypes.create_string_buffer(ROWS_ROOM)
-        self._grouped = ctypes.create_string_buffer(ROWS_ROOM)
-        self._offsets = (ctypes.c_int64 * COLUMNS_ROOM)()
-        self._ends = (ctypes.c_uint64 * COLUMNS_ROOM)()
-        self._scratch = (ctypes.c_uint64 * (2 * COLUMNS_ROOM))()
-        self._windows = ctypes.create_string_buffer(COLUMNS_ROOM * _WINDOW.size)
-        self._buckets = ctypes.create_string_buffer(COLUMNS_ROOM * _BUCKET.size)
-        self._taken = CTaken(
-            rows=ctypes.addressof(self._rows),
-            grouped=ctypes.addressof(self._grouped),
-            rows_room=ROWS_ROOM,
-            offsets=ctypes.addressof(self._offsets),
-            ends=ctypes.addressof(self._ends),
-            scratch=ctypes.addressof(self._scratch),
-            columns_room=COLUMNS_ROOM,
-            windows=ctypes.addressof(self._windows),
-            buckets=ctypes.addressof(self._buckets),
         )
         self._lay_out()
 
@@ -200,18 +220,16 @@ class RowsOfBatches:
         self._sources = (ctypes.c_uint64 * max(1, count * library.SOURCES))()
         self._range.programs = self._table
         self._range.program_count = count
-        self._taken.sources = ctypes.addressof(self._sources)
 
     def take(self, records: Columns, start: int) -> Taken:
         """Takes records from `start` on, as many as there is room for."""
-        taken = self._taken
+        room = self._room
+        taken, offsets, ends = room.taken, room.offsets, room.ends
+        taken.sources = ctypes.addressof(self._sources)
         self._core.run(self._range, records.payload, records.address, start, len(records), taken)
-        found: bytes | ctypes.Array[ctypes.c_char] = self._grouped if taken.is_grouped else self._rows
-        rows = memoryview(found).cast("B")
-        offsets = memoryview(self._offsets).cast("B").cast("q")
-        ends = memoryview(self._ends).cast("B").cast("Q")
-        buckets = memoryview(self._buckets).cast("B")[: taken.bucket_count * _BUCKET.size]
-        windows = memoryview(self._windows).cast("B")[: taken.window_count * _WINDOW.size]
+        rows = room.grouped if taken.is_grouped else room.rows
+        buckets = room.buckets[: taken.bucket_count * _BUCKET.size]
+        windows = room.windows[: taken.window_count * _WINDOW.size]
         return Taken(
             taken.next,
             taken.status == library.MESSAGE,

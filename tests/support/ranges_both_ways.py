@@ -11,7 +11,7 @@ from headrace.avro_schema import Schema
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record, records_of
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.native import the_core, why_no_core
-from headrace.loader.native.batches import Columns, RecordColumns, RowRun, RowsOfBatches
+from headrace.loader.native.batches import Columns, RecordColumns, Room, RowRun, RowsOfBatches
 from headrace.loader.native.core.library import Library
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.project.kafka_column import compile_suffix
@@ -23,6 +23,7 @@ from loader_samples import POLICY
 from projection_oracle import states_of
 
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
+ROOM = Room()
 
 
 def core() -> Library:
@@ -74,7 +75,9 @@ class Given:
     def messages(self, through: Library | None) -> tuple[RangeMessages, Rows]:
         rows, buckets = Rows(), Buckets(self.partition_by)
         limits = None if self.clamp is None else (self.clamp.future_ms_max, self.clamp.now_ms)
-        core_rows = None if through is None else RowsOfBatches(through, self.kafka_column, 3, buckets.period_ms, limits)
+        core_rows = (
+            None if through is None else RowsOfBatches(through, ROOM, self.kafka_column, 3, buckets.period_ms, limits)
+        )
         messages = RangeMessages(
             TopicPartition("t", 3),
             TopicProjection(self.plan, self.time_fields),

@@ -1,6 +1,6 @@
 """Programs as they are printed: one for each thing that a pair of schemas can ask for.
 
-`HEADRACE_GOLDEN=1` rewrites the files; their diff is read like code.
+`HEADRACE_REWRITE_GOLDEN=1` rewrites the files; their diff is read like code.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_programs_of_every_version(name: str) -> None:
     for number, version in enumerate(versions, 1):
         found += f"\nversion {number}\n{_printed(version, load, state.routes[number])}\n"
     path = GOLDEN / f"{name.replace(' ', '-')}.txt"
-    if os.environ.get("HEADRACE_GOLDEN"):
+    if os.environ.get("HEADRACE_REWRITE_GOLDEN"):
         path.write_text(found, encoding="utf-8")
     assert found == path.read_text(encoding="utf-8")
 
