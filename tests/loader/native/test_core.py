@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import struct
 from dataclasses import replace
@@ -17,7 +18,7 @@ from headrace.avro_schema import Primitive, PrimitiveType, Schema, frame, parse_
 from headrace.kafka_wire.record_batch import NO_HEADERS, records_of
 from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.native import BadBody, Seen, compile_projection
-from headrace.loader.native.batches import Columns, RecordColumns, project
+from headrace.loader.native.batches import Columns, RecordColumns, c_program, project
 from headrace.loader.native.core import library
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.native.program import FRAMES_MAX, SLOTS_MAX, array, assemble, record, walked
@@ -29,6 +30,7 @@ from strategies import data_for, histories
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
 NOW_MS = T0 + 86_400_000
 INT = Primitive(PrimitiveType.INT)
+UNTOUCHED = b"\xaa"
 
 
 @given(st.none() | st.binary(max_size=80), st.binary(max_size=200))
@@ -266,6 +268,26 @@ def _quietly(convert: Any, body: bytes) -> None:
         convert(body)
     except BadBody:
         return
+
+
+@given(histories(), st.data())
+def test_no_byte_is_written_beyond_the_room(versions: list[Schema], data: Any) -> None:
+    number = data.draw(st.integers(1, len(versions)))
+    writer, state = versions[number - 1], states_of(*versions)[-1]
+    program = compile_projection(writer, parse_schema(state.text), None, Seen(), state.routes[number]).program
+    body = encode(writer, data.draw(data_for(writer)))
+    whole = None if program is None else project(core(), program, body, 1 << 16)
+    if program is None or whole is None:
+        return
+    row = whole[0]
+    made, _words = c_program(program, 0, 0)
+    seen, value = ctypes.c_int32(), ctypes.c_int64()
+    for room in {0, 1, len(row) // 2, max(0, len(row) - 1), len(row), len(row) + 1}:
+        buffer = ctypes.create_string_buffer(UNTOUCHED * (room + 64), room + 64)
+        size = core().project(made, body, len(body), buffer, room, seen, value)
+        assert buffer.raw[room:] == UNTOUCHED * 64
+        assert size == -1 if room < len(row) else size in (-1, len(row))
+        assert size == -1 or buffer.raw[:size] == row
 
 
 def test_a_signalling_nan_is_the_reference_s() -> None:
