@@ -56,8 +56,8 @@ def serve(options: MetastoreOptions, stop: threading.Event) -> None:
     from headrace.hive_ddl.executors.session import METASTORE_FOLDER, close_jvm, open_jvm, session_properties
     from headrace.hive_ddl.table import local_location
 
+    await_derby(options.data_dir / METASTORE_FOLDER)  # of one just killed, whose JVM has the port as well
     free_port(options.listen, "metastore", "hive.listen")
-    await_derby(options.data_dir / METASTORE_FOLDER)
     properties = session_properties(
         app_name="headrace metastore",
         master="local",

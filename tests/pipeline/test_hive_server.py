@@ -11,9 +11,12 @@ import pytest
 
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.executors.hiveserver import HiveServerAddress
+from headrace.loader.storage.local import local_storage
 from headrace.pipeline.hive_server import hive_server
 from headrace.pipeline.load import SparkEdge
 from headrace.settings import HiveSettings, Settings, SettingsError, load_settings
+
+STORAGE = local_storage(Path("/nowhere"))
 
 
 def settings(**hive: str) -> Settings:
@@ -52,7 +55,7 @@ def test_a_server_is_reached_as_the_settings_say(tmp_path: Path) -> None:
 )
 def test_what_contradicts_itself_is_refused_before_a_run(hive: dict[str, str], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
-        SparkEdge(settings(**hive), io.StringIO())
+        SparkEdge(settings(**hive), STORAGE, io.StringIO())
 
 
 @pytest.mark.parametrize("text", ["hive", "hive://", "hive://host", "hive://u:p@host:1", "hive://host:1/db", "jdbc:x"])
@@ -66,7 +69,7 @@ def test_a_server_that_is_down_is_asked_once_and_said_in_one_line(caplog: pytest
     with socket.socket() as trial:
         trial.bind(("127.0.0.1", 0))
         port = trial.getsockname()[1]
-        edge = SparkEdge(Settings(hive=HiveSettings(executor=f"hive://127.0.0.1:{port}")), io.StringIO())
+        edge = SparkEdge(Settings(hive=HiveSettings(executor=f"hive://127.0.0.1:{port}")), STORAGE, io.StringIO())
         with pytest.raises(MetastoreUnavailable, match=f"hive://127.0.0.1:{port} cannot be used: Connection refused"):
             edge.executor()
         trial.listen()
