@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -151,6 +152,12 @@ def lose_a_worker(world: RemoteWorld, folder: Path) -> None:
     world.produce("orders", 40, fields=[*FIELDS, NOTE])
     load = world.start_load(folder / "load.log", "--master", "local[2,3]", point="write:finish:after")
     os.kill(load.wait_until_stopped(), signal.SIGKILL)
+    while load.process.poll() is None:
+        # Each new worker stops where the first one did.
+        for pid in {int(word) for word in load.announce.read_text().split()[::2]}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        time.sleep(0.2)
     assert load.wait() == 0, load.log.read_text()
     world.check(whole=True)
     assert world.staged() == []
