@@ -84,9 +84,11 @@ LIBRARIES = frozenset(
         "alembic",
         "cramjam",
         "crc32c",
+        "cryptography",
         "fastavro",
         "flask",
         "granian",
+        "jwt",
         "kafka",
         "lz4",
         "marshmallow",
@@ -98,6 +100,8 @@ LIBRARIES = frozenset(
         "sqlalchemy",
         "thrift",
         "thrift_sasl",
+        "uvicorn",
+        "xxhash",
         "zstandard",
     ]
 )

@@ -126,7 +126,8 @@ def test_outages_of_registry_and_metastore_delay_and_lose_nothing(world: LoadWor
 
 def test_an_executor_that_prints_shows_the_statements(world: LoadWorld) -> None:
     world.produce("printed", 10)
-    run = world.load("--warehouse", str(world.data_dir / "other"), "--hive-executor", "print")
+    elsewhere = str(world.data_dir / "other")
+    run = world.load("--warehouse", elsewhere, "--new-warehouse", "--hive-executor", "print")
     assert run.returncode == 0, run.stdout + run.stderr
     assert "CREATE EXTERNAL TABLE" in run.stdout
     assert "`printed`" in run.stdout

@@ -1,4 +1,4 @@
-"""One of each engine for all tests here: a Spark session, a Spark Thrift Server on the same metastore, HiveServer2."""
+"""One of each engine for the tests of a module: a Spark session, a Spark Thrift Server on the same metastore, HiveServer2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hive_engines import HIVE, SPARK, THRIFT_SERVER, Engine, hive_engine, spark_engines
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # a process has one session at a time, and other modules have theirs
 def engines_of_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engine]]:
     with spark_engines(tmp_path_factory.mktemp("spark")) as engines:
         yield {engine.name: engine for engine in engines}
