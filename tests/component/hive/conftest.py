@@ -1,4 +1,4 @@
-"""One of each engine for the tests of a module: a Spark session, a Spark Thrift Server on the same metastore, HiveServer2."""
+"""One of each engine for a module: a Spark session, a Spark Thrift Server on the same metastore, HiveServer2."""
 
 from __future__ import annotations
 
