@@ -29,6 +29,7 @@ from headrace.loader.follow.group_offsets import GROUP
 from headrace.loader.follow.repair import Repair
 from headrace.loader.follow.schema import TableSettings
 from headrace.loader.load_schema import load_schema_with_kafka
+from headrace.loader.plan.discover import is_wanted
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.policy import TopicPolicy
@@ -224,10 +225,12 @@ def refuse_second_warehouse(settings: Settings, log: DecisionLog) -> None:
     except OSError:
         return  # the warehouse is no folder, or not ours to look at; whoever opens the log says what to do
     with kafka_cluster(settings) as cluster:
-        loaded = {at.topic for at, offset in cluster.group_offsets(GROUP).items() if offset > 0}
-    loaded.discard(settings.audit.topic)
+        topics = {at.topic for at, offset in cluster.group_offsets(GROUP).items() if offset > 0}
+    wanted = settings.loader.topics_include, settings.loader.topics_exclude
+    # Another loader may have others of the same brokers.
+    loaded = sorted(topic for topic in topics - {settings.audit.topic} if is_wanted(topic, *wanted))
     if loaded:
-        raise EarlierWarehouse(str(warehouse_folder(settings)), GROUP, sorted(loaded))
+        raise EarlierWarehouse(str(warehouse_folder(settings)), GROUP, loaded)
 
 
 def counted_positions(settings: Settings) -> Mapping[str, Position]:

@@ -89,6 +89,13 @@ def test_sql_sees_what_was_loaded_since_it_started(up: Up) -> None:
     assert [one["item"] for one in found] == ["?", "tea"]
 
 
+def of_others(folder: Path) -> Path:
+    """Settings of a loader that leaves sales to another one."""
+    file = folder / "others.toml"
+    file.write_text('[loader]\ntopics_exclude = ["sales"]\n')
+    return file
+
+
 @pytest.mark.timeout(600)
 def test_a_second_warehouse_is_begun_only_when_asked_for(up: Up, tmp_path: Path) -> None:
     elsewhere = ("load", "--hive-executor", "print", "--warehouse", str(tmp_path / "other"))
@@ -100,6 +107,9 @@ def test_a_second_warehouse_is_begun_only_when_asked_for(up: Up, tmp_path: Path)
         "reads all of them again: headrace load --new-warehouse"
     ]
     assert not (tmp_path / "other").exists()
+    assert up.run(*elsewhere, "--config", str(of_others(tmp_path)))[0] == 0
+    assert not any((tmp_path / "other").glob("sales*"))
+    elsewhere = (*elsewhere[:-1], str(tmp_path / "another"))
     assert up.run(*elsewhere, "--new-warehouse")[0] == 0
     assert up.run(*elsewhere)[0] == 0
 
