@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from load_world import FIELDS, NOTE
 from remote_world import RemoteWorld, kill_loads, kills_of_test, lose_a_worker, read_and_change, two_drivers
-from s3_server import BUCKET, CHANGES, S3Server
+from s3_server import BUCKET, S3Server
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -54,25 +53,6 @@ def test_a_task_that_is_tried_again_leaves_its_files_once(world: RemoteWorld, tm
 
 def test_two_drivers_at_once_load_everything_once(world: RemoteWorld, tmp_path: Path) -> None:
     two_drivers(world, tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["slow", "lost"])
-def test_a_store_that_is_slow_or_loses_replies_loses_no_message(world: RemoteWorld, s3: S3Server, kind: str) -> None:
-    """Every tenth change, of the decision's own put the first: who asks again is refused by what was his own."""
-    world.produce("orders", 20, fields=[*FIELDS, NOTE])
-    seen: set[str] = set()
-
-    def fault(request: dict[str, Any]) -> str:
-        path = request["PATH_INFO"]
-        is_slot = "/log/" in path and request["REQUEST_METHOD"] == "PUT" and path not in seen
-        seen.add(path)
-        nth = len(seen) % 10 == 0 and request["REQUEST_METHOD"] in CHANGES
-        return kind if is_slot or nth else ""
-
-    with s3.faulty(fault):
-        world.load_well()
-    assert s3.met > 2
-    assert world.counts("orders") == (len(world.produced["orders"].rows),) * 2
 
 
 def test_the_other_commands_read_and_change_it(world: RemoteWorld) -> None:
