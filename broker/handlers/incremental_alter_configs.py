@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kafka.protocol.admin import IncrementalAlterConfigsResponse
@@ -18,33 +19,42 @@ SET, DELETE = 0, 1
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    return IncrementalAlterConfigsResponse(
-        version=context.version,
-        responses=[_one(context, wanted, bool(request.validate_only)) for wanted in request.resources or ()],
-    )
+    return altered(context, request, IncrementalAlterConfigsResponse, _changed)
 
 
-def _one(context: RequestContext, wanted: Any, validate_only: bool) -> Any:
-    code, message = ErrorCode.NONE, None
-    try:
-        topic = alterable_topic(context, wanted)
-        configs = dict(topic.configs)
-        for change in wanted.configs or ():
-            _apply(configs, change)
-        if not validate_only:
-            context.node.alter_topic(topic, configs)
-    except RequestRefused as refused:
-        code, message = refused.code, refused.message
-    return IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-        version=context.version,
-        error_code=code,
-        error_message=message,
-        resource_type=wanted.resource_type,
-        resource_name=wanted.resource_name or "",
-    )
+def altered(
+    context: RequestContext, request: Any, response: Any, configs_of: Callable[[Topic, Any], dict[str, str]]
+) -> Any:
+    """The answer to a request that alters topics, each of which is altered or refused by itself.
+
+    Args:
+        response: the class of the answer.
+        configs_of: what a topic's configuration becomes, of the topic and what is wanted of it; may raise
+            `RequestRefused`.
+    """
+    answers = []
+    for wanted in request.resources or ():
+        code, message = ErrorCode.NONE, None
+        try:
+            topic = _alterable_topic(context, wanted)
+            configs = configs_of(topic, wanted)
+            if not request.validate_only:
+                context.node.alter_topic(topic, configs)
+        except RequestRefused as refused:
+            code, message = refused.code, refused.message
+        answers.append(
+            response.AlterConfigsResourceResponse(
+                version=context.version,
+                error_code=code,
+                error_message=message,
+                resource_type=wanted.resource_type,
+                resource_name=wanted.resource_name or "",
+            )
+        )
+    return response(version=context.version, responses=answers)
 
 
-def alterable_topic(context: RequestContext, wanted: Any) -> Topic:
+def _alterable_topic(context: RequestContext, wanted: Any) -> Topic:
     """The topic whose configuration a request names.
 
     Raises:
@@ -56,6 +66,13 @@ def alterable_topic(context: RequestContext, wanted: Any) -> Topic:
     if topic.is_internal:
         raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
     return topic
+
+
+def _changed(topic: Topic, wanted: Any) -> dict[str, str]:
+    configs = dict(topic.configs)
+    for change in wanted.configs or ():
+        _apply(configs, change)
+    return configs
 
 
 def _apply(configs: dict[str, str], change: Any) -> None:
