@@ -63,6 +63,28 @@ def test_what_is_started_again_listens_where_it_did(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "module", "is_server"),
+    [
+        ("registry", ("headrace", "registry", "serve"), True),
+        ("broker", ("headrace", "broker", "serve"), True),
+        ("metastore", ("headrace.pipeline.metastore_server",), True),
+        ("sql", ("headrace.pipeline.sql_server",), True),
+        ("load", ("headrace", "load", "--data-dir"), False),
+    ],
+)
+def test_each_part_is_a_command_of_its_own(name: str, module: tuple[str, ...], is_server: bool) -> None:
+    command = part_command(name, load_settings(), FOUND)
+    assert (command.name, command.arguments[: len(module)], command.is_server) == (name, module, is_server)
+
+
+@pytest.mark.parametrize("elsewhere", ["", "thrift://metastore:9083"])
+def test_sql_asks_the_metastore_that_there_is(elsewhere: str) -> None:
+    settings = load_settings(flags={"hive.metastore": elsewhere} if elsewhere else {})
+    words = part_command("sql", settings, {} if elsewhere else FOUND).arguments
+    assert words[words.index("--metastore") + 1] == (elsewhere or FOUND["metastore"])
+
+
+@pytest.mark.parametrize(
     ("flags", "only", "names"),
     [
         ({}, (), ("registry", "broker", "metastore", "sql", "load")),
@@ -152,6 +174,7 @@ class FakeLoad:
     """A load that ends at once, with a code."""
 
     started = 0
+    stopped = 0
     code = 0
 
     def __init__(self, *_: object) -> None:
@@ -170,13 +193,14 @@ class FakeLoad:
         return []
 
     def stop(self, deadline: float) -> None:
-        pass
+        FakeLoad.stopped += 1
 
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> type[FakeLoad]:
     monkeypatch.setattr(loads, "Part", FakeLoad)
     monkeypatch.setattr(FakeLoad, "started", 0)
+    monkeypatch.setattr(FakeLoad, "stopped", 0)
     monkeypatch.setattr(FakeLoad, "code", 0)
     return FakeLoad
 
@@ -193,7 +217,7 @@ def test_loads_go_on_when_the_clock_is_set_back(tmp_path: Path, load: type[FakeL
     schedule.tick(now_ms - day_ms + 1)
     assert load.started == 1
     schedule.tick(now_ms - day_ms + interval_ms)
-    assert load.started == 2
+    assert (load.started, load.stopped) == (2, 1), "what one that ended left running goes, and its log is closed"
 
 
 @pytest.mark.parametrize(("code", "started"), [(0, 1), (1, 1), (2, 1), (-signal.SIGKILL, 2)])
