@@ -206,3 +206,20 @@ def test_paths_of_a_file_are_taken_from_its_folder(tmp_path: Path) -> None:
     settings = load_settings(config=file, flags={"data_dir": "here"}, environment=environment)
     assert (settings.data_dir, settings.loader.warehouse) == (Path("here"), "typed")
     assert load_settings(working_dir=tmp_path).data_dir == Path("headrace-data")
+
+
+def test_what_the_working_folder_says_is_known_as_its_own(tmp_path: Path) -> None:
+    """A checkout may be anybody's; a file that was named, or that is the user's own, is not."""
+    here, home = tmp_path / "here", tmp_path / "home"
+    for file in (here / "headrace.toml", home / ".config" / "headrace" / "headrace.toml"):
+        file.parent.mkdir(parents=True)
+        file.write_text('[registry]\nurl = "http://r"\n')
+    where = {"working_dir": here, "home": home}
+    assert load_settings(**where).of_working_folder == {"registry.url"}
+    assert load_settings(**where, flags={"registry.url": "http://f"}).of_working_folder == frozenset()
+    assert load_settings(**where, config=here / "headrace.toml").of_working_folder == frozenset()
+    named = {"HEADRACE_CONFIG": str(here / "headrace.toml")}
+    assert load_settings(**where, environment=named).of_working_folder == frozenset()
+    (here / "headrace.toml").unlink()
+    assert load_settings(**where).registry.url == "http://r"
+    assert load_settings(**where).of_working_folder == frozenset()
