@@ -2,7 +2,8 @@
 
 Each tier is a `make` target that also runs alone. Needs nothing but Python 3.11 or newer; `make` makes the rest. What a
 tier prints goes to `.make/tiers/<tier>.log`; here a line tells that it starts and how it ends, the end of its log is
-printed at once when it fails, and a table at the end says what ran, with the servers that its tests started.
+printed at once when it fails, and a table at the end says what ran, with the servers that its tests started; the last
+lines name the tests that failed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ POLL_S = 0.2
 STILL_RUNNING_S = 60  # hosted CI ends jobs that print nothing for ten minutes, and people wonder sooner
 GRACE_S = 20  # for pytest to end its servers; a second signal cuts it short
 TAIL_LINES = 60
+FAILURES_NAMED = 10  # of a tier, at the end
+FAILURE_CHARACTERS = 300
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -100,6 +103,8 @@ class Outcome:
     code: int = 0
     counts: Counts | None = None
     servers: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    """Names of tests, each with the first line of its reason."""
 
 
 def startable(waiting: Iterable[Tier], running: Iterable[Tier], cores: int) -> tuple[Tier, ...]:
@@ -140,6 +145,8 @@ SUMMARY = re.compile(
 # Lines of tests/conftest.py. pytest's own summary counts what is left out only without pytest-xdist.
 LEFT_OUT = re.compile(r"^left out in all: (\d+) tests$", re.M)
 SERVERS = re.compile(r"^servers started: (.*)$", re.M)
+# Of pytest's own short summary: "FAILED tests/a.py::test_b[c] - AssertionError: …".
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::.*)$", re.M)
 
 
 def counts_of(log: str) -> Counts | None:
@@ -160,6 +167,10 @@ def counts_of(log: str) -> Counts | None:
 
 def servers_of(log: str) -> tuple[str, ...]:
     return tuple(SERVERS.findall(COLOURS.sub("", log)))
+
+
+def failed_of(log: str) -> tuple[str, ...]:
+    return tuple(FAILED.findall(COLOURS.sub("", log)))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -183,6 +194,16 @@ def outcome_table(outcomes: Iterable[Outcome]) -> list[str]:
     return table(("tier", "result", "time", "passed", "failed", "skipped", "left out", "servers started"), rows)
 
 
+def failures(outcomes: Iterable[Outcome]) -> list[str]:
+    """What failed by name, for the very end: services that run this often keep no more than the last lines."""
+    lines = []
+    for one in outcomes:
+        lines += [f"failed in {one.tier.name}: {_shortened(failed)}" for failed in one.failed[:FAILURES_NAMED]]
+        if (more := len(one.failed) - FAILURES_NAMED) > 0:
+            lines.append(f"failed in {one.tier.name}: {more} more")
+    return lines
+
+
 def tier_table(tiers: Iterable[Tier]) -> list[str]:
     rows = [
         (tier.name, tier.command, str(tier.cores), f"{tier.minutes:g}", ", ".join(sorted(tier.exclusive)), tier.servers)
@@ -193,6 +214,10 @@ def tier_table(tiers: Iterable[Tier]) -> list[str]:
 
 def _count(number: float, what: str) -> str:
     return f"{number:g} {what}{'' if number == 1 else 's'}"
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= FAILURE_CHARACTERS else line[: FAILURE_CHARACTERS - 1] + "…"
 
 
 def clock(seconds: float) -> str:
@@ -305,7 +330,7 @@ class Run:
 def _outcome(one: Running, result: Result) -> Outcome:
     log = _text(one.log)
     seconds = time.monotonic() - one.began_s
-    return Outcome(one.tier, result, seconds, one.process.returncode, counts_of(log), servers_of(log))
+    return Outcome(one.tier, result, seconds, one.process.returncode, counts_of(log), servers_of(log), failed_of(log))
 
 
 def _in_words(counts: Counts | None) -> str:
@@ -393,7 +418,7 @@ def main(arguments: Sequence[str], tiers: Sequence[Tier] = TIERS, root: Path = R
         outcomes = run.run([SETUP])
         is_set_up = outcomes[0].result is Result.PASSED
         outcomes += run.run(wanted) if is_set_up else [Outcome(tier, Result.NOT_RUN) for tier in wanted]
-        run.say("\n".join(("", *outcome_table(outcomes))))
+        run.say("\n".join(("", *outcome_table(outcomes), *failures(outcomes))))
     if run.stop:
         return 128 + run.stop[0]
     return 0 if all(one.result is Result.PASSED for one in outcomes) else 1

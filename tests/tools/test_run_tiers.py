@@ -27,6 +27,8 @@ from run_tiers import (
     Tier,
     clock,
     counts_of,
+    failed_of,
+    failures,
     main,
     outcome_table,
     servers_of,
@@ -184,6 +186,30 @@ def test_the_table_at_the_end() -> None:
     ]
 
 
+def test_what_failed_is_named_with_its_reason() -> None:
+    log = (
+        "FAILED in a line of the test's own\n=== short test summary info ===\n"
+        "\x1b[31mFAILED\x1b[0m tests/a.py::\x1b[1mtest_b[c d]\x1b[0m - assert 1 == 2\n"
+        "ERROR tests/a.py::test_c - OSError: no room\nSKIPPED [1] tests/x.py:7: no node\n"
+    )
+    assert failed_of(log) == ("tests/a.py::test_b[c d] - assert 1 == 2", "tests/a.py::test_c - OSError: no room")
+
+
+def test_the_end_names_what_failed_and_stays_short() -> None:
+    many = tuple(f"tests/a.py::test_{number}" for number in range(12))
+    outcomes = [
+        Outcome(tier("check"), Result.PASSED),
+        Outcome(tier("test"), Result.FAILED, failed=many),
+        Outcome(tier("fault"), Result.FAILED, failed=("tests/b.py::test_b - " + "x" * 500,)),
+    ]
+    lines = failures(outcomes)
+    assert lines[:10] == [f"failed in test: {name}" for name in many[:10]]
+    assert lines[10] == "failed in test: 2 more"
+    assert lines[11].startswith("failed in fault: tests/b.py::test_b - xxx") and lines[11].endswith("x…")
+    assert len(lines) == 12 and len(lines[11]) == len("failed in fault: ") + 300
+    assert failures(outcomes[:1]) == []
+
+
 @pytest.mark.parametrize(("cores", "minutes"), [(0, 1), (1, 0)])
 def test_a_tier_takes_something(cores: int, minutes: float) -> None:
     with pytest.raises(ValueError, match="tier x: cores"):
@@ -215,7 +241,7 @@ quick:
 arguments:
 	@echo "said $(WORD)" >> said
 failing:
-	@seq 1 100; echo 'a → b'; echo "=== 1 failed, 2 passed in 0.01s ==="; exit 3
+	@seq 1 100; echo 'a → b'; echo "FAILED a.py::test_a - no"; echo "=== 1 failed, 2 passed in 0.01s ==="; exit 3
 slow:
 	@sleep 1000 & echo $$$$ $$! > slow.new; mv slow.new slow.pids; wait
 tidy:
@@ -249,7 +275,7 @@ def test_a_failing_tier_is_shown_at_once_and_stops_no_other(fake: Path, capsys: 
     assert "failing in 0:00: 2 passed, 1 failed, 0 skipped, 0 left out\n" in output
     told = output.partition("make failing ended with 2; the last lines of .make/tiers/failing.log:\n")[2]
     lines = [line.removeprefix("  | ") for line in told.splitlines() if line.startswith("  | ")]
-    assert lines[:2] == ["44", "45"] and len(lines) == 60 and "Error 3" in lines[-1]
+    assert lines[:2] == ["45", "46"] and len(lines) == 60 and "Error 3" in lines[-1]
     assert told.index("Error 3") < told.index("quick: make quick")
     assert re.findall(r"^(\S+) +(passed|FAILED) +\d+:\d\d(?: +(\d+) +(\d+) +0 +0)?", output, re.M) == [
         ("setup-dev", "passed", "", ""),
@@ -258,6 +284,7 @@ def test_a_failing_tier_is_shown_at_once_and_stops_no_other(fake: Path, capsys: 
         ("failing", "FAILED", "2", "1"),
     ]
     assert re.search(r"^quick .* mill once, 0\.1 s$", output, re.M)
+    assert output.endswith("\nfailed in failing: a.py::test_a - no\n")
     assert (fake / "said").read_text() == "said hello\n"
     assert (fake / ".make/tiers/quick.log").read_text().endswith("=== 3 passed in 0.01s ===\n")
 
