@@ -1,0 +1,184 @@
+"""The contenders of the loader's benchmark, each in a process of its own: `load_contenders.py JOB`, a `Job` as JSON.
+
+Prints a `Timing` as JSON. All read the topic `Job.topic` from its first to its last message and write snappy Avro files
+to a local disk; before the clock starts, those with a JVM have done all of it once for the topic `Job.warm`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PREFIX_BYTES = 5
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`later` is the schema text that messages are read as; it is `schema` where the topic has one version."""
+
+    contender: str
+    brokers: str
+    registry: str
+    topic: str
+    warm: str
+    messages: int
+    schema: str
+    later: str
+    cores: int
+    folder: str
+    jars: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """`seconds` from the first question to the brokers to the last change of a table; `task_seconds` what the slowest
+    task took of it, 0 where there are no tasks. `bytes` is the size of the files."""
+
+    seconds: float
+    task_seconds: float
+    bytes: int
+
+
+def naive(job: Job) -> Timing:
+    """kafka-python and fastavro, in a loop: no offsets kept, nothing counted, no tables."""
+    import fastavro
+    from kafka import KafkaConsumer, TopicPartition
+
+    writer, reader = (fastavro.parse_schema(json.loads(text)) for text in (job.schema, job.later))
+    began = time.monotonic()
+    consumer = KafkaConsumer(bootstrap_servers=job.brokers, enable_auto_commit=False)
+    partitions = [TopicPartition(job.topic, number) for number in consumer.partitions_for_topic(job.topic)]
+    consumer.assign(partitions)
+    consumer.seek_to_beginning()
+    files: dict[int, Any] = {}
+    count = 0
+    with ExitStack() as stack:
+        while count < job.messages:
+            for records in consumer.poll(timeout_ms=10_000).values():
+                for record in records:
+                    value = fastavro.schemaless_reader(io.BytesIO(record.value[PREFIX_BYTES:]), writer, reader)
+                    hour = value["header"]["time"] // HOUR_MS
+                    if hour not in files:
+                        output = stack.enter_context(Path(job.folder, f"{hour}.avro").open("wb"))
+                        files[hour] = fastavro.write.Writer(output, reader, codec="snappy", sync_interval=1 << 20)
+                    files[hour].write(value)
+                count += len(records)
+        for file in files.values():
+            file.flush()
+    return Timing(time.monotonic() - began, 0, _size(job.folder))
+
+
+def core(job: Job) -> Timing:
+    """A whole load: plan, tasks, decision, files in their places, audit, tables and partitions."""
+    return _headrace(job, None)
+
+
+def reference(job: Job) -> Timing:
+    """The same without the compiled core."""
+    from headrace.hive_ddl.executors.session import SparkSession
+    from headrace.loader.job import run_on_pool
+
+    def in_python(unit: Any) -> Any:
+        from headrace.loader import native
+        from headrace.loader.task import run_work_unit
+
+        native._CORE = None
+        return run_work_unit(dataclasses.replace(unit, build=""))
+
+    def run_units(units: Any) -> Any:
+        return run_on_pool(SparkSession.getActiveSession().sparkContext, in_python, units, "reference")
+
+    return _headrace(job, run_units)
+
+
+def _headrace(job: Job, run_units: Callable[[Any], Any] | None) -> Timing:
+    from headrace.loader.run import run_load
+    from headrace.pipeline.java import ensure_java
+    from headrace.pipeline.load import decision_log, open_load
+    from headrace.settings import KafkaSettings, LoaderSettings, RegistrySettings, Settings
+
+    folder = Path(job.folder)
+    settings = Settings(
+        data_dir=folder,
+        registry=RegistrySettings(url=job.registry),
+        kafka=KafkaSettings(bootstrap_servers=job.brokers),
+        loader=LoaderSettings(tasks=job.cores),
+        spark={"master": f"local[{job.cores}]"},
+    )
+    ensure_java(folder)
+    log = decision_log(settings)
+    log.open()
+    with open_load(settings, log, sys.stderr) as load:
+
+        def run(topic: str, ports: Any) -> Any:
+            return run_load(ports, dataclasses.replace(load.settings, topics_include=(topic,)))
+
+        run(job.warm, load.ports)
+        ports = load.ports if run_units is None else dataclasses.replace(load.ports, run_units=run_units)
+        began = time.monotonic()
+        report = run(job.topic, ports)
+        seconds = time.monotonic() - began
+    assert not report.has_findings, report.problems
+    loaded = sum(one.rows for one in report.loaded)
+    assert loaded == job.messages, f"{loaded} of {job.messages} messages were loaded"
+    return Timing(seconds, report.read_ms / 1000, _size(str(folder / "warehouse" / job.topic)))
+
+
+def spark(job: Job) -> Timing:
+    """Spark's own source of Kafka, `from_avro` and its Avro sink, all in the JVM: one folder, no times, no tables."""
+    from headrace.hive_ddl.executors.session import close_session, open_unreached, session_properties
+    from headrace.pipeline.java import ensure_java
+
+    folder = Path(job.folder)
+    ensure_java(folder)
+    properties = session_properties(
+        app_name="bench", master=f"local[{job.cores}]", metastore_uri=None, data_dir=folder,
+        warehouse_uri=f"file://{folder}", extra={"jars": job.jars, "driver.memory": "4g"},
+    )  # fmt: skip
+    session = open_unreached(folder, properties)
+    try:
+        _spark_load(session, job, job.warm)
+        began = time.monotonic()
+        _spark_load(session, job, job.topic)
+        seconds = time.monotonic() - began
+        written = session.read.format("avro").load(f"{job.folder}/{job.topic}").count()
+    finally:
+        close_session(session)
+    assert written == job.messages, f"{written} of {job.messages} messages were loaded"
+    return Timing(seconds, 0, _size(f"{job.folder}/{job.topic}"))
+
+
+def _spark_load(session: Any, job: Job, topic: str) -> None:
+    from pyspark.sql import functions
+    from pyspark.sql.avro.functions import from_avro
+
+    source = session.read.format("kafka").option("kafka.bootstrap.servers", job.brokers).option("subscribe", topic)
+    bodies = source.load().select(
+        functions.expr(f"substring(value, {PREFIX_BYTES + 1})").alias("body"), "partition", "offset", "timestamp"
+    )
+    options = {} if job.later == job.schema else {"avroSchema": job.later}
+    rows = bodies.select(
+        from_avro("body", job.schema, options).alias("row"),
+        functions.struct("partition", "offset", "timestamp").alias("kafka"),
+    ).select("row.*", "kafka")
+    rows.write.format("avro").option("compression", "snappy").save(f"{job.folder}/{topic}")
+
+
+def _size(folder: str) -> int:
+    return sum(path.stat().st_size for path in Path(folder).rglob("*.avro"))
+
+
+CONTENDERS = {one.__name__: one for one in (naive, reference, core, spark)}
+
+if __name__ == "__main__":
+    given = Job(**json.loads(sys.argv[1]))
+    print(json.dumps(dataclasses.asdict(CONTENDERS[given.contender](given))))

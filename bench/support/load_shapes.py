@@ -1,0 +1,186 @@
+"""What the messages of the loader's benchmark look like: how large, how many fields, how deep, and a later version."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import fastavro
+
+START_MS = 1_357_000_000_000
+SPAN_MS = 2 * 3_600_000
+"""Over how much message time a topic spreads: some twelve loads, two or three hourly buckets."""
+DISTINCT = 50_000
+"""Bodies that are made; a topic repeats them with the time of each moved on."""
+
+Schema = dict[str, Any]
+Value = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Messages of one schema.
+
+    `schema` begins with a record `header` whose first field is `time`, a long, so that its place in a body is known.
+    `later` is a version of the schema that the messages are read as where the load schema has moved on; None: never.
+    """
+
+    name: str
+    schema: Schema
+    fields: int
+    value: Callable[[random.Random], Value]
+    later: Schema | None = None
+
+    def bodies(self, count: int) -> Iterator[bytes]:
+        """`count` Avro bodies, in the order of their times."""
+        parsed = fastavro.parse_schema(self.schema)
+        chance = random.Random(7)
+        rests = []
+        for _ in range(min(DISTINCT, count)):
+            out = io.BytesIO()
+            fastavro.schemaless_writer(out, parsed, {"header": {"time": START_MS}, **self.value(chance)})
+            rests.append(out.getvalue()[len(_long(START_MS)) :])
+        for number in range(count):
+            yield _long(START_MS + SPAN_MS * number // count) + rests[number % len(rests)]
+
+    def text(self, *, is_later: bool = False) -> str:
+        return json.dumps(self.later if is_later else self.schema)
+
+
+def _long(value: int) -> bytes:
+    """A positive Avro long."""
+    n = value << 1
+    out = bytearray()
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+HEADER = {"name": "header", "type": {"type": "record", "name": "Header", "fields": [{"name": "time", "type": "long"}]}}
+PLACE = {
+    "type": "record",
+    "name": "Place",
+    "fields": [{"name": "country", "type": "string"}, {"name": "zone", "type": "int"}],
+}
+DEVICES = {"type": "enum", "name": "Device", "symbols": ["DESKTOP", "PHONE", "TABLET", "OTHER"]}
+
+
+def _page_fields(place: Schema) -> list[Schema]:
+    return [
+        HEADER,
+        {"name": "member", "type": "int"},
+        {"name": "page", "type": "string"},
+        {"name": "session", "type": "string"},
+        {"name": "referrer", "type": ["null", "string"], "default": None},
+        {"name": "device", "type": DEVICES},
+        {"name": "labels", "type": {"type": "map", "values": "string"}},
+        {"name": "items", "type": {"type": "array", "items": "long"}},
+        {"name": "dwell", "type": "double"},
+        {"name": "score", "type": "double"},
+        {"name": "is_bot", "type": "boolean"},
+        {"name": "place", "type": place},
+    ]
+
+
+def _later_page() -> Schema:
+    """A field added, one widened, one renamed, a record grown."""
+    fields = _page_fields({**PLACE, "fields": [*PLACE["fields"], {"name": "city", "type": "string", "default": ""}]})
+    for field in fields:
+        if field["name"] == "session":
+            field.update(name="visit", aliases=["session"])
+        if field["name"] == "member":
+            field["type"] = "long"
+    fields.insert(3, {"name": "region", "type": ["null", "string"], "default": None})
+    return {"type": "record", "name": "PageView", "fields": fields}
+
+
+def _page(chance: random.Random) -> Value:
+    return {
+        "member": chance.randrange(10_000_000),
+        "page": f"/product/{chance.randrange(100_000)}/reviews",
+        "session": f"{chance.getrandbits(128):032x}",
+        "referrer": None if chance.random() < 0.3 else "https://www.example.org/search?q=shoes",
+        "device": chance.choice(DEVICES["symbols"]),
+        "labels": {"campaign": "spring", "test": f"b{chance.randrange(10)}"},
+        "items": [chance.randrange(1_000_000) for _ in range(chance.randrange(4))],
+        "dwell": chance.random() * 100,
+        "score": chance.random(),
+        "is_bot": False,
+        "place": {"country": chance.choice(("DE", "FR", "JP", "US")), "zone": chance.randrange(24)},
+    }
+
+
+PAGE = Shape(
+    "page",
+    {"type": "record", "name": "PageView", "fields": _page_fields(PLACE)},
+    12,
+    _page,
+    _later_page(),
+)
+
+SMALL = Shape(
+    "small",
+    {
+        "type": "record",
+        "name": "Tick",
+        "fields": [
+            HEADER,
+            {"name": "sensor", "type": "string"},
+            {"name": "count", "type": "int"},
+            {"name": "value", "type": "double"},
+        ],
+    },
+    4,
+    lambda chance: {
+        "sensor": f"s-{chance.randrange(10_000):07}",
+        "count": chance.randrange(10_000),
+        "value": chance.random(),
+    },
+)
+
+
+def _part(level: int, number: int) -> Schema:
+    """A record of five fields, the last a record again above level 1."""
+    fields: list[Schema] = [
+        {"name": "id", "type": "long"},
+        {"name": "name", "type": "string"},
+        {"name": "note", "type": ["null", "string"], "default": None},
+        {"name": "share", "type": "double"},
+    ]
+    if level > 1:
+        fields.append({"name": "part", "type": _part(level - 1, number)})
+    else:
+        fields.append({"name": "count", "type": "int"})
+    return {"type": "record", "name": f"Part{number}L{level}", "fields": fields}
+
+
+def _part_value(chance: random.Random, level: int) -> Value:
+    value: Value = {
+        "id": chance.getrandbits(48),
+        "name": f"{chance.getrandbits(160):040x}",
+        "note": None if chance.random() < 0.5 else "left at the door of the neighbours, as was said on the telephone",
+        "share": chance.random(),
+    }
+    value |= {"part": _part_value(chance, level - 1)} if level > 1 else {"count": chance.randrange(1000)}
+    return value
+
+
+NESTED_PARTS = 4
+NESTED = Shape(
+    "nested",
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [HEADER, *({"name": f"part{number}", "type": _part(3, number)} for number in range(NESTED_PARTS))],
+    },
+    1 + NESTED_PARTS * 15,
+    lambda chance: {f"part{number}": _part_value(chance, 3) for number in range(NESTED_PARTS)},
+)
+
+SHAPES = {one.name: one for one in (PAGE, SMALL, NESTED)}
