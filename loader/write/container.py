@@ -55,21 +55,25 @@ class ContainerFormat:
 
     def block_of(self, count: int, rows: bytes) -> bytes:
         """One block of that many encoded rows, joined."""
-        data = CODECS[self.codec](rows)
-        return b"".join((encode_long(count), encode_long(len(data)), data, self.sync))
+        parts = CODECS[self.codec](rows)
+        return b"".join((encode_long(count), encode_long(sum(map(len, parts))), *parts, self.sync))
 
 
-def _null(data: bytes) -> bytes:
-    return data
+Parts = tuple[bytes | cramjam.Buffer, ...]
+"""Of a block's data, which is copied once, into the block."""
 
 
-def _deflate(data: bytes) -> bytes:
+def _null(data: bytes) -> Parts:
+    return (data,)
+
+
+def _deflate(data: bytes) -> Parts:
     compressor = zlib.compressobj(DEFLATE_LEVEL, zlib.DEFLATED, -15)
-    return compressor.compress(data) + compressor.flush()
+    return compressor.compress(data), compressor.flush()
 
 
-def _snappy(data: bytes) -> bytes:
-    return bytes(cramjam.snappy.compress_raw(data)) + zlib.crc32(data).to_bytes(4, "big")
+def _snappy(data: bytes) -> Parts:
+    return cramjam.snappy.compress_raw(data), zlib.crc32(data).to_bytes(4, "big")
 
 
-CODECS: Mapping[str, Callable[[bytes], bytes]] = {"null": _null, "deflate": _deflate, "snappy": _snappy}
+CODECS: Mapping[str, Callable[[bytes], Parts]] = {"null": _null, "deflate": _deflate, "snappy": _snappy}

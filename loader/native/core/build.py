@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 SOURCES = tuple(HERE / f"{name}.c" for name in ("hash", "program", "records", "run"))
 HEADERS = tuple(HERE / f"{name}.h" for name in ("bytes", "core", "program"))
 LIBRARY = "libheadrace_core.so"
-FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=default")
+FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=default")
 ZIG_TARGETS = {"x86_64": "x86_64-linux-gnu.2.17", "aarch64": "aarch64-linux-gnu.2.17"}
 """By the processor's name: the glibc of manylinux2014, which every Linux of these years has."""
 

@@ -57,9 +57,23 @@ static inline uint64_t hr_load64(const uint8_t *p) {
 
 static inline bool hr_is_continuation(uint8_t c) { return (c & 0xC0) == 0x80; }
 
+static inline bool hr_is_ascii(const uint8_t *p, uint64_t size) {
+    const uint64_t high = 0x8080808080808080u;
+    if (size >= 8) {
+        const uint8_t *last = p + size - 8;
+        for (; p < last; p += 8)
+            if (hr_load64(p) & high) return false;
+        return (hr_load64(last) & high) == 0; /* which may lie over what was looked at already */
+    }
+    uint8_t all = 0;
+    for (const uint8_t *end = p + size; p < end; p++) all |= *p;
+    return all < 128;
+}
+
 /* Unicode 15, table 3-7: well-formed byte sequences. */
 static inline bool hr_is_utf8(const uint8_t *p, uint64_t size) {
     const uint8_t *end = p + size;
+    if (hr_is_ascii(p, size)) return true;
     while (p < end) {
         while (end - p >= 8 && (hr_load64(p) & 0x8080808080808080u) == 0) p += 8;
         while (p < end && *p < 128) p++;

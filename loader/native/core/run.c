@@ -14,6 +14,9 @@ typedef struct {
     hr_out out;
     uint64_t windows[RECENT]; /* their index and one, 0 for none */
     uint64_t buckets[RECENT];
+    hr_window *window; /* of the message before, NULL for none: most are of the same, and dividing is slow */
+    uint64_t bucket;   /* likewise, its index and one */
+    int64_t bucket_start_ms;
 } run_t;
 
 /* What of a message is known before anything is counted. */
@@ -148,23 +151,32 @@ static bool put_suffix(run_t *run, const hr_record *record) {
 
 static hr_window *window_of(run_t *run, const judged_t *judged) {
     hr_taken *taken = run->taken;
+    if (run->window != NULL && judged->window_time_ms >= run->window->start_ms &&
+        judged->window_time_ms - run->window->start_ms < run->range->window_ms)
+        return run->window;
     int64_t number = judged->window_time_ms / run->range->window_ms;
     uint64_t *recent = &run->windows[(uint64_t)number % RECENT];
     int64_t start_ms = number * run->range->window_ms;
-    if (*recent != 0 && taken->windows[*recent - 1].start_ms == start_ms) return &taken->windows[*recent - 1];
-    hr_window *window = &taken->windows[taken->window_count++];
-    *window = (hr_window){start_ms, judged->value, judged->window_time_ms, 0, 0, 0, judged->program, judged->source};
-    *recent = taken->window_count;
-    return window;
+    if (*recent == 0 || taken->windows[*recent - 1].start_ms != start_ms) {
+        taken->windows[taken->window_count] =
+            (hr_window){start_ms, judged->value, judged->window_time_ms, 0, 0, 0, judged->program, judged->source};
+        *recent = ++taken->window_count;
+    }
+    return run->window = &taken->windows[*recent - 1];
 }
 
 static uint64_t bucket_of(run_t *run, int64_t time_ms) {
     hr_taken *taken = run->taken;
+    if (run->bucket != 0 && time_ms >= run->bucket_start_ms && time_ms - run->bucket_start_ms < run->range->period_ms)
+        return run->bucket - 1;
     int64_t period = time_ms / run->range->period_ms;
     uint64_t *recent = &run->buckets[(uint64_t)period % RECENT];
-    if (*recent != 0 && taken->buckets[*recent - 1].period == period) return *recent - 1;
-    taken->buckets[taken->bucket_count] = (hr_bucket){period, 0, 0, 0, 0};
-    *recent = ++taken->bucket_count;
+    if (*recent == 0 || taken->buckets[*recent - 1].period != period) {
+        taken->buckets[taken->bucket_count] = (hr_bucket){period, 0, 0, 0, 0};
+        *recent = ++taken->bucket_count;
+    }
+    run->bucket = *recent;
+    run->bucket_start_ms = period * run->range->period_ms;
     return *recent - 1;
 }
 
