@@ -32,6 +32,7 @@ from headrace.pipeline.serving import (
 )
 from headrace.pipeline.sql import QueryFailed, check_statement, run_query
 from headrace.pipeline.sql_socket import (
+    BEGUN,
     NOBODY,
     QUERY_BYTES_MAX,
     Question,
@@ -163,8 +164,12 @@ class _Desk:
                 return
             connection.settimeout(None)
             with self._turns:
-                is_over = self._jvm is not None and self._jvm.poll() is not None
-                answer = NOBODY if is_over else self._answer_while_heard(connection, question)
+                if self._jvm is not None and self._jvm.poll() is not None:
+                    _say(connection, NOBODY)
+                    return
+                # From here on the question is not asked again: it may be what ends the JVM.
+                _say(connection, BEGUN)
+                answer = self._answer_while_heard(connection, question)
             _say(connection, answer)
 
     def _answer_while_heard(self, connection: socket.socket, question: Question) -> bytes:

@@ -20,6 +20,7 @@ from headrace.pipeline.sql import QueryFailed, QueryResult
 QUERY_BYTES_MAX = 1024 * 1024
 READ_BYTES = 1024 * 1024
 NOBODY = b"{}"  # said by one that is about to end, and has not begun with the question
+BEGUN = b" "  # said before the answer, when the question's turn comes; JSON reads past it
 START_TIMEOUT_S = 120.0  # of SQL that `headrace up` has just started, again as well
 POLL_S = 0.2
 PATH_BYTES_MAX = 100  # of a socket's name; the system has room for 107, macOS for 103
@@ -62,17 +63,15 @@ def ask(path: Path, question: Question, is_up: Callable[[], bool]) -> QueryResul
 
 
 def _ask(connection: socket.socket, question: Question) -> QueryResult:
-    try:
-        connection.sendall(json.dumps(dataclasses.asdict(question)).encode())
-        connection.shutdown(socket.SHUT_WR)
-        answer = read_to_end(connection)
-    except OSError:
-        answer = b""
-    if not answer:
-        raise QueryFailed("the SQL of `headrace up` ended during the query, and is started again; see logs/sql.log")
-    if answer == NOBODY:
+    answer = _answer(connection, json.dumps(dataclasses.asdict(question)).encode())
+    if answer in (b"", NOBODY):
         raise NobodyAnswers("the SQL of `headrace up` has just ended")
-    document = json.loads(answer)
+    try:
+        document = json.loads(answer)
+    except ValueError:  # the question's turn came, and no more than that and a part of the answer
+        raise QueryFailed(
+            "the SQL of `headrace up` ended during the query, and is started again; see logs/sql.log"
+        ) from None
     if "error" in document:
         raise QueryFailed(document["error"])
     return QueryResult(
@@ -81,6 +80,17 @@ def _ask(connection: socket.socket, question: Question) -> QueryResult:
         rows=tuple(map(tuple, document["rows"])),
         values=tuple(map(tuple, document["values"])),
     )
+
+
+def _answer(connection: socket.socket, question: bytes) -> bytes:
+    """All that is said, as far as it is said."""
+    answer = b""
+    with contextlib.suppress(OSError):
+        connection.sendall(question)
+        connection.shutdown(socket.SHUT_WR)
+        answer = connection.recv(len(BEGUN))
+        return answer + read_to_end(connection)
+    return answer
 
 
 def read_question(content: bytes) -> Question:

@@ -29,6 +29,7 @@ from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.table import desired_table, local_location
 from headrace.pipeline.sql import QueryFailed, QueryResult
 from headrace.pipeline.sql_socket import (
+    BEGUN,
     NOBODY,
     QUERY_BYTES_MAX,
     NobodyAnswers,
@@ -51,6 +52,7 @@ SCHEMA = {
 }
 
 
+ENDED = "the SQL of `headrace up` ended during the query, and is started again; see logs/sql.log"
 METASTORE, SQL = "headrace.pipeline.metastore_server", "headrace.pipeline.sql_server"
 
 
@@ -314,22 +316,30 @@ def test_a_folder_of_a_long_name_has_a_socket_too(tmp_path: Path) -> None:
         ask(path, Question("s", "d", with_values=False), lambda: False)
 
 
-def test_who_asks_one_that_has_just_ended_asks_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        (NOBODY, "nobody"),
+        (b"", "nobody"),  # it ended before the question's turn came
+        (BEGUN, ENDED),
+        (BEGUN + answer_bytes(QueryResult(("a",), ("int",), (("1",),), ()))[:-1], ENDED),
+        (BEGUN + refusal_bytes("because"), "because"),
+        (refusal_bytes("because"), "because"),
+        (BEGUN + answer_bytes(QueryResult(("a",), ("int",), (("1",),), ())), "an answer"),
+    ],
+)
+def test_a_question_is_asked_again_unless_its_turn_had_come(tmp_path: Path, said: bytes, outcome: str) -> None:
     path = tmp_path / "sql.sock"
-    said = [NOBODY, b"", refusal_bytes("because")]
     outcomes = []
-    for words in said:
-        with listening_on(path) as listener:
-            thread = threading.Thread(target=lambda: outcomes.append(outcome_of(path)))
-            thread.start()
-            connection, _ = listener.accept()
-            with connection:
-                read_to_end(connection)
-                connection.sendall(words)
-            thread.join()
-    assert outcomes[0] == "nobody"
-    assert "ended during the query" in outcomes[1]
-    assert outcomes[2] == "because"
+    with listening_on(path) as listener:
+        thread = threading.Thread(target=lambda: outcomes.append(outcome_of(path)))
+        thread.start()
+        connection, _ = listener.accept()
+        with connection:
+            read_to_end(connection)
+            connection.sendall(said)
+        thread.join()
+    assert outcomes == [outcome]
 
 
 def outcome_of(path: Path) -> str:
