@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 import uuid
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from free_ports import free_port
 from kafka_security import LISTENERS, KafkaSecurity
 from server_starts import timed_start
 
@@ -29,7 +29,7 @@ class ApacheKafka:
     def __init__(self, folder: Path, security: KafkaSecurity | None = None) -> None:
         folder.mkdir(parents=True)
         classpath = _classpath(folder)
-        ports = {name: _free_port() for name in ("PLAINTEXT", "CONTROLLER", *(LISTENERS if security else ()))}
+        ports = {name: free_port() for name in ("PLAINTEXT", "CONTROLLER", *(LISTENERS if security else ()))}
         self.secured = {name: f"127.0.0.1:{port}" for name, port in ports.items() if name in LISTENERS}
         self.address = f"127.0.0.1:{ports['PLAINTEXT']}"
         settings = folder / "server.properties"
@@ -88,12 +88,6 @@ def _classpath(folder: Path) -> str:
     command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={output}"]
     subprocess.run([*command, "-DincludeScope=runtime"], check=True, capture_output=True, timeout=600)
     return output.read_text(encoding="utf-8").strip()
-
-
-def _free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
 
 
 def _settings(folder: Path, ports: Mapping[str, int], security: KafkaSecurity | None) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -19,6 +18,7 @@ from urllib.parse import quote
 
 import pytest
 
+from free_ports import free_port
 from server_starts import timed_start
 
 POM = Path(__file__).resolve().parent / "servers" / "hdfs.pom.xml"
@@ -36,7 +36,7 @@ class Hdfs:
         self.conf = folder / "conf"
         for name in ("hdfs", "datanode", "static", "secondary"):
             (self.conf / "webapps" / name).mkdir(parents=True)  # the jar has none, and asks for them
-        self._ports = {name: _free_port() for name in ("rpc", "http", "data", "data_http", "data_ipc")}
+        self._ports = {name: free_port() for name in ("rpc", "http", "data", "data_http", "data_ipc")}
         self.uri = f"hdfs://127.0.0.1:{self._ports['rpc']}"
         _write(self.conf / "core-site.xml", {"fs.defaultFS": self.uri, "hadoop.tmp.dir": folder / "tmp"})
         _write(self.conf / "hdfs-site.xml", self._settings())
@@ -169,9 +169,3 @@ def _classpath(folder: Path) -> str:
     command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={output}"]
     subprocess.run([*command, "-DincludeScope=runtime"], check=True, capture_output=True, timeout=600)
     return output.read_text(encoding="utf-8").strip()
-
-
-def _free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from free_ports import free_port
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.executors.hiveserver import NOSASL, HiveServerAddress, HiveServerExecutor
 from headrace.hive_ddl.executors.session import close_session, open_session
@@ -17,7 +18,7 @@ from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.table import local_location
 from headrace.pipeline.sql_server import HOST_KEY, PORT_KEY, _start_thrift
 from headrace.settings import Address
-from hive_server import HiveServer, free_port
+from hive_server import HiveServer
 from server_starts import timed_start
 
 SPARK = "Spark SQL"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from free_ports import free_port
 from maven_jars import classpath_of
 from server_starts import timed_start
 
@@ -81,12 +82,6 @@ def configuration(properties: Mapping[str, str]) -> str:
         for name, value in properties.items()
     )
     return "\n".join(("<configuration>", *lines, "</configuration>", ""))
-
-
-def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
 
 
 def is_open(port: int) -> bool:

@@ -8,7 +8,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from free_ports import free_port
 from server_starts import timed_start
 
 READY_TIMEOUT_S = 60.0
@@ -54,7 +54,7 @@ class PostgresServer:
         self._account = _account()
         # Not below pytest's folders, which other users cannot enter; short, because it holds the socket.
         self.folder = Path(tempfile.mkdtemp(prefix="headrace-pg-"))
-        self.port = _free_port()
+        self.port = free_port()
         self._password = secrets.token_hex(16) if base is None else base._password
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
@@ -232,8 +232,3 @@ def _account() -> pwd.struct_passwd | None:
         except KeyError:
             continue
     raise RuntimeError("no user 'postgres' or 'nobody' for PostgreSQL to run as")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

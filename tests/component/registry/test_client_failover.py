@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from free_ports import free_port
 from headrace.registry.client import RegistryClient, transport
 
 pytestmark = pytest.mark.fault
@@ -57,9 +57,7 @@ def test_a_registry_that_comes_back_is_waited_for(
     """With more patience than by default, since a busy machine may start a registry slowly."""
     monkeypatch.setattr(transport, "ATTEMPTS_MAX", 100)
     monkeypatch.setattr(transport, "TIMEOUTS_MAX", 10)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     command = ["headrace", "registry", "serve", "--data-dir", str(tmp_path), "--registry-listen", address]
     first = start_service(*command)
     with RegistryClient(f"http://{address}") as client, ThreadPoolExecutor(1) as pool:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import http.client
 import json
 import signal
-import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from certificates import Authority
+from free_ports import free_port
 from headrace.cli.command import CommandError
 from headrace.cli.registry_access import certified_of, check_access, tls_of, users_of
 from headrace.registry.api.certified import subject_text
@@ -41,11 +41,6 @@ def token(**claims: Any) -> dict[str, str]:
     said = {"iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 600, "sub": "jo", "realm": {"roles": ["boss"]}}
     made = jwt.encode({**said, **claims}, KEY, algorithm="ES256", headers={"kid": "k"})
     return {"Authorization": f"Bearer {made}"}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class Secured:
