@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from broker_samples import NOW_MS, append, batch, contents, header_of, opened, with_attributes
 from headrace.broker.errors import LogDamaged, RequestRefused
-from headrace.broker.log.index import OffsetIndex, TimeEntry, TimeIndex
+from headrace.broker.log.index import TIME_ENTRY_BYTES, OffsetIndex, TimeEntry, TimeIndex
 from headrace.broker.log.leader_epochs import FILE_NAME, LeaderEpochs
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.produced import check_produced
@@ -135,6 +135,22 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, suffix: str, damage: str) ->
             path.write_bytes(path.read_bytes()[:-1] if damage == "short" else bytes(24 * 5 + 1))
     again = opened(tmp_path, is_clean=True).log
     assert contents(again) == [(number, b"value %d" % number) for number in range(600)]
+    found = again.find_timestamp(NOW_MS + 321)
+    assert found is not None and found.offset == 321
+
+
+def test_a_time_index_that_lies_is_noticed_at_the_start(tmp_path: Path) -> None:
+    """It has the right length and ascends, but no batch has the largest timestamp that it tells."""
+    log = filled(tmp_path, 600, LogLimits(segment_bytes_max=15_000))
+    true = [segment.largest for segment in log.closed]
+    log.close()
+    for segment in log.closed:
+        raw = segment.path(TIME_INDEX).read_bytes()
+        entries = [raw[at : at + TIME_ENTRY_BYTES] for at in range(0, len(raw), TIME_ENTRY_BYTES)]
+        assert len(entries) > 1
+        segment.path(TIME_INDEX).write_bytes(b"".join(entries[:-1]) + entries[-1][:7] + b"\x01" + entries[-1][8:])
+    again = opened(tmp_path, is_clean=True).log
+    assert [segment.largest for segment in again.closed] == true
     found = again.find_timestamp(NOW_MS + 321)
     assert found is not None and found.offset == 321
 
