@@ -27,6 +27,9 @@ class BrokerConfig:
     tls_certificate: str = ""  # PEM file; "" serves without TLS
     tls_key: str = ""  # PEM file, not encrypted; "": the key is in `tls_certificate`
     tls_client_ca: str = ""  # PEM file of the authorities whose certificates clients must show; "": they show none
+    users: str = ""  # file of users and what each may do; "": whoever reaches the broker may do everything
+    connections_per_address_max: int = 0  # 0: any number
+    bytes_per_second_max: int = 0  # that one user, or one address, may send and be sent; 0: any number
     node_id: int = 1
     partitions: int = 4  # of a topic created by its first message
     creates_topics: bool = True  # that a client asks for by name and that are not there

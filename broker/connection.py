@@ -13,18 +13,20 @@ import asyncio
 import inspect
 import logging
 import socket
-from collections import deque
-from collections.abc import Awaitable
+from collections import Counter, deque
+from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.broker import descriptors
+from headrace.broker.access.login import Login, Users
 from headrace.broker.errors import FrameRefused, ProtocolError
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.dispatch import HANDLERS, Pieces, refuse_version
 from headrace.broker.node import BrokerNode
-from headrace.broker.protocol.api_versions import BY_KEY, PRODUCE
+from headrace.broker.protocol.api_versions import API_VERSIONS, BY_KEY, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from headrace.broker.protocol.framing import RequestHeader, frame_length, read_header, response_start
+from headrace.broker.rates import Rates
 from headrace.kafka_wire.errors import MalformedMessage
 
 logger = logging.getLogger(__name__)
@@ -45,16 +47,62 @@ UNREAD_BYTES = 1024 * 1024
 """Of answers that a client has not read yet; beyond it no further request of that client is handled."""
 UNREAD_BYTES_MAX = 1024 * 1024 * 1024
 """Of such answers, in all; beyond it the client that has not read for the longest time is closed."""
+BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
+"""What a client may ask before it has said who it is."""
+LOGIN_FRAME_BYTES_MAX = 64 * 1024
+"""Of a request before that."""
+LOGIN_S = 30
+"""For a client to log in."""
 
 
 class Connections:
-    """All connections of a broker, and what they take together. `count_max` may be open at once."""
+    """All connections of a broker, and what they take together.
 
-    def __init__(self, count_max: int = descriptors.CONNECTIONS_MAX) -> None:
+    Args:
+        count_max: so many may be open at once.
+        of_address_max: so many of one address; 0: any number.
+        rates: what each user, or each address where there are none, may send and be sent; None: any amount.
+    """
+
+    def __init__(
+        self,
+        count_max: int = descriptors.CONNECTIONS_MAX,
+        *,
+        users: Users | None = None,
+        of_address_max: int = 0,
+        rates: Rates | None = None,
+    ) -> None:
         self.count_max = count_max
+        self.users, self.rates = users, rates
+        self._of_address_max = of_address_max
+        self._of_address: Counter[str] = Counter()
         self.open: set[Connection] = set()
         self.received_bytes = 0  # of buffers beyond BUFFER_BYTES each
         self.unread: dict[Connection, None] = {}  # has much to read; who has not read for the longest time is first
+
+    def add(self, connection: Connection, host: str) -> str:
+        """Takes note of a new connection; returns why there may not be one more, "" where there may."""
+        if len(self.open) >= self.count_max:
+            return f"there are {self.count_max} connections"
+        if self._of_address_max and self._of_address[host] >= self._of_address_max:
+            return f"there are {self._of_address_max} connections of this address"
+        self._of_address[host] += 1
+        self.open.add(connection)
+        return ""
+
+    def remove(self, connection: Connection, host: str) -> None:
+        if connection in self.open:
+            self.open.discard(connection)
+            self._of_address[host] -= 1
+            if not self._of_address[host]:
+                del self._of_address[host]
+        self.unread.pop(connection, None)
+
+    def close_changed(self, users: Collection[str]) -> None:
+        """Closes connections of users who are gone or have another password."""
+        for connection in tuple(self.open) if users else ():
+            if connection.login.is_in and connection.login.user in users:
+                connection.drop("its user is gone or has another password", logging.INFO)
 
     def close_idle(self, now_s: float) -> None:
         """Closes connections that have been silent for IDLE_S of the loop's clock and wait for nothing."""
@@ -93,6 +141,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: deque[_Pending] = deque()
         self._writable = True
         self._reading = True
+        self._is_held_back = False  # for it has sent or been sent more than its rate
+        self.login = Login(all_connections.users)
         self.busy_at_s = 0.0
 
     # asyncio.BufferedProtocol
@@ -101,8 +151,9 @@ class Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._peer = (transport.get_extra_info("peername") or ("", 0))[:2]
-        if len(self._all.open) >= self._all.count_max:
-            logger.warning("connection refused peer=%s:%s connections=%d", *self._peer, self._all.count_max)
+        reason = self._all.add(self, self._host)
+        if reason:
+            logger.warning("connection refused peer=%s:%s reason=%s", *self._peer, reason)
             transport.abort()
             return
         self.busy_at_s = self._loop.time()
@@ -110,12 +161,20 @@ class Connection(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._all.open.add(self)
+        if not self.login.is_in:
+            self._loop.call_later(LOGIN_S, self._end_without_login)
+
+    def _end_without_login(self) -> None:
+        if self._transport is not None and not self.login.is_in:
+            self.drop(f"nobody logged in within {LOGIN_S} s")
+
+    @property
+    def _host(self) -> str:
+        return str(self._peer[0])
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._all.open.discard(self)
-        self._all.unread.pop(self, None)
+        self._all.remove(self, self._host)
         self._resize(0)
         for pending in self._pending:
             if pending.task is not None:
@@ -174,7 +233,10 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while not transport.is_closing() and self._end - self._start >= 4:
                 view = memoryview(self._buffer)
-                end = self._start + 4 + frame_length(view[self._start : self._end])
+                length = frame_length(view[self._start : self._end])
+                if length > LOGIN_FRAME_BYTES_MAX and not self.login.is_in:
+                    raise FrameRefused(f"a frame of {length} bytes before a login")
+                end = self._start + 4 + length
                 if end > self._end:
                     self._check_room()
                     break
@@ -209,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
             raise FrameRefused(f"clients have sent {self._all.received_bytes} bytes of unfinished requests")
 
     def _may_handle(self, header: RequestHeader) -> bool:
-        if not self._writable:
+        if not self._writable or self._is_held_back:
             return False
         if not self._pending:
             return True
@@ -229,9 +291,13 @@ class Connection(asyncio.BufferedProtocol):
         if api is None or not api.serves(header.api_version):
             self._refuse_version(header, frame)
             return
+        if not self.login.is_in and header.api_key not in BEFORE_LOGIN:
+            raise ProtocolError(f"{api.name} before a login")
         handler = HANDLERS[header.api_key]
         request = handler.decode(frame, header.body_at, header.api_version)
-        context = RequestContext(self._node, header.api_version, header.client_id, str(self._peer[0]))
+        context = RequestContext(self._node, header.api_version, header.client_id, self._host, self.login)
+        if self._all.rates is not None:
+            self._charge(len(frame))
         result = handler.handle(context, request)
         if inspect.isawaitable(result):
             task = asyncio.ensure_future(_awaited(result))
@@ -297,9 +363,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         self.busy_at_s = self._loop.time()
-        start = response_start(header, sum(len(piece) for piece in pieces))
+        size = sum(len(piece) for piece in pieces)
+        if self._all.rates is not None:
+            self._charge(size)
+        start = response_start(header, size)
         if len(pieces) == 1:
             self._transport.write(start + pieces[0])
+            if self.login.has_failed:
+                self._transport.close()
             return
         self._transport.write(start)
         for piece in pieces:
@@ -307,6 +378,18 @@ class Connection(asyncio.BufferedProtocol):
                 # The client is gone: asyncio would complain of every further write.
                 return
             self._transport.write(piece)
+
+    def _charge(self, byte_count: int) -> None:
+        """Counts what the client sent or is sent; beyond its rate the next request waits."""
+        assert self._all.rates is not None
+        wait_s = self._all.rates.take(self.login.user or self._host, byte_count, self._loop.time())
+        if wait_s > 0 and not self._is_held_back:
+            self._is_held_back = True
+            self._loop.call_later(wait_s, self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_held_back = False
+        self._handle_frames()
 
     @property
     def unread_bytes(self) -> int:

@@ -5,6 +5,7 @@ BrokerError
 │   ├── DataFolderInUse       another broker holds the folder
 │   ├── AddressUnusable       the port is taken or the host is not ours
 │   ├── TlsUnusable           a certificate or key cannot be used
+│   ├── UsersUnusable         the users file cannot be read, or has a mistake
 │   └── LogDamaged            a log does not hold what was forced to disk
 ├── DiskFailed            data could not be forced to disk: the broker ends, since it can promise nothing more
 ├── ProtocolError         a client sent what cannot be read: its connection is closed, nobody else's
@@ -54,6 +55,13 @@ class TlsUnusable(StartError):
 
     def __init__(self, setting: str, path: str, reason: str) -> None:
         super().__init__(f"broker.{setting} {path} cannot be used: {reason}")
+
+
+class UsersUnusable(StartError):
+    """The users file cannot be used; the message says which line, and repeats no hash."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"broker.users {path} cannot be used: {reason}")
 
 
 class LogDamaged(StartError):

@@ -6,18 +6,24 @@ import asyncio
 import logging
 import os
 import ssl
+from collections.abc import Callable
+from pathlib import Path
 
 from headrace.broker import descriptors
+from headrace.broker.access.login import Users
+from headrace.broker.access.users import UsersFile
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection import Connection, Connections
 from headrace.broker.errors import AddressUnusable, DiskFailed, TlsUnusable
 from headrace.broker.node import BrokerNode
+from headrace.broker.rates import Rates
 
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
 """Connections that wait to be taken up."""
 IDLE_LOOK_S = 30
+USERS_LOOK_S = 1
 HANDSHAKE_S = 10
 """For a client to prove itself with TLS."""
 EVERY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
@@ -54,23 +60,29 @@ class BrokerServer:
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
         self.node: BrokerNode
-        self.connections = Connections()
+        self.connections = Connections(
+            of_address_max=config.connections_per_address_max,
+            rates=Rates(config.bytes_per_second_max) if config.bytes_per_second_max else None,
+        )
         self._stopped = asyncio.Event()
         self._disk_failure: OSError | None = None
         self._server: asyncio.Server | None = None
-        self._idle_look: asyncio.Task[None] | None = None
+        self._looks: list[asyncio.Task[None]] = []
 
     async def start(self) -> tuple[str, int]:
         """Takes the address, opens the logs, then listens; returns the address that it listens on.
 
         Raises:
             TlsUnusable: a certificate or key cannot be used.
+            UsersUnusable: the users file cannot be read, or has a mistake.
             AddressUnusable: the address is taken, or not this machine's; no file was touched.
             StartError: the data folder cannot be used.
             CorruptFile: the data folder does not hold what it must.
         """
         loop = asyncio.get_running_loop()
         tls = tls_context(self.config)
+        users = Users(UsersFile(Path(self.config.users))) if self.config.users else None
+        self.connections.users = users
         try:
             self._server = await loop.create_server(
                 lambda: Connection(self.node, self.connections),
@@ -104,7 +116,9 @@ class BrokerServer:
             # Two can be bound to a port to which neither listens yet.
             await self.node.close()
             raise self._unusable(error) from error
-        self._idle_look = loop.create_task(self._look_for_idle())
+        self._looks = [loop.create_task(self._repeat(IDLE_LOOK_S, self._look_for_idle))]
+        if users is not None:
+            self._looks.append(loop.create_task(self._repeat(USERS_LOOK_S, self._look_for_users)))
         return self.config.host, port
 
     def _unusable(self, error: OSError | OverflowError) -> AddressUnusable:
@@ -113,13 +127,20 @@ class BrokerServer:
         reason = os.strerror(number) if number > 0 else str(error)
         return AddressUnusable(f"{self.config.host}:{self.config.port}", reason)
 
-    async def _look_for_idle(self) -> None:
+    async def _repeat(self, interval_s: int, look: Callable[[], None]) -> None:
         while True:
-            await asyncio.sleep(IDLE_LOOK_S)
+            await asyncio.sleep(interval_s)
             try:
-                self.connections.close_idle(asyncio.get_running_loop().time())
+                look()
             except Exception:
-                logger.exception("idle connections not closed; tried again in seconds=%d", IDLE_LOOK_S)
+                logger.exception("look failed; tried again in seconds=%d", interval_s)
+
+    def _look_for_idle(self) -> None:
+        self.connections.close_idle(asyncio.get_running_loop().time())
+
+    def _look_for_users(self) -> None:
+        assert self.connections.users is not None
+        self.connections.close_changed(self.connections.users.file.look())
 
     async def wait(self) -> None:
         """Serves until `stop`, then closes everything.
@@ -128,8 +149,11 @@ class BrokerServer:
             DiskFailed: the disk failed while the broker ran or when it closed.
         """
         await self._stopped.wait()
-        assert self._server is not None and self._idle_look is not None
-        self._idle_look.cancel()
+        assert self._server is not None
+        for look in self._looks:
+            look.cancel()
+        if self.connections.users is not None:
+            self.connections.users.close()
         self._server.close()
         for connection in tuple(self.connections.open):
             connection.close()

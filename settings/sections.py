@@ -62,6 +62,10 @@ class BrokerSettings:
     tls_certificate: str = ""  # PEM file of the certificate, with its chain, that is served with; "": no TLS
     tls_key: str = ""  # PEM file of its key, not encrypted; "": the key is in `tls_certificate`
     tls_client_ca: str = ""  # PEM file of the authorities whose certificates clients must show; "": they show none
+    users: str = ""  # file of users and what each may do; "": whoever reaches the broker may do everything
+    open_to: str = "loopback"  # loopback | network: where a broker with neither `users` nor `tls_client_ca` may listen
+    connections_per_address_max: int = 0  # at once from one address; 0: any number
+    bytes_per_second_max: int = 0  # that one user, or without users one address, may send and be sent; 0: any number
     partitions: int = 4  # of a topic created by its first message
     retention: Duration = Duration(7 * 86_400_000)  # by record timestamp, like Kafka's retention.ms
     segment_bytes_max: int = 1024 * 1024 * 1024  # of one log file; retention deletes whole files
@@ -236,6 +240,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "registry.rules": ("keep", "drop"),
     "registry.mode_changes": ("allow", "refuse"),
     "registry.open_to": ("loopback", "network"),
+    "broker.open_to": ("loopback", "network"),
     "broker.fsync": ("none", "interval", "always"),
     "broker.damaged": ("stop", "set-aside"),
     "kafka.security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
@@ -275,6 +280,8 @@ PATTERNS = frozenset({"loader.topics_include", "loader.topics_exclude"})
 AT_LEAST: Mapping[str, int] = {
     "registry.request_bytes_max": 1024,
     "registry.database_connections": 1,
+    "broker.connections_per_address_max": 0,
+    "broker.bytes_per_second_max": 0,
     "broker.partitions": 1,
     "broker.segment_bytes_max": 1024 * 1024,
     "broker.message_bytes_max": 1024,

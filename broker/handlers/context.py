@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.broker.access.login import ANYBODY, Login
+from headrace.broker.access.rights import Kind, Right, Rights
+from headrace.broker.errors import RequestRefused
 from headrace.broker.node import BrokerNode
+from headrace.broker.protocol.error_codes import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +19,30 @@ class RequestContext:
     version: int
     client_id: str
     client_host: str
+    login: Login = ANYBODY
+
+    @property
+    def rights(self) -> Rights:
+        return self.login.rights
+
+    def check_topic(self, name: str, right: Right | None = None) -> None:
+        """
+        Raises:
+            RequestRefused: the client has not this right on the topic, or without one not any.
+        """
+        self.login.rights.check(Kind.TOPIC, name, right)
+
+    def check_group(self, group_id: str, right: Right | None = None) -> None:
+        """
+        Raises:
+            RequestRefused: the client has not this right on the group, or without one not any.
+        """
+        self.login.rights.check(Kind.GROUP, group_id, right)
+
+    def group_error(self, group_id: str, right: Right | None = None) -> ErrorCode:
+        """`check_group` for answers that have one error code; NONE where the right is there."""
+        try:
+            self.check_group(group_id, right)
+        except RequestRefused as refused:
+            return refused.code
+        return ErrorCode.NONE

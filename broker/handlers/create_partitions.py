@@ -6,6 +6,7 @@ from typing import Any
 
 from kafka.protocol.admin import CreatePartitionsResponse
 
+from headrace.broker.access.rights import Right
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -22,6 +23,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 def _one(context: RequestContext, wanted: Any, validate_only: bool) -> Any:
     code, message = ErrorCode.NONE, None
     try:
+        context.check_topic(wanted.name or "", Right.ADMIN)
         topic = context.node.topic(wanted.name or "")
         if topic.is_internal:
             raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")

@@ -11,6 +11,7 @@ from typing import Any
 
 from kafka.protocol.admin import CreateTopicsResponse
 
+from headrace.broker.access.rights import Right
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -49,6 +50,7 @@ def _decide(context: RequestContext, wanted: Any, is_repeated: bool) -> Topic | 
     try:
         if is_repeated:
             raise RequestRefused(ErrorCode.INVALID_REQUEST, f"topic {name!r} is in the request twice")
+        context.check_topic(name, Right.ADMIN)
         partitions = _partitions(context, wanted)
         configs = {config.name or "": check_config(config.name or "", config.value) for config in wanted.configs or ()}
         context.node.check_new_topic(name, partitions)

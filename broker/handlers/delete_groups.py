@@ -7,6 +7,7 @@ from typing import Any
 
 from kafka.protocol.admin import DeleteGroupsResponse
 
+from headrace.broker.access.rights import Right
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -21,6 +22,7 @@ async def _delete(context: RequestContext, request: Any) -> Any:
     for group_id in request.groups_names or ():
         code = ErrorCode.NONE
         try:
+            context.check_group(group_id, Right.ADMIN)
             await context.node.groups.delete_group(group_id)
         except RequestRefused as refused:
             code = refused.code

@@ -8,6 +8,7 @@ from typing import Any
 
 from kafka.protocol.admin import DeleteRecordsResponse
 
+from headrace.broker.access.rights import Right
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -32,6 +33,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 def _one(context: RequestContext, name: str, wanted: Any) -> Any:
     code, low = ErrorCode.NONE, -1
     try:
+        context.check_topic(name, Right.ADMIN)
         log = context.node.log(name, wanted.partition_index)
         if context.node.topic(name).is_internal:
             raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{name} is the broker's own")

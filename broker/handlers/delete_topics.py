@@ -8,6 +8,7 @@ from typing import Any
 
 from kafka.protocol.admin import DeleteTopicsResponse
 
+from headrace.broker.access.rights import Right
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -38,7 +39,9 @@ async def _one(context: RequestContext, name: str | None, topic_id: uuid.UUID | 
             topic = context.node.topics.by_id(topic_id or NIL)
             if topic is None:
                 raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+            context.check_topic(topic.name, Right.ADMIN)
         else:
+            context.check_topic(name, Right.ADMIN)
             topic = context.node.topic(name)
         name, topic_id = topic.name, topic.topic_id
         await context.node.delete_topic(topic)

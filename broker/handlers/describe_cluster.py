@@ -8,7 +8,7 @@ from kafka.protocol.admin import DescribeClusterResponse
 
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.operations import CLUSTER
+from headrace.broker.protocol.operations import of_cluster
 
 BROKERS = 1
 
@@ -33,5 +33,5 @@ def handle(context: RequestContext, request: Any) -> Any:
         cluster_id=cluster_id,
         controller_id=node_id,
         brokers=[broker],
-        authorized_operations=CLUSTER if request.include_cluster_authorized_operations else None,
+        authorized_operations=of_cluster(context.rights) if request.include_cluster_authorized_operations else None,
     )

@@ -50,6 +50,7 @@ def _one(context: RequestContext, request: Any, wanted: Any) -> Any:
 def _rows(context: RequestContext, resource_type: int, name: str) -> list[_Row]:
     config = context.node.config
     if resource_type == TOPIC:
+        context.check_topic(name)
         topic = context.node.topic(name)
         return [
             (
@@ -63,6 +64,7 @@ def _rows(context: RequestContext, resource_type: int, name: str) -> list[_Row]:
             for row in ROWS
         ]
     if resource_type == BROKER:
+        context.rights.check_broker()
         if name not in ("", str(config.node_id)):
             raise RequestRefused(ErrorCode.INVALID_REQUEST, f"there is no broker {name!r}, only {config.node_id}")
         return _broker_rows(context)

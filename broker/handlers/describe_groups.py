@@ -9,7 +9,7 @@ from kafka.protocol.admin import DescribeGroupsResponse
 from headrace.broker.coordinator.group import Group, GroupState
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.operations import GROUP
+from headrace.broker.protocol.operations import of_group
 
 OPERATIONS_FROM = 3
 _Group = DescribeGroupsResponse.DescribedGroup
@@ -21,18 +21,20 @@ def handle(context: RequestContext, request: Any) -> Any:
     return DescribeGroupsResponse(
         version=context.version,
         # Each once: an answer holds what all members told.
-        groups=[_described(group_id or "", groups.get(group_id), request, context.version) for group_id in wanted],
+        groups=[_described(context, group_id or "", groups.get(group_id), request) for group_id in wanted],
     )
 
 
-def _described(group_id: str, group: Group | None, request: Any, version: int) -> Any:
+def _described(context: RequestContext, group_id: str, group: Group | None, request: Any) -> Any:
+    version, code = context.version, context.group_error(group_id)
     told: dict[str, Any] = {}
     if version >= OPERATIONS_FROM:
-        told["authorized_operations"] = GROUP if request.include_authorized_operations else None
-    if group is None:
+        operations = of_group(context.rights, group_id)
+        told["authorized_operations"] = operations if request.include_authorized_operations else None
+    if group is None or code:
         return _Group(
             version=version,
-            error_code=ErrorCode.NONE,
+            error_code=code,
             group_id=group_id,
             group_state=str(GroupState.DEAD),
             protocol_type="",

@@ -8,16 +8,22 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeLogDirsResponse
 
+from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 
-SPACE_FROM = 4
+CODE_FROM, SPACE_FROM = 3, 4
 _Folder = DescribeLogDirsResponse.DescribeLogDirsResult
 _Topic = _Folder.DescribeLogDirsTopic
 
 
 def handle(context: RequestContext, request: Any) -> Any:
     node, version = context.node, context.version
+    try:
+        context.rights.check_broker()
+    except RequestRefused as refused:
+        code = {"error_code": refused.code} if version >= CODE_FROM else {}
+        return DescribeLogDirsResponse(version=version, results=[], **code)
     wanted = (
         {topic.topic: set(topic.partitions or ()) for topic in request.topics} if request.topics is not None else {}
     )

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol import admin, consumer, producer
+from kafka.protocol import admin, consumer, producer, sasl
 from kafka.protocol import metadata as cluster
 
 from headrace.broker.handlers import (
@@ -45,6 +45,7 @@ from headrace.broker.handlers import (
     produce,
     sync_group,
 )
+from headrace.broker.handlers import sasl as login
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol import api_versions as api
 from headrace.broker.protocol import fetch as fetch_codec
@@ -111,6 +112,8 @@ HANDLERS: Mapping[int, Handler] = {
     api.SYNC_GROUP: _generated(consumer.SyncGroupRequest, sync_group.handle),
     api.DESCRIBE_GROUPS: _generated(admin.DescribeGroupsRequest, describe_groups.handle),
     api.LIST_GROUPS: _generated(admin.ListGroupsRequest, list_groups.handle),
+    api.SASL_HANDSHAKE: _generated(sasl.SaslHandshakeRequest, login.handshake),
+    api.SASL_AUTHENTICATE: _generated(sasl.SaslAuthenticateRequest, login.authenticate),
     api.API_VERSIONS: _generated(cluster.ApiVersionsRequest, api_versions.handle),
     api.CREATE_TOPICS: _generated(admin.CreateTopicsRequest, create_topics.handle),
     api.DELETE_TOPICS: _generated(admin.DeleteTopicsRequest, delete_topics.handle),

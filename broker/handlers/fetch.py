@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
+from headrace.broker.access.rights import Right
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log.partition_log import PartitionLog
@@ -159,4 +160,5 @@ def _partition(context: RequestContext, name: str, wanted: FetchPartition, readi
 def _log(context: RequestContext, name: str, wanted: FetchPartition) -> PartitionLog:
     if not name:
         raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+    context.check_topic(name, Right.READ)
     return context.node.log(name, wanted.partition, wanted.leader_epoch)

@@ -6,11 +6,12 @@ from typing import Any
 
 from kafka.protocol.consumer import HeartbeatResponse
 
+from headrace.broker.access.rights import Right
 from headrace.broker.handlers.context import RequestContext
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    code = context.node.groups.heartbeat(
+    code = context.group_error(request.group_id or "", Right.READ) or context.node.groups.heartbeat(
         request.group_id or "",
         request.member_id or "",
         request.group_instance_id if context.version >= 3 else None,

@@ -7,6 +7,7 @@ from typing import Any
 
 from kafka.protocol.admin import IncrementalAlterConfigsResponse
 
+from headrace.broker.access.rights import Right
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.describe_configs import TOPIC
@@ -62,6 +63,7 @@ def _alterable_topic(context: RequestContext, wanted: Any) -> Topic:
     """
     if wanted.resource_type != TOPIC:
         raise RequestRefused(ErrorCode.INVALID_REQUEST, "only topics can be altered while the broker runs")
+    context.check_topic(wanted.resource_name or "", Right.ADMIN)
     topic = context.node.topic(wanted.resource_name or "")
     if topic.is_internal:
         raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")

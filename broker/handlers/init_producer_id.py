@@ -25,6 +25,8 @@ def handle(context: RequestContext, request: Any) -> Any:
         return _response(version, ErrorCode.INVALID_TXN_STATE)
     if version >= 3 and request.producer_id >= 0 and 0 <= request.producer_epoch < EPOCH_MAX:
         return _response(version, ErrorCode.NONE, request.producer_id, request.producer_epoch + 1)
+    if not context.rights.may_write:
+        return _response(version, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     try:
         return _response(version, ErrorCode.NONE, context.node.producer_ids.take(), 0)
     except OSError as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 from kafka.protocol.consumer import JoinGroupResponse
 
+from headrace.broker.access.rights import Right
 from headrace.broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
 from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest, JoinResult
@@ -35,6 +36,9 @@ def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
 
 
 async def _join(context: RequestContext, group_id: str, join: JoinRequest) -> Any:
+    error = context.group_error(group_id, Right.READ)
+    if error:
+        return _response(JoinResult(error, join.member_id), context.version)
     return _response(await context.node.groups.join(group_id, join), context.version)
 
 

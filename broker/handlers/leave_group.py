@@ -6,18 +6,20 @@ from typing import Any
 
 from kafka.protocol.consumer import LeaveGroupResponse
 
+from headrace.broker.access.rights import Right
 from headrace.broker.handlers.context import RequestContext
-from headrace.broker.protocol.error_codes import ErrorCode
 
 
 def handle(context: RequestContext, request: Any) -> Any:
     version, groups = context.version, context.node.groups
     group_id = request.group_id or ""
+    error = context.group_error(group_id, Right.READ)
     if version < 3:
-        return LeaveGroupResponse(version=version, error_code=groups.leave(group_id, request.member_id or "", None))
+        error = error or groups.leave(group_id, request.member_id or "", None)
+        return LeaveGroupResponse(version=version, error_code=error)
     return LeaveGroupResponse(
         version=version,
-        error_code=ErrorCode.NONE,
+        error_code=error,
         members=[
             LeaveGroupResponse.MemberResponse(
                 version=version,
@@ -25,6 +27,6 @@ def handle(context: RequestContext, request: Any) -> Any:
                 group_instance_id=member.group_instance_id,
                 error_code=groups.leave(group_id, member.member_id or "", member.group_instance_id),
             )
-            for member in request.members or ()
+            for member in (request.members or () if not error else ())
         ],
     )

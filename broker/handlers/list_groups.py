@@ -6,6 +6,7 @@ from typing import Any
 
 from kafka.protocol.admin import ListGroupsResponse
 
+from headrace.broker.access.rights import Kind
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 
@@ -25,6 +26,8 @@ def handle(context: RequestContext, request: Any) -> Any:
             group_type=GROUP_TYPE,
         )
         for group in context.node.groups.groups.values()
-        if (not states or group.state.lower() in states) and (not types or GROUP_TYPE in types)
+        if context.rights.on(Kind.GROUP, group.group_id)
+        and (not states or group.state.lower() in states)
+        and (not types or GROUP_TYPE in types)
     ]
     return ListGroupsResponse(version=version, error_code=ErrorCode.NONE, groups=groups)

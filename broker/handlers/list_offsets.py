@@ -39,6 +39,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 def _partition(context: RequestContext, name: str, wanted: Any) -> Any:
     code, found, epoch = ErrorCode.NONE, None, -1
     try:
+        context.check_topic(name)
         leader_epoch = wanted.current_leader_epoch if context.version >= 4 else -1
         log = context.node.log(name, wanted.partition_index, leader_epoch)
         found = _look_up(log, wanted.timestamp)

@@ -7,15 +7,16 @@ asked for by id alone.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from kafka.protocol.metadata import MetadataResponse
 
+from headrace.broker.access.rights import Kind, Right
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.protocol.operations import CLUSTER, TOPIC
+from headrace.broker.protocol.operations import of_cluster, of_topic
 from headrace.broker.topics import Topic
 
 TOPIC_OPERATIONS_FROM = 8
@@ -33,7 +34,7 @@ def handle(context: RequestContext, request: Any) -> Any:
         cluster_id=context.node.topics.cluster_id,
         controller_id=node_id,
         topics=_topics(context, request),
-        **_operations(request, "cluster", CLUSTER, version in CLUSTER_OPERATIONS_IN),
+        **_operations(request, "cluster", of_cluster(context.rights), version in CLUSTER_OPERATIONS_IN),
     )
 
 
@@ -41,12 +42,16 @@ def _topics(context: RequestContext, request: Any) -> list[Any]:
     node, version = context.node, context.version
     # In version 0 an empty list asks for all topics, later null does.
     if request.topics is None or (version == 0 and not request.topics):
-        return [_found(context, request, topic) for topic in node.topics]
+        rights = context.rights
+        return [_found(context, request, topic) for topic in node.topics if rights.on(Kind.TOPIC, topic.name)]
     # Each once, so that a request of some bytes cannot ask for an answer of gigabytes.
     wanted = dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics)
     refusals: dict[str, RequestRefused] = {}
     if node.config.creates_topics and (version < 4 or request.allow_auto_topic_creation):
-        refusals = node.ensure_topics(name for name, _ in wanted if name is not None)
+        rights = context.rights
+        refusals = node.ensure_topics(
+            name for name, _ in wanted if name is not None and Right.WRITE in rights.on(Kind.TOPIC, name)
+        )
     return [_one(context, request, name, topic_id, refusals) for name, topic_id in wanted]
 
 
@@ -60,10 +65,11 @@ def _one(
     node, version = context.node, context.version
     if name is None:
         topic = node.topics.by_id(topic_id) if topic_id is not None else None
-        return (
-            _found(context, request, topic) if topic else _missing(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, version)
-        )
+        if topic is None or not context.rights.on(Kind.TOPIC, topic.name):
+            return _missing(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, version)
+        return _found(context, request, topic)
     try:
+        context.check_topic(name)
         return _found(context, request, node.topic(name))
     except RequestRefused as unknown:
         return _missing(name, None, refusals.get(name, unknown).code, version)
@@ -78,11 +84,11 @@ def _found(context: RequestContext, request: Any, topic: Topic) -> Any:
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=[_partition(context, index) for index in range(topic.partitions)],
-        **_operations(request, "topic", TOPIC, version >= TOPIC_OPERATIONS_FROM),
+        **_operations(request, "topic", of_topic(context.rights, topic.name), version >= TOPIC_OPERATIONS_FROM),
     )
 
 
-def _operations(request: Any, kind: str, operations: frozenset[int], is_in_version: bool) -> dict[str, Any]:
+def _operations(request: Any, kind: str, operations: Set[int], is_in_version: bool) -> dict[str, Any]:
     if not is_in_version:
         return {}
     is_asked = getattr(request, f"include_{kind}_authorized_operations")

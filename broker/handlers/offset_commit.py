@@ -11,6 +11,7 @@ from typing import Any
 
 from kafka.protocol.consumer import OffsetCommitResponse
 
+from headrace.broker.access.rights import Right
 from headrace.broker.coordinator.coordinator import check_metadata
 from headrace.broker.coordinator.offsets import TopicPartition
 from headrace.broker.coordinator.records import CommittedOffset
@@ -32,6 +33,7 @@ async def _commit(context: RequestContext, request: Any) -> Any:
     offsets: dict[TopicPartition, CommittedOffset] = {}
     refusal = ErrorCode.NONE
     try:
+        context.check_group(group_id, Right.READ)
         groups.check_commit(
             group_id,
             request.member_id or "",
@@ -52,6 +54,7 @@ async def _commit(context: RequestContext, request: Any) -> Any:
 
 
 def _checked(context: RequestContext, key: TopicPartition, wanted: Any) -> CommittedOffset:
+    context.check_topic(key[0], Right.READ)
     context.node.log(*key)
     return CommittedOffset(
         wanted.committed_offset,

@@ -8,6 +8,7 @@ from typing import Any
 from kafka.protocol.consumer import OffsetDeleteResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
+from headrace.broker.access.rights import Right
 from headrace.broker.coordinator.group import Group
 from headrace.broker.coordinator.records import OffsetKey
 from headrace.broker.errors import RequestRefused
@@ -23,6 +24,9 @@ def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
 
 async def _delete(context: RequestContext, request: Any) -> Any:
     groups, group_id = context.node.groups, request.group_id or ""
+    error = context.group_error(group_id, Right.ADMIN)
+    if error:
+        return OffsetDeleteResponse(version=0, error_code=error, topics=[])
     group = groups.groups.get(group_id)
     if group is None:
         return OffsetDeleteResponse(version=0, error_code=ErrorCode.GROUP_ID_NOT_FOUND, topics=[])

@@ -10,6 +10,7 @@ from typing import Any
 
 from kafka.protocol.consumer import OffsetFetchResponse
 
+from headrace.broker.access.rights import Kind
 from headrace.broker.coordinator.offsets import TopicPartition
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.handlers.context import RequestContext
@@ -29,7 +30,9 @@ def handle(context: RequestContext, request: Any) -> Any:
             OffsetFetchResponse.OffsetFetchResponseTopic,
             "OffsetFetchResponsePartition",
         )
-        return OffsetFetchResponse(version=version, topics=topics, error_code=ErrorCode.NONE)
+        return OffsetFetchResponse(
+            version=version, topics=topics, error_code=context.group_error(request.group_id or "")
+        )
     answer = OffsetFetchResponse.OffsetFetchResponseGroup
     groups = [
         answer(
@@ -42,7 +45,7 @@ def handle(context: RequestContext, request: Any) -> Any:
                 answer.OffsetFetchResponseTopics,
                 "OffsetFetchResponsePartitions",
             ),
-            error_code=ErrorCode.NONE,
+            error_code=context.group_error(group.group_id or ""),
         )
         for group in {group.group_id: group for group in request.groups or ()}.values()
     ]
@@ -52,6 +55,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 def _topics(
     context: RequestContext, group_id: str, wanted: Iterable[Any] | None, topic_class: Any, partition_name: str
 ) -> list[Any]:
+    error, rights = context.group_error(group_id), context.rights
     offsets = context.node.groups.offsets.of_group(group_id)
     partition_class = getattr(topic_class, partition_name)
     return [
@@ -59,11 +63,18 @@ def _topics(
             version=context.version,
             name=name,
             partitions=[
-                _partition(partition_class, context.version, index, offsets.get((name, index), _NONE))
+                _partition(
+                    partition_class,
+                    context.version,
+                    index,
+                    offsets.get((name, index), _NONE) if not error and rights.on(Kind.TOPIC, name) else _NONE,
+                    error,
+                )
                 for index in indexes
             ],
         )
-        for name, indexes in _wanted(wanted, offsets).items()
+        for name, indexes in _wanted(wanted, {} if error else offsets).items()
+        if wanted is not None or rights.on(Kind.TOPIC, name)
     ]
 
 
@@ -76,12 +87,12 @@ def _wanted(wanted: Iterable[Any] | None, offsets: Mapping[TopicPartition, Commi
     return everything
 
 
-def _partition(partition_class: Any, version: int, index: int, committed: CommittedOffset) -> Any:
+def _partition(partition_class: Any, version: int, index: int, committed: CommittedOffset, error: ErrorCode) -> Any:
     return partition_class(
         version=version,
         partition_index=index,
         committed_offset=committed.offset,
         committed_leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
-        error_code=ErrorCode.NONE,
+        error_code=error,
     )

@@ -33,6 +33,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 def _partition(context: RequestContext, name: str, wanted: Any) -> Any:
     code, epoch, end = ErrorCode.NONE, -1, -1
     try:
+        context.check_topic(name)
         log = context.node.log(name, wanted.partition, wanted.current_leader_epoch)
         epoch, end = log.epoch_end(wanted.leader_epoch) or (-1, -1)
     except RequestRefused as refused:

@@ -13,6 +13,7 @@ from typing import Any
 
 from kafka.protocol.producer import ProduceResponse
 
+from headrace.broker.access.rights import Right
 from headrace.broker.config import FsyncMode
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
@@ -57,6 +58,7 @@ def _append(
     result = ProducedPartition(wanted.partition)
     try:
         _check_request(request)
+        context.check_topic(name, Right.WRITE)
         topic = node.topic(name)
         log = node.log(name, wanted.partition)
         result.base_offset = _store(context, topic, log, wanted.records)

@@ -7,7 +7,8 @@ from typing import Any
 
 from kafka.protocol.consumer import SyncGroupResponse
 
-from headrace.broker.coordinator.messages import SyncRequest
+from headrace.broker.access.rights import Right
+from headrace.broker.coordinator.messages import SyncRequest, SyncResult
 from headrace.broker.handlers.context import RequestContext
 
 
@@ -25,7 +26,9 @@ async def _sync(context: RequestContext, request: Any) -> Any:
         request.protocol_name if version >= 5 else None,
         {each.member_id or "": bytes(each.assignment or b"") for each in request.assignments or ()},
     )
-    result = await context.node.groups.sync(request.group_id or "", sync)
+    group_id = request.group_id or ""
+    error = context.group_error(group_id, Right.READ)
+    result = SyncResult(error) if error else await context.node.groups.sync(group_id, sync)
     return SyncGroupResponse(
         version=version,
         error_code=result.error,

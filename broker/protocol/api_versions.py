@@ -37,11 +37,11 @@ NEVER = 1000  # of `flexible_from`: no version is
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, DESCRIBE_GROUPS, LIST_GROUPS = 11, 12, 13, 14, 15, 16
-API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 18, 19, 20, 21
+SASL_HANDSHAKE, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 17, 18, 19, 20, 21
 INIT_PRODUCER_ID, OFFSET_FOR_LEADER_EPOCH = 22, 23
 DESCRIBE_CONFIGS, CREATE_PARTITIONS, DELETE_GROUPS, INCREMENTAL_ALTER_CONFIGS = 32, 37, 42, 44
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, ALTER_CONFIGS, DESCRIBE_LOG_DIRS = 29, 30, 31, 33, 35
-OFFSET_DELETE, DESCRIBE_CLUSTER = 47, 60
+SASL_AUTHENTICATE, OFFSET_DELETE, DESCRIBE_CLUSTER = 36, 47, 60
 
 ROWS = (
     # Produce is advertised from 0 although only record batches of version 2 (Produce 3 and later) are stored: older
@@ -59,6 +59,7 @@ ROWS = (
     ApiVersions(SYNC_GROUP, "SyncGroup", 0, 5, 4),
     ApiVersions(DESCRIBE_GROUPS, "DescribeGroups", 0, 5, 5),
     ApiVersions(LIST_GROUPS, "ListGroups", 0, 5, 3),
+    ApiVersions(SASL_HANDSHAKE, "SaslHandshake", 1, 1, NEVER),
     ApiVersions(API_VERSIONS, "ApiVersions", 0, 4, 3),
     ApiVersions(CREATE_TOPICS, "CreateTopics", 2, 7, 5),
     ApiVersions(DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
@@ -71,6 +72,7 @@ ROWS = (
     ApiVersions(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
     ApiVersions(ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
     ApiVersions(DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 4, 2),
+    ApiVersions(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2),
     ApiVersions(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
     ApiVersions(DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
     ApiVersions(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),

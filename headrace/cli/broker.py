@@ -1,14 +1,19 @@
-"""`headrace broker serve`: the bundled Kafka-protocol broker, on one address, until it is told to stop."""
+"""`headrace broker`: the bundled Kafka-protocol broker on one address, and lines of the file of its users."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import contextlib
+import logging
+import secrets
 import signal
 
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
-from headrace.settings import Address, Settings
+from headrace.cli.registry_access import asked_password, is_loopback
+from headrace.settings import Address, BrokerSettings, Settings
+
+logger = logging.getLogger(__name__)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,18 +24,69 @@ def configure(parser: argparse.ArgumentParser) -> None:
         description=(
             "Serves a durable single-node broker that Kafka clients can use unmodified, and prints one line, "
             "`ready broker=HOST:PORT`, once it does. Data is in <data-dir>/broker/. Ends with exit code 0 on SIGTERM "
-            "or Ctrl-C."
+            "or Ctrl-C. Without broker.users whoever reaches it may do everything, so that it only listens on loopback "
+            "unless it asks for certificates (broker.tls_client_ca) or broker.open_to says network."
         ),
         epilog=examples("broker serve", "broker serve --data-dir /var/lib/headrace --broker-listen 10.0.0.5:9092"),
     )
     add_settings_flags(serve, ("broker.listen",))
-    serve.set_defaults(run=run)
+    serve.set_defaults(run_verb=serve_broker)
+    user = verbs.add_parser(
+        "user",
+        help="make a line of the users file",
+        description="Prints the line of the file broker.users that makes a user, with what a password is checked "
+        "with. The password is asked for on a terminal, and otherwise the first line of standard input. Beside such "
+        "lines the file has lines `grant NAME read|write|admin RESOURCE`, where RESOURCE is topic:PATTERN or "
+        "group:PATTERN, with * as a wildcard, or * for everything.",
+        epilog=examples("broker user shop >> /etc/headrace/broker-users"),
+    )
+    user.add_argument("name", metavar="NAME", help="the user's name")
+    user.set_defaults(run_verb=print_user)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Runs the verb and returns its exit code."""
+    return int(args.run_verb(args))
+
+
+def print_user(args: argparse.Namespace) -> int:
+    from headrace.broker.access.login import PASSWORD_BYTES_MAX
+    from headrace.broker.access.scram import HASHES, SALT_BYTES, Verifier
+    from headrace.broker.access.users import user_line
+
+    password = asked_password()
+    if not 0 < len(password.encode("utf-8", "surrogateescape")) <= PASSWORD_BYTES_MAX or "\0" in password:
+        raise CommandError(f"the password is empty or longer than {PASSWORD_BYTES_MAX} bytes; choose another one")
+    verifiers = {name: Verifier.of(name, password, secrets.token_bytes(SALT_BYTES)) for name in HASHES}
+    try:
+        print(user_line(args.name, verifiers))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    return EXIT_OK
+
+
+def check_access(settings: BrokerSettings) -> None:
+    """
+    Raises:
+        CommandError: the broker would be open to a network without being told.
+    """
+    if is_loopback(settings.listen.host):
+        return
+    if not (settings.users or settings.tls_client_ca or settings.open_to == "network"):
+        raise CommandError(
+            f"broker.listen is {settings.listen}, where whoever reaches it could read and delete everything; name the "
+            "users in a file with broker.users, ask for certificates with broker.tls_client_ca, or set broker.open_to "
+            "to network if that is meant"
+        )
+    if settings.users and not settings.tls_certificate:
+        logger.warning("passwords go over the network in clear: listen=%s tls_certificate is not set", settings.listen)
+
+
+def serve_broker(args: argparse.Namespace) -> int:
     from headrace.broker.errors import BrokerError
 
     settings = settings_from(args)
+    check_access(settings.broker)
     try:
         asyncio.run(_serve(settings))
     except BrokerError as error:
@@ -54,6 +110,9 @@ async def _serve(settings: Settings) -> None:
             tls_certificate=settings.broker.tls_certificate,
             tls_key=settings.broker.tls_key,
             tls_client_ca=settings.broker.tls_client_ca,
+            users=settings.broker.users,
+            connections_per_address_max=settings.broker.connections_per_address_max,
+            bytes_per_second_max=settings.broker.bytes_per_second_max,
             node_id=settings.broker.node_id,
             partitions=settings.broker.partitions,
             creates_topics=settings.broker.auto_create_topics,

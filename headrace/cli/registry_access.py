@@ -41,7 +41,7 @@ def print_user(args: argparse.Namespace) -> int:
     from headrace.registry.access.passwords import PASSWORD_BYTES_MAX, SALT_BYTES, PasswordHash
     from headrace.registry.access.users import user_line
 
-    password = _password()
+    password = asked_password()
     if not 0 < len(password.encode("utf-8", "surrogateescape")) <= PASSWORD_BYTES_MAX:
         raise CommandError(f"the password is empty or longer than {PASSWORD_BYTES_MAX} bytes; choose another one")
     try:
@@ -59,7 +59,7 @@ def check_access(settings: RegistrySettings) -> None:
     from headrace.registry.errors import TokenKeysUnusable, UsersFileUnusable
     from headrace.registry.operation.log_file import LogFile
 
-    is_local = _is_loopback(settings.listen.host)
+    is_local = is_loopback(settings.listen.host)
     if not settings.users and not is_local and settings.open_to != "network":
         raise CommandError(
             f"registry.listen is {settings.listen}, where whoever reaches it could change schemas; name the users in a "
@@ -158,7 +158,12 @@ def tls_of(settings: RegistrySettings) -> Tls | None:
     return tls
 
 
-def _password() -> str:
+def asked_password() -> str:
+    """A password from a terminal, asked for twice, or the first line of standard input.
+
+    Raises:
+        CommandError: the two differ.
+    """
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\r\n")
     password = getpass.getpass("Password: ")
@@ -167,7 +172,7 @@ def _password() -> str:
     return password
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether nobody on another machine reaches an address; of a name, all its addresses."""
     try:
         found = {str(row[4][0]) for row in socket.getaddrinfo(host or "0.0.0.0", None)}  # noqa: S104  (not bound)

@@ -20,7 +20,7 @@ import zstandard
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.schemas.fields.array import ArrayField
 from kafka.protocol.schemas.fields.struct import StructField
 from kafka.protocol.schemas.fields.struct_array import StructArrayField
@@ -47,10 +47,11 @@ from headrace.kafka_wire.record_batch import HEADER_BYTES
 
 REQUESTS: dict[int, Any] = {
     cls.API_KEY: cls
-    for module in (admin, consumer, metadata, producer)
+    for module in (admin, consumer, metadata, producer, sasl)
     for name in dir(module)
     if name.endswith("Request")
     for cls in [getattr(module, name)]
+    if hasattr(cls, "API_KEY")
 }
 GENERATED = [
     (row.key, version)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol import admin, consumer, metadata, producer, sasl
 
 from broker_samples import batch
 from headrace.broker.config import BrokerConfig
@@ -31,10 +31,11 @@ from headrace.kafka_wire.primitives import Reader, Writer
 
 CLASSES: dict[tuple[int, str], Any] = {
     (cls.API_KEY, cls.type): cls
-    for module in (admin, consumer, metadata, producer)
+    for module in (admin, consumer, metadata, producer, sasl)
     for name in dir(module)
     if name.endswith(("Request", "Response"))
     for cls in [getattr(module, name)]
+    if hasattr(cls, "API_KEY")
 }
 VERSIONS = [(row.key, version) for row in ROWS for version in range(row.lowest, row.highest + 1) if row.serves(version)]
 

@@ -1,0 +1,792 @@
+"""Who may do what: the users file, logins by PLAIN and SCRAM, rights on topics and groups, rates."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import inspect
+import logging
+import struct
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from kafka.net.sasl.plain import SaslMechanismPlain
+from kafka.net.sasl.scram import ScramClient
+from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+from broker_samples import NOW_MS, batch
+from headrace.broker import connection as connection_module
+from headrace.broker.access import login as login_module
+from headrace.broker.access.login import MECHANISMS, Login, Users
+from headrace.broker.access.rights import UNLIMITED, Grant, Kind, Right, Rights
+from headrace.broker.access.scram import (
+    HASHES,
+    ITERATIONS_MIN,
+    Exchange,
+    FirstMessage,
+    LoginRefused,
+    Verifier,
+)
+from headrace.broker.access.users import UsersFile, parse_users, user_line
+from headrace.broker.config import BrokerConfig
+from headrace.broker.errors import RequestRefused, UsersUnusable
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.handlers.dispatch import HANDLERS
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol import api_versions as api
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from headrace.broker.rates import BURST_S, CLIENTS_MAX, Rates
+from headrace.broker.server import BrokerServer
+
+PASSWORD = "p4ss, =w$rd!"
+OTHER_PASSWORD = "gu3ss-of-s0mebody"
+
+
+def verifiers(password: str = PASSWORD) -> dict[str, Verifier]:
+    return {name: Verifier.of(name, password, b"s" * 16, ITERATIONS_MIN) for name in HASHES}
+
+
+def users_text(*names: str, grants: str = "") -> str:
+    return "\n".join([*(user_line(name, verifiers()) for name in names), grants, ""])
+
+
+# The users file
+
+
+def test_a_users_file_says_who_there_is_and_what_each_may_do() -> None:
+    policy = parse_users(
+        "# who\n\n"
+        + users_text("shop", "ops")
+        + "grant shop read topic:shop.*  # all of it\ngrant shop write topic:shop.orders\n"
+        + "grant shop read group:shop-*\ngrant ops admin *\ngrant * read topic:public"
+    )
+    assert set(policy.users) == {"shop", "ops"}
+    shop, ops = policy.rights["shop"], policy.rights["ops"]
+    assert shop.on(Kind.TOPIC, "shop.orders") == {Right.READ, Right.WRITE}
+    assert shop.on(Kind.TOPIC, "shop.") == {Right.READ} == shop.on(Kind.TOPIC, "public")
+    assert shop.on(Kind.TOPIC, "shopxorders") == shop.on(Kind.GROUP, "shop.x") == frozenset()
+    assert shop.on(Kind.GROUP, "shop-x") == {Right.READ}
+    assert ops.on(Kind.TOPIC, "any") == ops.on(Kind.GROUP, "any") == frozenset(Right)
+    assert (ops.is_admin, shop.is_admin, shop.may_write) == (True, False, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("user shop", "line 1: expected `user NAME VERIFIERS` or `grant"),
+        ("allow shop", "line 1: expected"),
+        ("user shop $scrypt$ln=14,r=8,p=5$c2FsdA$aGFzaA", "as `headrace broker user` prints it"),
+        (users_text("shop").split(",")[0], "one verifier each of SCRAM-SHA-256 and SCRAM-SHA-512"),
+        (users_text("shop").replace(":", ":=", 1), "as `headrace broker user` prints it"),
+        (users_text("shop").replace("$4096:", "$4095:"), "4095 iterations; expected between 4096 and"),
+        (users_text("shop") * 2, "line 3: user shop is there already"),
+        ("\ngrant shop read *", "line 2: no line makes shop a user"),
+        (users_text("shop") + "grant shop own *", "line 3: own is no right; expected read, write, admin"),
+        (users_text("shop") + "grant shop read shop", "shop is nothing to have a right on; expected topic:PATTERN"),
+        (users_text("shop") + "grant shop read topic:", "topic: is nothing to have a right on"),
+        (users_text("shop") + "grant shop write group:g", "nobody writes to a group; its members need read"),
+        ("", "it has no user"),
+        ("user " + "x" * 5000, "line 1: it is longer than 4096 characters"),
+    ],
+)
+def test_a_mistake_in_a_users_file_is_named_without_repeating_a_hash(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "users"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UsersUnusable) as error:
+        UsersFile(path)
+    said = str(error.value)
+    assert said.startswith(f"broker.users {path} cannot be used: ") and expected in said and "\n" not in said
+    for verifier in verifiers().values():
+        assert str(verifier).split("$")[2] not in said
+
+
+def test_a_users_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsersUnusable, match="none cannot be used: No such file"):
+        UsersFile(tmp_path / "none")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsersUnusable, match="it is not UTF-8 text"):
+        UsersFile(tmp_path / "bytes")
+
+
+def test_a_changed_users_file_counts_and_one_with_a_mistake_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "users"
+    path.write_text(users_text("kept", "gone", "renewed"), encoding="utf-8")
+    file = UsersFile(path)
+    assert file.look() == frozenset()
+    changed = {name: Verifier.of(name, "new", b"t" * 16, ITERATIONS_MIN) for name in HASHES}
+    path.write_text(users_text("kept") + user_line("renewed", changed), encoding="utf-8")
+    assert file.look() == {"gone", "renewed"}
+    assert set(file.policy.users) == {"kept", "renewed"}
+    path.write_text("", encoding="utf-8")
+    assert file.look() == file.look() == frozenset()
+    assert set(file.policy.users) == {"kept", "renewed"}
+    path.unlink()
+    assert file.look() == file.look() == frozenset()
+    assert sum(record.levelno == logging.ERROR for record in caplog.records) == 2
+    path.write_text(users_text("kept"), encoding="utf-8")
+    assert file.look() == {"renewed"}
+
+
+# SCRAM
+
+
+def test_the_example_of_rfc_7677() -> None:
+    salt = "W22ZaJ0SNY7soEsUEjb6gQ=="
+    server_nonce = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    verifier = Verifier.of("SCRAM-SHA-256", "pencil", base64.b64decode(salt), 4096)
+    exchange = Exchange(FirstMessage.parse(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"), verifier, server_nonce)
+    assert exchange.challenge == f"r=rOprNGfwEbeRWgbNEkqO{server_nonce},s={salt},i=4096"
+    proof = "dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    answer = exchange.finish(f"c=biws,r=rOprNGfwEbeRWgbNEkqO{server_nonce},p={proof}".encode())
+    assert answer == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def scram(mechanism: str, said: str, known: Verifier, user: str = "shop") -> bytes:
+    """A whole login of kafka-python's client; returns what it checked of our last answer."""
+    client = ScramClient(user, said, mechanism)
+    exchange = Exchange(FirstMessage.parse(client.first_message()), known, "nonce-of-ours")
+    client.process_server_first_message(exchange.challenge.encode())
+    answer = exchange.finish(client.final_message())
+    client.process_server_final_message(answer)
+    return answer
+
+
+@pytest.mark.parametrize("mechanism", list(HASHES))
+def test_an_independent_client_logs_in_and_knows_the_broker(mechanism: str) -> None:
+    assert scram(mechanism, PASSWORD, Verifier.parse(str(verifiers()[mechanism])))
+    with pytest.raises(LoginRefused, match="wrong user or password"):
+        scram(mechanism, OTHER_PASSWORD, verifiers()[mechanism])
+
+
+def test_a_name_with_the_signs_of_scram_is_read_as_it_is() -> None:
+    assert FirstMessage.parse(b"n,a=a=2Cb=3D,n=a=2Cb=3D,r=x").user == "a,b="
+    for raw, expected in (
+        (b"n,,n=a=2cb,r=x", "written as =3D"),
+        (b"n,a=other,n=user,r=x", "nobody acts for another user"),
+        (b"n,,n=user,r=x,tokenauth=true", "no delegation tokens"),
+        (b"p=tls-unique,,n=user,r=x", "without channel binding"),
+        (b"n,,n=user,r=" + b"x" * 513, "expected n,,"),
+        (b"\xff", "not UTF-8"),
+        (b"n,,n=user,r=" + b"x" * 5000, "more than 4096"),
+    ):
+        with pytest.raises(LoginRefused, match=expected):
+            FirstMessage.parse(raw)
+
+
+@given(st.binary(max_size=200) | st.from_regex(r"[cn]=.{0,20},[rn]=.{0,20}(,p=.{0,30})?").map(str.encode))
+@example(b"c=biws,r=abnonce,p=====")
+@example(b"c=biws,r=abnonce,p=")
+@settings(max_examples=200, deadline=None)
+def test_whatever_a_client_says_it_is_refused_in_words(raw: bytes) -> None:
+    known = Verifier("SCRAM-SHA-256", ITERATIONS_MIN, b"s", b"k" * 32, b"v" * 32)
+    exchange = Exchange(FirstMessage.parse(b"n,,n=user,r=ab"), known, "nonce")
+    with pytest.raises(LoginRefused):
+        exchange.finish(raw)
+    try:
+        FirstMessage.parse(raw)
+    except LoginRefused as refused:
+        assert "\n" not in str(refused)
+
+
+@pytest.mark.parametrize("spoilt", ["nonce", "header", "proof"])
+def test_every_part_of_the_last_message_is_checked(spoilt: str) -> None:
+    """A proof over a message with another nonce or header is right by itself: the client hashed what it sent."""
+    client = ScramClient("shop", PASSWORD, "SCRAM-SHA-256")
+    first = client.first_message()
+    known = verifiers()["SCRAM-SHA-256"]
+    exchange = Exchange(FirstMessage.parse(first), known, "nonce-of-ours")
+    challenge = exchange.challenge.encode()
+    if spoilt == "nonce":
+        challenge = challenge.replace(b"nonce-of-ours", b"nonce-of-0urs")
+        exchange.challenge = challenge.decode()
+    client.process_server_first_message(challenge)
+    final = client.final_message()
+    if spoilt == "header":
+        exchange = Exchange(FirstMessage.parse(b"n,a=shop," + first[3:]), known, "nonce-of-ours")
+    if spoilt == "proof":
+        final = final[:-9] + b"AAAAAAAA="
+    with pytest.raises(LoginRefused, match="wrong user or password"):
+        exchange.finish(final)
+
+
+# Logins over a connection
+
+
+class Client:
+    """A client that asks one question after another, by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def to(cls, host: str, port: int) -> Client:
+        return cls(*await asyncio.open_connection(host, port))
+
+    async def ask(self, key: int, version: int, body: bytes) -> bytes:
+        """The answer's body; b"" where the connection is closed instead."""
+        self.writer.write(struct.pack(">ihhih", 10 + len(body), key, version, 7, -1) + body)
+        try:
+            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+            return (await self.reader.readexactly(size))[4:]
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return b""
+
+    async def handshake(self, mechanism: str) -> Any:
+        body = SaslHandshakeRequest(version=1, mechanism=mechanism).encode(version=1)
+        return SaslHandshakeResponse.decode(await self.ask(api.SASL_HANDSHAKE, 1, body), version=1)
+
+    async def say(self, message: bytes) -> Any:
+        body = SaslAuthenticateRequest(version=1, auth_bytes=message).encode(version=1)
+        raw = await self.ask(api.SASL_AUTHENTICATE, 1, body)
+        return SaslAuthenticateResponse.decode(raw, version=1) if raw else None
+
+    async def log_in(self, mechanism: str, user: str, password: str) -> Any:
+        """The broker's last answer."""
+        assert (await self.handshake(mechanism)).error_code == 0
+        if mechanism == "PLAIN":
+            return await self.say(
+                SaslMechanismPlain(sasl_plain_username=user, sasl_plain_password=password).auth_bytes()
+            )
+        scram = ScramClient(user, password, mechanism)
+        told = await self.say(scram.first_message())
+        scram.process_server_first_message(told.auth_bytes)
+        told = await self.say(scram.final_message())
+        if not told.error_code:
+            scram.process_server_final_message(told.auth_bytes)
+        return told
+
+    async def topics(self) -> bytes:
+        return await self.ask(api.METADATA, 1, metadata.MetadataRequest(version=1, topics=None).encode(version=1))
+
+
+@pytest.fixture(autouse=True)
+def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login_module, "REFUSED_DELAY_S", 0.0)
+
+
+def with_server(folder: Path, work: Callable[[BrokerServer, Client], Awaitable[None]], **config: Any) -> None:
+    async def main() -> None:
+        server = BrokerServer(BrokerConfig(folder / "data", port=0, **config))
+        address = await server.start()
+        serving = asyncio.create_task(server.wait())
+        client = await Client.to(*address)
+        try:
+            await asyncio.wait_for(work(server, client), 30)
+        finally:
+            client.writer.close()
+            server.stop()
+            await serving
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> str:
+    path = tmp_path / "users"
+    path.write_text(users_text("shop", "spy", grants="grant shop admin *"), encoding="utf-8")
+    return str(path)
+
+
+async def another(server: BrokerServer) -> Client:
+    assert server._server is not None
+    return await Client.to(*server._server.sockets[0].getsockname()[:2])
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_client_that_logs_in_is_served(tmp_path: Path, users: str, mechanism: str) -> None:
+    async def work(server: BrokerServer, client: Client) -> None:
+        assert (await client.log_in(mechanism, "shop", PASSWORD)).error_code == 0
+        assert await client.topics()
+        # It stays logged in, and nobody else can be made of it.
+        assert (await client.handshake(mechanism)).error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+    with_server(tmp_path, work, users=users)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(("user", "password"), [("shop", OTHER_PASSWORD), (OTHER_PASSWORD, PASSWORD), ("spy2", "")])
+def test_a_wrong_password_and_an_unknown_user_are_told_the_same_and_closed(
+    tmp_path: Path, users: str, caplog: pytest.LogCaptureFixture, mechanism: str, user: str, password: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def work(server: BrokerServer, client: Client) -> None:
+        told = await client.log_in(mechanism, user, password)
+        assert (told.error_code, told.error_message) == (
+            ErrorCode.SASL_AUTHENTICATION_FAILED,
+            "wrong user or password",
+        )
+        assert await client.topics() == b""
+
+    with_server(tmp_path, work, users=users)
+    assert f"login refused peer=127.0.0.1 mechanism={mechanism} reason=wrong user or password" in caplog.text
+    for secret in (PASSWORD, OTHER_PASSWORD, str(verifiers()["SCRAM-SHA-256"])):
+        assert secret not in caplog.text
+
+
+def test_an_unknown_user_is_asked_like_a_known_one(tmp_path: Path, users: str) -> None:
+    """The same salt each time, and as many iterations as `headrace broker user` writes: no sign that nobody has it."""
+    file = UsersFile(Path(users))
+    known = Users(file, b"k" * 32)
+    unknown = known.verifiers("nobody")
+    assert unknown == known.verifiers("nobody") != known.verifiers("somebody")
+    assert Users(file, b"l" * 32).verifiers("nobody") != unknown
+    for mechanism, verifier in unknown.items():
+        assert Verifier.parse(str(verifier)) == verifier == Verifier.parse(str(unknown[mechanism]))
+        assert verifier.iterations == 16_384 and len(verifier.salt) == 16
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [(row.key, row.highest) for row in api.ROWS if row.key not in connection_module.BEFORE_LOGIN],
+)
+def test_nothing_is_answered_before_a_login(tmp_path: Path, users: str, key: int, version: int) -> None:
+    async def work(server: BrokerServer, client: Client) -> None:
+        assert await client.ask(key, version, b"\0" * 40) == b""
+
+    with_server(tmp_path, work, users=users)
+
+
+def test_what_is_served_may_be_asked_before_a_login(tmp_path: Path, users: str) -> None:
+    async def work(server: BrokerServer, client: Client) -> None:
+        told = metadata.ApiVersionsResponse.decode(await client.ask(api.API_VERSIONS, 0, b""), version=0)
+        assert {row.api_key for row in told.api_keys} >= {api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE}
+        refused = await client.handshake("GSSAPI")
+        assert (refused.error_code, list(refused.mechanisms)) == (
+            ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+            list(MECHANISMS),
+        )
+        assert (await client.log_in("PLAIN", "shop", PASSWORD)).error_code == 0
+
+    with_server(tmp_path, work, users=users)
+
+
+def test_a_login_out_of_turn_is_refused(tmp_path: Path, users: str) -> None:
+    async def work(server: BrokerServer, client: Client) -> None:
+        told = await client.say(b"\0shop\0" + PASSWORD.encode())
+        assert (told.error_code, told.error_message) == (
+            ErrorCode.SASL_AUTHENTICATION_FAILED,
+            "no mechanism was agreed on",
+        )
+        for message, expected in (
+            (b"", "expected a user name and a password"),
+            (b"shop\0" + PASSWORD.encode(), "expected a user name and a password"),
+            (b"\0shop\0" + b"x" * 1025, "expected a user name and a password"),
+            (b"spy\0shop\0" + PASSWORD.encode(), "nobody acts for another user"),
+            (b"\0\xff\0x", "not UTF-8"),
+        ):
+            client = await another(server)
+            await client.handshake("PLAIN")
+            told = await client.say(message)
+            assert expected in told.error_message
+            assert await client.topics() == b""
+
+    with_server(tmp_path, work, users=users)
+
+
+def test_a_large_frame_before_a_login_is_refused_by_its_length(tmp_path: Path, users: str) -> None:
+    async def work(server: BrokerServer, client: Client) -> None:
+        client.writer.write(struct.pack(">ihh", 64 * 1024 + 1, api.PRODUCE, 9))
+        assert await client.reader.read() == b""
+
+    with_server(tmp_path, work, users=users)
+
+
+def test_who_does_not_log_in_is_closed(tmp_path: Path, users: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "LOGIN_S", 0.3)
+
+    async def work(server: BrokerServer, client: Client) -> None:
+        known = await another(server)
+        assert (await known.log_in("PLAIN", "shop", PASSWORD)).error_code == 0
+        assert await client.reader.read() == b""
+        assert await known.topics()
+
+    with_server(tmp_path, work, users=users)
+
+
+def test_without_users_there_is_nothing_to_log_in_to(tmp_path: Path) -> None:
+    async def work(server: BrokerServer, client: Client) -> None:
+        assert (await client.handshake("PLAIN")).error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert await client.topics()
+
+    with_server(tmp_path, work)
+
+
+def test_who_is_taken_out_of_the_users_file_is_closed_and_rights_change_at_once(tmp_path: Path, users: str) -> None:
+    async def work(server: BrokerServer, client: Client) -> None:
+        other = await another(server)
+        await client.log_in("PLAIN", "shop", PASSWORD)
+        await other.log_in("SCRAM-SHA-512", "spy", PASSWORD)
+        server.node.create_topic("seen", 1, {})
+        assert b"seen" in await client.topics() and b"seen" not in await other.topics()
+        Path(users).write_text(users_text("spy", grants="grant spy read topic:seen"), encoding="utf-8")
+        server._look_for_users()
+        assert await client.topics() == b""
+        assert b"seen" in await other.topics()
+        # Nor does a password help that was right before.
+        assert (await (await another(server)).log_in("PLAIN", "shop", PASSWORD)).error_code
+
+    with_server(tmp_path, work, users=users)
+
+
+def test_a_password_is_hashed_once_for_many_connections(
+    tmp_path: Path, users: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+    matches = Verifier.matches
+    monkeypatch.setattr(Verifier, "matches", lambda self, said: bool(hashed.append(said)) or matches(self, said))
+
+    async def work(server: BrokerServer, client: Client) -> None:
+        for password in (PASSWORD, PASSWORD, OTHER_PASSWORD, PASSWORD, OTHER_PASSWORD):
+            client = await another(server)
+            told = await client.log_in("PLAIN", "shop", password)
+            assert bool(told.error_code) == (password != PASSWORD)
+
+    with_server(tmp_path, work, users=users)
+    assert hashed == [PASSWORD, OTHER_PASSWORD, OTHER_PASSWORD]
+
+
+# Rights
+
+
+def of(*grants: str) -> Login:
+    """The login of somebody who was granted these, each `RIGHT RESOURCE`."""
+    rights = Rights(Grant.parse(*grant.split()) for grant in grants)
+    return type("Known", (Login,), {"__slots__": (), "rights": rights})(None)  # type: ignore[no-any-return]
+
+
+Question = tuple[Any, str]
+
+
+def questions() -> dict[int, list[Question]]:
+    """By API key a request about topic `t`, group `g` or the broker, and the right that it takes, in words; "" none."""
+    topics = consumer.OffsetCommitRequest.OffsetCommitRequestTopic
+    offsets = consumer.ListOffsetsRequest.ListOffsetsTopic
+    epochs = consumer.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    records = admin.DeleteRecordsRequest.DeleteRecordsTopic
+    alter = admin.AlterConfigsRequest.AlterConfigsResource
+    incremental = admin.IncrementalAlterConfigsRequest.AlterConfigsResource
+    described = admin.DescribeConfigsRequest.DescribeConfigsResource
+    gone = consumer.OffsetDeleteRequest.OffsetDeleteRequestTopic
+    leaving = consumer.LeaveGroupRequest.MemberIdentity
+    fetched = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
+    produced = ProduceRequest(None, 1, 1, (ProduceTopic("t", (ProducePartition(0, memoryview(batch(b"v"))),)),))
+    wanted = FetchRequest(
+        0, 0, 1 << 20, 0, 0, -1, (FetchTopic("t", uuid.UUID(int=0), (FetchPartition(0, -1, 0, 99),)),)
+    )
+    return {
+        api.PRODUCE: [(produced, "write topic:t")],
+        api.FETCH: [(wanted, "read topic:t")],
+        api.LIST_OFFSETS: [
+            (
+                consumer.ListOffsetsRequest(
+                    topics=[offsets(name="t", partitions=[offsets.ListOffsetsPartition(timestamp=-1)])]
+                ),
+                "read topic:t",
+            )
+        ],
+        api.METADATA: [
+            (
+                metadata.MetadataRequest(topics=[metadata.MetadataRequest.MetadataRequestTopic(name="t")]),
+                "read topic:t",
+            )
+        ],
+        api.OFFSET_COMMIT: [
+            (
+                consumer.OffsetCommitRequest(
+                    group_id="g",
+                    generation_id_or_member_epoch=-1,
+                    topics=[topics(name="t", partitions=[topics.OffsetCommitRequestPartition(committed_offset=0)])],
+                ),
+                "read topic:t and group:g",
+            )
+        ],
+        api.OFFSET_FETCH: [(consumer.OffsetFetchRequest(groups=[fetched(group_id="g", topics=None)]), "read group:g")],
+        api.FIND_COORDINATOR: [(metadata.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), "read group:g")],
+        api.JOIN_GROUP: [(consumer.JoinGroupRequest(group_id="g", member_id="x"), "read group:g")],
+        api.HEARTBEAT: [(consumer.HeartbeatRequest(group_id="g", member_id="x"), "read group:g")],
+        api.LEAVE_GROUP: [(consumer.LeaveGroupRequest(group_id="g", members=[leaving(member_id="x")]), "read group:g")],
+        api.SYNC_GROUP: [(consumer.SyncGroupRequest(group_id="g", member_id="x"), "read group:g")],
+        api.DESCRIBE_GROUPS: [(admin.DescribeGroupsRequest(groups=["g"]), "read group:g")],
+        api.DELETE_GROUPS: [(admin.DeleteGroupsRequest(groups_names=["g"]), "admin group:g")],
+        api.OFFSET_DELETE: [
+            (consumer.OffsetDeleteRequest(group_id="g", topics=[gone(name="t", partitions=[])]), "admin group:g")
+        ],
+        api.CREATE_TOPICS: [
+            (
+                admin.CreateTopicsRequest(
+                    topics=[
+                        admin.CreateTopicsRequest.CreatableTopic(
+                            name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+                        )
+                    ]
+                ),
+                "admin topic:t",
+            )
+        ],
+        api.DELETE_TOPICS: [
+            (
+                admin.DeleteTopicsRequest(topics=[admin.DeleteTopicsRequest.DeleteTopicState(name="t")]),
+                "admin topic:t",
+            )
+        ],
+        api.DELETE_RECORDS: [
+            (
+                admin.DeleteRecordsRequest(
+                    topics=[records(name="t", partitions=[records.DeleteRecordsPartition(offset=0)])]
+                ),
+                "admin topic:t",
+            )
+        ],
+        api.CREATE_PARTITIONS: [
+            (
+                admin.CreatePartitionsRequest(
+                    topics=[admin.CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=3, assignments=None)]
+                ),
+                "admin topic:t",
+            )
+        ],
+        api.ALTER_CONFIGS: [
+            (
+                admin.AlterConfigsRequest(resources=[alter(resource_type=2, resource_name="t", configs=[])]),
+                "admin topic:t",
+            )
+        ],
+        api.INCREMENTAL_ALTER_CONFIGS: [
+            (
+                admin.IncrementalAlterConfigsRequest(
+                    resources=[incremental(resource_type=2, resource_name="t", configs=[])]
+                ),
+                "admin topic:t",
+            )
+        ],
+        api.DESCRIBE_CONFIGS: [
+            (
+                admin.DescribeConfigsRequest(
+                    resources=[described(resource_type=2, resource_name="t", configuration_keys=[])]
+                ),
+                "read topic:t",
+            ),
+            (
+                admin.DescribeConfigsRequest(
+                    resources=[described(resource_type=4, resource_name="1", configuration_keys=[])]
+                ),
+                "admin *",
+            ),
+        ],
+        api.DESCRIBE_LOG_DIRS: [(admin.DescribeLogDirsRequest(topics=None), "admin *")],
+        api.OFFSET_FOR_LEADER_EPOCH: [
+            (
+                consumer.OffsetForLeaderEpochRequest(
+                    topics=[
+                        epochs(
+                            topic="t",
+                            partitions=[
+                                epochs.OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
+                            ],
+                        )
+                    ]
+                ),
+                "read topic:t",
+            )
+        ],
+        api.INIT_PRODUCER_ID: [
+            (producer.InitProducerIdRequest(transactional_id=None, producer_id=-1, producer_epoch=-1), "write topic:t")
+        ],
+        # What tells of nothing and nobody, and lists that are tried below.
+        **{
+            key: []
+            for key in (
+                api.API_VERSIONS,
+                api.SASL_HANDSHAKE,
+                api.SASL_AUTHENTICATE,
+                api.DESCRIBE_CLUSTER,
+                api.DESCRIBE_ACLS,
+                api.CREATE_ACLS,
+                api.DELETE_ACLS,
+                api.LIST_GROUPS,
+            )
+        },
+    }
+
+
+def codes(answer: Any) -> Iterator[int]:
+    """All error codes of an answer, however deep."""
+    if isinstance(answer, (list, tuple)):
+        for item in answer:
+            yield from codes(item)
+    elif isinstance(answer, dict):
+        for name, value in answer.items():
+            yield from (value,) if name in ("error_code", "error") else codes(value)
+    elif hasattr(answer, "to_dict"):
+        yield from codes(answer.to_dict())
+    elif dataclasses.is_dataclass(answer):
+        yield from codes({field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)})
+
+
+FORBIDDEN = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+
+
+async def asked(node: BrokerNode, key: int, request: Any, login: Login) -> Any:
+    version = min(api.BY_KEY[key].highest, 12)
+    if key not in (api.PRODUCE, api.FETCH):
+        request = HANDLERS[key].decode(memoryview(bytes(request.encode(version=version))), 0, version)
+    result = HANDLERS[key].handle(RequestContext(node, version, "c", "127.0.0.1", login), request)
+    return await result if inspect.isawaitable(result) else result
+
+
+def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]]) -> None:
+    async def main() -> None:
+        node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
+        try:
+            await work(node)
+        finally:
+            await node.close()
+
+    asyncio.run(main())
+
+
+def test_there_is_a_row_for_every_kind_of_request() -> None:
+    assert set(questions()) == set(HANDLERS)
+
+
+@pytest.mark.parametrize(("key", "at"), [(key, at) for key, rows in questions().items() for at in range(len(rows))])
+def test_each_request_takes_its_right_and_no_other(tmp_path: Path, key: int, at: int) -> None:
+    request, needed = questions()[key][at]
+    right, _, resources = needed.partition(" ")
+    granted = [f"{right} {resource}" for resource in resources.split(" and ")]
+    too_little: list[tuple[str, ...]] = [(), ("read topic:other", "admin group:other")]
+    if key != api.INIT_PRODUCER_ID:  # which any topic will do for
+        too_little.append(("admin topic:other", "admin group:other"))
+    if len(granted) > 1:
+        too_little += [(each,) for each in granted]
+    if right == "admin":
+        too_little.append(("read *", "write *"))
+    if right == "write":
+        too_little.append(("read *",))
+    if key == api.FETCH:
+        too_little.append(("write *",))
+
+    async def work(node: BrokerNode) -> None:
+        if key != api.CREATE_TOPICS:
+            node.create_topic("t", 2, {})
+        for grants in too_little:
+            assert FORBIDDEN & set(codes(await asked(node, key, request, of(*grants)))), grants
+        assert not FORBIDDEN & set(codes(await asked(node, key, request, of(*granted))))
+
+    with_node(tmp_path, work)
+
+
+def test_lists_show_what_one_may_see(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        for name in ("a.x", "a.y", "b"):
+            node.create_topic(name, 1, {})
+            node.groups._add_group(name)
+        context = RequestContext(node, 5, "c", "127.0.0.1", of("read topic:a.*", "read group:b"))
+        told = HANDLERS[api.METADATA].handle(context, metadata.MetadataRequest(topics=None))
+        assert sorted(topic.name for topic in told.topics) == ["a.x", "a.y"]
+        request = admin.ListGroupsRequest(states_filter=[], types_filter=[])
+        listed = HANDLERS[api.LIST_GROUPS].handle(context, request)
+        assert [group.group_id for group in listed.groups] == ["b"]
+
+    with_node(tmp_path, work)
+
+
+def test_only_who_may_write_has_a_topic_made_by_asking_for_it(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        for right in Right:
+            name = f"new-{right}"
+            request = metadata.MetadataRequest(
+                topics=[metadata.MetadataRequest.MetadataRequestTopic(name=each) for each in (name, "other")],
+                allow_auto_topic_creation=True,
+            )
+            told = HANDLERS[api.METADATA].handle(RequestContext(node, 5, "c", "", of(f"{right} topic:new*")), request)
+            expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if right is Right.READ else ErrorCode.NONE
+            assert [topic.error_code for topic in told.topics] == [
+                expected,
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            ]
+            assert node.topics.get("other") is None
+
+    with_node(tmp_path, work)
+
+
+def test_nobody_is_limited_where_there_are_no_users() -> None:
+    UNLIMITED.check(Kind.TOPIC, "t", Right.ADMIN)
+    UNLIMITED.check_broker()
+    assert UNLIMITED.on(Kind.GROUP, "g") == frozenset(Right)
+    with pytest.raises(RequestRefused, match="grants read on topic 't'"):
+        Rights().check(Kind.TOPIC, "t", Right.READ)
+
+
+# Rates and connections
+
+
+def test_a_client_waits_as_long_as_what_it_had_lasts_at_its_rate() -> None:
+    rates = Rates(1000)
+    assert rates.take("a", 1000, 10.0) == 0.0  # at once after it was silent
+    assert rates.take("a", 500, 10.0) == pytest.approx(0.5)
+    assert rates.take("b", 500, 10.0) == 0.0
+    assert rates.take("a", 0, 10.2) == pytest.approx(0.3)
+    assert rates.take("a", 0, 100.0) == 0.0
+    assert rates.take("a", 2000, 100.0) == pytest.approx(2.0 - BURST_S)
+    for number in range(CLIENTS_MAX):
+        rates.take(str(number), 1, 200.0)
+    assert len(rates._paid_until_s) == CLIENTS_MAX
+
+
+def test_who_sends_faster_than_its_rate_waits_and_others_do_not(tmp_path: Path) -> None:
+    async def work(server: BrokerServer, client: Client) -> None:
+        loop = asyncio.get_running_loop()
+        taken: list[tuple[str, int]] = []
+        take = server.connections.rates.take  # type: ignore[union-attr]
+        waits = iter([0.4])
+
+        def noted(who: str, byte_count: int, now_s: float) -> float:
+            taken.append((who, byte_count))
+            take(who, byte_count, now_s)
+            return next(waits, 0.0)
+
+        server.connections.rates.take = noted  # type: ignore[method-assign, union-attr]
+        began_s = loop.time()
+        body = struct.pack(">i", 0)
+        told = await client.ask(api.METADATA, 1, body)
+        assert taken == [("127.0.0.1", 10 + len(body)), ("127.0.0.1", len(told))]
+        assert await client.ask(api.METADATA, 1, body)
+        assert loop.time() - began_s >= 0.4
+
+    with_server(tmp_path, work, bytes_per_second_max=1_000_000)
+
+
+def test_an_address_has_so_many_connections_and_no_more(tmp_path: Path) -> None:
+    async def work(server: BrokerServer, client: Client) -> None:
+        second = await another(server)
+        assert await second.topics() and await client.topics()
+        third = await another(server)
+        assert await third.topics() == b""
+        client.writer.close()
+        while len(server.connections.open) > 1:
+            await asyncio.sleep(0.01)
+        assert await (await another(server)).topics()
+
+    with_server(tmp_path, work, connections_per_address_max=2)
