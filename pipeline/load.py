@@ -28,7 +28,7 @@ from headrace.loader.follow.complete import CompleteUntil
 from headrace.loader.follow.group_offsets import GROUP
 from headrace.loader.follow.repair import Repair
 from headrace.loader.follow.schema import TableSettings
-from headrace.loader.load_schema import load_schema_with_kafka
+from headrace.loader.load_schema import table_schema
 from headrace.loader.plan.discover import is_wanted
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
@@ -302,7 +302,7 @@ def table_settings(settings: Settings, storage: Storage) -> TableSettings:
         files=storage.files,
         database=settings.hive.database,
         literal_chars_max=settings.hive.literal_chars_max,
-        file_schema=lambda topic, state: load_schema_with_kafka(
+        table_schema=lambda topic, state: table_schema(
             state.load_schema.text, state.kafka_column or settings.loader.of_topic(topic).kafka_column
         ),
         quarantine_schema=QUARANTINE_SCHEMA,

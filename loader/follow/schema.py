@@ -25,13 +25,13 @@ CURRENT_SCHEMA = "current.avsc"
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """`file_schema` gives the schema of a topic's table, with the column `kafka`; `quarantine_schema` is one for all
+    """`table_schema` gives the schema of a topic's table, with the column `kafka`; `quarantine_schema` is one for all
     topics."""
 
     files: WarehouseFiles
     database: str
     literal_chars_max: int
-    file_schema: Callable[[str, TopicState], str]
+    table_schema: Callable[[str, TopicState], str]
     quarantine_schema: str
 
 
@@ -89,7 +89,7 @@ class SchemaFollower:
 
 def publish_schema(topic: str, state: TopicState, settings: TableSettings) -> None:
     """Beside the data: for Pig and for people, and for tables that name it by `avro.schema.url`."""
-    text = settings.file_schema(topic, state)
+    text = settings.table_schema(topic, state)
     folder = f"{topic_folder(state.folder, FileKind.DATA)}/{SCHEMA_FOLDER}"
     for name in (schema_file_name(text), CURRENT_SCHEMA):
         settings.files.put(f"{folder}/{name}", text.encode())
@@ -103,7 +103,7 @@ def data_table(topic: str, state: TopicState, settings: TableSettings, revision:
         topic=topic,
         subject=state.load_schema.subject,
         version=state.load_schema.version,
-        schema_text=settings.file_schema(topic, state),
+        schema_text=settings.table_schema(topic, state),
         revision=revision,
         partition_columns=PARTITION_COLUMNS[state.partition_by],
         literal_chars_max=settings.literal_chars_max,

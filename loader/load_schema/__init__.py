@@ -47,6 +47,7 @@ from headrace.loader.load_schema.fold import EMPTY, RULES, AppliedRule, Explaine
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka, wider_column
 from headrace.loader.load_schema.kept_route import KeptRoute, Place, keep, member_of, places
 from headrace.loader.load_schema.route import Route, Routed, route_branch, route_by_kept, route_fields
+from headrace.loader.load_schema.table_schema import table_schema
 from headrace.loader.load_schema.text import root_record
 from headrace.loader.load_schema.types import (
     ABSENT,
@@ -101,5 +102,6 @@ __all__ = [
     "route_fields",
     "sources",
     "split",
+    "table_schema",
     "wider_column",
 ]

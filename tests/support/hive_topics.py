@@ -16,7 +16,7 @@ from headrace.avro_schema import Field, Record, Schema, parse_schema
 from headrace.hive_ddl.names import quote_identifier, table_name
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.table import SCHEMA_URL, Column, TableState, desired_table, local_location
-from headrace.loader.load_schema import EMPTY, LoadState, fold, load_schema_with_kafka
+from headrace.loader.load_schema import EMPTY, LoadState, fold, load_schema_with_kafka, table_schema
 from hive_engines import Engine
 from hive_values import found, is_nested, should_be
 from projection_oracle import decode, encode, expected_row, project
@@ -106,7 +106,7 @@ class FoldedTopic:
             topic=self.name,
             subject=f"{self.name}-value",
             version=number,
-            schema_text=load_schema_with_kafka(self.states[-1].text, "position"),
+            schema_text=table_schema(self.states[-1].text, "position"),
             revision=f"{number}-{next(REVISIONS)}",
         )
 

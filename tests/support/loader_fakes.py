@@ -42,7 +42,7 @@ from headrace.loader.follow.audit import AuditFollower
 from headrace.loader.follow.chain import chain_of
 from headrace.loader.follow.complete import CompleteUntil
 from headrace.loader.follow.schema import TableSettings
-from headrace.loader.load_schema import load_schema_with_kafka
+from headrace.loader.load_schema import table_schema
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.policy import TopicPolicy
@@ -373,10 +373,10 @@ class World:
         return DecisionLog(local_storage(self.warehouse).slots)
 
     def tables(self) -> TableSettings:
-        def file_schema(topic: str, state: TopicState) -> str:
-            return load_schema_with_kafka(state.load_schema.text, state.kafka_column)
+        def schema_of(topic: str, state: TopicState) -> str:
+            return table_schema(state.load_schema.text, state.kafka_column)
 
-        return TableSettings(local_storage(self.warehouse).files, "headrace", 30_000, file_schema, ORDER_V1)
+        return TableSettings(local_storage(self.warehouse).files, "headrace", 30_000, schema_of, ORDER_V1)
 
     def ports(self) -> Ports:
         return self._driver()[0]

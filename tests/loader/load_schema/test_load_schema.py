@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from typing import Any
 
 import fastavro
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.avro_schema import Record, Schema, parse_schema
 from headrace.compat.resolution import check_reader_writer
+from headrace.hive_ddl.types import table_columns
 from headrace.loader.load_schema import (
     EMPTY,
     RULES,
@@ -23,6 +25,7 @@ from headrace.loader.load_schema import (
     route_by_kept,
     route_fields,
     split,
+    table_schema,
 )
 from strategies import data_for, growing_histories, histories, schemas
 
@@ -366,6 +369,43 @@ def test_a_union_of_one_branch_is_that_branch():
     assert columns(folded(record(field("u", ["int"]), field("n", ["null"])))) == {"u": "int", "n": "null"}
 
 
+NO_TYPE = record(
+    field("n", "null", default=None),
+    field("u", ["null"]),
+    field("a", {"type": "array", "items": "null"}),
+    field("m", {"type": "map", "values": {"type": "record", "name": "R", "fields": [field("n", "null")]}}),
+    field("o", ["null", "int"]),
+    name="Void",
+)
+
+
+def test_a_table_has_a_type_where_the_field_of_all_versions_is_null():
+    state = folded(NO_TYPE)
+    table = parse_schema(table_schema(state.text, "none"))
+    assert {column.name: column.type for column in table_columns(table)} == {
+        "n": "string",
+        "u": "string",
+        "a": "array<string>",
+        "m": "map<string,struct<n:string>>",
+        "o": "int",
+    }
+    (file_row,) = [{"n": None, "u": None, "a": [None], "m": {"k": {"n": None}}, "o": None}]
+    file = _file(fastavro.parse_schema(json.loads(state.text)), [file_row])
+    assert list(fastavro.reader(io.BytesIO(file), reader_schema=json.loads(table.text))) == [file_row]
+
+
+def test_the_first_type_of_such_a_field_is_that_of_its_column():
+    state = folded(NO_TYPE, record(field("n", "long"), name="Void"))
+    columns_of = {column.name: column.type for column in table_columns(parse_schema(table_schema(state.text, "none")))}
+    assert (columns_of["n"], columns_of["u"]) == ("bigint", "string")
+
+
+def test_a_table_whose_fields_have_types_has_the_schema_of_its_files():
+    state = folded(record(field("a", ["null", "int"])))
+    assert table_schema(state.text, "none") == state.text
+    assert table_schema(state.text, "full") == load_schema_with_kafka(state.text, "full")
+
+
 def test_a_recursive_field_is_text():
     node = record(
         field("v", "int"), field("next", ["null", "Event"]), field("kids", {"type": "array", "items": "Event"})
@@ -527,6 +567,9 @@ def test_every_load_schema_reads_the_files_of_those_before_it(versions, data):
             rows = list(fastavro.reader(io.BytesIO(file), reader_schema=reader))
             assert len(rows) == 1
         files.append((load, _file(reader, [data.draw(data_for(load))])))
+        table = parse_schema(table_schema(state.text, "position"))
+        assert not any(check_reader_writer(table, earlier) for earlier, _ in files)
+        assert not any(re.search(r"(^|[<:,])void($|[>,])", column.type) for column in table_columns(table))
 
 
 def without_logical_types(value: Any) -> Any:
