@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import threading
 from dataclasses import dataclass, field
@@ -60,10 +61,12 @@ def decide(log: DecisionLog, work: str, *topics: str, new: bool = False) -> Deci
         known = state.topics.get(topic)
         previous = known.partitions[0].next_offset if known else None
         start = previous or 0
-        files = [decided_file("0-0.avro", 0, start, start + 1)]
+        content = b"x" * 1000
+        checksum = hashlib.sha256(content).hexdigest()
+        files = [dataclasses.replace(decided_file("0-0.avro", 0, start, start + 1), checksum=checksum)]
         staged = log.storage.root / "staging" / work / files[0].staged
         staged.parent.mkdir(parents=True, exist_ok=True)
-        staged.write_bytes(b"x" * 1000)
+        staged.write_bytes(content)
         decisions[topic] = topic_decision(
             decided_range(0, previous, start, start + 1), files=files, new=known is None, table=topic
         )
