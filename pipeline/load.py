@@ -187,15 +187,18 @@ class Load:
     rewrites: RewritePorts
 
 
-def decision_log(settings: Settings) -> DecisionLog:
+def decision_log(settings: Settings, *, looks_only: bool = False) -> DecisionLog:
     """The log of the warehouse, not opened.
+
+    Args:
+        looks_only: see `DecisionLog`.
 
     Raises:
         StorageError: the warehouse has another one.
     """
     storage = warehouse_storage(settings)
     check_pair(settings, storage, is_dry=True)
-    return DecisionLog(storage.slots)
+    return DecisionLog(storage.slots, looks_only=looks_only)
 
 
 def kafka_cluster(settings: Settings) -> KafkaCluster:

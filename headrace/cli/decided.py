@@ -47,7 +47,7 @@ def decided(args: argparse.Namespace) -> Iterator[Decided]:
 
     settings = settings_from(args)
     storage = warehouse_storage(settings)
-    log = DecisionLog(storage.slots)
+    log = DecisionLog(storage.slots, looks_only=True)
     try:
         check_pair(settings, storage, is_dry=True)
         log.check_format(writing=False)

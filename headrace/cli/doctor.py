@@ -226,7 +226,7 @@ def _metastore(uri: str) -> str:
 def _loads(settings: Settings, *, asks_brokers: bool) -> Diagnosis:
     need = "loads go on"
     try:
-        log = decision_log(settings)
+        log = decision_log(settings, looks_only=True)
         log.check_format(writing=False)
         slot = log.read_state().slot
         if not slot and asks_brokers:

@@ -224,7 +224,7 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.loader.run_log import newest_lines
     from headrace.pipeline.load import counted_positions, decision_log, kafka_cluster, run_log_path
 
-    log = decision_log(settings)
+    log = decision_log(settings, looks_only=True)
     log.check_format(writing=False)
     discovery, note = None, ""
     try:

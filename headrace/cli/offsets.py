@@ -272,7 +272,7 @@ def _of_camus(path: str) -> tuple[Mapping[str, Mapping[int, int]], str]:
 def _read(settings: Settings) -> tuple[DecisionLog, LoaderState]:
     from headrace.pipeline.load import decision_log
 
-    log = decision_log(settings)
+    log = decision_log(settings, looks_only=True)
     log.check_format(writing=False)
     return log, log.read_state()
 

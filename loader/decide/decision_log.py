@@ -76,10 +76,15 @@ def checkpoint_path(slot: int) -> str:
 
 
 class DecisionLog:
-    """Reads and extends the log. Holds the newest state it has read, so that reading on is cheap."""
+    """Reads and extends the log. Holds the newest state it has read, so that reading on is cheap.
 
-    def __init__(self, storage: SlotStorage) -> None:
+    With `looks_only` nothing is written, not even to make what is read survive: for whoever acts on no decision, and
+    may have to look where nothing can be written.
+    """
+
+    def __init__(self, storage: SlotStorage, *, looks_only: bool = False) -> None:
         self.storage = storage
+        self._looks_only = looks_only
         self.slots = Slots(storage)
         self._state = EMPTY
         self._newest: Document[Decision] | None = None
@@ -201,6 +206,7 @@ class DecisionLog:
 
     def read_state(self) -> LoaderState:
         """The state as of the newest slot, which survives a loss of power. Leaves the checkpoints that are due behind.
+        Neither is so with `looks_only`.
 
         Raises:
             BadDecision, UnsupportedFormat: see `document`.
@@ -213,7 +219,7 @@ class DecisionLog:
             self._state = self._newest_checkpoint(head)
         while self._state.slot < head:
             self._advance(self.document(self._state.slot + 1))
-        if self._state.slot > self._kept:
+        if self._state.slot > self._kept and not self._looks_only:
             # Its writer may have been killed before its name was on the disk. Whoever acts on a decision that may yet
             # be lost publishes what nobody decided.
             self.slots.keep(self._state.slot)
@@ -277,7 +283,7 @@ class DecisionLog:
             raise BadDecision(path, f"it does not follow from the decisions before it: {conflict}")
         self._state = fold(self._state, decision, found.sha256)
         self._newest = found
-        if self._state.slot % CHECKPOINT_EVERY == 0:
+        if self._state.slot % CHECKPOINT_EVERY == 0 and not self._looks_only:
             self._leave_checkpoint(self._state)
         return self._state
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from checkout import GOLDEN
 from headrace.loader.decide.conflict import ConflictRule
 from headrace.loader.decide.decision import Decision, DecisionKind, StartOffset
-from headrace.loader.decide.decision_log import CHECKPOINT_EVERY, DecisionLog, checkpoint_path
+from headrace.loader.decide.decision_log import CHECKPOINT_EVERY, CHECKPOINT_FOLDER, DecisionLog, checkpoint_path
 from headrace.loader.decide.json_values import canonical, to_json
 from headrace.loader.decide.slots import slot_path
 from headrace.loader.decide.state import FileTotals
@@ -102,6 +103,14 @@ def test_a_lost_reply_is_settled_by_reading_the_slot(
     assert (offered.decision.work_id, offered.decision.slot) == ("w1", 2)
     assert kept == [slot_path(2)] * 2, "by the put, and again because that may have failed before it came so far"
     assert open_log(tmp_path).head() == 2
+
+
+def test_whoever_only_looks_reads_the_same_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = filled(tmp_path, CHECKPOINT_EVERY).read_state()
+    shutil.rmtree(tmp_path / CHECKPOINT_FOLDER)
+    for name in ("prepare", "put_if_absent", "keep", "replace", "remove", "sweep"):
+        monkeypatch.delattr(LocalSlots, name)
+    assert DecisionLog(LocalSlots(tmp_path), looks_only=True).read_state() == expected
 
 
 def test_a_storage_that_keeps_failing_ends_the_offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
