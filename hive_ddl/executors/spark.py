@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import logging
+import re
 import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from pyspark.sql import SparkSession
 from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import check_creation
 from headrace.hive_ddl.executors.failures import METASTORE_FAILURES, java_class, root_cause
-from headrace.hive_ddl.executors.metastore import JavaObject, new_client, thrift_json
+from headrace.hive_ddl.executors.metastore import JavaObject, java_partitions, java_strings, new_client, thrift_json
 from headrace.hive_ddl.names import PROBE_PREFIX
 from headrace.hive_ddl.ops import (
     AddPartitions,
@@ -34,7 +35,6 @@ from headrace.hive_ddl.ops import (
     DropPartitions,
     DropTable,
     Op,
-    Partition,
     PartitionValues,
     PublishSchema,
     SetPartitionLocation,
@@ -49,6 +49,9 @@ AVRO_INPUT = "org.apache.hadoop.hive.ql.io.avro.AvroContainerInputFormat"
 AVRO_OUTPUT = "org.apache.hadoop.hive.ql.io.avro.AvroContainerOutputFormat"
 
 PARTITIONS_PER_READ_MAX = 1000  # each answer is one string through the gateway, about 1 kB for each partition
+
+PLAIN_VALUE = re.compile(r"[0-9A-Za-z_-]+")
+"""Values of which Hive escapes nothing in the name of a partition; others it is asked about one by one."""
 
 UNREACHABLE = frozenset({"", "TTransportException", "SocketException", "ConnectException", "SocketTimeoutException"})
 """Classes of failures after which it is unknown what the metastore did; "" is a JVM that is gone."""
@@ -101,7 +104,7 @@ class SparkExecutor:
         with self._failures(f"a look at the partitions of {database}.{name}"):
             names = self._partition_names(database, name, wanted)
             for start in range(0, len(names), PARTITIONS_PER_READ_MAX):
-                chunk = self._java_list(names[start : start + PARTITIONS_PER_READ_MAX])
+                chunk = java_strings(self._jvm, names[start : start + PARTITIONS_PER_READ_MAX])
                 answer = self._api.PartitionListComposingSpec()
                 answer.setPartitions(self._client.getPartitionsByNames(database, name, chunk))
                 for partition in thrift_json(self._jvm, answer).get("partitions", ()):
@@ -183,9 +186,14 @@ class SparkExecutor:
         table = self._get_table(database, name)
         if table is None or not wanted:
             return ()
-        warehouse = self._jvm.org.apache.hadoop.hive.metastore.Warehouse
         keys = table.getPartitionKeys()
-        return [warehouse.makePartName(keys, self._java_list(values)) for values in sorted(wanted)]
+        columns = [key.getName() for key in keys]
+        return [
+            "/".join(map("=".join, zip(columns, values, strict=True)))
+            if all(map(PLAIN_VALUE.fullmatch, values))
+            else self._jvm.org.apache.hadoop.hive.metastore.Warehouse.makePartName(keys, self._java_list(values))
+            for values in sorted(wanted)
+        ]
 
     def _create_table(self, wanted: TableState) -> None:
         with self._failures(f"the new table {wanted.full_name}"):
@@ -278,15 +286,9 @@ class SparkExecutor:
             table = self._get_table(op.database, op.name)
             if table is None:
                 raise StatementRefused(f"partitions of {op.database}.{op.name}", "the table does not exist")
-            partitions = [self._java_partition(op, table.getSd(), part) for part in op.partitions]
-            self._client.add_partitions(self._java_list(partitions), True, False)
-
-    def _java_partition(self, op: AddPartitions, descriptor: JavaObject, partition: Partition) -> JavaObject:
-        own = descriptor.deepCopy()
-        own.setLocation(partition.location)
-        now = int(time.time())
-        values = self._java_list(partition.values)
-        return self._api.Partition(values, op.database, op.name, now, now, own, self._java_map({}))
+            wanted = [(part.values, part.location) for part in op.partitions]
+            made = java_partitions(self._jvm, table, wanted, int(time.time()))
+            self._client.add_partitions(made, True, False)
 
     def _set_location(self, op: SetPartitionLocation) -> None:
         values = self._java_list(op.partition.values)

@@ -1,0 +1,130 @@
+"""What partitions cost beside the metastore call that adds them: `python -m bench.hive`.
+
+A metastore service (the one that `headrace up` has, on Derby) gets tables, and then a day of partitions for each, the
+way a load brings them: a look at what is there, the plan, its operations. Beside it the same number of partitions goes
+to other tables by one bulk call for each, made ready beforehand, and nothing else. Both take turns, table by table, so
+that what the metastore is slow with hits both; the median of their rounds is compared.
+
+    --tables 1000 --partitions 24    as many tables, and partitions of each
+
+Exit 1: a partition takes more than 1.2 times the bulk call alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from headrace.hive_ddl.executors.metastore import java_partitions
+from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.hive_ddl.executors.spark import SparkExecutor
+from headrace.hive_ddl.ops import CreateTable, PartitionValues
+from headrace.hive_ddl.plan import plan_partitions
+from headrace.hive_ddl.table import TableState, desired_table, local_location
+from headrace.pipeline.java import ensure_java
+
+DATABASE = "bench"
+RATIO_MAX = 1.2
+SCHEMA = '{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"who","type":"string"}]}'
+ROUNDS = 10
+
+
+def table(base: Path, name: str) -> TableState:
+    return desired_table(
+        database=DATABASE,
+        name=name,
+        location=local_location(base / "warehouse" / name),
+        topic=name,
+        subject=f"{name}-value",
+        version=1,
+        schema_text=SCHEMA,
+        revision="1-bench",
+    )
+
+
+def day(wanted: TableState, partitions: int) -> dict[PartitionValues, str]:
+    """The partitions of a table, whose folders are there, as when a load has put its files."""
+    values = [(f"2026-01-{1 + n // 24:02}", f"{n % 24:02}") for n in range(partitions)]
+    locations = {one: f"{wanted.location}/dt={one[0]}/hr={one[1]}" for one in values}
+    for location in locations.values():
+        Path(location.removeprefix("file://")).mkdir(parents=True)
+    return locations
+
+
+def bring(executor: SparkExecutor, wanted: TableState, places: dict[PartitionValues, str]) -> float:
+    began = time.perf_counter()
+    existing = executor.partitions(wanted.database, wanted.name, places)
+    for op in plan_partitions(wanted, existing, places):
+        executor.execute(op)
+    return time.perf_counter() - began
+
+
+def bulk(executor: SparkExecutor, wanted: TableState, places: dict[PartitionValues, str]) -> float:
+    made = java_partitions(
+        executor._jvm, executor._get_table(wanted.database, wanted.name), list(places.items()), int(time.time())
+    )
+    began = time.perf_counter()
+    executor._client.add_partitions(made, True, False)
+    return time.perf_counter() - began
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=int, default=1000)
+    parser.add_argument("--partitions", type=int, default=24)
+    options = parser.parse_args()
+    base = Path(tempfile.mkdtemp(prefix="headrace-bench-hive-"))
+    ensure_java(base)
+    session = open_session(
+        app_name="bench", master="local[1]", metastore_uri=None, data_dir=base / "data",
+        warehouse_uri=local_location(base / "warehouse"),
+    )  # fmt: skip
+    try:
+        return measure(SparkExecutor(session), base, options.tables, options.partitions)
+    finally:
+        close_session(session)
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def measure(executor: SparkExecutor, base: Path, tables: int, partitions: int) -> int:
+    executor.ensure_database(DATABASE)
+    ours, alone, created = [], [], []
+    for number in range(tables):
+        pair = [table(base, f"{kind}_{number}") for kind in ("ours", "bulk")]
+        for wanted in pair:
+            began = time.perf_counter()
+            executor.execute(CreateTable(wanted))
+            created.append(time.perf_counter() - began)
+        places = [day(wanted, partitions) for wanted in pair]
+        if number % 2:
+            alone.append(bulk(executor, pair[1], places[1]))
+        ours.append(bring(executor, pair[0], places[0]))
+        if not number % 2:
+            alone.append(bulk(executor, pair[1], places[1]))
+    in_ms = 1000 / partitions
+    size = max(1, tables // ROUNDS)
+    starts = range(0, tables - tables % size, size)
+    ratios = [sum(ours[start : start + size]) / sum(alone[start : start + size]) for start in starts]
+    ratio = statistics.median(ratios)
+    print(f"{tables:,} tables x {partitions} partitions, ms for each partition (median, mean, 99 %):")
+    for name, seconds in (("as a load brings them", ours), ("bulk call alone", alone)):
+        ordered = sorted(seconds)
+        last = ordered[int(0.99 * (len(ordered) - 1))]
+        print(
+            f"  {name:22} {statistics.median(ordered) * in_ms:6.2f} {statistics.fmean(ordered) * in_ms:6.2f}"
+            f" {last * in_ms:6.2f}"
+        )
+    print(f"  a table {statistics.median(created) * 1000:.1f} ms")
+    print(f"ratio: {ratio:.2f} in the middle of {len(ratios)} rounds, {min(ratios):.2f} to {max(ratios):.2f}")
+    if ratio > RATIO_MAX:
+        print(f"above {RATIO_MAX}", file=sys.stderr)
+    return int(ratio > RATIO_MAX)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
