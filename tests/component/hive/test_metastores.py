@@ -1,0 +1,74 @@
+"""Metastores as services: that of Hive 2.3 on PostgreSQL, and one that the client in Spark's JVM cannot talk to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hive_server import METASTORE, HiveServer
+from load_world import FIELDS, NOTE, LoadWorld
+from postgres_server import PostgresServer
+from wheel_metastore import WheelMetastore
+
+pytestmark = pytest.mark.hive
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> Iterator[HiveServer]:
+    """The metastore of Hive 4 as a service."""
+    server = HiveServer(tmp_path / "metastore", main=METASTORE)
+    yield server
+    server.stop()
+
+
+def test_a_metastore_of_hive_4_is_named_with_what_to_set_and_keeps_the_data(newer: HiveServer, tmp_path: Path) -> None:
+    world = LoadWorld(tmp_path / "world", metastore=False)
+    try:
+        world.produce("orders", 20)
+        done = world.load("--metastore", f"thrift://{newer.address}")
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "so it is Hive 4 or newer; set hive.executor to the hive://host:port of its HiveServer2" in done.stdout
+        assert "Traceback" not in done.stderr
+        # Nothing is lost by it: the next load, on a metastore of its own, has the rows.
+        again = world.load()
+        assert again.returncode == 0, again.stdout + again.stderr
+        world.check(whole=True)
+    finally:
+        world.close()
+
+
+@pytest.fixture
+def on_postgres(tmp_path: Path) -> Iterator[WheelMetastore]:
+    server = PostgresServer()
+    try:
+        metastore = WheelMetastore(tmp_path / "metastore", server.new_database())
+        yield metastore
+        metastore.stop()
+    finally:
+        server.remove()
+
+
+def test_a_metastore_on_postgresql_gets_tables_that_change_and_are_read(
+    on_postgres: WheelMetastore, tmp_path: Path
+) -> None:
+    world = LoadWorld(tmp_path / "world", metastore=False)
+    try:
+        world.addresses["metastore"] = on_postgres.uri
+        world.produce("orders", 20)
+        first = world.load()
+        assert first.returncode == 0, first.stdout + first.stderr
+        world.produce("orders", 20, fields=[*FIELDS, NOTE])
+        second = world.load()
+        assert second.returncode == 0, second.stdout + second.stderr
+        assert "late_writers_not_refused" not in first.stderr + second.stderr
+        world.check(whole=True)
+        where = ["--data-dir", str(world.data_dir), "--metastore", on_postgres.uri]
+        query = "SELECT count(*) AS n, count(note) AS notes FROM headrace.orders"
+        asked = world.command("sql", query, *where, "--format", "json")
+        assert asked.returncode == 0, asked.stderr
+        assert json.loads(asked.stdout) == [{"n": 40, "notes": 40}]
+    finally:
+        world.close()
