@@ -1,0 +1,142 @@
+"""`headrace hive` on what others did to tables, partitions and folders; with a real metastore, asked by SQL."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.hive_ddl.table import local_location
+from load_world import FIELDS, NOTE, LoadWorld
+
+pytestmark = pytest.mark.spark
+
+HOURS = ("00", "01", "02")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
+    world = LoadWorld(tmp_path_factory.mktemp("hive"))
+    world.produce("orders", 40, fields=[*FIELDS, NOTE])
+    world.produce("others", 10)
+    done = world.load()
+    assert done.returncode == 0, done.stdout + done.stderr
+    yield world
+    world.close()
+
+
+@pytest.fixture(scope="module")
+def session(world: LoadWorld) -> Iterator[Any]:
+    """Somebody else on the same metastore. Without leave to pass over folders that are missing, as Hive and Pig."""
+    session = open_session(
+        app_name="somebody",
+        master="local[1]",
+        metastore_uri=world.addresses["metastore"],
+        data_dir=world.data_dir / "somebody",
+        warehouse_uri=local_location(world.warehouse),
+        extra={"sql.files.ignoreMissingFiles": "false"},
+    )
+    yield session
+    close_session(session)
+
+
+def hive(world: LoadWorld, *words: str) -> Any:
+    flags = world.flags()
+    return world.command("hive", *words, *flags[:2], *flags[6:])
+
+
+def count(session: Any, table: str = "orders") -> int:
+    return int(session.sql(f"SELECT count(note) FROM headrace.{table}").collect()[0][0])
+
+
+def test_what_others_did_is_found_and_mended(world: LoadWorld, session: Any) -> None:
+    clean = hive(world, "plan")
+    assert (clean.returncode, clean.stdout) == (0, ""), clean.stdout + clean.stderr
+    folder = world.warehouse / "orders" / "dt=2026-01-01"
+    session.sql("ALTER TABLE headrace.orders SET TBLPROPERTIES ('headrace.version' = '99', 'mine' = 'x')")
+    session.sql("ALTER TABLE headrace.orders DROP PARTITION (dt = '2026-01-01', hr = '00')")
+    session.sql("ALTER TABLE headrace.orders ADD PARTITION (dt = '1999-01-01', hr = '00')")
+    (folder / "hr=01" / "notes.txt").write_text("no Avro")
+    with pytest.raises(Exception, match=r"InvalidAvroMagic|Not an Avro|not a data file"):
+        count(session)
+    shown = hive(world, "repair", "--dry-run")
+    assert shown.returncode == 1
+    assert shown.stdout.splitlines()[-1] == "4 would be mended, 0 left to people"
+    planned = hive(world, "plan", "orders")
+    assert planned.returncode == 1
+    assert "-- orders: headrace.orders: the table was altered: headrace.version" in planned.stdout
+    assert "ADD IF NOT EXISTS\n  PARTITION (`dt` = '2026-01-01', `hr` = '00')" in planned.stdout
+    assert "1999" not in planned.stdout
+
+    done = hive(world, "repair")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "4 mended, 0 left to people"
+    assert count(session) == len(world.produced["orders"].rows)
+    properties = dict(map(tuple, session.sql("SHOW TBLPROPERTIES headrace.orders").collect()))
+    assert (properties["headrace.version"], properties["mine"]) == ("1", "x")
+    partitions = [row[0] for row in session.sql("SHOW PARTITIONS headrace.orders").collect()]
+    assert partitions == [f"dt=2026-01-01/hr={hour}" for hour in HOURS]
+    kept = world.warehouse / "orders" / "_foreign" / "dt=2026-01-01" / "hr=01" / "notes.txt"
+    assert kept.read_text() == "no Avro"
+
+
+def test_a_removed_folder_stops_no_query_once_it_is_known(world: LoadWorld, session: Any) -> None:
+    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=02"
+    shutil.rmtree(folder)
+    session.catalog.refreshTable("headrace.orders")
+    with pytest.raises(Exception, match="does not exist"):
+        count(session)
+    done = hive(world, "repair", "orders", "--format", "json")
+    assert done.returncode == 1
+    (found,) = json.loads(done.stdout)["topics"]["orders"]
+    assert (found["trouble"], found["mendable"]) == ("lost", False)
+    assert "headrace forget orders --bucket dt=2026-01-01/hr=02" in found["message"]
+    left = [row for row in world.produced["orders"].rows.values() if row["timestamp"] // 3_600_000 % 24 != 2]
+    assert count(session) == len(left)
+
+
+def test_a_dropped_table_comes_back_and_tables_of_others_stay(world: LoadWorld, session: Any) -> None:
+    dropped = hive(world, "drop", "others")
+    assert (dropped.returncode, dropped.stdout) == (
+        0,
+        "dropped headrace.others; its files are where they were\n"
+        "dropped headrace_quarantine.others; its files are where they were\n",
+    )
+    session.sql("CREATE TABLE headrace.others (x INT)")
+    refused = hive(world, "apply", "others")
+    assert refused.returncode == 1
+    assert "NOT MENDED: others: headrace.others: topic others waits: the Hive table headrace.others is not its own" in (
+        refused.stdout
+    )
+    assert hive(world, "drop", "others").returncode == 2
+    session.sql("DROP TABLE headrace.others")
+    done = hive(world, "apply", "others")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (rows,) = session.sql("SELECT count(*) FROM headrace.others").collect()
+    assert rows[0] == len(world.produced["others"].rows)
+
+
+def test_a_dry_run_needs_no_metastore_and_explain_none_either(world: LoadWorld) -> None:
+    printed = world.command("hive", "plan", "orders", "--data-dir", str(world.data_dir), "--hive-executor", "print")
+    assert printed.returncode == 1
+    assert "CREATE EXTERNAL TABLE `headrace`.`orders`" in printed.stdout
+    explained = world.command("hive", "explain", "orders", "--data-dir", str(world.data_dir))
+    assert (explained.returncode, explained.stderr) == (0, "")
+    assert explained.stdout == "orders: subject orders-value, versions 1; 0 rules beyond taking fields as they are\n"
+    unknown = world.command("hive", "explain", "nobody", "--data-dir", str(world.data_dir))
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert unknown.stderr == "headrace: nothing of topic nobody has been loaded; loaded topics: orders, others\n"
+
+
+def test_a_server_that_is_not_there_is_one_line(world: LoadWorld) -> None:
+    flags = ["--data-dir", str(world.data_dir), "--hive-executor", "hive://127.0.0.1:1"]
+    done = world.command("hive", "apply", *flags)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "headrace: the Hive metastore hive://127.0.0.1:1 cannot be used: Connection refused; "
+        "start it there or set hive.executor\n"
+    )
