@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
+from checkout import ROOT
 from headrace.avro_schema import frame
 from headrace.hive_ddl.table import COMPLETE_UNTIL, local_location
 from headrace.loader.follow.complete import instant_text
@@ -131,3 +136,48 @@ def test_an_executor_that_prints_shows_the_statements(world: LoadWorld) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     assert "CREATE EXTERNAL TABLE" in run.stdout
     assert "`printed`" in run.stdout
+
+
+def test_oozie_runs_a_load_as_its_ssh_action_does(world: LoadWorld, tmp_path: Path) -> None:
+    """In a folder of its own, by a shell that reads no profile, with words joined by blanks and nobody's input."""
+    settings = tmp_path / "headrace.toml"
+    settings.write_text(
+        f'data_dir = "{world.data_dir}"\n[registry]\nurl = "{world.addresses["registry"]}"\n'
+        f'[kafka]\nbootstrap_servers = "{world.addresses["broker"]}"\n'
+        f'[hive]\nmetastore = "{world.addresses["metastore"]}"\n[spark]\nmaster = "local[2]"\n'
+    )
+    action = ElementTree.parse(ROOT / "examples" / "schedule" / "oozie" / "workflow.xml").find(".//{*}ssh")
+    assert action is not None
+    words = [action.findtext("{*}command"), *(node.text for node in action.iterfind("{*}args"))]
+    paths = {
+        "/opt/headrace/.venv/bin/headrace": str(Path(sys.executable).with_name("headrace")),
+        "/etc/headrace/headrace.toml": str(settings),
+    }
+    command = " ".join(paths.get(str(word), str(word)) for word in words)
+    folder = tmp_path / "oozie-oozi" / "0000001-W" / "load--ssh"
+    folder.mkdir(parents=True)
+    (tmp_path / "home").mkdir()
+    environment = {"HOME": str(tmp_path / "home"), "USER": "headrace", "LOGNAME": "headrace", "SHELL": "/bin/sh"}
+    world.produce("oozie", 10)
+    shell = ["/bin/sh", "-c", f"{command} > action.stdout 2> action.stderr"]
+    run = subprocess.run(
+        shell,
+        cwd=folder,
+        env={**environment, "PATH": "/usr/local/bin:/usr/bin:/bin"},
+        stdin=subprocess.DEVNULL,
+        timeout=180,
+        check=False,
+    )
+    told = [(folder / f"action.{name}").read_text() for name in ("stdout", "stderr")]
+    assert run.returncode == 0, told
+    assert "oozie" in told[0]
+    assert sorted(at for at, _ in world.published("oozie")[0]) == sorted(world.produced["oozie"].rows)
+    assert sorted(path.name for path in folder.iterdir()) == ["action.stderr", "action.stdout"]
+
+
+def test_tasks_run_in_executors_of_a_cluster(world: LoadWorld) -> None:
+    """Processes of their own, which Spark's standalone cluster starts, here on one machine."""
+    world.produce("clustered", 10)
+    done = world.load("--master", "local-cluster[2,1,1024]")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(at for at, _ in world.published("clustered")[0]) == sorted(world.produced["clustered"].rows)
