@@ -17,10 +17,10 @@ SEED ?= $(shell date +%s)
 
 # What `make test` leaves out: tests that need more than Python and Java, and the long ones that kill real processes
 # again and again. `make ci` runs these too, tier by tier (tools/run_tiers.py); `make test-full` all in one run.
-SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or s3 or soak
+SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or yarn or s3 or soak
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ci test test-fault test-kafka test-hdfs test-s3 test-hive test-postgres test-node test-java test-compat \
+.PHONY: help demo ci test test-fault test-kafka test-hdfs test-s3 test-hive test-pig test-yarn test-postgres test-node test-java test-compat \
 	test-full fuzz fuzz-core check format bench setup setup-dev wheel clean
 
 help: ## show this list
@@ -54,6 +54,12 @@ test-s3: setup-dev ## the loader into a bucket through S3A, which Maven fetches;
 test-hive: setup-dev ## tables under HiveServer2, which Maven fetches (250 MB). Not in `make ci`
 	@$(BIN)/python -m pytest -m hive $(PYTEST_ARGUMENTS)
 
+test-pig: setup-dev ## Pig over files and tables, which Maven fetches (200 MB). Not in `make ci`
+	@$(BIN)/python -m pytest -m pig $(PYTEST_ARGUMENTS)
+
+test-yarn: setup-dev ## loads on a YARN over an HDFS, which Maven fetches, from a packed environment. Not in `make ci`
+	@$(BIN)/python -m pytest -m yarn $(PYTEST_ARGUMENTS)
+
 test-postgres: setup-dev ## the registry on a PostgreSQL server of its own, which as root on Debian is installed when missing
 	@$(BIN)/python tools/setup_postgres.py
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m postgres $(PYTEST_ARGUMENTS)
@@ -74,7 +80,7 @@ fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPL
 fuzz-core: setup-dev ## the loader's core under mutated batches and sanitizers, for SECONDS=n; SEED=n for the same ones
 	@PYTHONPATH=tests/support $(BIN)/python tests/support/core_fuzz.py $(SECONDS) $(SEED)
 
-test-full: setup-dev ## every test in one run: those of `make ci`, and any marked hdfs, hive, pig, s3 or soak, which it leaves out
+test-full: setup-dev ## every test in one run: those of `make ci`, and any marked hdfs, hive, pig, yarn, s3 or soak, which it leaves out
 	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
 

@@ -40,9 +40,10 @@ REGISTRY = [
 ]
 # The broker looks inside compressed batches when it is asked for an offset by time.
 BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", *DECOMPRESSION]
+# What tasks of a load import, for the workers of a cluster whose Spark brings its own pyspark.
+EXECUTOR = [*PRODUCER, *DECOMPRESSION]
 LOADER = [
-    *PRODUCER,
-    *DECOMPRESSION,
+    *EXECUTOR,
     "pyspark==4.3.0",
     "PyHive>=0.7,<0.8",
     "thrift>=0.21,<1",
@@ -169,6 +170,7 @@ setup(
         "producer": PRODUCER,
         "registry": REGISTRY,
         "broker": BROKER,
+        "executor": EXECUTOR,
         "loader": LOADER,
         "all": ALL,
         "dev": DEV,

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 STATE_NAME = f"{LOG_FOLDER}/state.json"
 """In a warehouse whose decision log is elsewhere: where that is."""
 
+PYTHON_OF_WORKERS = "pyspark.python"
+
 WAREHOUSE_NAME = "warehouse.json"
 """In a decision log that is not in its warehouse: where that is."""
 
@@ -125,6 +127,9 @@ def lease_path(settings: Settings) -> Path:
 def prepare_environment(settings: Settings) -> None:
     """What Spark's JVM and its Python workers find in their environment; to be called before it is started."""
     ensure_java(settings.data_dir)
+    if PYTHON_OF_WORKERS in settings.spark:
+        # spark-submit reads it and leaves it here for the driver, which is not started by it.
+        os.environ["PYSPARK_PYTHON"] = settings.spark[PYTHON_OF_WORKERS]
     if settings.spark["master"].startswith("local"):
         # Else the workers are whatever `python3` the PATH has, which need not be the one that has the libraries.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

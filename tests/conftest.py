@@ -33,7 +33,9 @@ LEFT_OUT = {
     "kafka": "make test-kafka",
     "node": "make test-node",
     "postgres": "make test-postgres",
+    "pig": "make test-pig",
     "s3": "make test-s3",
+    "yarn": "make test-yarn",
 }
 """Markers of tests that `make test` leaves out, and the command that runs them; the others: make test-full."""
 

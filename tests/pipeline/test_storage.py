@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from headrace.loader.errors import StorageError
 from headrace.loader.storage.hadoop.staging import HadoopStaging
 from headrace.loader.storage.local.slots import LocalSlots
 from headrace.pipeline.load import decision_log
-from headrace.pipeline.storage import check_pair, lease_path, location_of, warehouse_storage
+from headrace.pipeline.storage import check_pair, lease_path, location_of, prepare_environment, warehouse_storage
 from headrace.settings import LoaderSettings, Settings
 from headrace.settings.addresses import RemoteFolder
 
@@ -90,3 +92,20 @@ def test_the_lease_of_a_remote_log_is_on_this_machine(tmp_path: Path) -> None:
 def test_places_in_hadoops_spelling(tmp_path: Path) -> None:
     assert location_of(tmp_path) == f"file://{tmp_path}"
     assert location_of(RemoteFolder("hdfs://nn/w")) == "hdfs://nn/w"
+
+
+@pytest.mark.parametrize(
+    ("spark", "python"),
+    [
+        ({"master": "local[2]"}, sys.executable),
+        ({"master": "yarn"}, None),
+        ({"master": "yarn", "pyspark.python": "./env/bin/python"}, "./env/bin/python"),
+    ],
+)
+def test_workers_of_a_cluster_run_the_python_that_the_settings_name(
+    spark: dict[str, str], python: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "")  # so that it is put back afterwards
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    prepare_environment(Settings(data_dir=tmp_path, spark=spark))
+    assert os.environ.get("PYSPARK_PYTHON") == python

@@ -1,0 +1,7 @@
+"""A load whose driver runs on YARN too: `spark-submit --deploy-mode cluster … load.py --config headrace.toml`."""
+
+import sys
+
+from headrace.cli import main
+
+sys.exit(main(["load", *sys.argv[1:]]))

@@ -1,0 +1,119 @@
+"""`headrace load` on a real YARN: its executors have nothing of this machine but the packed environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from checkout import ROOT
+from hdfs import Hdfs
+from load_world import FIELDS, NOTE
+from remote_world import RemoteWorld
+from yarn import Yarn, packed_environment
+
+pytestmark = [pytest.mark.yarn, pytest.mark.spark, pytest.mark.timeout(1200)]
+
+WAREHOUSE = "/warehouse"
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    hdfs = Hdfs(tmp_path_factory.mktemp("hdfs"))
+    yield hdfs
+    hdfs.stop()
+
+
+@pytest.fixture(scope="module")
+def yarn(hdfs: Hdfs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
+    yarn = Yarn(tmp_path_factory.mktemp("yarn"), hdfs)
+    yield yarn
+    yarn.stop()
+
+
+class YarnWorld(RemoteWorld):
+    """Loads are told by a settings file where they run; `archive` has what tasks run in."""
+
+    config: Path
+    archive: Path
+
+    def flags(self, *more: str) -> list[str]:
+        words = super().flags(*more)
+        at = words.index("--master")
+        return ["--config", str(self.config), *words[:at], *words[at + 2 :]]
+
+
+@pytest.fixture(scope="module")
+def world(hdfs: Hdfs, yarn: Yarn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnWorld]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HADOOP_CONF_DIR", str(yarn.conf))
+        patch.delenv("PYSPARK_PYTHON", raising=False)
+        folder = tmp_path_factory.mktemp("load")
+        world = YarnWorld(folder, f"{hdfs.uri}{WAREHOUSE}", lambda target: hdfs.fetch(WAREHOUSE, target))
+        world.config = folder / "headrace.toml"
+        world.archive = packed_environment(tmp_path_factory.mktemp("environment"))
+        world.config.write_text(settings(world.archive), encoding="utf-8")
+        yield world
+        world.close()
+
+
+def settings(archive: Path) -> str:
+    return f"""\
+[spark]
+master = "yarn"
+"yarn.dist.archives" = "{archive}#env"
+"pyspark.python" = "./env/bin/python"
+"executor.instances" = "1"
+"executor.memory" = "512m"
+"yarn.am.memory" = "512m"
+"driver.host" = "127.0.0.1"
+"yarn.jars" = "local:{spark_home()}/jars/*"
+"""
+
+
+def spark_home() -> Path:
+    from pyspark.find_spark_home import _find_spark_home
+
+    return Path(_find_spark_home())
+
+
+def test_loads_on_yarn_run_in_containers_and_leave_whole_tables(world: YarnWorld, yarn: Yarn) -> None:
+    world.produce("orders", 40)
+    world.load_well()
+    world.produce("orders", 20, fields=[*FIELDS, NOTE])
+    world.load_well()
+    applications = yarn.applications()
+    assert [app["finalStatus"] for app in applications] == ["SUCCEEDED", "SUCCEEDED"]
+    assert all(app["name"] == "headrace load" for app in applications)
+    assert world.staged() == []
+
+
+def test_the_driver_runs_on_yarn_too(world: YarnWorld, yarn: Yarn) -> None:
+    """As docs/cluster.md says; the data folder is one that all machines have, which is easy with one machine."""
+    world.produce("orders", 20, fields=[*FIELDS, NOTE])
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "yarn", "--deploy-mode", "cluster"]
+    properties = {
+        "yarn.appMasterEnv.PYSPARK_PYTHON": "./env/bin/python",
+        "yarn.jars": f"local:{spark_home()}/jars/*",
+        "driver.memory": "1g",
+        "yarn.submit.waitAppCompletion": "true",
+    }
+    done = subprocess.run(
+        [
+            *submit,
+            *("--archives", f"{world.archive}#env"),
+            *(word for key, value in properties.items() for word in ("--conf", f"spark.{key}={value}")),
+            str(ROOT / "examples" / "cluster" / "load.py"),
+            *world.flags(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert yarn.applications()[-1]["finalStatus"] == "SUCCEEDED"
+    world.check(whole=True)
