@@ -4,6 +4,13 @@ Two steps are compared. From producer to log: what brokers acknowledged must be 
 the loader read must be rows, good or quarantined. Equal counts with different fingerprints are different messages,
 so a loss and a duplicate that cancel are still seen. Everything here is pure; the present time is an argument.
 
+More messages in the log than producers sent are `uncounted`: a producer that does not count sends there too. That is no
+finding, but hides as many losses on the way to the log. Where offsets were counted twice, or all producers of the
+topic are said to count, they are `surplus`.
+
+A person may accept a finding, which then is none while it stays what it was; and a finding that nothing has been
+counted for since long ends by itself, so that no report is red for ever.
+
 A producer that crashed, or got no answer, leaves messages of which nobody knows whether they arrived: the log may
 hold any number of them, and that alone is no finding.
 
@@ -20,7 +27,7 @@ Consumers are shown and not judged: an application that started late or stopped 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby
@@ -28,7 +35,7 @@ from typing import Final
 
 from headrace.audit.facts import Count, WindowFacts, merge
 from headrace.audit.offsets import CONTIGUOUS, OffsetCheck, ranges_text
-from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOWS_MAX, duration_text, many
+from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOWS_MAX, duration_text, many, time_text
 
 COMPLETE_SHARE: Final = (999, 1000)
 """A window counts as complete for the measure of latency from this share of its messages on."""
@@ -39,6 +46,9 @@ class State(StrEnum):
 
     COMPLETE = "complete"  # every tier counted the same messages
     PASSED_OVER = "passed over"  # fewer messages than before, as many as a decision passed over in the topic
+    UNCOUNTED = "uncounted"  # more in the log than producers sent that count; others send there too
+    ACCEPTED = "accepted"  # a finding that a person accepted, with a reason
+    PAST = "past"  # a finding that nothing was counted for since longer than `audit.findings_end`
     PENDING = "pending"  # not equal yet, and too early to say more
     UNKNOWN = "unknown"  # a tier that must have counted is silent
     SURPLUS = "surplus"  # more messages than before
@@ -49,6 +59,9 @@ class State(StrEnum):
 SEVERITY: Final = (
     State.COMPLETE,
     State.PASSED_OVER,
+    State.UNCOUNTED,
+    State.PAST,
+    State.ACCEPTED,
     State.PENDING,
     State.UNKNOWN,
     State.SURPLUS,
@@ -56,15 +69,70 @@ SEVERITY: Final = (
     State.MIXED,
 )
 FINDINGS: Final = frozenset({State.SURPLUS, State.SHORT, State.MIXED})
+MAY_END: Final = FINDINGS | {State.UNKNOWN}
+"""What a person can accept, and what ends by itself."""
+IN_TABLE: Final = frozenset({State.COMPLETE, State.PASSED_OVER, State.UNCOUNTED, State.ACCEPTED})
+"""Nothing more will come of such a window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A finding that a person accepted: of this topic, window and verdict, with as many messages too many or too few.
+
+    One that has grown since is another finding.
+    """
+
+    topic: str
+    window_start_ms: int
+    state: State
+    difference: int
+    reason: str
+    accepted_by: str
+    accepted_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class TopicContext:
-    """What is known of a topic beyond one window: whether any broker or loader row of it exists, and its offsets."""
+    """What is known of a topic beyond one window: whether any broker or loader row of it exists, and its offsets.
+
+    `all_count` says that no producer sends to it without counting.
+    """
 
     is_read: bool = True
     is_loaded: bool = True
     offsets: OffsetCheck = CONTIGUOUS
+    all_count: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What people have said about findings: which topics' producers all count, what is accepted, and after how many
+    milliseconds without a count a finding ends by itself (None: never)."""
+
+    all_count: Callable[[str], bool] = lambda topic: False
+    accepted: tuple[Acceptance, ...] = ()
+    findings_end_ms: int | None = None
+
+
+NO_RULING: Final = Ruling()
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Message time, half-open [since_ms, until_ms); None is no bound."""
+
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def has(self, facts: WindowFacts) -> bool:
+        """Whether some of a window is inside; of one without an end, whether it was counted from the beginning on."""
+        if not facts.has_end:
+            return self.since_ms is None or _last_counted_ms(facts) >= self.since_ms
+        is_since = self.since_ms is None or facts.window_end_ms > self.since_ms
+        return is_since and (self.until_ms is None or facts.window_start_ms < self.until_ms)
+
+
+ALL_TIME: Final = Period()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +149,8 @@ class WindowVerdict:
 
 @dataclass(frozen=True, slots=True)
 class TopicVerdict:
-    """A topic as a whole. `complete_until_ms` is the end of the last window with all earlier ones complete."""
+    """A topic as a whole. `complete_until_ms` is the end of the last window with all earlier ones complete,
+    `uncounted` how many messages the log holds of producers that do not count, where others of the topic do."""
 
     topic: str
     state: State
@@ -90,6 +159,7 @@ class TopicVerdict:
     totals: Mapping[str, int]
     states: Mapping[State, int] = field(default_factory=dict)
     producer_is_silent: bool = False
+    uncounted: int = 0
     complete_until_ms: int | None = None
     latency_p50_ms: int | None = None
     latency_p95_ms: int | None = None
@@ -109,33 +179,58 @@ UNDER_WAY: Final = "counts may still be under way"
 
 
 def reconcile_topics(
-    facts: Iterable[WindowFacts], offsets: Mapping[str, OffsetCheck], *, now_ms: int, grace_ms: int
+    facts: Iterable[WindowFacts],
+    offsets: Mapping[str, OffsetCheck],
+    *,
+    now_ms: int,
+    grace_ms: int,
+    ruling: Ruling = NO_RULING,
+    period: Period = ALL_TIME,
 ) -> tuple[TopicVerdict, ...]:
-    """The verdicts of all topics, the worst first; `facts` come by topic and window."""
+    """The verdicts of the topics with a window in the period, the worst first; `facts` come by topic and window."""
     verdicts = [
-        reconcile_topic(topic, tuple(group), offsets.get(topic, CONTIGUOUS), now_ms=now_ms, grace_ms=grace_ms)
+        reconcile_topic(
+            topic,
+            tuple(group),
+            offsets.get(topic, CONTIGUOUS),
+            now_ms=now_ms,
+            grace_ms=grace_ms,
+            ruling=ruling,
+            period=period,
+        )
         for topic, group in groupby(facts, key=lambda window: window.topic)
     ]
+    verdicts = [verdict for verdict in verdicts if verdict.windows]
     return tuple(sorted(verdicts, key=lambda verdict: (-SEVERITY.index(verdict.state), verdict.topic)))
 
 
 def reconcile_topic(
-    topic: str, facts: Sequence[WindowFacts], offsets: OffsetCheck, *, now_ms: int, grace_ms: int
+    topic: str,
+    facts: Sequence[WindowFacts],
+    offsets: OffsetCheck,
+    *,
+    now_ms: int,
+    grace_ms: int,
+    ruling: Ruling = NO_RULING,
+    period: Period = ALL_TIME,
 ) -> TopicVerdict:
-    """The verdict of one topic over all its windows, in the order of time."""
+    """The verdict of one topic over its windows in the period, from the facts of all, in the order of time."""
     context = TopicContext(
         is_read=any(window.stored is not None for window in facts),
         is_loaded=any(window.loaded is not None for window in facts),
         offsets=offsets,
+        all_count=ruling.all_count(topic),
     )
     pooled, alone = _split_scattered(facts, now_ms - grace_ms)
     windows = tuple(reconcile_window(window, context, now_ms=now_ms, grace_ms=grace_ms) for window in alone)
     if pooled:
         windows = (_reconcile_pooled(pooled, alone, context, now_ms=now_ms, grace_ms=grace_ms), *windows)
-    windows = _with_passed_over(windows, context)
+    windows = _with_ruling(_with_passed_over(windows, context), ruling, now_ms)
+    silent = all(window.acknowledged is None for window in facts)
+    windows = tuple(window for window in windows if period.has(window.facts))
+    facts = tuple(window for window in facts if period.has(window))
     state = max((window.state for window in windows), key=SEVERITY.index, default=State.COMPLETE)
     states = Counter(window.state for window in windows)
-    silent = all(window.acknowledged is None for window in facts)
     latencies = sorted(window.latency_ms for window in windows if window.latency_ms is not None)
     return TopicVerdict(
         topic=topic,
@@ -145,6 +240,7 @@ def reconcile_topic(
         totals=_totals(facts),
         states=states,
         producer_is_silent=silent,
+        uncounted=0 if silent else _uncounted(windows),
         complete_until_ms=_complete_until(windows, now_ms),
         latency_p50_ms=_percentile(latencies, 50),
         latency_p95_ms=_percentile(latencies, 95),
@@ -169,6 +265,34 @@ def _with_passed_over(windows: tuple[WindowVerdict, ...], context: TopicContext)
     why = f"a decision passed over {many(offsets.passed_over_count, 'offset')}: {ranges_text(offsets.passed_over)}"
     explained = {id(window): _told_otherwise(window, State.PASSED_OVER, why) for window in short}
     return tuple(explained.get(id(window), window) for window in windows)
+
+
+def _with_ruling(windows: tuple[WindowVerdict, ...], ruling: Ruling, now_ms: int) -> tuple[WindowVerdict, ...]:
+    accepted = {(one.topic, one.window_start_ms, one.state, one.difference): one for one in ruling.accepted}
+    found = []
+    for window in windows:
+        key = (window.facts.topic, window.facts.window_start_ms, window.state, window.difference)
+        if key in accepted:
+            one = accepted[key]
+            when = f"accepted {time_text(one.accepted_at_ms)} by {one.accepted_by}"
+            window = replace(window, state=State.ACCEPTED, sentence=f"{window.sentence}; {when}: {one.reason}")
+        elif window.state in MAY_END and _has_ended(window.facts, ruling.findings_end_ms, now_ms):
+            since = time_text(_last_counted_ms(window.facts))
+            why = f"{window.state}, but nothing was counted for it since {since}"
+            window = replace(window, state=State.PAST, sentence=f"{window.sentence}; {why}")
+        found.append(window)
+    return tuple(found)
+
+
+def _has_ended(facts: WindowFacts, findings_end_ms: int | None, now_ms: int) -> bool:
+    return findings_end_ms is not None and _last_counted_ms(facts) + findings_end_ms <= now_ms
+
+
+def _uncounted(windows: Sequence[WindowVerdict]) -> int:
+    """How many messages came from producers that do not count."""
+    more = sum(window.difference for window in windows if window.state is State.UNCOUNTED)
+    alone = [window.facts.stored for window in windows if window.facts.acknowledged is None]
+    return more + sum(stored.count for stored in alone if stored is not None)
 
 
 def _split_scattered(
@@ -218,7 +342,7 @@ def _reconcile_pooled(
     """
     total = merge(facts, SCATTERED_MS)
     verdict = reconcile_window(total, context, now_ms=now_ms, grace_ms=grace_ms)
-    if verdict.state in FINDINGS and _log_to_tables(total, context) is _EQUAL:
+    if verdict.state in FINDINGS | {State.UNCOUNTED} and _log_to_tables(total, context) is _EQUAL:
         uncounted = sum(window.acknowledged is None for window in facts if window.has_end)
         if _is_under_way(total, verdict, alone, now_ms - grace_ms):
             verdict = _told_otherwise(verdict, State.PENDING, UNDER_WAY)
@@ -234,7 +358,7 @@ def _is_under_way(total: WindowFacts, verdict: WindowVerdict, alone: Sequence[Wi
     more = [_stored_more(window) for window in alone if window.has_end]
     if verdict.state is State.SHORT:
         return -verdict.difference <= _recent(total, before_ms) + sum(count for count in more if count > 0)
-    if verdict.state is State.SURPLUS:
+    if verdict.state in (State.SURPLUS, State.UNCOUNTED):
         return verdict.difference <= -sum(count for count in more if count < 0)
     return any(not _names_same_messages(window) for window in alone if window.has_end)
 
@@ -289,10 +413,11 @@ def _producer_to_log(facts: WindowFacts, context: TopicContext) -> _Step:
                 f"producers sent {many(acknowledged.count, 'message')} and the loader has never counted this topic",
             )
         stored = Count(0, 0, 0)
-    return _compare_with_log(facts, acknowledged, stored, context.offsets)
+    return _compare_with_log(facts, acknowledged, stored, context)
 
 
-def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, offsets: OffsetCheck) -> _Step:
+def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, context: TopicContext) -> _Step:
+    offsets = context.offsets
     unsure = max(facts.sent - acknowledged.count, 0)
     missing = acknowledged.count - stored.count
     if missing > 0:
@@ -308,13 +433,14 @@ def _compare_with_log(facts: WindowFacts, acknowledged: Count, stored: Count, of
             -missing,
         )
     if -missing > unsure:
-        cause = (
-            f"offsets counted twice: {ranges_text(offsets.overlaps)}"
-            if offsets.overlaps
-            else "producers sent them twice, or a producer that does not count sends here too"
-        )
+        if offsets.overlaps:
+            state, cause = State.SURPLUS, f"offsets counted twice: {ranges_text(offsets.overlaps)}"
+        elif context.all_count:
+            state, cause = State.SURPLUS, "producers sent them twice, or one sends here that does not count after all"
+        else:
+            state, cause = State.UNCOUNTED, "a producer that does not count sends here too, or one sent them twice"
         return _Step(
-            State.SURPLUS,
+            state,
             f"the log holds {many(stored.count, 'message')} and producers sent {max(facts.sent, acknowledged.count):,} "
             f"({cause})",
             -missing - unsure,
@@ -353,7 +479,7 @@ def _settled_ms(facts: WindowFacts, step: _Step) -> int:
     times = [facts.window_end_ms]
     if facts.acknowledged is not None:
         times.append(facts.acknowledged.last_ms)
-    if facts.stored is not None and step.state is State.SURPLUS:
+    if facts.stored is not None and step.state in (State.SURPLUS, State.UNCOUNTED):
         times.append(facts.stored.last_ms)
     return max(times)
 
@@ -369,7 +495,7 @@ def _recent(facts: WindowFacts, before_ms: int) -> int:
 
 
 def _worse(first: State, second: State) -> State:
-    if {first, second} == {State.SHORT, State.SURPLUS}:
+    if State.SHORT in (first, second) and {first, second} & {State.SURPLUS, State.UNCOUNTED}:
         return State.MIXED
     return max(first, second, key=SEVERITY.index)
 
@@ -410,9 +536,11 @@ def _complete_until(windows: Sequence[WindowVerdict], now_ms: int) -> int | None
     for window in windows:
         if window.facts.window_start_ms == OUT_OF_RANGE_MS:
             continue  # what is missing there is missing at no known time
-        if window.facts.window_start_ms == SCATTERED_MS and window.state is State.COMPLETE:
-            continue
-        if window.state not in (State.COMPLETE, State.PASSED_OVER) or window.facts.window_end_ms > now_ms:
+        if window.facts.window_start_ms == SCATTERED_MS:
+            if window.state in (State.COMPLETE, State.ACCEPTED):
+                continue
+            break  # whatever is told otherwise than by equal counts may be missing at any time
+        if window.state not in IN_TABLE or window.facts.window_end_ms > now_ms:
             break
         until = window.facts.window_end_ms
     return until
@@ -449,7 +577,9 @@ def _topic_sentence(
         return f"{'all ' if len(windows) > 1 else ''}{many(len(windows), 'window')} complete{speed}{note}"
     parts = [f"{states[kind]} {kind}" for kind in reversed(SEVERITY) if states.get(kind)]
     lost = -sum(window.difference for window in windows if window.difference < 0)
-    more = sum(window.difference for window in windows if window.difference > 0)
+    more = sum(window.difference for window in windows if window.difference > 0 and window.state is not State.UNCOUNTED)
     sums = [f"{many(lost, 'message')} missing"] if lost else []
     sums += [f"{many(more, 'message')} too many"] if more else []
+    others = sum(window.difference for window in windows if window.state is State.UNCOUNTED)
+    sums += [f"{many(others, 'message')} of producers that do not count"] if others else []
     return f"of {many(len(windows), 'window')} {', '.join(parts)}" + "".join(f"; {text}" for text in sums) + note

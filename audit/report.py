@@ -104,6 +104,7 @@ def as_json(verdicts: Sequence[TopicVerdict], bad_messages: int) -> dict[str, An
                 "verdict": verdict.state.value,
                 "sentence": verdict.sentence,
                 "producer_is_silent": verdict.producer_is_silent,
+                "uncounted": verdict.uncounted,
                 "counts": dict(verdict.totals),
                 "windows": {state.value: count for state, count in verdict.states.items()},
                 "complete_until_ms": verdict.complete_until_ms,

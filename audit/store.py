@@ -8,6 +8,7 @@ each change is one short transaction, and a busy database is waited for.
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,12 +21,13 @@ from headrace.audit.count import FINGERPRINT_MASK, HASH_BEFORE
 from headrace.audit.errors import StoreUnavailable
 from headrace.audit.facts import CountedRow, WindowFacts, gather
 from headrace.audit.offsets import OffsetCheck, check_offsets
+from headrace.audit.reconcile import Acceptance, State
 from headrace.audit.row import AuditRow, Outcome, Tier
 from headrace.audit.schema import signed64
 from headrace.audit.window import known_window
 
 DATABASE_NAME: Final = "audit.db"
-FORMAT: Final = 3
+FORMAT: Final = 4
 BUSY_TIMEOUT_S: Final = 60.0
 """How long a writer waits for another: a transaction holds at most one load's rows, which take seconds."""
 DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -67,6 +69,10 @@ _TABLES: Final = (
         PRIMARY KEY (topic, partition))""",
     """CREATE TABLE IF NOT EXISTS counted (
         topic TEXT PRIMARY KEY, slot INTEGER NOT NULL, sha256 TEXT NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS accepted (
+        topic TEXT NOT NULL, window_start_ms INTEGER NOT NULL, state TEXT NOT NULL, difference INTEGER NOT NULL,
+        reason TEXT NOT NULL, accepted_by TEXT NOT NULL, accepted_at_ms INTEGER NOT NULL,
+        PRIMARY KEY (topic, window_start_ms))""",
 )
 _ADD_HASH: Final = f"""ALTER TABLE audit_row ADD COLUMN "hash" TEXT NOT NULL DEFAULT '{HASH_BEFORE}'"""
 """For a database of before format 3: the default is true of the rows that it has."""
@@ -157,6 +163,31 @@ class AuditStore:
         """Makes the loader's decisions be added again, all of them; what is there stays and counts once."""
         with self._transaction() as connection:
             connection.execute("DELETE FROM counted")
+
+    def accept(self, acceptances: Iterable[Acceptance]) -> None:
+        """Notes what a person has accepted; of one topic and window the newest counts."""
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (one.topic, one.window_start_ms, one.state.value, *dataclasses.astuple(one)[3:])
+                    for one in acceptances
+                ],
+            )
+
+    def withdraw(self, acceptances: Iterable[Acceptance]) -> None:
+        """Makes what was accepted a finding again."""
+        with self._transaction() as connection:
+            connection.executemany(
+                "DELETE FROM accepted WHERE topic = ? AND window_start_ms = ?",
+                [(one.topic, one.window_start_ms) for one in acceptances],
+            )
+
+    def accepted(self) -> tuple[Acceptance, ...]:
+        """What people have accepted, by topic and window."""
+        with self._reading() as connection:
+            found = connection.execute("SELECT * FROM accepted ORDER BY topic, window_start_ms")
+            return tuple(Acceptance(topic, start, State(state), *rest) for topic, start, state, *rest in found)
 
     def next_offsets(self, topic: str) -> dict[int, int]:
         """By partition, the offset of the audit topic that ingestion goes on from."""

@@ -171,6 +171,8 @@ class SqlSettings:
 class AuditSettings:
     grace: Duration = Duration(1_800_000)  # after a window's end before a missing count is called short
     topic: str = "headrace.audit"  # where producers and consumers publish their counts
+    counted_topics: tuple[str, ...] = ()  # patterns of topics all of whose producers count: more than sent is surplus
+    findings_end: Duration = Duration(30 * 86_400_000)  # after the last count of a window a finding in it is past
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +276,7 @@ TOPIC_KEYS = (
 )
 """Keys of `loader` that a `[[loader.topic]]` may give."""
 
-PATTERNS = frozenset({"loader.topics_include", "loader.topics_exclude"})
+PATTERNS = frozenset({"loader.topics_include", "loader.topics_exclude", "audit.counted_topics"})
 """Settings that are regular expressions."""
 
 AT_LEAST: Mapping[str, int] = {

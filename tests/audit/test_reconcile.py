@@ -9,6 +9,9 @@ import pytest
 from headrace.audit.facts import Count, CountedRow, WindowFacts, gather, merge
 from headrace.audit.offsets import OffsetCheck, check_offsets
 from headrace.audit.reconcile import (
+    Acceptance,
+    Period,
+    Ruling,
     State,
     TopicContext,
     TopicVerdict,
@@ -51,7 +54,7 @@ def state(window: WindowFacts, now_ms: int = LATE_MS, context: TopicContext = AN
         (facts(None, ALL, ALL), State.COMPLETE),
         (facts(ALL, counted(4), counted(4)), State.SHORT),
         (facts(ALL, None, None), State.SHORT),
-        (facts(ALL, counted(6), counted(6)), State.SURPLUS),
+        (facts(ALL, counted(6), counted(6)), State.UNCOUNTED),
         (facts(ALL, counted(5, B), counted(5, B)), State.MIXED),
         (facts(ALL, ALL, counted(4)), State.SHORT),
         (facts(ALL, ALL, counted(6)), State.SURPLUS),
@@ -60,7 +63,7 @@ def state(window: WindowFacts, now_ms: int = LATE_MS, context: TopicContext = AN
         (facts(None, ALL, None), State.SHORT),
         (facts(None, None, ALL), State.SURPLUS),
         (facts(ALL, counted(7, B), counted(7, B), sent=8), State.COMPLETE),
-        (facts(ALL, counted(9, B), counted(9, B), sent=8), State.SURPLUS),
+        (facts(ALL, counted(9, B), counted(9, B), sent=8), State.UNCOUNTED),
         (facts(ALL, counted(4), counted(4), sent=8), State.SHORT),
         (facts(counted(0), None, None, sent=3), State.COMPLETE),
         (facts(consumed=(("a", ALL),)), State.UNKNOWN),
@@ -100,7 +103,7 @@ def test_sentences_tell_loss_and_duplicates_apart() -> None:
     assert "partition 0 [5, 6)" in sentence(short, OffsetCheck(holes=((0, 5, 6),)))
     assert "without a hole" in sentence(short, OffsetCheck())
     assert "partition 1 [3, 4)" in sentence(surplus, OffsetCheck(overlaps=((1, 3, 4),)))
-    assert "producers sent them twice" in sentence(surplus, OffsetCheck())
+    assert "a producer that does not count sends here too" in sentence(surplus, OffsetCheck())
 
 
 def test_a_crash_is_told_in_the_sentence() -> None:
@@ -190,7 +193,7 @@ def test_times_too_scattered_are_compared_in_total() -> None:
     assert fine.windows[0].facts.window_start_ms == SCATTERED_MS
     assert "in total over 3 windows" in fine.windows[0].sentence
     assert fine.totals["acknowledged"] == fine.totals["stored"] == 15
-    for stored, expected, difference in ((counted(2, 21), State.SHORT, -1), (counted(4, 21), State.SURPLUS, 1)):
+    for stored, expected, difference in ((counted(2, 21), State.SHORT, -1), (counted(4, 21), State.UNCOUNTED, 1)):
         found = verdict_of(at(SCATTERED_MS, counted(4, 4), stored), *moved, same)
         assert (found.state, found.windows[0].difference) == (expected, difference)
         assert found.complete_until_ms is None
@@ -231,7 +234,7 @@ def test_windows_still_under_way_do_not_keep_the_total_pending_but_may_explain_i
     assert states(3, (None, live)) == [State.PENDING, State.COMPLETE]
     assert states(10, (None, live)) == [State.SHORT, State.COMPLETE]
     assert states(-9, (live, None)) == [State.PENDING, State.PENDING]
-    assert states(-10, (live, None)) == [State.SURPLUS, State.PENDING]
+    assert states(-10, (live, None)) == [State.UNCOUNTED, State.PENDING]
     exchanged = at(SCATTERED_MS, counted(10), counted(10, B)), at(now_ms, live, counted(4))
     assert verdict_of(*exchanged, now_ms=now_ms).windows[0].state is State.PENDING
     assert verdict_of(exchanged[0], at(now_ms, live, live), now_ms=now_ms).windows[0].state is State.MIXED
@@ -355,3 +358,107 @@ def test_what_was_read_and_is_in_no_row_was_not_passed_over() -> None:
 
 def test_other_messages_are_mixed_whatever_was_passed_over() -> None:
     assert with_passed_over(at(0, ALL, counted(5, B)), passed_over=((0, 0, 99),)).state is State.MIXED
+
+
+def test_a_producer_that_does_not_count_is_no_finding_and_says_how_many() -> None:
+    beside = verdict_of(at(0, ALL, counted(8, B)), at(WINDOW_MS, None, counted(2)), at(2 * WINDOW_MS, ALL, ALL))
+    assert (beside.state, beside.uncounted) == (State.UNCOUNTED, 5)
+    assert not has_findings([beside])
+    assert beside.complete_until_ms == 3 * WINDOW_MS
+    assert beside.sentence.startswith(
+        "of 3 windows 1 uncounted, 2 complete; 3 messages of producers that do not count; in 1 window no producer"
+    )
+    silent = verdict_of(at(0, None, counted(2)))
+    assert (silent.state, silent.uncounted) == (State.COMPLETE, 0)
+
+
+def test_where_all_producers_count_or_offsets_were_counted_twice_more_than_sent_is_surplus() -> None:
+    window = at(0, ALL, counted(8, B))
+    ruling = Ruling(all_count=lambda topic: topic == "t")
+    strict = reconcile_topic("t", [window], OffsetCheck(), now_ms=10 * LATE_MS, grace_ms=GRACE_MS, ruling=ruling)
+    twice = reconcile_topic("t", [window], OffsetCheck(overlaps=((0, 0, 3),)), now_ms=10 * LATE_MS, grace_ms=GRACE_MS)
+    for verdict in (strict, twice):
+        assert (verdict.state, verdict.uncounted, has_findings([verdict])) == (State.SURPLUS, 0, True)
+        assert verdict.complete_until_ms is None
+
+
+def test_rows_too_many_are_surplus_whoever_counts() -> None:
+    doubled = verdict_of(dataclasses.replace(at(0, ALL, counted(8, B)), written=counted(9)))
+    assert doubled.state is State.SURPLUS
+    lost = verdict_of(dataclasses.replace(at(0, ALL, counted(8, B)), written=counted(7)))
+    assert lost.state is State.MIXED
+
+
+def test_an_accepted_finding_is_none_until_it_is_another() -> None:
+    def judged(stored: int, difference: int = -1, window_start_ms: int = 0, topic: str = "t") -> TopicVerdict:
+        accepted = Acceptance(topic, window_start_ms, State.SHORT, difference, "disk lost", "ann", 10 * LATE_MS)
+        return reconcile_topic(
+            "t",
+            [at(0, ALL, counted(stored)), at(WINDOW_MS, ALL, ALL)],
+            OffsetCheck(),
+            now_ms=10 * LATE_MS,
+            grace_ms=GRACE_MS,
+            ruling=Ruling(accepted=(accepted,)),
+        )
+
+    fine = judged(4)
+    assert (fine.state, has_findings([fine]), fine.complete_until_ms) == (State.ACCEPTED, False, 2 * WINDOW_MS)
+    assert fine.windows[0].sentence.endswith("; accepted 1970-01-01 06:40Z by ann: disk lost")
+    assert fine.windows[0].difference == -1
+    assert "1 message missing" in fine.sentence
+    for other in (judged(3), judged(4, window_start_ms=WINDOW_MS), judged(4, topic="u"), judged(4, difference=1)):
+        assert (other.state, has_findings([other])) == (State.SHORT, True)
+
+
+def test_what_is_pending_cannot_be_accepted() -> None:
+    accepted = Acceptance("t", 0, State.PENDING, -1, "why", "ann", 0)
+    verdict = reconcile_topic(
+        "t",
+        [at(0, ALL, counted(4))],
+        OffsetCheck(),
+        now_ms=0,
+        grace_ms=GRACE_MS,
+        ruling=Ruling(accepted=(accepted,)),
+    )
+    assert verdict.state is State.PENDING
+
+
+def test_a_finding_ends_when_nothing_was_counted_for_it_for_long() -> None:
+    def state_of(age_ms: int, end_ms: int | None = 100 * LATE_MS) -> State:
+        window = at(0, counted(5, last_ms=10), counted(4, last_ms=7))
+        ruling = Ruling(findings_end_ms=end_ms)
+        verdict = reconcile_topic("t", [window], OffsetCheck(), now_ms=10 + age_ms, grace_ms=0, ruling=ruling)
+        assert has_findings([verdict]) == (verdict.state is State.SHORT)
+        assert verdict.complete_until_ms is None
+        return verdict.state
+
+    ends = [state_of(100 * LATE_MS - 1), state_of(100 * LATE_MS), state_of(200 * LATE_MS, None)]
+    assert ends == [State.SHORT, State.PAST, State.SHORT]
+
+
+def test_a_silent_tier_ends_as_findings_do() -> None:
+    window = WindowFacts("t", 0, ALL, 5)
+    ruling = Ruling(findings_end_ms=LATE_MS)
+    verdict = reconcile_topic("t", [window], OffsetCheck(), now_ms=LATE_MS, grace_ms=GRACE_MS, ruling=ruling)
+    assert verdict.state is State.PAST
+    assert "unknown, but nothing was counted for it since 1970-01-01 00:00Z" in verdict.windows[0].sentence
+
+
+def test_a_period_leaves_out_windows_before_and_after() -> None:
+    short = [at(number * WINDOW_MS, ALL, counted(4)) for number in range(3)]
+    stray = at(OUT_OF_RANGE_MS, counted(5, last_ms=50), counted(5, last_ms=50))
+
+    def starts(period: Period) -> list[int]:
+        verdicts = reconcile_topics([stray, *short], {}, now_ms=10 * LATE_MS, grace_ms=GRACE_MS, period=period)
+        return [window.facts.window_start_ms // WINDOW_MS for verdict in verdicts for window in verdict.windows]
+
+    assert starts(Period()) == [-1, 0, 1, 2]
+    assert starts(Period(since_ms=WINDOW_MS)) == [1, 2]
+    assert starts(Period(since_ms=WINDOW_MS - 1)) == [0, 1, 2]
+    assert starts(Period(until_ms=WINDOW_MS)) == [-1, 0]
+    assert starts(Period(50, WINDOW_MS + 1)) == [-1, 0, 1]
+    assert starts(Period(9 * LATE_MS)) == []
+    verdict = reconcile_topic(
+        "t", short, OffsetCheck(), now_ms=10 * LATE_MS, grace_ms=GRACE_MS, period=Period(since_ms=WINDOW_MS)
+    )
+    assert (verdict.totals["sent"], verdict.sentence) == (10, "of 2 windows 2 short; 2 messages missing")

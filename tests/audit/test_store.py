@@ -11,6 +11,7 @@ import pytest
 
 from headrace.audit.errors import StoreUnavailable
 from headrace.audit.offsets import OffsetCheck
+from headrace.audit.reconcile import Acceptance, State
 from headrace.audit.row import AuditRow, Outcome, Tier
 from headrace.audit.store import AuditStore
 from headrace.audit.window import NAMES
@@ -108,6 +109,31 @@ def test_rows_of_before_hashes_were_named_have_the_name_of_theirs(tmp_path: Path
     assert facts.stored is not None
     assert facts.written is not None
     assert (facts.stored.hash, facts.written.hash) == ("blake2b-64", "xxh64")
+
+
+def test_what_was_accepted_is_kept_once_for_each_window_and_can_be_withdrawn(tmp_path: Path) -> None:
+    first = Acceptance("t", 0, State.SHORT, -1, "disk", "ann", 5)
+    again = dataclasses.replace(first, difference=-2, reason="two disks")
+    other = dataclasses.replace(first, window_start_ms=600_000, state=State.UNKNOWN)
+    with AuditStore(tmp_path / "audit.db") as store:
+        store.accept([first, other])
+        store.accept([again])
+    with AuditStore(tmp_path / "audit.db") as store:
+        assert store.accepted() == (again, other)
+        store.withdraw([first])
+        assert store.accepted() == (other,)
+
+
+def test_a_database_of_before_acceptances_has_room_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "audit.db"
+    with AuditStore(path) as store:
+        store.add_rows([row("1")])
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE accepted")
+        connection.execute("PRAGMA user_version = 3")
+    with AuditStore(path) as store:
+        store.accept([Acceptance("t", 0, State.SHORT, -1, "disk", "ann", 5)])
+        assert (len(store.accepted()), len(store.rows("t"))) == (1, 1)
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:

@@ -19,11 +19,13 @@ SCHEMA = '{"type": "record", "name": "R", "fields": [{"name": "timestamp", "type
 T0 = 1_356_998_400_000
 
 
-def report(settings: Settings, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str, str]:
+def report(
+    settings: Settings, capsys: pytest.CaptureFixture[str], *more: str, verb: str = "report"
+) -> tuple[int, str, str]:
     code = main(
         [
             "audit",
-            "report",
+            verb,
             "--data-dir",
             str(settings.data_dir),
             "--registry-url",
@@ -125,6 +127,59 @@ def test_a_topic_that_nobody_loads_cannot_be_judged(
     code, out, _ = report(settings, capsys, "--topic", "unloaded")
     assert code == 2
     assert "the loader has never counted this topic" in out
+
+
+def test_a_finding_is_accepted_with_a_reason_and_taken_back(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE__AUDIT__GRACE", "0s")
+    produce(settings, "given-up")
+    report(settings, capsys)
+    follow(settings, "given-up", count=3, fingerprint=1)
+    assert report(settings, capsys, "--topic", "given-up")[0] == 1
+    why = ("given-up", "--reason", "disk of kafka-2 lost")
+    assert "dry run" in report(settings, capsys, *why, "--dry-run", verb="accept")[1]
+    assert report(settings, capsys, "--topic", "given-up")[0] == 1
+    elsewhere = report(settings, capsys, *why, "--since", "2013-01-01 00:10Z", verb="accept")
+    assert (elsewhere[0], elsewhere[1]) == (0, "accepted: 0 windows of given-up\n")
+    code, out, _ = report(settings, capsys, *why, verb="accept")
+    assert (code, out.splitlines()[-1]) == (0, "accepted: 1 window of given-up")
+    code, out, _ = report(settings, capsys, "--topic", "given-up")
+    assert code == 0
+    assert "accepted 2013-01-01 00:00Z  2 of 5 messages acknowledged" in out
+    assert out.count("disk of kafka-2 lost") == 1
+    report(settings, capsys, "given-up", "--withdraw", verb="accept")
+    assert report(settings, capsys, "--topic", "given-up")[0] == 1
+    monkeypatch.setenv("HEADRACE__AUDIT__FINDINGS_END", "0s")
+    code, out, _ = report(settings, capsys, "--topic", "given-up")
+    assert (code, "past     2013-01-01" in out) == (0, True)
+
+
+def test_a_producer_beside_that_does_not_count_is_told_with_how_much_it_sent(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE__AUDIT__GRACE", "0s")
+    produce(settings, "two-kinds")
+    report(settings, capsys)
+    follow(settings, "two-kinds", count=7, fingerprint=1)
+    code, out, _ = report(settings, capsys, "--topic", "two-kinds")
+    assert (code, out.splitlines()[2].split()[1]) == (0, "uncounted")
+    assert "2 messages of producers that do not count" in out
+    monkeypatch.setenv("HEADRACE__AUDIT__COUNTED_TOPICS", "two-.*")
+    code, out, _ = report(settings, capsys, "--topic", "two-kinds")
+    assert (code, out.splitlines()[2].split()[1]) == (1, "surplus")
+
+
+def test_a_period_is_a_part_of_the_report(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    produce(settings, "in-2013")
+    report(settings, capsys)
+    follow(settings, "in-2013")
+    assert report(settings, capsys, "--topic", "in-2013", "--since", "2013-01-01", "--until", "2013-01-02")[0] == 0
+    code, _, err = report(settings, capsys, "--topic", "in-2013", "--since", "7d")
+    assert (code, "no tier has counted the topic 'in-2013' in this period" in err) == (2, True)
+    with pytest.raises(SystemExit):
+        report(settings, capsys, "--since", "soon")
+    assert "'soon' is no time; expected a day such as 2026-01-31" in capsys.readouterr().err
 
 
 def test_bad_audit_messages_are_counted_and_passed_over(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:

@@ -248,7 +248,7 @@ class Judge:
                 wanted = (read[start_ms] + unread[start_ms], read.pop(start_ms, 0))
                 missing = unread.pop(start_ms, 0)
                 fits = window.state is State.COMPLETE if not missing else window.state is not State.COMPLETE
-                if window.state in FINDINGS - {State.SHORT}:
+                if window.state in (FINDINGS - {State.SHORT}) | {State.UNCOUNTED}:
                     fits = False
                 if counted != (*wanted, wanted[1]) or not fits:
                     raise self.story.failed(
