@@ -196,14 +196,12 @@ def client_from(settings: Settings, url: str, *, is_of_folder: bool = False) -> 
 
 
 def lints_from(args: argparse.Namespace, settings: CompatSettings) -> tuple[ChosenLint, ...]:
-    """The lints that are asked for; those of the command line go before those of the settings."""
+    """The lints that are asked for, and those by default; those of the command line go before those of the settings."""
     words = [*settings.lints, *(word for text in args.lint for word in text.split(","))]
-    if not words:
-        return ()
-    from headrace.compat.lints import parse_lints
+    from headrace.compat.lints import BY_DEFAULT, parse_lints
 
     try:
-        return parse_lints(words)
+        return parse_lints(words, BY_DEFAULT)
     except CompatError as error:
         raise SettingsError(f"--lint: {error}") from None
 

@@ -256,7 +256,7 @@ class Judge:
         return with_fingerprints(replace(checked, problems=problems, is_new=not history.versions, notes=tuple(notes)))
 
     def _linted(self, candidate: Schema, versions: Sequence[VersionedSchema], subject: str) -> tuple[Problem, ...]:
-        """What the lints that were asked for find, beside the versions that are compared."""
+        """What the chosen lints find, beside the versions that are compared."""
         if not self.options.lints:
             return ()
         from headrace.compat.lints import Linted, lint_problems
@@ -272,7 +272,7 @@ class Judge:
         transitive = self.choice.is_transitive(history.level)
         rule = LEVELS[self.choice.effective(history.level)]
         asked = history.versions if transitive else history.versions[-1:]
-        if not rule.directions and not self.options.lints:
+        if not rule.directions and not any(lint.is_asked for lint in self.options.lints):
             asked = ()
         same_text = self._comparable_text(wanted)
         versions, notes = [], []

@@ -1,7 +1,8 @@
 """Rules beyond compatibility, each asked for by name: the rows, and what they find as problems of a check.
 
 A lint is opt-in since what it asks is a matter of taste, of the readers at hand or of what the data is for. Those
-whose breach makes data wrong or unreadable are errors, the others warnings, unless asked otherwise.
+whose breach makes data wrong or unreadable are errors, the others warnings, unless asked otherwise. `BY_DEFAULT` has
+what is looked at unasked, as a warning: what nobody wants, and Avro's own check does not see.
 """
 
 from __future__ import annotations
@@ -136,15 +137,20 @@ LINTS: Mapping[str, Lint] = MappingProxyType(
 )
 
 
-def parse_lints(words: Sequence[str]) -> tuple[ChosenLint, ...]:
+BY_DEFAULT: Mapping[str, ChosenLint] = MappingProxyType(
+    {name: ChosenLint(LINTS[name], Severity.WARNING, is_asked=False) for name in ("DECIMAL_CHANGED",)}
+)
+
+
+def parse_lints(words: Sequence[str], given: Mapping[str, ChosenLint] = MappingProxyType({})) -> tuple[ChosenLint, ...]:
     """The lints that words ask for: `NAME`, `NAME=error`, `NAME=warning`, `NAME=off`, or `all`; later words go before.
 
-    Case does not matter, nor whether parts are joined by `-` or `_`.
+    Case does not matter, nor whether parts are joined by `-` or `_`. Those `given` are there before any word.
 
     Raises:
         UnknownLint: a word means none.
     """
-    chosen: dict[str, ChosenLint] = {}
+    chosen = dict(given)
     for word in words:
         name, equals, level = word.strip().partition("=")
         key = name.strip().upper().replace("-", "_")

@@ -47,7 +47,8 @@ class Lint:
 
 @dataclass(frozen=True, slots=True)
 class ChosenLint:
-    """A lint that somebody asked for, at the severity they want."""
+    """A lint at the severity that is wanted; `is_asked` is false of one that is looked at by default."""
 
     lint: Lint
     severity: Severity
+    is_asked: bool = True

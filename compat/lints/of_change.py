@@ -43,7 +43,8 @@ def decimal(pair: Pair, earlier: VersionedSchema) -> Iterator[Remark]:
     if here.scale != there.scale:
         sentence = (
             f"{field_words(pair.path)} is a decimal of scale {here.scale} here but {there.scale} in {earlier.name}, "
-            "so that readers who take one for the other are wrong by powers of ten"
+            "so that what was written with one is read as another number, wrong by powers of ten; Avro's own check "
+            "does not look at it"
         )
         yield _remark(pair, earlier, sentence, f'keep "scale": {there.scale}, or add a new field')
     elif (here.precision or 0) < (there.precision or 0):

@@ -190,6 +190,7 @@ def run_check(args: argparse.Namespace) -> int:
 def run_explain(args: argparse.Namespace) -> int:
     """What a rule or lint asks for and why, or the list of all."""
     from headrace.compat.catalogue import CATALOGUE, find_described
+    from headrace.compat.lints import BY_DEFAULT
 
     if args.rule is None:
         rows = [
@@ -201,7 +202,11 @@ def run_explain(args: argparse.Namespace) -> int:
     if row is None:
         raise CommandError(f"{args.rule!r} is no rule or lint; expected one of {', '.join(CATALOGUE)}")
     print(f"{row.id} ({row.severity.value}): {row.purpose}\n\n{row.why}")
-    if row.is_lint:
+    if row.id in BY_DEFAULT:
+        print(
+            f"\nIt is looked at by default, as a warning; --lint {row.id}=error makes it fail, {row.id}=off is silent."
+        )
+    elif row.is_lint:
         print(f"\nIt has to be asked for: --lint {row.id}, or compat.lints in headrace.toml.")
     return EXIT_OK
 

@@ -581,11 +581,42 @@ def test_lints_look_at_the_earlier_version(repository: Path, check: Check) -> No
         assert "timestamp-micros here but timestamp-millis in main:schemas/t.avsc" in out
 
 
+DECIMAL = '{"type": "bytes", "logicalType": "decimal", "precision": %d, "scale": %d}'
+
+
+def test_a_decimal_that_changes_is_told_unasked_and_fails_when_asked(repository: Path, check: Check) -> None:
+    """Avro Java calls both compatible, and so does the verdict."""
+    commit("price", schemas__p=RECORD_OF % (DECIMAL % (10, 2)))
+    against = ("schemas/p.avsc", "--against", "git:main")
+    Path("schemas/p.avsc").write_text(RECORD_OF % (DECIMAL % (10, 3)))
+    code, out, _ = check(*against)
+    assert code == 0
+    assert "is a decimal of scale 3 here but 2 in main:schemas/p.avsc, so that what was written with one is read" in out
+    assert "Avro's own check does not look at it" in out
+    assert out.endswith("compatible at BACKWARD with main:schemas/p.avsc (1 warning)\n")
+    assert check(*against, "--lint", "decimal-changed=error")[0] == 1
+    assert "warning" not in check(*against, "--lint", "decimal-changed=off")[1]
+    assert "1 warning" in check(*against, "--lint", "naming")[1]
+    Path("schemas/p.avsc").write_text(RECORD_OF % (DECIMAL % (9, 2)))
+    assert "has 9 digits here but 10 in main:schemas/p.avsc, whose values may not fit" in check(*against)[1]
+    Path("schemas/p.avsc").write_text(RECORD_OF % (DECIMAL % (11, 2)))
+    assert "warning" not in check(*against)[1], "more digits of the same scale are the same numbers"
+
+
+def test_at_level_none_nothing_is_compared_unasked(repository: Path, check: Check) -> None:
+    commit("price", schemas__p=RECORD_OF % (DECIMAL % (10, 2)))
+    Path("schemas/p.avsc").write_text(RECORD_OF % (DECIMAL % (10, 3)))
+    none = ("schemas/p.avsc", "--against", "git:main", "--level", "NONE")
+    assert "warning" not in check(*none)[1]
+    assert check(*none, "--lint", "decimal-changed")[0] == 1
+
+
 @pytest.mark.parametrize("words", [[], ["type-mismatch"], ["DECIMAL_CHANGED"]])
 def test_explain(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compat", "explain", *words]) == 0
     out = capsys.readouterr().out
     assert (words[0].upper().replace("-", "_") if words else "NAME_MISMATCH") in out
+    assert ("by default, as a warning" in out) == ("DECIMAL_CHANGED" in words)
     assert main(["compat", "explain", "nothing"]) == 2
 
 
