@@ -1,4 +1,4 @@
-"""`headrace quarantine`: the messages that could not be loaded, and why."""
+"""`headrace quarantine`: the messages that could not be loaded, why, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from headrace.cli.decided import decided
 from headrace.cli.rewriting import EXIT_CODES, add_rewrite_flags, known_topics, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.loader.inspect.quarantine import QuarantinedRow, QuarantineFile
+    from headrace.loader.rewrite.discard import DiscardReport
     from headrace.loader.rewrite.replay import ReplayReport
     from headrace.loader.storage.protocols import WarehouseFiles
 
 ROWS_SHOWN = 100  # by default: a screen or two; the count of all is always told
 MESSAGES_SHOWN = 20
 BYTES_SHOWN = 256  # of a key or value: some lines of a terminal
+BYTES_LISTED = 12  # of a value, in a list
 REASONS = ("framing", "absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible", "corrupt_batch")
 """Codes of the quarantine; a list of its own, so that the help needs none of the loader's libraries."""
 REPLAYED = ("absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible")
@@ -45,7 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     listing = verbs.add_parser(
         "list",
         help="show quarantined messages with their reasons",
-        description="Messages that could not be loaded: where they are, when they were written and what is wrong.",
+        description="Messages that could not be loaded: where they are, when they were written, what they begin with, "
+        "what is wrong, and what they look like.",
         epilog=examples("quarantine list", "quarantine list orders --limit 10 --format json"),
     )
     listing.add_argument("topic", nargs="?", metavar="TOPIC", help="only of this topic (default: of all)")
@@ -99,6 +102,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_rewrite_flags(replay, ("registry.url",))
     replay.set_defaults(run=run_replay)
+    discard = verbs.add_parser(
+        "discard",
+        help="take messages away that nobody wants",
+        description="Takes quarantined messages of a topic away for good, first from the table and a day later from "
+        "the disk. The decision keeps why; the audit goes on counting them as quarantined.",
+        epilog=examples(
+            "quarantine discard orders --because 'tests of the new producer' --dry-run",
+            "quarantine discard orders --reason framing --because 'JSON sent by mistake, ticket 4711'",
+        )
+        + EXIT_CODES,
+    )
+    discard.add_argument("topic", metavar="TOPIC", help="the topic that the messages are of")
+    discard.add_argument(
+        "--reason", metavar="CODE", default="", help=f"only messages quarantined for it: {', '.join(REASONS)}"
+    )
+    discard.add_argument("--because", required=True, metavar="TEXT", help="why; the decision keeps it")
+    add_rewrite_flags(discard)
+    discard.set_defaults(run=run_discard)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -125,8 +146,7 @@ def run_show(args: argparse.Namespace) -> int:
     for flag in ("limit", "bytes"):
         if getattr(args, flag) < 0:
             raise CommandError(f"--{flag}: expected a number from 0, found {getattr(args, flag)}")
-    if args.reason and args.reason not in REASONS:
-        raise CommandError(f"--reason: expected one of {', '.join(REASONS)}, found {args.reason}")
+    _refuse_other_reasons(args.reason, REASONS)
     with decided(args) as known:
         known.topic(args.topic)
         files = decided_files(known.log, args.topic)
@@ -146,8 +166,7 @@ def run_replay(args: argparse.Namespace) -> int:
     from headrace.loader.rewrite.replay import REPLAYABLE, ReplaySettings, replay
     from headrace.pipeline.load import topic_policy
 
-    if args.reason and args.reason not in REPLAYED:
-        raise CommandError(f"--reason: expected one of {', '.join(REPLAYED)}, found {args.reason}")
+    _refuse_other_reasons(args.reason, REPLAYED)
     codes = frozenset({QuarantineCode(args.reason)}) if args.reason else REPLAYABLE
     with opened(args) as (settings, load):
         known_topics(load.rewrites, [args.topic])
@@ -161,34 +180,67 @@ def run_replay(args: argparse.Namespace) -> int:
     return EXIT_FINDINGS if report.problems else EXIT_OK
 
 
-def _print_replay(topic: str, report: ReplayReport, *, is_dry: bool) -> None:
-    codes = sorted({*report.loaded, *report.left})
+def run_discard(args: argparse.Namespace) -> int:
+    from headrace.loader.rewrite.discard import discard
+    from headrace.loader.rewrite.driver_files import FileShape
+
+    _refuse_other_reasons(args.reason, REASONS)
+    if not args.because.strip():
+        raise CommandError("--because: expected why nobody wants these messages, found nothing")
+    codes = {args.reason} if args.reason else frozenset()
+    with opened(args) as (settings, load):
+        known_topics(load.rewrites, [args.topic])
+        codec, task = settings.loader.of_topic(args.topic).codec, load.settings.task
+        shape = FileShape("", codec, task.block_bytes, task.file_bytes_target)
+        report = discard(load.rewrites, args.topic, shape, codes, args.because, is_dry=args.dry_run)
+    if args.format == "json":
+        print_json({"topic": args.topic, "dry_run": args.dry_run, **dataclasses.asdict(report)})
+    else:
+        _print_counts(report.discarded, report.left, "would be discarded" if args.dry_run else "discarded")
+        _print_end(args.topic, report, f"{'would be ' if args.dry_run else ''}discarded", report.discarded)
+    return EXIT_FINDINGS if report.problems else EXIT_OK
+
+
+def _refuse_other_reasons(reason: str, known: Sequence[str]) -> None:
+    if reason and reason not in known:
+        raise CommandError(f"--reason: expected one of {', '.join(known)}, found {reason}")
+
+
+def _print_counts(done: Mapping[str, int], left: Mapping[str, int], word: str) -> None:
+    codes = sorted({*done, *left})
     if codes:
-        header = ("quarantined for", "would be loaded" if is_dry else "loaded", "stay")
-        rows = [(code, f"{report.loaded.get(code, 0):,}", f"{report.left.get(code, 0):,}") for code in codes]
-        print_table(header, rows, right=(1, 2))
+        rows = [(code, f"{done.get(code, 0):,}", f"{left.get(code, 0):,}") for code in codes]
+        print_table(("quarantined for", word, "stay"), rows, right=(1, 2))
+
+
+def _print_end(topic: str, report: ReplayReport | DiscardReport, word: str, done: Mapping[str, int]) -> None:
     for problem in report.problems:
         print(f"PROBLEM: {topic}: {problem}")
     for note in report.notes:
         print(f"note: {note}")
     by = f" by decision {report.slot}" if report.slot else ""
-    print(f"{sum(report.loaded.values()):,} messages {'would be ' if is_dry else ''}loaded{by}")
+    print(f"{sum(done.values()):,} messages {word}{by}")
+
+
+def _print_replay(topic: str, report: ReplayReport, *, is_dry: bool) -> None:
+    _print_counts(report.loaded, report.left, "would be loaded" if is_dry else "loaded")
+    _print_end(topic, report, f"{'would be ' if is_dry else ''}loaded", report.loaded)
 
 
 def _print_message(row: QuarantinedRow, bytes_max: int) -> None:
     schema = "" if row.schema_id is None else f", schema {row.schema_id}"
     print(f"partition {row.partition}, offset {row.offset}, {_time(row.timestamp_ms)}{schema}")
-    print(f"  {row.code}: {_printable(row.reason)}")
+    print(f"  {_what_is_wrong(row)}")
     for name, data in (("key", row.key), ("value", row.value), *((f"header {key}", data) for key, data in row.headers)):
         print(f"  {_printable(name)}: {_shown(data, bytes_max)}")
 
 
-def _shown(data: bytes | None, bytes_max: int) -> str:
+def _shown(data: bytes | None, bytes_max: int, *, tells_length: bool = True) -> str:
     """The bytes for a terminal, which they cannot change."""
     if data is None:
         return "none"
     cut = data[:bytes_max]
-    more = f" … ({len(data):,} bytes)" if len(data) > bytes_max else ""
+    more = (f" … ({len(data):,} bytes)" if tells_length else " …") if len(data) > bytes_max else ""
     try:
         # A letter that the cut goes through is left out.
         text = codecs.getincrementaldecoder("utf-8")().decode(cut, final=not more)
@@ -235,7 +287,7 @@ def _rows(files: Sequence[QuarantineFile], warehouse: WarehouseFiles) -> Iterato
 def _print(rows: Sequence[tuple[str, QuarantinedRow]], total: int) -> None:
     if rows:
         print_table(
-            ("topic", "partition", "offset", "time", "schema", "reason"),
+            ("topic", "partition", "offset", "time", "schema", "begins with", "reason"),
             [
                 (
                     topic,
@@ -243,7 +295,8 @@ def _print(rows: Sequence[tuple[str, QuarantinedRow]], total: int) -> None:
                     str(row.offset),
                     _time(row.timestamp_ms),
                     "-" if row.schema_id is None else str(row.schema_id),
-                    f"{row.code}: {row.reason}",
+                    _shown(row.value, BYTES_LISTED, tells_length=False),
+                    _what_is_wrong(row),
                 )
                 for topic, row in rows
             ],
@@ -253,7 +306,16 @@ def _print(rows: Sequence[tuple[str, QuarantinedRow]], total: int) -> None:
     print(f"{total} quarantined messages{more}")
 
 
+def _what_is_wrong(row: QuarantinedRow) -> str:
+    from headrace.loader.inspect.guess import looks_like
+
+    guess = looks_like(row.value, row.code)
+    return _printable(f"{row.code}: {row.reason}{f'; looks like {guess}' if guess else ''}")
+
+
 def _json(topic: str, row: QuarantinedRow) -> dict[str, Any]:
+    from headrace.loader.inspect.guess import looks_like
+
     return {
         "topic": topic,
         "partition": row.partition,
@@ -262,6 +324,8 @@ def _json(topic: str, row: QuarantinedRow) -> dict[str, Any]:
         "code": row.code,
         "reason": row.reason,
         "schema_id": row.schema_id,
+        "looks_like": looks_like(row.value, row.code),
+        "value_begins": _base64(None if row.value is None else row.value[:BYTES_LISTED]),
         "value_bytes": None if row.value is None else len(row.value),
     }
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import secrets
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.loader.decide.bucket_index import IndexedFile
@@ -21,22 +20,21 @@ from headrace.loader.decide.state import LoaderState, TopicState
 from headrace.loader.load_schema import load_schema_with_kafka
 from headrace.loader.plan.schemas import TopicSchemas, WriterSchemas
 from headrace.loader.policy import TopicPolicy
-from headrace.loader.project.quarantine import SCHEMA, QuarantineCode
+from headrace.loader.project.quarantine import QuarantineCode
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.rewrite.choose import rewrite, topic_decision
+from headrace.loader.rewrite.driver_files import FileShape, NewRows, staged_files_of
 from headrace.loader.rewrite.replayed_rows import (
     QuarantineSource,
     Replayed,
     Replaying,
     SourceLost,
+    quarantine_sources,
     quarantined_rows,
     schema_id_of,
 )
-from headrace.loader.rewrite.run import RewritePorts, caught_up, decide, decided_file, live_of, name_of
-from headrace.loader.storage.protocols import Staged
+from headrace.loader.rewrite.run import RewritePorts, caught_up, decide
 from headrace.loader.work_unit import FileKind, TopicPlan
-from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
-from headrace.loader.write.range_rows import RangeRows
 from headrace.loader.write.task_files import TaskFiles
 
 logger = logging.getLogger(__name__)
@@ -110,7 +108,7 @@ def _replay(
     known = state.topics[topic]
     policy = settings.policy.with_table(known.partition_by, known.kafka_column)
     try:
-        sources = list(_sources(ports, state, topic))
+        sources = list(quarantine_sources(ports, state, topic))
         new_ids = _ids(ports, sources, codes) - known.load_schema.writer_ids - known.asked_ids
         asked_ids = schemas.ask(sorted(new_ids)).registered
         answer = schemas.of_topic(topic, dataclasses.replace(known, asked_ids=known.asked_ids | asked_ids))
@@ -135,14 +133,6 @@ def _replay(
     if not done.slot:
         return ReplayReport(left=_summed((Counter(report.loaded), Counter(report.left))), problems=problems)
     return dataclasses.replace(report, slot=done.slot, problems=problems, notes=done.notes)
-
-
-def _sources(ports: RewritePorts, state: LoaderState, topic: str) -> Iterator[QuarantineSource]:
-    kind = FileKind.QUARANTINE
-    for day in ports.index.days(topic, kind):
-        for bucket, files in live_of(ports, topic, kind, day):
-            for file in files:
-                yield QuarantineSource(bucket, name_of(ports, state, topic, kind, bucket, file), file)
 
 
 def _ids(ports: RewritePorts, sources: Iterable[QuarantineSource], codes: Collection[QuarantineCode]) -> set[int]:
@@ -191,42 +181,18 @@ def _write(
     Raises:
         SourceLost. OSError: they cannot be written; nothing of them is left.
     """
-    policy, sync = replaying.policy, secrets.token_bytes(SYNC_BYTES)
+    policy = replaying.policy
     text = load_schema_with_kafka(known.load_schema.text, policy.kafka_column)
-    formats = {
-        FileKind.DATA: ContainerFormat(text, policy.codec, sync),
-        FileKind.QUARANTINE: ContainerFormat(SCHEMA, policy.codec, sync),
-    }
-    sink = ports.staging.sink(work_id)
-    files = TaskFiles(
-        sink,
-        lambda kind, _: formats[kind],
-        {"headrace.work_id": work_id, "headrace.task": "0"},
-        block_bytes=settings.block_bytes,
-        file_bytes_target=settings.file_bytes_target,
-    )
+    shape = FileShape(text, policy.codec, settings.block_bytes, settings.file_bytes_target)
+    written: list[Replayed] = []
 
-    def new_rows(partition: int) -> RangeRows:
-        return RangeRows(
-            replaying.topic,
-            partition,
-            lambda kind, _: formats[kind],
-            block_bytes=settings.block_bytes,
-            scratch=sink.scratch,
-        )
+    def write(files: TaskFiles, new_rows: NewRows) -> None:
+        written.extend(replaying.write(one.source, files, new_rows) for one in chosen)
 
-    try:
-        written = [replaying.write(one.source, files, new_rows) for one in chosen]
-        staged = files.finish()
-        ports.staging.keep(work_id, [Staged(file.path, file.length) for file in staged])
-    except BaseException:
-        ports.staging.drop(work_id)  # no offer will ever name it
-        raise
-    finally:
-        files.abandon()
+    made = staged_files_of(ports, replaying.topic, work_id, shape, write)
     assert written == list(chosen), "the same messages go the same way"
-    assert sum(file.records for file in staged) == sum(one.source.file.records for one in chosen)
-    return [decided_file(0, number, file) for number, file in enumerate(staged)]
+    assert sum(file.records for file in made) == sum(one.source.file.records for one in chosen)
+    return made
 
 
 def _decision(known: TopicState, chosen: Iterable[Replayed], made: Sequence[DecidedFile]) -> TopicDecision:

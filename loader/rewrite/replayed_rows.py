@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader.decide.bucket_index import IndexedFile
+from headrace.loader.decide.state import LoaderState
 from headrace.loader.inspect.quarantine import QuarantinedRow, read_rows
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.policy import TopicPolicy
@@ -21,6 +23,7 @@ from headrace.loader.project.kafka_column import compile_suffix
 from headrace.loader.project.messages import Clamp, RangeMessages, StopBeforeUnknownSchema
 from headrace.loader.project.quarantine import BadMessage, QuarantineCode, encode_row
 from headrace.loader.project.topic_projection import TopicProjection, framed
+from headrace.loader.rewrite.run import RewritePorts, live_of, name_of
 from headrace.loader.storage.protocols import WarehouseFiles
 from headrace.loader.work_unit import FileKind
 from headrace.loader.write.buckets import Buckets
@@ -51,6 +54,15 @@ class Replayed:
 
 class SourceLost(Exception):
     """A quarantine file is gone, or not what was decided."""
+
+
+def quarantine_sources(ports: RewritePorts, state: LoaderState, topic: str) -> Iterator[QuarantineSource]:
+    """The live quarantine files of a topic."""
+    kind = FileKind.QUARANTINE
+    for day in ports.index.days(topic, kind):
+        for bucket, files in live_of(ports, topic, kind, day):
+            for file in files:
+                yield QuarantineSource(bucket, name_of(ports, state, topic, kind, bucket, file), file)
 
 
 def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterator[QuarantinedRow]:
@@ -128,23 +140,8 @@ class Replaying:
         Raises:
             SourceLost. OSError: they cannot be written.
         """
-        open_rows: dict[int, RangeRows] = {}
-        last: dict[int, int] = {}
-
-        def add(partition: int, kind: FileKind, bucket: str, offset: int, row: bytes) -> None:
-            # Files that were merged may hold the same offsets of a log before and after it was cut back.
-            if partition in open_rows and offset <= last[partition]:
-                open_rows.pop(partition).finish_into(into)
-            if partition not in open_rows:
-                open_rows[partition] = new_rows(partition)
-            last[partition] = offset
-            open_rows[partition].add(kind, bucket, offset, row)
-            open_rows[partition].settle()
-
-        found = self._pass(source, add)
-        for rows in open_rows.values():
-            rows.finish_into(into)
-        return found
+        with _adding(into, new_rows) as add:
+            return self._pass(source, add)
 
     def _pass(self, source: QuarantineSource, add: Add) -> Replayed:
         by_partition: dict[int, RangeMessages] = {}
@@ -176,6 +173,45 @@ class Replaying:
             set(),
             None if future_ms_max is None else Clamp(future_ms_max, self.now_ms),
         )
+
+
+@contextmanager
+def _adding(into: TaskFiles, new_rows: Callable[[int], RangeRows]) -> Iterator[Add]:
+    """What takes rows of any partition, which are all in `into` when it ends well."""
+    open_rows: dict[int, RangeRows] = {}
+    last: dict[int, int] = {}
+
+    def add(partition: int, kind: FileKind, bucket: str, offset: int, row: bytes) -> None:
+        # Files that were merged may hold the same offsets of a log before and after it was cut back.
+        if partition in open_rows and offset <= last[partition]:
+            open_rows.pop(partition).finish_into(into)
+        if partition not in open_rows:
+            open_rows[partition] = new_rows(partition)
+        last[partition] = offset
+        open_rows[partition].add(kind, bucket, offset, row)
+        open_rows[partition].settle()
+
+    yield add
+    for rows in open_rows.values():
+        rows.finish_into(into)
+
+
+def copy_rows(
+    files: WarehouseFiles,
+    source: QuarantineSource,
+    into: TaskFiles,
+    new_rows: Callable[[int], RangeRows],
+    stays: Callable[[QuarantinedRow], bool],
+) -> None:
+    """Brings those messages of a file that stay into new files of its bucket, as they were.
+
+    Raises:
+        SourceLost. OSError: they cannot be written.
+    """
+    with _adding(into, new_rows) as add:
+        for row in quarantined_rows(files, source):
+            if stays(row):
+                add(row.partition, FileKind.QUARANTINE, source.bucket, row.offset, _as_it_was(row))
 
 
 def _taken(messages: RangeMessages, row: QuarantinedRow) -> bool:

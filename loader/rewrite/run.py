@@ -288,15 +288,31 @@ def decided_file(task: int, number: int, file: StagedFile) -> DecidedFile:
 
 
 def decide(
-    ports: RewritePorts, state: LoaderState, kind: DecisionKind, work_id: str, decisions: Mapping[str, TopicDecision]
+    ports: RewritePorts,
+    state: LoaderState,
+    kind: DecisionKind,
+    work_id: str,
+    decisions: Mapping[str, TopicDecision],
+    reason: str = "",
 ) -> RewriteReport:
     """Offers the rewrites in chunks and has the followers bring about what was decided.
 
     Args:
         state: read before the work was begun.
+        reason: why an operator wants it, if one was given.
     """
     slot, problems = 0, dict[str, tuple[str, ...]]()
-    offer = Decision(0, kind, work_id, ports.now_ms(), ports.build, decisions, frozenset(), planned_after=state.slot)
+    offer = Decision(
+        0,
+        kind,
+        work_id,
+        ports.now_ms(),
+        ports.build,
+        decisions,
+        frozenset(),
+        reason=reason,
+        planned_after=state.slot,
+    )
     first, *later = in_chunks(offer, ports.new_work_id)
     for chunk in later:
         ports.staging.move(work_id, staged_files(chunk), chunk.work_id)

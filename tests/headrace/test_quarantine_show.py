@@ -33,7 +33,7 @@ def test_messages_are_shown_with_their_bytes(shelf: Shelf, tmp_path: Path, capsy
     assert show(tmp_path) == 0
     assert capsys.readouterr().out.splitlines()[-5:] == [
         "partition 0, offset 2, 2026-01-01 00:00:00Z, schema 7",
-        "  absent_schema: there is no schema 7",
+        "  absent_schema: there is no schema 7; looks like text: this producer has no Avro serializer",
         "  key: k",
         "  value: v",
         "3 messages shown of 3 in quarantine",

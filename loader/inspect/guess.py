@@ -1,0 +1,67 @@
+"""What the first bytes of a message that could not be loaded look like, and what that says of its producer."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.loader.project.quarantine import QuarantineCode
+
+FRAME_BYTES: Final = 5  # the magic byte and the schema id
+BYTES_LOOKED_AT: Final = 256
+
+SIGNATURES: Final[Mapping[bytes, str]] = {
+    b"Obj\x01": "an Avro container file: this producer sends whole files and not messages",
+    b"\xc3\x01": "Avro's single-object encoding: this producer has a serializer without a registry",
+    b"\xac\xed\x00\x05": "Java serialization: this producer has no Avro serializer",
+    b"\x1f\x8b": "gzip: this producer compresses values itself",
+    b"\x28\xb5\x2f\xfd": "zstd: this producer compresses values itself",
+    b"\x04\x22\x4d\x18": "lz4: this producer compresses values itself",
+    b"PAR1": "a Parquet file: this producer sends whole files and not messages",
+}
+"""By the bytes that a value begins with."""
+
+_JSON: Final = re.compile(rb'\s*(\{\s*("|\})|\[\s*([\[{"\]0-9tfn-]))')
+_XML: Final = re.compile(rb"\s*<[?!A-Za-z]")
+
+
+def looks_like(value: bytes | None, code: str) -> str:
+    """A few words with what they say of the producer, "" where nothing can be said.
+
+    Args:
+        code: what the message was quarantined for.
+    """
+    if code == QuarantineCode.CORRUPT_BATCH or value is None:
+        return ""
+    if not value:
+        return "an empty value, which is no tombstone: a tombstone has none"
+    if value[0] == 0 and len(value) >= FRAME_BYTES:
+        return _behind_an_id(value[FRAME_BYTES : FRAME_BYTES + BYTES_LOOKED_AT], code)
+    head = value[:BYTES_LOOKED_AT]
+    signature = next((words for start, words in SIGNATURES.items() if head.startswith(start)), "")
+    text = _text(head)
+    return signature or (f"{text}: this producer has no Avro serializer" if text else "")
+
+
+def _behind_an_id(body: bytes, code: str) -> str:
+    text = _text(body)
+    if text in ("JSON", "XML"):
+        return f"{text} behind a schema id: this producer has a serializer of another format than Avro"
+    if code == QuarantineCode.ABSENT_SCHEMA:
+        return "a message of another registry: this producer registers its schemas elsewhere"
+    return ""
+
+
+def _text(head: bytes) -> str:
+    if _JSON.match(head):
+        return "JSON"
+    if _XML.match(head):
+        return "XML"
+    try:
+        # A letter that the cut may go through is left out.
+        text = codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < BYTES_LOOKED_AT)
+    except UnicodeDecodeError:
+        return ""
+    return "text" if text and all(one.isprintable() or one.isspace() for one in text) else ""

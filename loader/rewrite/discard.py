@@ -1,0 +1,99 @@
+"""Quarantined messages that nobody wants any more: a decision that takes them away, and keeps why.
+
+What stays of a file that held some of them goes into a new one as it was. Messages that a later load puts into
+quarantine are not concerned. What the audit counted stays: the messages were read, and put into quarantine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from headrace.loader.decide.bucket_index import IndexedFile
+from headrace.loader.decide.decision import DecisionKind
+from headrace.loader.rewrite.choose import rewrite, topic_decision
+from headrace.loader.rewrite.driver_files import FileShape, NewRows, staged_files_of
+from headrace.loader.rewrite.replayed_rows import (
+    CODES,
+    QuarantineSource,
+    SourceLost,
+    copy_rows,
+    quarantine_sources,
+    quarantined_rows,
+)
+from headrace.loader.rewrite.run import RewritePorts, caught_up, decide
+from headrace.loader.work_unit import FileKind
+from headrace.loader.write.task_files import TaskFiles
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardReport:
+    """By the code that they were quarantined for, the messages that are discarded (or would be) and those that stay.
+    `slot` is the decision, 0 for none; `problems` are sentences; `notes` need no action."""
+
+    discarded: Mapping[str, int] = field(default_factory=dict)
+    left: Mapping[str, int] = field(default_factory=dict)
+    slot: int = 0
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def discard(
+    ports: RewritePorts, topic: str, shape: FileShape, codes: Collection[str], reason: str, *, is_dry: bool
+) -> DiscardReport:
+    """Takes quarantined messages of a topic away for good.
+
+    Args:
+        topic: one that something has been decided of.
+        codes: only messages that were quarantined for one of these; none for all.
+        reason: the decision keeps it.
+
+    Raises:
+        OSError: files cannot be read or written.
+    """
+    state, notes = caught_up(ports, is_dry)
+    known = state.topics[topic]
+    try:
+        held = {source: _codes(ports, source) for source in quarantine_sources(ports, state, topic)}
+        chosen = [source for source, found in held.items() if _is_concerned(found, codes)]
+        going = sum((_those_of(held[source], codes) for source in chosen), Counter[str]())
+        staying = sum(held.values(), Counter[str]()) - going
+        report = DiscardReport(dict(going), dict(staying), notes=notes)
+        if is_dry or not chosen:
+            return report
+
+        def write(files: TaskFiles, new_rows: NewRows) -> None:
+            for source in chosen:
+                copy_rows(ports.files, source, files, new_rows, lambda row: bool(codes) and row.code not in codes)
+
+        work_id = ports.new_work_id()
+        made = staged_files_of(ports, topic, work_id, shape, write)
+    except SourceLost as error:
+        return DiscardReport(problems=(str(error),), notes=notes)
+    assert sum(file.records for file in made) == sum(held[source].total() for source in chosen) - going.total()
+    replaced: dict[str, list[IndexedFile]] = defaultdict(list)
+    for source in chosen:
+        replaced[source.bucket].append(source.file)
+    rewrites = [rewrite(FileKind.QUARANTINE, bucket, files) for bucket, files in sorted(replaced.items())]
+    decided = {topic: topic_decision(known, rewrites, made)}
+    done = decide(ports, state, DecisionKind.RETAIN, work_id, decided, reason)
+    problems = done.problems.get(topic, ())
+    if not done.slot:
+        return DiscardReport(left=dict(going + staying), problems=problems, notes=notes)
+    return dataclasses.replace(report, slot=done.slot, problems=problems, notes=(*notes, *done.notes))
+
+
+def _codes(ports: RewritePorts, source: QuarantineSource) -> Counter[str]:
+    return Counter(row.code for row in quarantined_rows(ports.files, source))
+
+
+def _those_of(found: Counter[str], codes: Collection[str]) -> Counter[str]:
+    return Counter({code: count for code, count in found.items() if not codes or code in codes})
+
+
+def _is_concerned(found: Counter[str], codes: Collection[str]) -> bool:
+    """Whether messages of a file go. One with messages that this release does not know, and would have to write again,
+    is left alone."""
+    return bool(_those_of(found, codes)) and (not codes or CODES.issuperset(found.keys() - {*codes}))

@@ -1,0 +1,68 @@
+"""Files that the driver itself writes for a rewrite: staged under its work, or nothing of them left."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.loader.decide.decision import DecidedFile
+from headrace.loader.project.quarantine import SCHEMA
+from headrace.loader.rewrite.run import RewritePorts, decided_file
+from headrace.loader.storage.protocols import Staged
+from headrace.loader.work_unit import FileKind
+from headrace.loader.write.container import SYNC_BYTES, ContainerFormat
+from headrace.loader.write.range_rows import RangeRows
+from headrace.loader.write.task_files import TaskFiles
+
+NewRows = Callable[[int], RangeRows]
+"""Makes what takes the rows of a partition in the order of their offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileShape:
+    """Of the files of a topic: the schema of its rows ("" where only quarantined messages are written), their codec,
+    and sizes in bytes."""
+
+    row_schema: str
+    codec: str
+    block_bytes: int
+    file_bytes_target: int
+
+
+def staged_files_of(
+    ports: RewritePorts, topic: str, work_id: str, shape: FileShape, write: Callable[[TaskFiles, NewRows], None]
+) -> list[DecidedFile]:
+    """What `write` filled, as the files of an offer.
+
+    Raises:
+        OSError: they cannot be written; nothing of them is left, as with whatever `write` raises.
+    """
+    sync = secrets.token_bytes(SYNC_BYTES)
+    formats = {FileKind.QUARANTINE: ContainerFormat(SCHEMA, shape.codec, sync)}
+    if shape.row_schema:
+        formats[FileKind.DATA] = ContainerFormat(shape.row_schema, shape.codec, sync)
+    sink = ports.staging.sink(work_id)
+    files = TaskFiles(
+        sink,
+        lambda kind, _: formats[kind],
+        {"headrace.work_id": work_id, "headrace.task": "0"},
+        block_bytes=shape.block_bytes,
+        file_bytes_target=shape.file_bytes_target,
+    )
+
+    def new_rows(partition: int) -> RangeRows:
+        return RangeRows(
+            topic, partition, lambda kind, _: formats[kind], block_bytes=shape.block_bytes, scratch=sink.scratch
+        )
+
+    try:
+        write(files, new_rows)
+        staged = files.finish()
+        ports.staging.keep(work_id, [Staged(file.path, file.length) for file in staged])
+    except BaseException:
+        ports.staging.drop(work_id)  # no offer will ever name it
+        raise
+    finally:
+        files.abandon()
+    return [decided_file(0, number, file) for number, file in enumerate(staged)]

@@ -1,0 +1,142 @@
+"""Messages that nobody wants leave the quarantine, and nothing else does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.cli import main
+from headrace.loader.build import current_build
+from headrace.loader.decide.file_index import FileIndex
+from headrace.loader.inspect.locate import Fate, locate
+from headrace.loader.inspect.quarantine import decided_files, read_rows
+from headrace.loader.inspect.verify import verify_topic
+from headrace.loader.project.quarantine import BadMessage, QuarantineCode
+from headrace.loader.rewrite.discard import DiscardReport, discard
+from headrace.loader.rewrite.driver_files import FileShape
+from headrace.loader.rewrite.merge import merge
+from headrace.loader.rewrite.run import CompactSettings, RewritePorts, compact
+from shelf import TIME_MS, Shelf
+
+FIVE, SIX = "dt=2026-01-01/hr=05", "dt=2026-01-01/hr=06"
+SHAPE = FileShape("", "deflate", block_bytes=1_000, file_bytes_target=1_000_000)
+CUT = BadMessage(QuarantineCode.MALFORMED, "it is cut", 7)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    """Offsets 0 to 9: 2 and 5 are of no known schema, 7 and 8 are cut; 5 and 7 are of one hour."""
+    shelf = Shelf(tmp_path)
+    shelf.load({FIVE: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={FIVE: [(0, 2)]})
+    shelf.load({SIX: [(0, 3), (0, 4)]}, (0, 3, 3, 6), quarantined={SIX: [(0, 5)]})
+    shelf.load({SIX: [(0, 6), (0, 9)]}, (0, 6, 6, 10), quarantined={SIX: [(0, 7), (0, 8)]}, bad=CUT)
+    return shelf
+
+
+def ports(shelf: Shelf) -> RewritePorts:
+    index = FileIndex(shelf.log)
+    numbers = iter(range(1, 100))
+    return RewritePorts(
+        log=shelf.log,
+        staging=shelf.storage.staging,
+        files=shelf.storage.files,
+        index=index,
+        engine=shelf.engine(index),
+        run_merges=lambda units: [],
+        now_ms=lambda: TIME_MS,
+        new_work_id=lambda: f"discard-{next(numbers)}",
+        build=current_build(),
+    )
+
+
+def discarded(shelf: Shelf, *codes: str, is_dry: bool = False) -> DiscardReport:
+    return discard(ports(shelf), "orders", SHAPE, codes, "ticket 4711", is_dry=is_dry)
+
+
+def offsets_left(shelf: Shelf) -> list[tuple[int, str]]:
+    found = []
+    for file in decided_files(shelf.log, "orders"):
+        with shelf.storage.files.open(file.name) as opened:
+            found += [(row.offset, row.code) for row in read_rows(opened)]
+    return sorted(found)
+
+
+def test_all_messages_of_a_topic_go_and_the_decision_keeps_why(shelf: Shelf) -> None:
+    dry = discarded(shelf, is_dry=True)
+    assert (dry.discarded, dry.left, dry.slot) == ({"absent_schema": 2, "malformed": 2}, {}, 0)
+    assert len(offsets_left(shelf)) == 4
+    report = discarded(shelf)
+    assert (report.discarded, report.left, report.problems) == (dry.discarded, {}, ())
+    assert offsets_left(shelf) == []
+    assert next(shelf.log.back("orders", shelf.log.read_state())).value.reason == "ticket 4711"
+    assert discarded(shelf) == DiscardReport()
+    assert verified(shelf) == []
+    assert locate(shelf.log, FileIndex(shelf.log), shelf.storage.files, "orders", 0, 5).fate is Fate.REMOVED
+
+
+def test_of_one_cause_they_go_and_the_others_stay_as_they_were(shelf: Shelf) -> None:
+    before = offsets_left(shelf)
+    report = discarded(shelf, "malformed")
+    assert (report.discarded, report.left) == ({"malformed": 2}, {"absent_schema": 2})
+    assert offsets_left(shelf) == [one for one in before if one[1] != "malformed"]
+    assert verified(shelf) == []
+    assert discarded(shelf, "malformed").slot == 0
+
+
+def test_a_file_that_held_both_is_written_again(shelf: Shelf) -> None:
+    together = CompactSettings(0, 1_000_000, 1_000, lambda topic: "deflate")
+    files, staging = shelf.storage.files, shelf.storage.staging
+    merging = dataclasses.replace(
+        ports(shelf),
+        run_merges=lambda units: [merge(unit, files, staging.sink(unit.work_id)) for unit in units],
+        now_ms=lambda: TIME_MS + 10**9,
+    )
+    assert compact(merging, ["orders"], together, is_dry=False).problems == {}
+    assert [file.records for file in decided_files(shelf.log, "orders")] == [1, 3]
+    assert discarded(shelf, "malformed").discarded == {"malformed": 2}
+    assert offsets_left(shelf) == [(2, "absent_schema"), (5, "absent_schema")]
+    assert [file.records for file in decided_files(shelf.log, "orders")] == [1, 1]
+    assert verified(shelf) == []
+    kept = locate(shelf.log, FileIndex(shelf.log), files, "orders", 0, 5)
+    assert (kept.fate, kept.detail) == (Fate.QUARANTINED, "absent_schema: there is no schema 7")
+
+
+def test_messages_that_this_release_does_not_know_stay_beside_those_that_go(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.loader.rewrite.discard.CODES", frozenset({"malformed"}))
+    assert discarded(shelf, "absent_schema").discarded == {"absent_schema": 2}
+    assert discarded(shelf).discarded == {"malformed": 2}
+
+
+def test_a_file_that_is_gone_stops_it_with_what_to_do(shelf: Shelf) -> None:
+    file = decided_files(shelf.log, "orders")[0]
+    (shelf.warehouse / file.name).unlink()
+    report = discarded(shelf)
+    assert (report.slot, report.discarded) == (0, {})
+    assert "is missing: restore it from a backup" in report.problems[0]
+
+
+def verified(shelf: Shelf) -> list[object]:
+    shelf.log.read_state()
+    return list(verify_topic(shelf.log, FileIndex(shelf.log), shelf.storage, "orders", checksums=True).findings)
+
+
+def test_the_command_says_what_went_and_refuses_without_a_reason(
+    shelf: Shelf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["quarantine", "discard", "orders", "--data-dir", str(tmp_path), "--hive-executor", "print"]
+    with pytest.raises(SystemExit):
+        main(command)
+    assert "the following arguments are required: --because" in capsys.readouterr().err
+    assert main([*command, "--because", " "]) == 2
+    assert main([*command, "--because", "x", "--reason", "nothing"]) == 2
+    capsys.readouterr()
+    assert main([*command, "--because", "tests", "--reason", "malformed", "--dry-run"]) == 0
+    assert "malformed" in capsys.readouterr().out
+    assert main([*command, "--because", "tests", "--reason", "malformed", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["discarded"], found["left"]) == ({"malformed": 2}, {"absent_schema": 2})
