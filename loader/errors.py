@@ -125,6 +125,14 @@ class PoolFailed(LoaderError):
     pass
 
 
+class NoSuchTopic(LoaderError):
+    """A topic that was asked for by name cannot be loaded."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"the topic {topic} {reason}")
+        self.topic = topic
+
+
 class EarlierWarehouse(LoaderError):
     def __init__(self, warehouse: str, group: str, topics: Sequence[str]) -> None:
         more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""

@@ -10,15 +10,18 @@ from headrace.loader.check.settle import SettledTopic
 from headrace.loader.decide.conflict import Conflict
 from headrace.loader.decide.decision import Decision, TopicDecision
 from headrace.loader.decide.decision_log import Offered
-from headrace.loader.decide.state import TopicState
+from headrace.loader.decide.state import LoaderState, TopicState
 from headrace.loader.follow.engine import Followed
+from headrace.loader.load_schema import column_changes
+from headrace.loader.plan.discover import DiscoveredTopic
 from headrace.loader.plan.load_plan import LoadPlan, TopicWork
 from headrace.loader.work_unit import FileKind, UnitResult
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLoaded:
-    """What one decision brought to one topic. `bytes_read` came off the wire, `bytes_written` went to files."""
+    """What one decision brought to one topic. `bytes_read` came off the wire, `bytes_written` went to files. `changes`
+    says what became of the columns of a table that was there."""
 
     topic: str
     table: str
@@ -33,6 +36,7 @@ class TopicLoaded:
     bytes_written: int
     new: bool
     schema_changed: bool
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,8 @@ class RunReport:
     `waiting` topics are fine and not loaded yet, with the reason; `problems` are sentences by topic that somebody must
     act on; `notes` need no action. `registry_outage` says why the registry could not be asked; what the schemas known
     before allow was loaded all the same. `imbalance` is the heaviest task's share over the mean, as planned (bytes)
-    and as measured (time). `read_ms` is the time of the slowest task.
+    and as measured (time). `read_ms` is the time of the slowest task. `held_back` are messages (offsets, to be exact)
+    that the brokers of this run's topics held when they were asked, and that are in no decision.
     """
 
     slot: int = 0
@@ -60,6 +65,7 @@ class RunReport:
     imbalance_measured: float = 1.0
     read_ms: int = 0
     duration_ms: int = 0
+    held_back: int = 0
 
     @property
     def has_findings(self) -> bool:
@@ -130,6 +136,7 @@ def _replaced_note(table: str, slot: int, partition: int, start: int, end: int) 
 
 
 def _topic_loaded(topic: str, decided: TopicDecision, work: TopicWork, one: SettledTopic) -> TopicLoaded:
+    before = work.known.load_schema.text if work.known is not None else ""
     data = [file for file in decided.files if file.kind is FileKind.DATA]
     counts = one.counts
     return TopicLoaded(
@@ -146,6 +153,7 @@ def _topic_loaded(topic: str, decided: TopicDecision, work: TopicWork, one: Sett
         bytes_written=sum(file.length for file in decided.files),
         new=work.known is None,
         schema_changed=work.known is not None and decided.load_schema is not None,
+        changes=column_changes(before, decided.load_schema.text) if before and decided.load_schema else (),
     )
 
 
@@ -159,6 +167,17 @@ def with_followed(report: RunReport, *followed: Followed) -> RunReport:
         notes=(*report.notes, *warnings),
         followed=tuple(sorted({topic for one in followed for topic in one.topics})),
     )
+
+
+def held_back(discovered: Mapping[str, DiscoveredTopic], state: LoaderState) -> int:
+    """How many of the offsets that brokers hold no decision has."""
+    held = 0
+    for name, found in discovered.items():
+        known = state.topics[name].partitions if name in state.topics else {}
+        for one in found.partitions:
+            begin = known[one.partition].next_offset if one.partition in known else one.start
+            held += max(0, max(one.end, one.high_watermark) - max(begin, one.start))
+    return held
 
 
 def merged_problems(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,13 +22,14 @@ from headrace.loader.check.settle import settle
 from headrace.loader.decide.cleaning import clean, published_works
 from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.decision_log import DecisionLog, Offered
+from headrace.loader.errors import NoSuchTopic
 from headrace.loader.follow.complete import CompleteUntil
 from headrace.loader.follow.engine import FollowerEngine
-from headrace.loader.plan.discover import Cluster, discover
+from headrace.loader.plan.discover import Cluster, discover, is_wanted
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_for_people
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.read.units import read_units
-from headrace.loader.report import RunReport, imbalance, merged_problems, with_followed, with_offers
+from headrace.loader.report import RunReport, held_back, imbalance, merged_problems, with_followed, with_offers
 from headrace.loader.rewrite.retire import Retirement
 from headrace.loader.storage.protocols import Staging
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
@@ -37,13 +39,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """`task` is a pattern: its staging folder and layout are set per run and unit."""
+    """`task` is a pattern: its staging folder and layout are set per run and unit. `topics_only` are names; the run
+    leaves all other topics alone, unless there are none."""
 
     topics_include: tuple[str, ...]
     topics_exclude: tuple[str, ...]
     staging_age_ms: int
     plan: PlanSettings
     task: TaskSettings
+    topics_only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,20 @@ def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
 
     Raises:
         KafkaUnavailable, BadDecision.
+        NoSuchTopic: one that was asked for is not on the brokers, or left to others by the settings.
     """
     logger.info("phase_started phase=plan")
     state = ports.log.read_state()
     asked_ms = ports.now_ms()
-    discovery = discover(ports.cluster, settings.topics_include, settings.topics_exclude, state)
+    only = settings.topics_only
+    for topic in only:
+        if not is_wanted(topic, settings.topics_include, settings.topics_exclude):
+            raise NoSuchTopic(topic, "is not loaded here: loader.topics_include or topics_exclude leave it out")
+    include = tuple(map(re.escape, only)) or settings.topics_include
+    discovery = discover(ports.cluster, include, settings.topics_exclude, state)
+    for topic in only:
+        if topic not in discovery.topics and topic not in discovery.unusable:
+            raise NoSuchTopic(topic, "is not on the brokers")
     work_id = ports.new_work_id()
     return make_plan(
         state,
@@ -87,6 +100,7 @@ def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
         asked_ms=asked_ms,
         settings=settings.plan,
         task_settings=dataclasses.replace(settings.task, staging=ports.staging.location(work_id), now_ms=asked_ms),
+        only=only,
     )
 
 
@@ -125,7 +139,8 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
         failed=frozenset(followed.failures),
         work_id=plan.work_id,
     )
-    report = dataclasses.replace(report, notes=(*report.notes, *behind))
+    left = held_back(plan.discovered, ports.log.read_state())
+    report = dataclasses.replace(report, notes=(*report.notes, *behind), held_back=left)
     logger.info("phase_started phase=clean")
     clean(
         ports.log,

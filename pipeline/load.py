@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import secrets
@@ -250,9 +251,12 @@ def counted_positions(settings: Settings) -> Mapping[str, Position]:
 
 
 @contextmanager
-def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: bool = False) -> Iterator[Load]:
+def open_load(
+    settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: bool = False, only: Sequence[str] = ()
+) -> Iterator[Load]:
     """
     Args:
+        only: names of the topics to load, none for all.
         log: opened, unless `is_dry` says that the load will only be planned.
         output: where an executor that only prints writes its statements.
     """
@@ -285,7 +289,7 @@ def open_load(settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: b
                 complete_until=CompleteUntil(spark.executor, log.storage, settings.hive.database, log.head),
                 retirement=Retirement(log, chain.index, storage.files, chain.partitions),
             ),
-            run_settings(settings),
+            dataclasses.replace(run_settings(settings), topics_only=tuple(only)),
             RewritePorts(
                 log=log,
                 staging=storage.staging,

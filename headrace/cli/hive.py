@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import sys
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "hive repair --dry-run",
             "hive drop orders",
             "hive explain orders",
+            "hive history orders",
         )
         + EXIT_CODES
     )
@@ -154,6 +157,27 @@ def explain(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def history(args: argparse.Namespace) -> int:
+    from headrace.loader.inspect.history import table_history
+
+    with decided(args) as known:
+        (name,) = args.topics
+        topics = known.log.state.topics
+        topic = name if name in topics else next((one for one, state in topics.items() if state.table == name), name)
+        table = known.topic(topic).table
+        changes = table_history(known.log, topic)
+    if args.format == "json":
+        print_json({"topic": topic, "table": table, "changes": [dataclasses.asdict(one) for one in changes]})
+        return EXIT_OK
+    for one in changes:
+        when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(one.decided_at_ms / 1000))
+        print(f"{when}  decision {one.slot}  {one.subject} version {one.version}")
+        for change in one.changes or ("no column is another",):
+            print(f"  {change}")
+    print(f"{table}: {len(changes):,} change{'' if len(changes) == 1 else 's'} of topic {topic}")
+    return EXIT_OK
+
+
 @dataclass(frozen=True, slots=True)
 class Verb:
     name: str
@@ -205,6 +229,16 @@ VERBS = (
         "Says by which rules the columns of a topic came to be, version by version. Needs no metastore.",
         ("hive explain orders", "hive explain orders --format json"),
         explain,
+        changes=False,
+        of_one_topic=True,
+    ),
+    Verb(
+        "history",
+        "say when the columns of a table changed, and how",
+        "Says when the columns of a table changed, how, and with which version of the schema: from all decisions on "
+        "it. Takes the name of the topic or of the table, and needs no metastore.",
+        ("hive history orders", "hive history orders --format json"),
+        history,
         changes=False,
         of_one_topic=True,
     ),

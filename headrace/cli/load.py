@@ -72,6 +72,7 @@ STATUS_HEADER = (
     "pending",
 )
 RUNS_SHOWN = 10
+TASKS_COMPARED_MIN = 2  # from which on it says something how long the slowest took
 TOPICS_NAMED_MAX = 3  # of those that share a reason
 REASONS_SHOWN_MAX = 20  # of a kind, so that a thousand waiting topics do not hide the rest; json has them all
 
@@ -85,12 +86,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         examples(
             "load",
             "load plan",
+            "load --topic orders --topic clicks",
             "load --hive-executor print --format json",
             "load --bootstrap-servers kafka-1:9092,kafka-2:9092 --registry-url http://registry:8081 --tasks 4",
         )
         + EXIT_CODES
     )
     _add_flags(parser)
+    _add_topic_flag(parser)
     parser.add_argument(
         "--no-lease", action="store_true", help="run even beside another load: safe, but one of them works in vain"
     )
@@ -108,6 +111,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         epilog=examples("load plan", "load plan --format json"),
     )
     _add_flags(plan)
+    _add_topic_flag(plan)
     plan.set_defaults(run_verb=show_plan)
     status = verbs.add_parser(
         "status",
@@ -124,6 +128,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     add_settings_flags(parser, KEYS)
     add_format_flag(parser)
+
+
+def _add_topic_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="TOPIC", help="only this topic; may be given several times"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -185,7 +195,7 @@ def _load_once(args: argparse.Namespace, settings: Settings) -> RunReport | None
         output = sys.stderr if args.format == "json" else sys.stdout
         # Statements go to the same screen, where a line that comes and goes would cut them up.
         shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
-        with shown, open_load(settings, log, output) as load:
+        with shown, open_load(settings, log, output, only=args.topic) as load:
             return run_load(load.ports, load.settings)
     finally:
         lease.release()
@@ -206,7 +216,7 @@ def show_plan(args: argparse.Namespace, settings: Settings) -> int:
 
     log = decision_log(settings)
     log.check_format(writing=False)
-    with steps_shown(), open_load(settings, log, sys.stdout, is_dry=True) as load:
+    with steps_shown(), open_load(settings, log, sys.stdout, is_dry=True, only=args.topic) as load:
         plan = plan_load(load.ports, load.settings)
     if args.format == "json":
         print_json(plan_json(plan))
@@ -260,6 +270,9 @@ def print_report(report: RunReport) -> None:
         ]
         header = ("topic", "table", "rows", "files", "partitions", "quarantined", "tombstones", "gaps")
         print_table(header, rows, right=range(2, len(header)))
+    for one in report.loaded:
+        if one.schema_changed:
+            print(f"schema changed: {one.topic}: {', '.join(one.changes) or 'no column is another'}")
     _print_reasons("waiting", report.waiting.items())
     _print_reasons("PROBLEM", ((topic, text) for topic, texts in report.problems.items() for text in texts))
     for note in report.notes:
@@ -288,17 +301,28 @@ def _summary(report: RunReport) -> str:
         held = f"; in need of attention: {_counted(len(report.problems), 'topic')}" if report.problems else ""
         followed = set(report.followed) - set(report.problems)
         caught_up = f"; caught up: {_counted(len(followed), 'topic')}" if followed else ""
-        return f"nothing new{caught_up}{held} ({seconds:.1f} s)"
+        news = (
+            f"nothing loaded, {_counted(report.held_back, 'message')} held back" if report.held_back else "nothing new"
+        )
+        return f"{news}{caught_up}{held} ({seconds:.1f} s)"
     rows = sum(one.rows for one in report.loaded)
     files = sum(one.files for one in report.loaded)
     size = sum(one.bytes_written for one in report.loaded)
     rate = rows * 1000 // max(1, report.read_ms)
+    held = f"; {_counted(report.held_back, 'message')} held back" if report.held_back else ""
     return (
         f"decision {report.slot}: {_counted(rows, 'row')} in {_counted(files, 'file')} ({size / 1e6:,.1f} MB) "
         f"of {_counted(len(report.loaded), 'topic')} in {seconds:.1f} s; read at {rate:,} rows/s "
-        f"by {_counted(report.tasks, 'task')}, imbalance {report.imbalance_planned:.2f} planned, "
-        f"{report.imbalance_measured:.2f} measured"
+        f"by {_counted(report.tasks, 'task')}{_slowest(report)}"
+        f"{held}"
     )
+
+
+def _slowest(report: RunReport) -> str:
+    """How evenly the work was shared out, where there is anything to share."""
+    if report.tasks < TASKS_COMPARED_MIN:
+        return ""
+    return f", the slowest of which took {report.imbalance_measured:.1f} times the mean"
 
 
 def _counted(number: int, word: str) -> str:
@@ -324,13 +348,14 @@ def print_plan(plan: LoadPlan) -> None:
         if work.known is None:
             print(f"new: {topic}: table {work.table}")
         elif work.schemas.is_changed:
-            print(f"schema changes: {topic}: table {work.table}")
+            print(f"schema changes: {topic}: table {work.table}: {', '.join(work.column_changes) or 'no column'}")
     _print_reasons("waiting", plan.waiting.items())
     _print_reasons("PROBLEM", ((topic, text) for topic, texts in plan.problems.items() for text in texts))
     for note in plan.notes:
         print(f"note: {note}")
     offsets = sum(one.end - one.start for unit in plan.units for one in unit.ranges)
-    print(f"after decision {plan.slot}: {offsets:,} offsets in {len(plan.units)} tasks, imbalance {plan.imbalance:.2f}")
+    most = f", the largest with {plan.imbalance:.1f} times the mean bytes" if len(plan.units) > 1 else ""
+    print(f"after decision {plan.slot}: {offsets:,} offsets in {_counted(len(plan.units), 'task')}{most}")
 
 
 def plan_json(plan: LoadPlan) -> dict[str, Any]:
@@ -357,6 +382,7 @@ def plan_json(plan: LoadPlan) -> dict[str, Any]:
                 "table": work.table,
                 "new": work.known is None,
                 "schema_changes": work.known is not None and work.schemas.is_changed,
+                "changes": list(work.column_changes),
             }
             for topic, work in plan.works.items()
         },
@@ -384,7 +410,7 @@ def print_runs(runs: Sequence[RunLine]) -> None:
         for one in runs
     ]
     if rows:
-        header = ("load", "outcome", "exit", "slot", "topics", "rows", "seconds", "imbalance", "note")
+        header = ("load", "outcome", "exit", "slot", "topics", "rows", "seconds", "slowest/mean", "note")
         print_table(header, rows, right=range(2, 8))
 
 

@@ -43,6 +43,7 @@ null goes to null, and a writer's value into a nullable column is the value.
 
 from __future__ import annotations
 
+from headrace.loader.load_schema.changes import column_changes
 from headrace.loader.load_schema.fold import EMPTY, RULES, AppliedRule, ExplainedRule, LoadState, explain, fold
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka, wider_column
 from headrace.loader.load_schema.kept_route import KeptRoute, Place, keep, member_of, places
@@ -89,6 +90,7 @@ __all__ = [
     "Place",
     "Route",
     "Routed",
+    "column_changes",
     "explain",
     "fold",
     "keep",

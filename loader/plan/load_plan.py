@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.hive_ddl.names import folder_name, table_name
 from headrace.loader.decide.json_values import canonical
 from headrace.loader.decide.state import LoaderState, TopicState
+from headrace.loader.load_schema import column_changes
 from headrace.loader.plan.discover import DiscoveredTopic, Discovery
 from headrace.loader.plan.packing import pack
 from headrace.loader.plan.ranges import TRIED_AGAIN, TopicRanges, offset_ranges, topic_ranges
@@ -59,6 +60,13 @@ class TopicWork:
         return frozenset(self.schemas.writer_schemas)
 
     @property
+    def column_changes(self) -> tuple[str, ...]:
+        """What becomes of the columns of a table that is there, in words."""
+        if self.known is None or not self.schemas.is_changed:
+            return ()
+        return column_changes(self.known.load_schema.text, self.schemas.load_schema.text)
+
+    @property
     def has_news(self) -> bool:
         return (
             self.known is None
@@ -100,10 +108,12 @@ def make_plan(
     asked_ms: int,
     settings: PlanSettings,
     task_settings: TaskSettings,
+    only: Collection[str] = (),
 ) -> LoadPlan:
     """Plans what has come since `state`.
 
     Args:
+        only: the topics that were asked for, none for all.
         asked_ms: an instant before the brokers were asked.
         discovery: read before this is called, since `schemas` asks the registry and must do so after it.
     """
@@ -135,7 +145,8 @@ def make_plan(
         del works[topic]
         problems[topic] = (*problems.get(topic, ()), replaced.reason)
     notes += _kept_notes(works.values(), settings)
-    gone = sorted(topic for topic in state.topics if topic not in discovery.topics and topic not in discovery.unusable)
+    missing = state.topics.keys() - discovery.topics.keys() - discovery.unusable.keys()
+    gone = sorted(topic for topic in missing if not only or topic in only)
     notes += [f"{topic}: not on the brokers now (or excluded); its table stays" for topic in gone]
     packing = pack(
         [offsets for work in works.values() for offsets in offset_ranges(work.topic, work.ranges)],

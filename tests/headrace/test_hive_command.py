@@ -122,7 +122,20 @@ def test_explain_names_version_column_rule_and_reason(world: World, capsys: pyte
     assert lines[-1] == "orders: subject orders-value, versions 1, 2; 1 rule beyond taking fields as they are"
 
 
-@pytest.mark.parametrize("verb", ["plan", "apply", "repair", "drop", "explain"])
+def test_history_says_when_columns_came_by_topic_or_table(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hive(world, "history", "orders", "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["topic"], found["table"]) == ("orders", "orders")
+    assert [one["version"] for one in found["changes"]] == sorted({one["version"] for one in found["changes"]})
+    assert found["changes"][0]["changes"][0] == "+ id bigint"
+    assert hive(world, "history", "orders") == 0
+    out = capsys.readouterr().out
+    assert "  + id bigint\n" in out
+    assert out.splitlines()[0].endswith("orders-value version 1")
+    assert out.splitlines()[-1].startswith("orders: ")
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply", "repair", "drop", "explain", "history"])
 def test_a_topic_that_was_never_loaded(world: World, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     assert hive(world, verb, "nobody") == 2
     assert capsys.readouterr().err == "headrace: nothing of topic nobody has been loaded; loaded topics: orders\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,9 +24,10 @@ from headrace.loader.decide import conflict, decision_log
 from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.decision_log import DecisionLog, Offered
 from headrace.loader.epochs import ReadEpochs
-from headrace.loader.errors import LoaderError
+from headrace.loader.errors import LoaderError, NoSuchTopic
 from headrace.loader.follow.schema import SchemaFollower
 from headrace.loader.inspect.decided_chain import read_chain
+from headrace.loader.inspect.history import table_history
 from headrace.loader.offsets.choose import Choice, decision_of, skip, starts
 from headrace.loader.plan import packing
 from headrace.loader.project.topic_projection import TopicProjection
@@ -46,8 +48,8 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def load(world: World) -> RunReport:
-    return run_load(world.ports(), world.settings)
+def load(world: World, **changes: object) -> RunReport:
+    return run_load(world.ports(), dataclasses.replace(world.settings, **changes))
 
 
 def test_a_topic_becomes_a_table_with_each_offset_once(world: World) -> None:
@@ -111,8 +113,42 @@ def test_a_new_topic_and_a_new_field_need_no_configuration(world: World) -> None
         ("clicks", True, False),
         ("orders", False, True),
     }
+    assert {one.topic: one.changes for one in report.loaded} == {"clicks": (), "orders": ("+ note string",)}
     assert "note" in world.hive.tables[("headrace", "orders")].properties["avro.schema.literal"]
     assert world.rows("clicks") == world.produced("clicks")
+    log = world.log()
+    log.read_state()
+    history = table_history(log, "orders")
+    assert [(one.version, one.changes) for one in history][1:] == [(2, ("+ note string",))]
+    assert history[0].changes[0] == "+ id bigint"
+    assert [one.slot for one in history] == [1, report.slot]
+
+
+def test_what_the_brokers_hold_and_no_decision_has_is_counted(world: World) -> None:
+    assert load(world).held_back == 0
+    assert load(world).held_back == 0
+    world.topic("without-schema", [None] * 4)
+    world.cluster.topics["orders"].logs[0] += [1, 1]
+    report = load(world, topics_only=("without-schema",))
+    assert (report.slot, report.held_back) == (0, 4)
+    assert load(world).held_back == 4
+
+
+def test_topics_that_were_asked_for_are_loaded_alone(world: World) -> None:
+    load(world)
+    world.registry.register("clicks-value", 2, ORDER_V1)
+    world.topic("clicks", [2] * 3)
+    world.cluster.topics["orders"].logs[0] += [1]
+    report = load(world, topics_only=("clicks",))
+    assert [one.topic for one in report.loaded] == ["clicks"]
+    assert report.notes == (), "what was not asked for has not gone"
+    assert [one.topic for one in load(world).loaded] == ["orders"]
+    for topic, changes, why in (
+        ("click.", {}, "the topic click. is not on the brokers"),
+        ("clicks", {"topics_exclude": ("cli.*",)}, "the topic clicks is not loaded here: loader.topics_include or"),
+    ):
+        with pytest.raises(NoSuchTopic, match=re.escape(why)):
+            load(world, topics_only=(topic,), **changes)
 
 
 def test_tasks_are_told_the_routes_of_the_subjects_versions_and_of_no_other_schema(world: World) -> None:

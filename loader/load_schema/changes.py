@@ -1,0 +1,55 @@
+"""What a change of a load schema does to the columns of its table, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.avro_schema import Array, Field, Map, Record, Schema, Type
+from headrace.hive_ddl.types import hive_type
+from headrace.loader.load_schema.text import load_record
+from headrace.loader.load_schema.types import split
+
+
+def column_changes(before: str, after: str) -> tuple[str, ...]:
+    """The changes from one load schema's text to a later one's: `+ qty double`, `item → product`, `total int → bigint`,
+    `note may be null`; in the order of the columns. A place inside a column is a dotted path, with `[]` for the items
+    of an array and `{}` for the values of a map.
+
+    Args:
+        before: "" where there was none, so that every column is new.
+    """
+    columns = load_record(before).fields if before else ()
+    return tuple(_of_fields(columns, load_record(after).fields, ""))
+
+
+def _of_fields(before: tuple[Field, ...], after: tuple[Field, ...], path: str) -> Iterator[str]:
+    known = {field.name: field for field in before}
+    kept = {field.name for field in after}
+    for field in after:
+        old = known.get(field.name)
+        if old is None:
+            # A column that was renamed has the old name as its first alias, and the old one is gone.
+            old = next((known[name] for name in field.aliases if name in known and name not in kept), None)
+            if old is None:
+                yield f"+ {path}{field.name} {_words(field.type)}"
+                continue
+            yield f"{path}{old.name} → {field.name}"
+        yield from _of_types(old.type, field.type, f"{path}{field.name}")
+
+
+def _of_types(before: Type, after: Type, path: str) -> Iterator[str]:
+    (old, was_nullable), (new, is_nullable) = split(before), split(after)
+    if is_nullable and not was_nullable:
+        yield f"{path} may be null"
+    if isinstance(old, Record) and isinstance(new, Record):
+        yield from _of_fields(old.fields, new.fields, f"{path}.")
+    elif isinstance(old, Array) and isinstance(new, Array):
+        yield from _of_types(old.items, new.items, f"{path}[]")
+    elif isinstance(old, Map) and isinstance(new, Map):
+        yield from _of_types(old.values, new.values, f"{path}{{}}")
+    elif _words(old) != _words(new):
+        yield f"{path} {_words(old)} → {_words(new)}"
+
+
+def _words(node: Type) -> str:
+    return hive_type(Schema(node), node)
