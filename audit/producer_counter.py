@@ -14,10 +14,12 @@ found when it dies. With confluent-kafka:
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
@@ -65,6 +67,9 @@ class _Row:
 class ProducerCounter:
     """Counts of one process. All methods may be called from any thread.
 
+    A process that is forked off begins to count anew, as an instance of its own: what was counted before stays with
+    its parent, or both would publish it.
+
     Args:
         application: the name of the application, as the audit shows it.
         spool_dir: the folder of spools, or None to keep none (a crash then goes unseen).
@@ -74,14 +79,28 @@ class ProducerCounter:
         self.application = application
         self.host = host or socket.gethostname()
         self.instance = instance or secrets.token_hex(8)
+        self._spool: Spool | None = None
+        self._begin(spool_dir)
+        self._spool_dir = spool_dir
+        _COUNTERS.add(self)
+
+    def _begin(self, spool_dir: Path | None) -> None:
         self._lock = threading.Lock()
         self._rows: dict[tuple[str, int], _Row] = {}
         self._windows: dict[str, set[int]] = {}
         self._windows_since_ms: int | None = None
         self._publishing: dict[str, int] = {}
         self._sequence = 0
-        self._spool = self._open_spool(spool_dir) if spool_dir is not None else None
+        self._unopened_spool_dir = spool_dir
         self._spool_is_full = False
+
+    def _begin_anew(self) -> None:
+        """In a process that was forked off the one that counted."""
+        self.instance = secrets.token_hex(8)
+        if self._spool is not None:
+            self._spool.leave()
+            self._spool = None
+        self._begin(self._spool_dir)
 
     @property
     def open_rows(self) -> int:
@@ -176,14 +195,18 @@ class ProducerCounter:
                         self._spool.set_final(row.slot)
                 self._spool.close()
                 self._spool = None
+            self._spool_dir = self._unopened_spool_dir = None
 
-    def _open_spool(self, folder: Path) -> Spool | None:
+    def _open_spool(self) -> None:
+        """Opens the spool with the first row, so that a process that sends nothing leaves nothing."""
+        folder, self._unopened_spool_dir = self._unopened_spool_dir, None
+        if folder is None:
+            return
         try:
-            return Spool(folder, self.instance, self.application, self.host)
+            self._spool = Spool(folder, self.instance, self.application, self.host)
         except OSError as error:
             # Counting goes on: an application is not stopped because its audit could not see it die.
             logger.warning("audit spool unavailable folder=%s error=%s", folder, error)
-            return None
 
     def _place(self, topic: str, time_ms: int) -> tuple[str, int]:
         """Where a message is counted."""
@@ -206,14 +229,23 @@ class ProducerCounter:
 
     def _open_row(self, place: tuple[str, int]) -> _Row:
         self._sequence += 1
-        slot = -1
-        if self._spool is not None:
-            slot = self._spool.open_slot(self._sequence, *place)
-            if slot < 0 and not self._spool_is_full:
-                self._spool_is_full = True
-                logger.warning("audit spool full, further open windows would be lost by a crash slots=%d", SLOTS)
-        row = self._rows[place] = _Row(self._sequence, slot)
+        self._open_spool()
+        row = self._rows[place] = _Row(self._sequence, self._open_slot(place))
         return row
+
+    def _open_slot(self, place: tuple[str, int]) -> int:
+        """A slot of the spool, or -1 where there is none; that is said once."""
+        if self._spool is None:
+            return -1
+        problem = f"all {SLOTS} slots are in use"
+        try:
+            slot = self._spool.open_slot(self._sequence, *place)
+        except OSError as error:
+            slot, problem = -1, f"{error.strerror}: {self._spool.path}"
+        if slot < 0 and not self._spool_is_full:
+            self._spool_is_full = True
+            logger.warning("audit spool full, further open windows would be lost by a crash error=%s", problem)
+        return slot
 
     def _audit_row(self, place: tuple[str, int], row: _Row, now_ms: int) -> AuditRow:
         return AuditRow(
@@ -239,6 +271,17 @@ def _is_ready(place: tuple[str, int], row: _Row, now_ms: int, taking: Taking) ->
     stands_still = row.sent + row.count == row.seen
     row.seen = row.sent + row.count
     return (stands_still or taking is Taking.ENDED) and place[1] + WINDOW_MS <= now_ms
+
+
+_COUNTERS: Final[weakref.WeakSet[ProducerCounter]] = weakref.WeakSet()
+
+
+def _begin_anew_after_fork() -> None:
+    for counter in list(_COUNTERS):
+        counter._begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew_after_fork)
 
 
 def wall_clock_ms() -> int:

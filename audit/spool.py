@@ -10,11 +10,15 @@ kernel), at the price of a memory write per message instead of a system call. It
 A slot is filled before its state says so, and its `sent` grows before a message is handed to the Kafka client, so
 whatever moment the process dies at, `count <= messages in the log <= sent` for every window.
 
+Storing into a hole of a mapped file when the disk is full kills the process (SIGBUS). So every slot is written with
+zeros before it is first stored into, by a call that can fail instead.
+
 The owner holds an exclusive `flock` on its file for as long as it lives. A file that can be locked was left behind.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -38,7 +42,10 @@ logger = logging.getLogger(__name__)
 FORMAT: Final = 1
 SLOTS: Final = 65_536
 """Rows that can be open at once: a year of ten-minute windows of one topic, for a producer that sends old events. The
-file is sparse: only slots in use take space (21 MB at most)."""
+file is sparse: only slots in use take space, a step at a time (21 MB at most)."""
+
+STEP_SLOTS: Final = 256
+"""Slots that get their place on disk at once (80 KiB)."""
 
 SPOOL_FOLDER: Final = "audit-spool"
 """The folder of spools in a data folder."""
@@ -85,7 +92,9 @@ class Spool:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._descriptor, _HEADER_BYTES + SLOTS * _SLOT_BYTES)
-            os.pwrite(self._descriptor, header, 0)
+            self._placed = 0
+            self._write(header.ljust(_HEADER_BYTES, b"\0"), 0)
+            self._place_step()
             self._map = mmap.mmap(self._descriptor, _HEADER_BYTES + SLOTS * _SLOT_BYTES)
             temporary.rename(self.path)
         except BaseException:
@@ -99,9 +108,15 @@ class Spool:
         return SLOTS - len(self._free)
 
     def open_slot(self, sequence: int, topic: str, window_start_ms: int) -> int:
-        """A slot for a new row, or -1 when all are in use."""
+        """A slot for a new row, or -1 when all are in use.
+
+        Raises:
+            OSError: there is no room on the disk for more slots.
+        """
         if not self._free:
             return -1
+        if self._free[-1] >= self._placed:
+            self._place_step()
         slot = self._free.pop()
         name = topic.encode("utf-8", "surrogatepass")[:254]
         at = _HEADER_BYTES + slot * _SLOT_BYTES
@@ -126,8 +141,21 @@ class Spool:
         """Gives the file up; it is deleted when nothing in it waits to be published."""
         if self.used == 0:
             self.path.unlink(missing_ok=True)
+        self.leave()
+
+    def leave(self) -> None:
+        """Gives the file up as it is, without a change to it: for a process that was forked off its owner."""
         self._map.close()
         os.close(self._descriptor)
+
+    def _place_step(self) -> None:
+        """Gives the next slots their place on disk. Slots are first used in ascending order."""
+        self._write(bytes(STEP_SLOTS * _SLOT_BYTES), _HEADER_BYTES + self._placed * _SLOT_BYTES)
+        self._placed += STEP_SLOTS
+
+    def _write(self, content: bytes, at: int) -> None:
+        if os.pwrite(self._descriptor, content, at) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,7 @@ def test_counting_goes_on_when_the_spool_is_full_or_unusable(tmp_path: Path, cap
     assert counts(counter.take(NOW, Taking.EVERY)) == [("t", 0, 1, 1)]
     assert "audit spool unavailable" in caplog.text
     full = ProducerCounter("shop", spool_dir=tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".spool"]  # nothing was counted yet
     for n in range(SLOTS + 2):
         full.sent(f"t{n % 2}", n * WINDOW_MS, None, b"v")  # of one topic there would be too many windows
     assert len(full.take(0, Taking.SETTLED)) == SLOTS + 2  # more than half of the slots are used: rows of any window go
@@ -203,3 +204,70 @@ def test_slots_are_used_again(tmp_path: Path) -> None:
     assert spool.open_slot(2, "u", WINDOW_MS) == slot
     spool.close()
     assert [(row.topic, row.sent) for row in left(tmp_path)] == []
+
+
+FULL_DISK = """
+import errno, os, sys
+from pathlib import Path
+from headrace.audit import spool
+from headrace.audit.producer_counter import ProducerCounter, Taking
+folder = Path(sys.argv[1])
+counter = ProducerCounter("shop", spool_dir=folder)
+counter.acknowledge([counter.sent("t", 0, b"k", b"v")])
+(path,) = folder.glob("*.spool")
+# What a full disk does to a mapped file: what has no place on it cannot be stored into, and whoever tries is killed.
+os.truncate(path, os.lseek(os.open(path, os.O_RDONLY), 0, os.SEEK_HOLE))
+
+def full(*arguments):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+spool.os.pwrite = full
+windows = 2 * spool.STEP_SLOTS + 1
+for n in range(1, windows):
+    counter.acknowledge([counter.sent("t", n * 600_000, b"k", b"v")])
+rows = counter.take(0, Taking.EVERY)
+assert len(rows) == windows and all((row.sent, row.count) == (1, 1) for row in rows), rows
+for row in rows:
+    counter.published(row.id)
+counter.close()
+"""
+
+
+def test_a_full_disk_under_the_spool_stops_no_application(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert (done.returncode, done.stderr.count("audit spool full")) == (0, 1), done.stderr
+    assert "No space left on device" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+FORK = """
+import os, sys
+from pathlib import Path
+from headrace.audit.producer_counter import ProducerCounter, Taking
+counter = ProducerCounter("shop", spool_dir=Path(sys.argv[1]))
+counter.acknowledge([counter.sent("t", 0, b"k", b"v")])
+child = os.fork()
+for _ in range(2 if child else 3):
+    counter.sent("t", 0, b"k", b"w")
+(row,) = counter.take(0, Taking.EVERY)
+print(row.instance, row.sent, row.count, flush=True)
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    counter.published(row.id)
+    counter.close()
+else:
+    os._exit(0)
+"""
+
+
+def test_a_fork_counts_for_itself(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, str(tmp_path)], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    counted = [line.split() for line in done.stdout.splitlines()]
+    assert sorted(numbers for _, *numbers in counted) == [["3", "0"], ["3", "1"]]
+    assert len({instance for instance, *_ in counted}) == 2
+    assert [(row.sent, row.count) for row in left(tmp_path)] == [(3, 0)]  # the child died without closing
