@@ -164,7 +164,7 @@ class Producer:
         try:
             encoded = encoding.encode(value)
         except ValueRefused:
-            newer = self._encodings.newer_than(encoding)
+            newer = self._encodings.newer_than(encoding) if schema is None else None
             if newer is None:
                 raise
             encoding = newer

@@ -23,8 +23,11 @@ logger = logging.getLogger(__name__)
 LATEST_KEPT_S = 60.0
 """How long the latest version of a subject is taken for the latest."""
 
-RETRY_S = 1.0
-"""The shortest time between two questions for the latest version because a value did not fit the one at hand."""
+FRUITLESS_MAX = 10
+RETRY_S = 0.05
+"""A value that does not fit the version at hand has the registry asked at once, whatever was answered before: the schema
+may have changed since. After so many such questions in a row that found nothing newer, the next waits its turn: an
+application that sends nothing but misfits asks twenty times a second and not for every one."""
 
 
 class Encodings:
@@ -41,6 +44,7 @@ class Encodings:
         self._given: dict[tuple[str, str], Encoding] = {}
         self._given_values: dict[tuple[str, int], tuple[Schema, Encoding]] = {}
         self._latest: dict[str, tuple[Encoding, float]] = {}
+        self._fruitless: dict[str, tuple[int, float]] = {}
 
     def of(self, topic: str, schema: str | Schema | None) -> Encoding:
         """The encoding for a message.
@@ -67,14 +71,20 @@ class Encodings:
         return kept[1]
 
     def newer_than(self, encoding: Encoding) -> Encoding | None:
-        """A later version than the one at hand, when there is one; asks at most once a second."""
-        found = self._latest.get(encoding.topic)
-        if found is None or found[0] is not encoding:
+        """A later version than the one that was taken for the latest, when the registry has one by now."""
+        topic = encoding.topic
+        latest, _ = self._latest[topic]
+        if latest is not encoding:
+            return latest  # another thread has asked meanwhile
+        asked, again_at = self._fruitless.get(topic, (0, 0.0))
+        if asked >= FRUITLESS_MAX and time.monotonic() < again_at:
             return None
-        if found[1] - LATEST_KEPT_S + RETRY_S > time.monotonic():
+        newest = self._ask_for_latest(topic)
+        if newest.schema_id == encoding.schema_id:
+            self._fruitless[topic] = (asked + 1, time.monotonic() + RETRY_S)
             return None
-        newest = self._ask_for_latest(encoding.topic)
-        return newest if newest.schema_id != encoding.schema_id else None
+        self._fruitless.pop(topic, None)
+        return newest
 
     def _ask_for_latest(self, topic: str) -> Encoding:
         subject = self._loader.subject_of(topic)

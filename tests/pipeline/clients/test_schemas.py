@@ -1,0 +1,64 @@
+"""Which schema a message goes out with, and when the registry is asked again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace.pipeline.clients import schemas
+from headrace.pipeline.clients.schemas import FRUITLESS_MAX, RETRY_S, Encodings
+from headrace.registry.client import RegisteredSchema, RegistryClient
+from headrace.settings import LoaderSettings
+
+
+class OneSubject(RegistryClient):
+    """A registry whose one subject has one latest version; counts how often that is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:1")
+        self.asked = 0
+        self.register_another()
+
+    def register_another(self) -> None:
+        self.latest = getattr(self, "latest", 0) + 1
+
+    def version(self, subject: str, version: object) -> RegisteredSchema:
+        self.asked += 1
+        fields = [{"name": f"f{number}", "type": "int"} for number in range(self.latest)]
+        text = json.dumps({"type": "record", "name": "R", "fields": fields})
+        return RegisteredSchema(subject=subject, version=self.latest, schema_id=self.latest, text=text)
+
+
+def test_a_misfit_right_after_a_schema_change_is_asked_about_at_once() -> None:
+    registry = OneSubject()
+    encodings = Encodings(registry, LoaderSettings())
+    first = encodings.of("t", None)
+    assert encodings.newer_than(first) is None  # the value really does not fit
+    registry.register_another()
+    second = encodings.newer_than(first)
+    assert second is not None and second.schema_id == 2
+    assert encodings.of("t", None) is second
+    registry.register_another()
+    third = encodings.newer_than(second)
+    assert third is not None and third.schema_id == 3
+    assert encodings.newer_than(first) is third  # a thread that was late
+    assert registry.asked == 4
+
+
+def test_nothing_but_misfits_does_not_ask_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(schemas.time, "monotonic", lambda: now)
+    registry = OneSubject()
+    encodings = Encodings(registry, LoaderSettings())
+    first = encodings.of("t", None)
+    for _ in range(100):
+        assert encodings.newer_than(first) is None
+    assert registry.asked == 1 + FRUITLESS_MAX
+    now += RETRY_S
+    registry.register_another()
+    second = encodings.newer_than(first)
+    assert second is not None
+    for _ in range(100):  # what was found begins the count anew
+        assert encodings.newer_than(second) is None
+    assert registry.asked == 1 + FRUITLESS_MAX + 1 + FRUITLESS_MAX
