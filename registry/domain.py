@@ -291,3 +291,36 @@ class ConfigChange:
 
     def applied_to(self, entry: ConfigEntry) -> ConfigEntry:
         return replace(entry, **{key: getattr(self.values, key) for key in self.given})
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """That a registry has all that it holds from another one, which alone takes changes, until it is promoted.
+
+    Args:
+        source: the identity of the other registry.
+        url: where that was reached last, for people.
+        holder: the process that follows; no other one does while this one goes on asking.
+        asked_ms: when it asked last, successfully or not.
+        as_of_ms: this registry holds all that the other one held then; 0: nothing was ever taken over.
+        mode: the mode that the other one has for everything, which READONLY_OVERRIDE stands before in this one.
+        promoted_ms: since when this registry takes changes itself and follows nothing any more.
+
+    Times are milliseconds since 1970 by the clock of this side.
+    """
+
+    source: str
+    url: str
+    holder: str
+    asked_ms: int
+    as_of_ms: int = 0
+    mode: Mode | None = None
+    promoted_ms: int | None = None
+
+    @property
+    def is_promoted(self) -> bool:
+        return self.promoted_ms is not None
+
+    def behind_s(self, now_ms: int) -> float:
+        """How far behind this registry may be, in seconds; since 1970 when nothing was ever taken over."""
+        return max(0, now_ms - self.as_of_ms) / 1000

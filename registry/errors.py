@@ -32,6 +32,7 @@ RegistryError
 ├── ExportFileInvalid                  a file that is none, is cut off or was changed
 ├── RegistryChanged                    the source of an export was written to while it was read
 ├── AnswerUnusable                     an answer that no registry with this API gives
+├── FollowingStopped                   a registry cannot follow another one, or no longer
 ├── ImportStopped                      the target did something else than what was asked
 └── RegistryUnavailable                the registry cannot be reached (raised by the client only)
 
@@ -241,6 +242,10 @@ class RegistryChanged(RegistryError):
 
 class AnswerUnusable(RegistryError):
     pass
+
+
+class FollowingStopped(RegistryError):
+    """`detail` is one sentence for the person who let it follow."""
 
 
 class ImportStopped(RegistryError):

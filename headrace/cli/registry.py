@@ -1,4 +1,4 @@
-"""`headrace registry`: serve the schema registry, bring its database up to date, copy what it holds."""
+"""`headrace registry`: serve the schema registry, bring its database up to date, copy and follow what it holds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli import registry_access, registry_transfer
+from headrace.cli import registry_access, registry_following, registry_transfer
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
 from headrace.settings import RegistrySettings, Settings
 from headrace.version import VERSION
@@ -43,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_settings_flags(upgrade, ("registry.database_url",))
     upgrade.set_defaults(run_verb=upgrade_database)
     registry_transfer.add_verbs(verbs)
+    registry_following.add_verbs(verbs)
     registry_access.add_verbs(verbs)
 
 

@@ -99,6 +99,8 @@ NEEDS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/contexts"): READ_ANYTHING,
     ("GET", "/contexts/{context}"): READ_ANYTHING,
     ("DELETE", "/contexts/{context}"): Need(Right.ADMIN, About.CONTEXT),
+    # It tells everything.
+    ("POST", "/follow"): Need(Right.READ, About.CONTEXT),
     # Calls in what can be no context, which find nothing.
     **{(method, "/contexts/{context}/{_rest}"): READ_ANYTHING for method in ("GET", "POST", "PUT", "DELETE")},
 }

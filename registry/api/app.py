@@ -22,6 +22,7 @@ from headrace.registry.api import (
     compatibility,
     config,
     contexts,
+    following,
     health,
     metrics,
     mode,
@@ -96,7 +97,7 @@ def create_app(
     if audit_log is not None:
         changes.install(app, audit_log)
     app.extensions[metrics.EXTENSION] = MetricsPage(new_counts(1) if counts is None else counts, version)
-    for module in (health, metrics, openapi, contexts, subjects, schemas, compatibility, config, mode):
+    for module in (health, metrics, openapi, contexts, subjects, schemas, compatibility, config, mode, following):
         app.register_blueprint(module.blueprint)
     app.before_request(_refuse_unacceptable)
     app.after_request(_tell_front)

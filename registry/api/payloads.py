@@ -31,6 +31,7 @@ from headrace.registry.domain import (
     SchemaRequest,
     TagChange,
 )
+from headrace.registry.following.feed import Question
 from headrace.registry.names import is_storable
 from headrace.registry.rules import Rule, RuleKind, RuleMode, RuleSet
 from headrace.registry.tags import EntityKind, TaggedEntity
@@ -244,6 +245,19 @@ class ModePayload(_Payload):
 
 
 T = TypeVar("T")
+
+
+class FollowPayload(_Payload):
+    seen = fields.String(load_default="")
+    subjects = fields.List(fields.String(validate=_STORABLE), load_default=list)
+    ids = fields.Dict(
+        keys=fields.String(validate=_STORABLE), values=fields.List(fields.Integer(validate=_INT32)), load_default=dict
+    )
+
+    @post_load
+    def make(self, data: dict[str, Any], **_: Any) -> Question:
+        ids = {context: tuple(ids) for context, ids in data["ids"].items()}
+        return Question(data["seen"], tuple(data["subjects"]), ids)
 
 
 def read_body(payload: type[_Payload], kind: type[T]) -> T:

@@ -35,6 +35,7 @@ class Services:
     modes: Modes
     presentation: Presentation
     tagging: Tagging
+    now_ms: Callable[[], int]
     version: str
     profile: Profile
     keeps_rules: bool
@@ -65,6 +66,7 @@ class Services:
             Modes(database, mutable=mutable_modes),
             Presentation(database, texts),
             Tagging(lookup, registration),
+            now_ms,
             version,
             profile,
             keeps_rules,

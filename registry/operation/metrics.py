@@ -66,15 +66,18 @@ class MetricsPage:
         self._counts = counts
         self._version = version
 
-    def page(self, accept: str, stored: Mapping[str, int] | None) -> tuple[bytes, str]:
+    def page(self, accept: str, stored: Mapping[str, int] | None, behind_s: float | None = None) -> tuple[bytes, str]:
         """The page and its content type.
 
         Args:
             accept: the formats that a client accepts.
             stored: how much there is in the database, by what it is; None when that does not answer.
+            behind_s: how far behind the registry that it follows this one may be; None when it follows none.
         """
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collected([*self._of_server(stored is not None), *_stored(stored or {})]))
+        registry.register(
+            _Collected([*self._of_server(stored is not None), *_stored(stored or {}), *_behind(behind_s)])
+        )
         encode, content_type = choose_encoder(accept)
         return encode(registry), content_type
 
@@ -109,6 +112,12 @@ def _stored(stored: Mapping[str, int]) -> Iterator[Metric]:
     for name, number in stored.items():
         text = f"{name.replace('_', ' ').capitalize()} in the database."
         yield GaugeMetricFamily(f"headrace_registry_{name}", text, value=number)
+
+
+def _behind(seconds: float | None) -> Iterator[Metric]:
+    if seconds is not None:
+        text = "How far behind the registry that is followed this one may be."
+        yield GaugeMetricFamily("headrace_registry_following_behind_seconds", text, value=seconds)
 
 
 def _request_key(label: str) -> RequestKey:

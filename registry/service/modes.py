@@ -64,6 +64,7 @@ class Modes:
 
         def write(repository: Repository) -> None:
             repository.bump_revision(of_settings=True)
+            _refuse_following(repository)
             if mode is Mode.IMPORT and not force and mode_of(repository, scope) is not Mode.IMPORT:
                 repository.keep_writers_out()
                 _make_room(repository, scope)
@@ -88,6 +89,7 @@ class Modes:
 
         def remove(repository: Repository) -> Mode | None:
             repository.bump_revision(of_settings=True)
+            _refuse_following(repository)
             found = repository.modes([scope]).get(scope)
             if found is None and not recursive:
                 if scope is not None:
@@ -104,6 +106,13 @@ class Modes:
     def _require_mutable(self) -> None:
         if not self._mutable:
             raise OperationNotPermitted("Mode changes are not allowed")
+
+
+def _refuse_following(repository: Repository) -> None:
+    """The mode of everything is what keeps all other changes away from a registry that follows another one."""
+    following = repository.following()
+    if following is not None and not following.is_promoted:
+        raise OperationNotPermitted(f"This registry follows {following.url} and takes no changes until it is promoted")
 
 
 def effective_mode(modes: Sequence[Mode | None]) -> Mode:

@@ -329,7 +329,7 @@ class Registration:
         if not is_import:
             repository.add_version(subject_id, plan.version, schema.row_key, now_ms)
         elif repository.put_version(subject_id, plan.version, schema.row_key, now_ms):
-            _mend_lookup_keys(repository, plan.subject, plan.version)
+            mend_lookup_keys(repository, plan.subject, plan.version)
         if plan.revives:
             _drop_replaced(repository, subject_id, plan, schema)
         return StoredVersion(plan.subject, plan.version, replace(schema, deleted=False), now_ms)
@@ -424,7 +424,7 @@ def _require_mode(subject: str, request: SchemaRequest, mode: Mode) -> None:
         raise not_permitted(subject, "is not in read-write mode")
 
 
-def _mend_lookup_keys(repository: Repository, subject: str, version: int) -> None:
+def mend_lookup_keys(repository: Repository, subject: str, version: int) -> None:
     """What refers to a version that has another schema now, directly or through others, says something else."""
     # Not the service's own, which would keep what is not committed.
     texts = SchemaTexts()

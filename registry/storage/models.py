@@ -78,6 +78,20 @@ class MigrationRow(Base):
     serves_from: Mapped[str] = mapped_column(Text, primary_key=True)
 
 
+class FollowingRow(Base):
+    """The one row of a registry that follows another one, or did; see `domain.Following`."""
+
+    __tablename__ = "registry_following"
+
+    source: Mapped[str] = mapped_column(Text, primary_key=True)
+    url: Mapped[str] = mapped_column(Text)
+    holder: Mapped[str] = mapped_column(Text)
+    asked_ms: Mapped[int] = mapped_column(BigInteger)
+    as_of_ms: Mapped[int] = mapped_column(BigInteger)
+    mode: Mapped[str | None] = mapped_column(String(32))
+    promoted_ms: Mapped[int | None] = mapped_column(BigInteger)
+
+
 class ContextRow(Base):
     """`next_id` is the next schema's. A deleted context is only not `listed`, so that its ids stay used up.
 

@@ -20,16 +20,17 @@ from headrace.registry.domain import (
 )
 from headrace.registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, context_of, is_storable
 from headrace.registry.storage import statements
+from headrace.registry.storage.following import FollowingTables
 from headrace.registry.storage.footing import names, of_subject, of_version, of_versions, others_grow, rests_on
 from headrace.registry.storage.history import Moment
 from headrace.registry.storage.kept import SubjectState, SubjectView, VersionMark, ViewAtMoment
 from headrace.registry.storage.models import ConfigRow, IdentityRow, ModeRow, SchemaRow, SubjectRow, VersionRow
-from headrace.registry.storage.schemas import SchemaTables, portions, schema_row, stored_schema
+from headrace.registry.storage.schemas import portions, schema_row, stored_schema
 from headrace.registry.storage.scopes import Conflict, RegistryState
 
 
 @others_grow
-class Repository(SchemaTables):
+class Repository(FollowingTables):
     """The database within one transaction."""
 
     @rests_on(names)

@@ -273,6 +273,10 @@ class ScopeTables:
         query = sa.select(ConfigRow.scope, ConfigRow.alias).where(ConfigRow.alias.is_not(None))
         return {_unscoped(row.scope): row.alias for row in self._connection.execute(query)}
 
+    def config_scopes(self) -> list[str | None]:
+        """Every scope with a configuration of its own."""
+        return [_unscoped(scope) for scope in self._connection.scalars(sa.select(ConfigRow.scope))]
+
     def put_config(self, scope: str | None, entry: ConfigEntry) -> None:
         """Replaces what is configured; an entry that says nothing is none, since one would hide those around it."""
         self.remove_config(scope)

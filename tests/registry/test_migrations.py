@@ -59,7 +59,7 @@ def test_migrations_reach_the_models(new_database: Callable[[], str]) -> None:
 
 def test_upgrading_again_changes_nothing_and_check_agrees(database_url: str) -> None:
     database = Database(database_url)
-    with pytest.raises(DatabaseUnusable, match=r"is at migration none, expected 0005: run .*db upgrade"):
+    with pytest.raises(DatabaseUnusable, match=r"is at migration none, expected 0006: run .*db upgrade"):
         database.check()
     database.upgrade()
     database.upgrade()

@@ -69,6 +69,7 @@ BODIES: Final[Mapping[str, type[Schema]]] = {
     "TagChange": payloads.TagChangePayload,
     "ConfigChange": payloads.ConfigPayload,
     "ModeChange": payloads.ModePayload,
+    "FollowQuestion": payloads.FollowPayload,
 }
 """What requests are read with."""
 
@@ -92,6 +93,7 @@ EXAMPLES: Final[Mapping[str, list[Any]]] = {
     ],
     "ConfigChange": [{"compatibility": "FULL_TRANSITIVE"}],
     "ModeChange": [{"mode": "READONLY"}],
+    "FollowQuestion": [{"seen": "", "subjects": ["orders-value"], "ids": {".": [1, 2]}}],
 }
 """Bodies as people write them."""
 
@@ -135,6 +137,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Empty": _object(),
     "Status": _object(("status",), status=TEXT),
     "Document": {"type": "object"},
+    "Told": {"type": "object", "description": "Its `format` grows with releases that change it."},
     "ClusterId": {"type": "object"},
     "ServerVersion": _object(("version", "commitId"), version=TEXT, commitId=TEXT),
     "Deployment": {"type": "object"},

@@ -80,6 +80,14 @@ OPERATIONS: Final = (
     Operation("GET", "/v1/metadata/id", "clusterId", "Of which cluster the registry is", "ClusterId"),
     Operation("GET", "/v1/metadata/version", "version", "The registry's own version", "ServerVersion"),
     Operation("GET", "/v1/metadata/deployment", "deployment", "How the registry is deployed", "Deployment"),
+    Operation(
+        "POST",
+        "/follow",
+        "follow",
+        "What another registry, that holds the same as this one, has not seen yet; of `headrace registry follow` alone",
+        "Told",
+        body="FollowQuestion",
+    ),
     Operation("GET", "/contexts", "listContexts", "Contexts", "Names", ("contextPrefix", *_PAGE)),
     Operation("GET", "/contexts/{context}", "contextRoot", "Nothing; the root of a context", "Empty", errors=(400,)),
     Operation(

@@ -104,6 +104,7 @@ BODIES: dict[str, Any] = {
     "TagChange": {"metadata": {"properties": {"k": "w"}}},
     "ConfigChange": {"compatibility": "FULL"},
     "ModeChange": {"mode": "READWRITE"},
+    "FollowQuestion": {"subjects": ["a"], "ids": {".": [1]}},
 }
 VALUES = {"subject": "a", "version": "1", "id": "1", "context": ".none"}
 

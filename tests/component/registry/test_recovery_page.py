@@ -106,6 +106,7 @@ def test_every_section_with_steps_is_run_here() -> None:
         "A dump is put back",
         "The server is lost, and an export is left",
         "A standby takes over",
+        "A registry in another data centre takes over",
         "SQLite",
         "Afterwards",
     }
@@ -158,6 +159,21 @@ def test_a_standby(steps: Steps, serve: Callable[[str], Registry], servers: Call
     assert "ready" in steps.run("A standby takes over")
     assert registry.get("/subjects").json == ["a"]
     assert registry.registered("b", STRING) == 2
+    steps.run("Afterwards")
+
+
+def test_a_follower(
+    steps: Steps, serve: Callable[[str], Registry], start_service: StartService, tmp_path: Path
+) -> None:
+    first = serve(f"sqlite:///{tmp_path / 'first.db'}")
+    assert first.registered("a", fixed(1)) == 1
+    url = f"sqlite:///{tmp_path / 'second.db'}"
+    steps.environment["DATABASE_URL"] = url
+    start_service("headrace", "registry", "follow", "--database-url", url, "--registry-url", first.url)
+    second = serve(url)
+    assert second.register("b", fixed(2)).status == 422
+    assert steps.run("A registry in another data centre takes over").endswith('{"mode":"READWRITE"}')
+    assert second.registered("b", fixed(2)) == 2
     steps.run("Afterwards")
 
 

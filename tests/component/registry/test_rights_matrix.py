@@ -33,6 +33,7 @@ BODIES: dict[str, Any] = {
     "mode": {"mode": "READWRITE"},
     "subjects": {"schema": TEXT},
     "compatibility": {"schema": TEXT},
+    "follow": {},
 }
 """Of calls that change or ask something, by the first part of the path."""
 
@@ -57,7 +58,8 @@ def every_call() -> Iterator[Call]:
 def right_for(call: Call) -> Right:
     """What whoever makes a call must have: reading asks, writing adds or hides, all else is an administrator's."""
     asks = call.method in ("GET", "HEAD")
-    if asks or call.route.startswith("/compatibility") or (call.method, call.route) == ("POST", "/subjects/{subject}"):
+    only_asks = ("/follow", "/subjects/{subject}")
+    if asks or call.route.startswith("/compatibility") or (call.method == "POST" and call.route in only_asks):
         return Right.READ
     if call.route.endswith("{_rest}"):
         return Right.READ  # nothing is there

@@ -1,0 +1,231 @@
+"""What a registry tells those that follow it: a question, its answer, and both as JSON.
+
+A follower asks with the position that it has seen. Where that is still the registry's, there is no more to tell; else
+it gets the revision of each subject and all settings, asks for the versions of those subjects whose revision is another
+than it knows, and for the schemas that it lacks among theirs. Each answer is one view of the database. So what a change
+costs goes with the subjects that it changed, and with the number of subjects, not with what they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, NamedTuple
+
+from headrace.registry.domain import ConfigEntry, Metadata, Mode, SchemaContent, SchemaId, SchemaReference, StoredSchema
+from headrace.registry.errors import AnswerUnusable
+from headrace.registry.rules import RuleSet
+from headrace.registry.storage.following import ContextState, ListedSubject, ListedVersion
+from headrace.registry.storage.repository import Repository
+
+FORMAT: Final = 1
+SUBJECTS_MAX: Final = 500  # of a question, since the values of a body are limited
+SCHEMAS_MAX: Final = 500
+CHARACTERS_MAX: Final = (
+    8 * 1024 * 1024
+)  # of the schemas in an answer; at least one is in it, and the rest is asked again
+
+
+class Position(NamedTuple):
+    """Equal as long as nothing has changed. Within a history of the database both numbers only grow."""
+
+    history: int
+    revision: int
+    changes: int
+
+    @classmethod
+    def of(cls, text: str) -> Position:
+        """What `str` of it gave; `ValueError` for what that cannot have given."""
+        history, revision, changes = map(int, text.split("."))
+        return cls(history, revision, changes)
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`seen` is a position as text, which may be of another registry; `ids` are those of schemas, by context."""
+
+    seen: str = ""
+    subjects: tuple[str, ...] = ()
+    ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is configured and set, by scope (None: all of the default context), and the contexts."""
+
+    configs: Mapping[str | None, ConfigEntry] = field(default_factory=dict)
+    modes: Mapping[str | None, Mode] = field(default_factory=dict)
+    contexts: tuple[ContextState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToldSchema:
+    """A schema with the key by which equal ones that are written differently find each other."""
+
+    schema: StoredSchema
+    lookup_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The answer to a question. `revisions` and `settings` are None when nothing has changed since what was seen."""
+
+    source: str
+    position: Position
+    revisions: Mapping[str, int] | None = None
+    settings: Settings | None = None
+    subjects: Mapping[str, ListedSubject] = field(default_factory=dict)
+    schemas: tuple[ToldSchema, ...] = ()
+
+
+def answer_to(question: Question, repository: Repository) -> Told:
+    moment = repository.moment()
+    position = Position(moment.history, moment.revision, repository.changes())
+    is_seen = str(position) == question.seen
+    return Told(
+        repository.identity(),
+        position,
+        None if is_seen else repository.subject_revisions(),
+        None if is_seen else settings_of(repository),
+        repository.listed_subjects(question.subjects),
+        tuple(_schemas(question, repository)),
+    )
+
+
+def settings_of(repository: Repository) -> Settings:
+    configs = repository.configs(repository.config_scopes())
+    return Settings(configs, repository.modes(repository.mode_scopes()), tuple(repository.context_states()))
+
+
+def _schemas(question: Question, repository: Repository) -> list[ToldSchema]:
+    found = [schema for context, ids in question.ids.items() for schema in repository.schemas_by_id(context, ids)]
+    chosen: list[StoredSchema] = []
+    characters = 0
+    for schema in found:
+        characters += len(schema.content.text)
+        if chosen and characters > CHARACTERS_MAX:
+            break
+        chosen.append(schema)
+    keys = repository.lookup_keys(chosen)
+    return [ToldSchema(schema, keys[schema.row_key]) for schema in chosen]
+
+
+def question_json(question: Question) -> dict[str, Any]:
+    return {
+        "seen": question.seen,
+        "subjects": list(question.subjects),
+        "ids": {context: list(ids) for context, ids in question.ids.items()},
+    }
+
+
+def told_json(told: Told) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "source": told.source,
+        "position": str(told.position),
+        "revisions": None if told.revisions is None else dict(told.revisions),
+        "settings": None if told.settings is None else _settings_json(told.settings),
+        "subjects": {
+            name: [subject.revision, *(_version_json(version) for version in subject.versions)]
+            for name, subject in told.subjects.items()
+        },
+        "schemas": [_schema_json(item) for item in told.schemas],
+    }
+
+
+def read_told(answer: Any, url: str) -> Told:
+    """
+    Raises:
+        AnswerUnusable: it is not what `told_json` gives, or of another release.
+    """
+    try:
+        number = answer["format"]
+        if number != FORMAT:
+            raise AnswerUnusable(
+                f"{url} tells its followers in format {number}, expected {FORMAT}: bring both to one release"
+            )
+        return Told(
+            str(answer["source"]),
+            Position.of(answer["position"]),
+            None if answer["revisions"] is None else {str(name): int(it) for name, it in answer["revisions"].items()},
+            None if answer["settings"] is None else _settings(answer["settings"]),
+            {
+                str(name): ListedSubject(int(revision), tuple(_version(item) for item in versions))
+                for name, (revision, *versions) in answer["subjects"].items()
+            },
+            tuple(_told_schema(item) for item in answer["schemas"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise AnswerUnusable(f"the answer of {url} to a follower is not one of a Headrace registry: {error}") from error
+
+
+def _version_json(version: ListedVersion) -> list[Any]:
+    return [version.version, version.schema_id, version.fingerprint.hex(), version.created_ms, version.deleted]
+
+
+def _version(item: Any) -> ListedVersion:
+    number, schema_id, fingerprint, created_ms, deleted = item
+    return ListedVersion(int(number), int(schema_id), bytes.fromhex(fingerprint), int(created_ms), bool(deleted))
+
+
+def _schema_json(told: ToldSchema) -> dict[str, Any]:
+    schema, content = told.schema, told.schema.content
+    return {
+        "context": schema.context,
+        "id": schema.schema_id,
+        "created_ms": schema.created_ms,
+        "lookup_key": told.lookup_key.hex(),
+        "text": content.text,
+        "references": [[item.name, item.subject, item.version] for item in content.references],
+        "metadata": None if content.metadata is None else content.metadata.to_json(),
+        "rule_set": None if content.rule_set is None else content.rule_set.to_json(),
+    }
+
+
+def _told_schema(item: Mapping[str, Any]) -> ToldSchema:
+    content = SchemaContent(
+        str(item["text"]),
+        tuple(SchemaReference(str(name), str(subject), int(number)) for name, subject, number in item["references"]),
+        None if item["metadata"] is None else Metadata.of(**item["metadata"]),
+        None if item["rule_set"] is None else RuleSet.of(item["rule_set"]),
+    )
+    schema = StoredSchema(SchemaId(int(item["id"])), content, int(item["created_ms"]), context=str(item["context"]))
+    return ToldSchema(schema, bytes.fromhex(item["lookup_key"]))
+
+
+def _settings_json(settings: Settings) -> dict[str, Any]:
+    # Lists of pairs, since None is a scope too.
+    return {
+        "configs": [[scope, _config_json(entry)] for scope, entry in settings.configs.items()],
+        "modes": [[scope, mode.value] for scope, mode in settings.modes.items()],
+        "contexts": [asdict(context) for context in settings.contexts],
+    }
+
+
+def _settings(item: Mapping[str, Any]) -> Settings:
+    return Settings(
+        {scope: _config(values) for scope, values in item["configs"]},
+        {scope: Mode(mode) for scope, mode in item["modes"]},
+        tuple(ContextState(**context) for context in item["contexts"]),
+    )
+
+
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "default_metadata": lambda value: Metadata.of(**value),
+    "override_metadata": lambda value: Metadata.of(**value),
+    "default_rule_set": RuleSet.of,
+    "override_rule_set": RuleSet.of,
+}
+"""Keys of a configuration that are no plain values."""
+
+
+def _config_json(entry: ConfigEntry) -> dict[str, Any]:
+    values = {key.name: getattr(entry, key.name) for key in fields(entry)}
+    return {key: value.to_json() if key in _READ else value for key, value in values.items() if value is not None}
+
+
+def _config(values: Mapping[str, Any]) -> ConfigEntry:
+    return ConfigEntry(**{key: _READ[key](value) if key in _READ else value for key, value in values.items()})

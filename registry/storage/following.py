@@ -1,0 +1,143 @@
+"""What a registry that follows another one asks of it, row by row, and what it notes of that."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam
+
+from headrace.registry.domain import Following, Mode, StoredSchema
+from headrace.registry.storage import statements
+from headrace.registry.storage.models import (
+    ContextRow,
+    FollowingRow,
+    SchemaRow,
+    SubjectRow,
+    VersionRow,
+)
+from headrace.registry.storage.schemas import SchemaTables, portions
+
+_SUBJECTS: Final = SubjectRow.name.in_(bindparam("names", expanding=True))
+VERSIONS_OF_SUBJECTS: Final = (
+    sa.select(
+        SubjectRow.name,
+        SubjectRow.revision,
+        VersionRow.version,
+        VersionRow.deleted,
+        VersionRow.created_ms,
+        SchemaRow.id,
+        SchemaRow.fingerprint,
+    )
+    .join(VersionRow, VersionRow.subject_id == SubjectRow.id)
+    .join(SchemaRow, SchemaRow.row_key == VersionRow.schema_key)
+    .where(_SUBJECTS)
+    .order_by(SubjectRow.name, VersionRow.version)
+)
+SCHEMAS_BY_ID: Final = statements.SCHEMAS.where(
+    SchemaRow.context == bindparam("context"), SchemaRow.id.in_(bindparam("ids", expanding=True))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedVersion:
+    """A version without its schema, of which it has id and fingerprint."""
+
+    version: int
+    schema_id: int
+    fingerprint: bytes
+    created_ms: int
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSubject:
+    """A subject as it is at a revision, with all its versions, ascending."""
+
+    revision: int
+    versions: tuple[ListedVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ContextState:
+    """A context; see `ContextRow`."""
+
+    name: str
+    next_id: int
+    listed: bool
+
+
+class FollowingTables(SchemaTables):
+    """The part of the repository that following is made with."""
+
+    def following(self) -> Following | None:
+        """What this registry follows, or followed until it was promoted."""
+        row = self._connection.execute(sa.select(FollowingRow.__table__)).one_or_none()
+        if row is None:
+            return None
+        values = row._asdict()
+        return Following(**{**values, "mode": None if row.mode is None else Mode(row.mode)})
+
+    def put_following(self, following: Following) -> None:
+        self._connection.execute(sa.delete(FollowingRow))
+        self._connection.execute(sa.insert(FollowingRow).values(asdict(following)))
+
+    def hold_following(self) -> None:
+        """Makes others who are about to note that they follow wait until this transaction has ended."""
+        # On SQLite a write is alone anyway.
+        if self._connection.dialect.name == "postgresql":
+            self._connection.execute(sa.text(f"LOCK TABLE {FollowingRow.__tablename__} IN SHARE ROW EXCLUSIVE MODE"))
+
+    def changes(self) -> int:
+        """Greater with every change of a subject's versions, for as long as the registry's revision is the same."""
+        return int(self._connection.scalar(sa.select(sa.func.sum(SubjectRow.revision))) or 0)
+
+    def subject_revisions(self) -> dict[str, int]:
+        """The revision of each subject."""
+        return {
+            row.name: row.revision for row in self._connection.execute(sa.select(SubjectRow.name, SubjectRow.revision))
+        }
+
+    def listed_subjects(self, names: Sequence[str]) -> dict[str, ListedSubject]:
+        """Those of the subjects that are there."""
+        found: dict[str, ListedSubject] = {}
+        for part in portions(names):
+            rows = self._connection.execute(VERSIONS_OF_SUBJECTS, {"names": part})
+            for (name, revision), group in itertools.groupby(rows, lambda row: (row.name, row.revision)):
+                versions = (
+                    ListedVersion(row.version, row.id, row.fingerprint, row.created_ms, row.deleted) for row in group
+                )
+                found[name] = ListedSubject(revision, tuple(versions))
+        return found
+
+    def schemas_by_id(self, context: str, ids: Sequence[int]) -> list[StoredSchema]:
+        """Those of the schemas that are there, by id."""
+        found: list[StoredSchema] = []
+        for part in portions(ids):
+            found += self._schemas(SCHEMAS_BY_ID, {"context": context, "ids": part})
+        return sorted(found, key=lambda schema: schema.schema_id)
+
+    def fingerprints(self, context: str, ids: Sequence[int]) -> dict[int, bytes]:
+        """The fingerprints of those of the schemas that are there, by id."""
+        found: dict[int, bytes] = {}
+        for part in portions(ids):
+            query = sa.select(SchemaRow.id, SchemaRow.fingerprint).where(SchemaRow.context == context)
+            found.update(
+                (row.id, row.fingerprint) for row in self._connection.execute(query.where(SchemaRow.id.in_(part)))
+            )
+        return found
+
+    def lookup_keys(self, schemas: Sequence[StoredSchema]) -> Mapping[int, bytes]:
+        """The lookup keys of schemas, by row key."""
+        found: dict[int, bytes] = {}
+        for part in portions([schema.row_key for schema in schemas]):
+            query = sa.select(SchemaRow.row_key, SchemaRow.lookup_key).where(SchemaRow.row_key.in_(part))
+            found.update((row.row_key, row.lookup_key) for row in self._connection.execute(query))
+        return found
+
+    def context_states(self) -> list[ContextState]:
+        query = sa.select(ContextRow.name, ContextRow.next_id, ContextRow.listed).order_by(ContextRow.name)
+        return [ContextState(row.name, row.next_id, row.listed) for row in self._connection.execute(query)]

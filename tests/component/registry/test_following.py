@@ -1,0 +1,450 @@
+"""A registry that follows another one answers as that does, takes no changes, and takes them once it is promoted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import rule, run_state_machine_as_test
+
+from headrace.registry.access.needs import NEEDS
+from headrace.registry.access.rights import Right
+from headrace.registry.errors import AnswerUnusable, FollowingStopped, RegistryUnavailable, ServiceError
+from headrace.registry.following import feed, follower
+from headrace.registry.following.feed import Question, Told, question_json, read_told
+from headrace.registry.following.follower import HOLD_MS, Follower, RemoteSource, Round, promote
+from headrace.registry.storage.database import Database
+from registry_calls import Registry, registry_in_process
+from registry_front import RegistryBehindFront
+from registry_interleavings import EXAMPLES, SETTINGS, Interleavings, upgraded
+from registry_model import FIXED, LIST, TARGET, content, request
+
+HISTORIES = (EXAMPLES + 1) // 2
+QUESTIONS = (
+    "/contexts",
+    "/subjects?subjectPrefix=:*:&deleted=true",
+    "/subjects?subjectPrefix=:*:",
+    "/schemas?subjectPrefix=:*:&deleted=true&latestOnly=false",
+    *(
+        f"/schemas/ids/{number}{more}"
+        for number in range(1, 9)
+        for more in ("?fetchMaxId=true", "/versions?deleted=true")
+    ),
+    *(f"/schemas/ids/{number}?format=resolved" for number in range(1, 9)),
+    *(f"/config/{scope}" for scope in ("", "a", "b", TARGET)),
+    *(
+        f"/subjects/{subject}/versions/{number}?deleted=true"
+        for subject in ("a", "b", TARGET)
+        for number in range(1, 5)
+    ),
+    *(f"/subjects/{subject}/versions/latest" for subject in ("a", "b", TARGET)),
+)
+LOOKED_UP = [content(LIST, 1), content(LIST, 2), *(content(f'{{"type":"array","items":{text}}}') for text in FIXED)]
+
+
+class RegistrySource:
+    """The registry that is followed. `before` is called with each question."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.url = "http://source"
+        self.registry = registry
+        self.before: Callable[[Question], None] = lambda _: None
+        self.asked: list[Question] = []
+
+    def ask(self, question: Question) -> Told:
+        self.before(question)
+        self.asked.append(question)
+        answer = self.registry.post("/follow", question_json(question))
+        assert answer.status == 200, answer.text
+        return read_told(answer.json, self.url)
+
+
+def answers(registry: Registry) -> dict[str, tuple[int, str]]:
+    """To all questions but those for modes, which are what tells a follower."""
+    asked = [registry.get(path) for path in QUESTIONS]
+    asked += [registry.post("/subjects/a?deleted=true", request(item)) for item in LOOKED_UP]
+    names = [*QUESTIONS, *(str(item) for item in LOOKED_UP)]
+    return {name: (found.status, found.text) for name, found in zip(names, asked, strict=True)}
+
+
+class Followed(Interleavings):
+    """Another registry follows, whenever it does; what is asked of the one is asked of the other then."""
+
+    def __init__(self, new_database: Callable[[], str]) -> None:
+        super().__init__(new_database)
+        url = new_database()
+        self.database = upgraded(url)
+        self.follower_front = RegistryBehindFront(url)
+        self.clock = itertools.count(1_000_000)
+        self.follower = Follower(RegistrySource(self.fronts[0]), self.database, lambda: next(self.clock), "me")
+
+    @rule()
+    def follow(self) -> None:
+        rounds = [self.follower.round() for _ in range(3)]
+        assert rounds[-1] is Round.UNCHANGED
+        assert answers(self.follower_front) == answers(self.fronts[0])
+
+    @rule()
+    def begin_again(self) -> None:
+        self.follower = Follower(RegistrySource(self.fronts[0]), self.database, lambda: next(self.clock), "me")
+
+    def _written_by(self, registry: Registry) -> list[Any]:
+        """What a registry makes of a new schema, whatever its settings were."""
+        assert registry.put("/mode/a", {"mode": "READWRITE"}).status == 200
+        assert registry.put("/config/a", {"compatibility": "NONE", "alias": None}).status == 200
+        answer = registry.register("a", '{"type":"enum","name":"E","symbols":["A"]}')
+        return [answer.status, answer.json["id"], answer.json["version"]]
+
+    def teardown(self) -> None:
+        self.follow()
+        promote(self.database, next(self.clock))
+        # From here on what both do is the same too, ids and versions among it.
+        taken = [self._written_by(registry) for registry in (self.fronts[0], self.follower_front)]
+        assert taken[0] == taken[1]
+        self.follower_front.close()
+        self.database.close()
+        super().teardown()
+
+
+def test_a_follower_answers_as_the_registry_that_it_follows(new_database: Callable[[], str]) -> None:
+    run_state_machine_as_test(lambda: Followed(new_database), settings=settings(SETTINGS, max_examples=HISTORIES))
+
+
+@pytest.fixture
+def source(new_database: Callable[[], str]) -> Iterator[RegistrySource]:
+    with registry_in_process(new_database()) as registry:
+        yield RegistrySource(registry)
+
+
+@dataclass
+class Site:
+    """A second data centre: its database, a registry on that, and a clock that is set by hand."""
+
+    database: Database
+    registry: Registry
+    now_ms: int = 1_000_000
+
+    def follower(self, source: RegistrySource, holder: str = "me") -> Follower:
+        return Follower(source, self.database, lambda: self.now_ms, holder)
+
+
+@pytest.fixture
+def site(new_database: Callable[[], str]) -> Iterator[Site]:
+    url = new_database()
+    database = upgraded(url)
+    site = Site(database, Registry(""))
+    with registry_in_process(url, now_ms=lambda: site.now_ms) as registry:
+        site.registry = registry
+        yield site
+    database.close()
+
+
+def fixed(number: int) -> str:
+    return f'{{"type":"fixed","name":"F{number}","size":{number}}}'
+
+
+def test_every_call_that_changes_is_refused_until_the_promotion(source: RegistrySource, site: Site) -> None:
+    source.registry.registered("s", '"string"')
+    source.registry.registered("gone", '"int"')
+    source.registry.delete("/subjects/gone")
+    source.registry.put("/config/s", {"compatibility": "NONE"})
+    assert source.registry.put("/mode/s?force=true", {"mode": "IMPORT"}).status == 200
+    assert site.follower(source).round() is Round.CHANGED
+    bodies: dict[str, Any] = {"config": {"compatibility": "FULL"}, "mode": {"mode": "READWRITE"}}
+    changes = [(method, route) for (method, route), need in NEEDS.items() if need.right > Right.READ]
+    assert len(changes) >= 12
+    for subject, query in itertools.product(("s", "gone"), ("?force=true&permanent=true", "")):
+        before = answers(site.registry)
+        for method, route in changes:
+            path = route.format(subject=subject, version=1, context=".new")
+            body = bodies.get(path.split("/")[1], {"schema": fixed(1), "id": 9})
+            answer = site.registry.call(method, path + query, body)
+            assert answer.status in (404, 422), (method, path, answer.text)
+        assert answers(site.registry) == before
+    refused = site.registry.put("/mode", {"mode": "READWRITE"}).problem
+    assert refused == (422, 42205, "This registry follows http://source and takes no changes until it is promoted")
+    # What is there is found by registering it too, as in any registry that is read-only.
+    assert site.registry.registered("s", '"string"') == 1
+    promote(site.database, site.now_ms)
+    assert site.registry.get("/mode/s").json == {"mode": "IMPORT"}
+    assert site.registry.get("/mode").json == {"mode": "READWRITE"}
+    assert site.registry.registered("t", fixed(1)) == 3
+
+
+def test_modes_and_ids_are_those_of_the_followed_one_after_the_promotion(source: RegistrySource, site: Site) -> None:
+    for number in (1, 2, 3):
+        source.registry.registered(f"s{number}", fixed(number))
+    eu = "/subjects/%3A.eu%3Ae"
+    source.registry.registered("%3A.eu%3Ae", fixed(4))
+    for path in ("/subjects/s3", "/subjects/s3?permanent=true", eu, f"{eu}?permanent=true"):
+        assert source.registry.delete(path).status == 200
+    source.registry.put("/mode/%3A.__GLOBAL%3A", {"mode": "FORWARD"})
+    following = site.follower(source)
+    assert following.round() is Round.CHANGED
+    assert following.round() is Round.UNCHANGED
+    assert site.registry.get("/mode/%3A.__GLOBAL%3A").json == {"mode": "READONLY_OVERRIDE"}
+    promote(site.database, site.now_ms)
+    assert following.round() is Round.PROMOTED
+    assert site.registry.get("/mode/%3A.__GLOBAL%3A").json == {"mode": "FORWARD"}
+    assert site.registry.delete("/mode/%3A.__GLOBAL%3A").status == 200
+    # The third was given, though to what has gone since; so was the first one of the other context.
+    assert site.registry.registered("t", fixed(5)) == 4
+    assert site.registry.registered("%3A.eu%3At", fixed(5)) == 2
+    assert site.registry.get("/contexts").json == source.registry.get("/contexts").json
+
+
+def test_only_newer_versions_leave_what_is_kept_as_it_is(source: RegistrySource, site: Site) -> None:
+    source.registry.put("/config", {"compatibility": "NONE"})
+    source.registry.registered("s", fixed(1))
+    following = site.follower(source)
+    following.round()
+
+    def revision() -> int:
+        assert following.round() is Round.CHANGED
+        assert answers(site.registry) == answers(source.registry)
+        return site.database.read(lambda repository: repository.revision())
+
+    before = site.database.read(lambda repository: repository.revision())
+    for number in (2, 3):
+        source.registry.registered("s", fixed(number))
+    source.registry.registered("t", fixed(4))
+    assert revision() == before
+    changes: list[Callable[[], Any]] = [
+        lambda: source.registry.put("/config/s", {"compatibility": "BACKWARD"}),
+        lambda: source.registry.delete("/mode/s"),
+        lambda: source.registry.delete("/subjects/s/versions/2"),
+        lambda: source.registry.delete("/subjects/s/versions/2?permanent=true"),
+        lambda: source.registry.delete("/subjects/t"),
+        # A schema that comes again brings what was hidden back, here in another subject and there in the same.
+        lambda: source.registry.registered("u", fixed(4)),
+        lambda: source.registry.registered("t", fixed(5)),
+        lambda: source.registry.registered("r", '"F5"', references=[{"name": "F5", "subject": "t", "version": 2}]),
+    ]
+    source.registry.put("/mode/s", {"mode": "READWRITE"})
+    before = revision()
+    for number, change in enumerate(changes):
+        change()
+        after = revision()
+        assert after > before, number
+        before = after
+
+
+def test_what_is_referred_to_comes_along_however_late_it_came(source: RegistrySource, site: Site) -> None:
+    source.registry.put("/config", {"compatibility": "NONE"})
+    source.registry.registered("target", fixed(1))
+    source.registry.registered("s", '"F1"', references=[{"name": "F1", "subject": "target", "version": 1}])
+    late = iter((fixed(2),))
+
+    def register_more(question: Question) -> None:
+        if "s" in question.subjects and (text := next(late, None)):
+            version = source.registry.register("later", text).json["version"]
+            reference = {"name": "F2", "subject": "later", "version": version}
+            assert source.registry.register("s", '"F2"', references=[reference]).status == 200
+
+    source.before = register_more
+    following = site.follower(source)
+    following.round()
+    assert site.registry.get("/subjects/s/versions").json == [1, 2]
+    path = "/subjects/s/versions/2?format=resolved"
+    assert "fixed" in site.registry.get(path).text
+    following.round()
+    assert answers(site.registry) == answers(source.registry)
+
+
+@pytest.mark.parametrize(("name", "value"), [("SUBJECTS_MAX", 2), ("SCHEMAS_MAX", 2), ("CHARACTERS_MAX", 90)])
+def test_much_comes_in_parts(
+    source: RegistrySource, site: Site, monkeypatch: pytest.MonkeyPatch, name: str, value: int
+) -> None:
+    for number in range(1, 8):
+        source.registry.registered(f"s{number}", fixed(number))
+        source.registry.registered(f"%3A.eu%3As{number}", fixed(number + 10))
+    for module in (feed, follower):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, value)
+    following = site.follower(source)
+    assert following.round() is Round.CHANGED
+    assert len(source.asked) > 6
+    assert following.round() is Round.UNCHANGED
+    path = "/schemas?subjectPrefix=:*:"
+    assert site.registry.get(path).text == source.registry.get(path).text
+    assert len(site.registry.get(path).json) == 14
+
+
+def test_only_what_changed_is_asked_for(source: RegistrySource, site: Site) -> None:
+    for number in range(1, 6):
+        source.registry.registered(f"s{number}", fixed(number))
+    following = site.follower(source)
+    following.round()
+    source.asked.clear()
+    assert following.round() is Round.UNCHANGED
+    source.registry.put("/config/s3", {"compatibility": "NONE"})
+    source.registry.registered("s3", fixed(6))
+    assert following.round() is Round.CHANGED
+    assert [(item.subjects, dict(item.ids)) for item in source.asked] == [
+        ((), {}),
+        ((), {}),
+        (("s3",), {}),
+        ((), {".": (6,)}),
+    ]
+    # A process that begins looks at all subjects, and at no schema that is here.
+    source.asked.clear()
+    assert site.follower(source).round() is Round.CHANGED
+    assert [dict(item.ids) for item in source.asked] == [{}, {}]
+
+
+class Damaging(RegistrySource):
+    def ask(self, question: Question) -> Told:
+        told = super().ask(question)
+        damaged = tuple(
+            replace(item, schema=replace(item.schema, content=replace(item.schema.content, text=fixed(7))))
+            for item in told.schemas
+        )
+        return replace(told, schemas=damaged)
+
+
+def test_a_schema_that_was_damaged_on_its_way_is_not_taken_over(source: RegistrySource, site: Site) -> None:
+    source.registry.registered("s", fixed(1))
+    following = site.follower(Damaging(source.registry))
+    for _ in range(3):
+        following.round()
+    assert site.registry.get("/subjects").json == []
+
+
+def test_of_two_processes_one_follows_until_it_has_ended(source: RegistrySource, site: Site) -> None:
+    source.registry.registered("s", fixed(1))
+    first, second = site.follower(source, "first"), site.follower(source, "second")
+    assert first.round() is Round.CHANGED
+    site.now_ms += HOLD_MS - 1
+    assert second.round() is Round.WAITING
+    assert first.round() is Round.UNCHANGED
+    site.now_ms += HOLD_MS - 1
+    assert second.round() is Round.WAITING
+    source.registry.registered("t", fixed(2))
+    site.now_ms += 1
+    assert second.round() is Round.CHANGED
+    assert first.round() is Round.WAITING
+    assert site.registry.get("/subjects").json == ["s", "t"]
+
+
+def test_what_was_asked_before_another_process_took_over_is_not_written(source: RegistrySource, site: Site) -> None:
+    source.registry.registered("s", fixed(1))
+    first, second = site.follower(source, "first"), site.follower(source, "second")
+    assert first.round() is Round.CHANGED
+    source.registry.registered("t", fixed(2))
+
+    def others_come_first(question: Question) -> None:
+        if question.ids:
+            source.before = lambda _: None
+            site.now_ms += HOLD_MS
+            assert second.round() is Round.CHANGED
+            source.registry.delete("/subjects/t")
+            assert second.round() is Round.CHANGED
+
+    source.before = others_come_first
+    assert first.round() is Round.WAITING
+    assert site.registry.get("/subjects").json == ["s"]
+    site.now_ms += HOLD_MS
+    assert first.round() is Round.CHANGED
+    assert answers(site.registry) == answers(source.registry)
+
+
+def test_a_promotion_while_it_asks_wins(source: RegistrySource, site: Site) -> None:
+    source.registry.registered("s", fixed(1))
+    following = site.follower(source)
+    following.round()
+    source.registry.registered("t", fixed(2))
+
+    def promoted_meanwhile(question: Question) -> None:
+        if question.ids:
+            promote(site.database, site.now_ms)
+
+    source.before = promoted_meanwhile
+    assert following.round() is Round.PROMOTED
+    assert site.registry.get("/subjects").json == ["s"]
+
+
+def test_how_far_behind_it_is(source: RegistrySource, site: Site) -> None:
+    def behind_s() -> str | None:
+        lines = site.registry.get("/metrics").text.splitlines()
+        name = "headrace_registry_following_behind_seconds "
+        return next((line.removeprefix(name) for line in lines if line.startswith(name)), None)
+
+    assert behind_s() is None
+    following = site.follower(source)
+    following.round()
+    site.now_ms += 2_500
+    assert behind_s() == "2.5"
+
+    def unreachable(_: Question) -> None:
+        site.now_ms += 1_000
+        raise RegistryUnavailable("http://source", "refused")
+
+    source.before = unreachable
+    with pytest.raises(RegistryUnavailable):
+        following.round()
+    assert behind_s() == "3.5"
+    source.before = lambda _: setattr(site, "now_ms", site.now_ms + 400)
+    following.round()
+    assert behind_s() == "0.4", "as of when it was asked, not of when the answer came"
+    promoted = promote(site.database, site.now_ms)
+    assert promoted.behind_s(site.now_ms) == 0.4
+    assert behind_s() is None
+
+
+def test_a_follower_begins_with_an_empty_database_and_keeps_to_one_registry(
+    source: RegistrySource, site: Site, new_database: Callable[[], str]
+) -> None:
+    with registry_in_process(new_database()) as other:
+        other.registered("own", fixed(1))
+        with pytest.raises(FollowingStopped, match="is a registry on this very database"):
+            site.follower(RegistrySource(site.registry)).round()
+        assert site.registry.registered("s", fixed(1)) == 1
+        with pytest.raises(FollowingStopped, match="holds 1 subjects of its own"):
+            site.follower(source).round()
+        for query in ("", "?permanent=true"):
+            site.registry.delete(f"/subjects/s{query}")
+        assert site.follower(source).round() is Round.CHANGED
+        with pytest.raises(FollowingStopped, match=r"is another registry .* than the one that is followed"):
+            site.follower(RegistrySource(other)).round()
+    promote(site.database, site.now_ms)
+    with pytest.raises(FollowingStopped, match="nothing to promote"):
+        promote(site.database, site.now_ms)
+    assert site.follower(source).round() is Round.PROMOTED
+
+
+def test_a_registry_of_another_release_is_not_followed(source: RegistrySource) -> None:
+    answer = source.registry.post("/follow", {}).json
+    for told, message in (
+        ({**answer, "format": 2}, "in format 2, expected 1"),
+        ({**answer, "position": "1.2"}, "not one of a Headrace registry"),
+        ([], "not one of a Headrace registry"),
+    ):
+        with pytest.raises(AnswerUnusable, match=message):
+            read_told(told, "http://source")
+
+
+class Refusing:
+    url = "http://source"
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+    def call(self, *_: Any, **__: Any) -> Any:
+        raise ServiceError("no", status=self.status)
+
+
+def test_a_registry_that_knows_no_followers_is_not_followed() -> None:
+    with pytest.raises(FollowingStopped, match="expected a registry of Headrace"):
+        RemoteSource(Refusing(404)).ask(Question())
+    with pytest.raises(ServiceError, match="no"):
+        RemoteSource(Refusing(503)).ask(Question())
+
+
+def test_questions_that_are_none(source: RegistrySource) -> None:
+    for body in ({"seen": 1}, {"subjects": ["a\u0000"]}, {"ids": {".": ["x"]}}, {"ids": {".\n": [1]}}):
+        assert source.registry.post("/follow", body).status == 400
+    assert source.registry.post("/follow", {"subjects": ["none"], "ids": {".x": [1]}}).json["schemas"] == []

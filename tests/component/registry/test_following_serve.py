@@ -1,0 +1,114 @@
+"""`headrace registry follow` and `promote` beside running registries, as typed by a person."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cli import main
+from registry_calls import Registry
+
+StartService = Callable[..., Any]
+
+
+def fixed(number: int) -> str:
+    return f'{{"type":"fixed","name":"F{number}","size":{number}}}'
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Whether a condition comes to hold; a test that fails waits a minute."""
+    end = time.monotonic() + 60
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def behind_s(registry: Registry) -> float:
+    found = re.search(
+        r"^headrace_registry_following_behind_seconds (\S+)$", registry.get("/metrics").text, re.MULTILINE
+    )
+    assert found is not None
+    return float(found[1])
+
+
+def test_a_second_site_follows_through_kills_and_is_promoted_when_the_first_is_lost(
+    start_service: StartService, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def serve(name: str) -> Any:
+        folder = str(tmp_path / name)
+        return start_service("headrace", "registry", "serve", "--data-dir", folder, "--registry-listen", "127.0.0.1:0")
+
+    first_service = serve("first")
+    first = Registry(first_service.addresses["registry"])
+    first.registered("s1", fixed(1))
+
+    def follow() -> Any:
+        folder = str(tmp_path / "second")
+        return start_service(
+            *("headrace", "registry", "follow", "--data-dir", folder, "--registry-url", first.url, "--pause", "0.05")
+        )
+
+    following = follow()
+    assert following.addresses["follower"] == first.url
+    second = Registry(serve("second").addresses["registry"])
+    assert second.get("/subjects").json == ["s1"]
+    first.registered("s2", fixed(2))
+    assert eventually(lambda: second.get("/schemas/ids/2").text == first.get("/schemas/ids/2").text)
+    assert second.register("s3", fixed(3)).status == 422
+
+    following.kill()
+    first.registered("s3", fixed(3))
+    first.delete("/subjects/s1")
+    assert second.get("/subjects").json == ["s1", "s2"]
+    following = follow()
+    assert eventually(lambda: second.get("/subjects").json == ["s2", "s3"])
+    assert eventually(lambda: behind_s(second) < 5)
+
+    first_service.kill()
+    assert eventually(lambda: behind_s(second) > 0.5), "the clock goes on when nothing is heard of the first one"
+    capfd.readouterr()
+    assert main(["registry", "promote", "--data-dir", str(tmp_path / "second")]) == 0
+    assert re.search(
+        rf"promoted database .*; it last held all that {first.url} did: [\d.]+ s ago", capfd.readouterr().out
+    )
+    assert second.registered("s4", fixed(4)) == 4
+    assert eventually(lambda: following.process.poll() is not None)
+    assert following.process.returncode == 0
+    assert main(["registry", "promote", "--data-dir", str(tmp_path / "second")]) == 2
+    assert "nothing to promote" in capfd.readouterr().err
+
+
+def test_what_cannot_be_followed_is_told_in_one_line(
+    registry_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def told(*arguments: str) -> str:
+        assert main(["registry", "follow", *arguments]) == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        return line
+
+    folder = str(tmp_path)
+    assert "cannot be reached" in told("--data-dir", folder, "--registry-url", "http://127.0.0.1:9")
+    Registry(registry_url).registered("s", fixed(1))
+    path = "/no/such"
+    assert "expected a registry of Headrace" in told("--data-dir", folder, "--registry-url", registry_url + path)
+    with pytest.raises(SystemExit):
+        main(["registry", "follow", "--pause", "0"])
+    assert "expected seconds, more than 0 and at most 3600, found '0'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_when_it_is_told_to(
+    start_service: StartService, registry_url: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    arguments = ("--data-dir", str(tmp_path), "--registry-url", registry_url)
+    service = start_service("headrace", "registry", "follow", *arguments)
+    service.process.send_signal(number)
+    assert service.process.wait(60) == 0
