@@ -25,9 +25,9 @@ LATEST_KEPT_S = 60.0
 
 FRUITLESS_MAX = 10
 RETRY_S = 0.05
-"""A value that does not fit the version at hand has the registry asked at once, whatever was answered before: the schema
-may have changed since. After so many such questions in a row that found nothing newer, the next waits its turn: an
-application that sends nothing but misfits asks twenty times a second and not for every one."""
+"""A value that does not fit the version at hand has the registry asked at once, whatever was answered before: the
+schema may have changed since. After so many such questions in a row that found nothing newer, the next waits its turn:
+an application that sends nothing but misfits asks twenty times a second and not for every one."""
 
 
 class Encodings:
