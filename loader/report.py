@@ -21,7 +21,8 @@ from headrace.loader.work_unit import FileKind, UnitResult
 @dataclass(frozen=True, slots=True)
 class TopicLoaded:
     """What one decision brought to one topic. `bytes_read` came off the wire, `bytes_written` went to files. `changes`
-    says what became of the columns of a table that was there."""
+    says what became of the columns of a table that was there. `by_reference` are messages that the compiled core left
+    to Python."""
 
     topic: str
     table: str
@@ -37,6 +38,7 @@ class TopicLoaded:
     new: bool
     schema_changed: bool
     changes: tuple[str, ...] = ()
+    by_reference: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,7 @@ def _topic_loaded(topic: str, decided: TopicDecision, work: TopicWork, one: Sett
         new=work.known is None,
         schema_changed=work.known is not None and decided.load_schema is not None,
         changes=column_changes(before, decided.load_schema.text) if before and decided.load_schema else (),
+        by_reference=one.by_reference,
     )
 
 

@@ -348,4 +348,5 @@ def _range_result(offsets: OffsetRange, tally: Tally, messages: RangeMessages, s
         epochs=tally.epochs.below(done.end),
         passed_over=tuple(tally.passed_over),
         corrupt_stop=stop.corrupt,
+        by_reference=messages.by_reference,
     )

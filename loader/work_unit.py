@@ -215,7 +215,8 @@ class RangeResult:
     `odd_times` how many of them cannot be meant.
     `passed_over` are batches that cannot be read and did not stop the range, and `corrupt_stop` is one that did.
     `bytes_read` is what came off the wire. `gaps` says where offsets are missing, the first thousand places;
-    `counts.gaps` counts all of them. `epochs` are of the batches that hold what is done.
+    `counts.gaps` counts all of them. `epochs` are of the batches that hold what is done. `by_reference` are messages
+    that the compiled core left to the reference, which is no part of what they became.
     """
 
     done: OffsetRange
@@ -230,6 +231,7 @@ class RangeResult:
     epochs: ReadEpochs = NOTHING_READ
     passed_over: tuple[PassedOver, ...] = ()
     corrupt_stop: CorruptStop | None = None
+    by_reference: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from headrace.loader.project.odd_times import UNITS_PER_SECOND, likely_unit
 from headrace.loader.project.topic_projection import FUTURE_TIME, RECORD_TIME
 from headrace.loader.work_unit import OddTimes, PassedOver, TimeOddity
 
+SLOW_MIN = 10_000
+"""Fewer messages are done in a moment either way; the first of each schema in a range is always among them."""
 UNIT_NAMES = {"seconds": "seconds", "millis": "milliseconds", "micros": "microseconds", "nanos": "nanoseconds"}
 
 
@@ -42,6 +44,12 @@ def _with_findings(topic: str, one: SettledTopic, share_max: float) -> SettledTo
             problems.append(sentence)
         else:
             notes.append(f"{topic}: {sentence}")
+    slow = one.by_reference - counts.quarantined
+    if slow >= SLOW_MIN and slow > share_max * messages:
+        notes.append(
+            f"{topic}: {slow:,} of {many(messages, 'message')} took several times as long as the others, since the "
+            "compiled core leaves them to Python: of a recursive type, with odd times, or with their schema in a header"
+        )
     future = one.time_sources.get(FUTURE_TIME, 0)
     if future:
         notes.append(

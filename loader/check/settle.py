@@ -41,7 +41,8 @@ ROOM_NEEDED = "what it read is not loaded; make room there or mend the disk, and
 
 @dataclass(frozen=True, slots=True)
 class SettledTopic:
-    """What of a topic's work can be decided, `problems` that somebody must act on, and `notes` that need no action."""
+    """What of a topic's work can be decided, `problems` that somebody must act on, and `notes` that need no action.
+    `by_reference` are messages that the compiled core left to the reference."""
 
     ranges: tuple[DecidedRange, ...] = ()
     files: tuple[DecidedFile, ...] = ()
@@ -50,6 +51,7 @@ class SettledTopic:
     odd_times: tuple[OddTimes, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    by_reference: int = 0
 
     @property
     def counts(self) -> RangeCounts:
@@ -182,6 +184,7 @@ def _settle_topic(
         time_sources=time_sources,
         odd_times=_odd_times(kept, scattered, time_sources),
         problems=tuple(problems),
+        by_reference=sum(piece.result.by_reference for piece in kept),
     )
 
 

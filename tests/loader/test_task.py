@@ -29,7 +29,7 @@ from headrace.loader.inspect.quarantine import read_rows
 from headrace.loader.load_schema import EMPTY, fold
 from headrace.loader.plan.packing import split
 from headrace.loader.plan.ranges import PlannedRange, TopicRanges
-from headrace.loader.project.topic_projection import FUTURE_TIME
+from headrace.loader.project.topic_projection import ABSURD_TIME, FUTURE_TIME
 from headrace.loader.storage.local import sink
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import (
@@ -575,6 +575,11 @@ def test_files_are_the_same_to_the_byte_whoever_makes_the_rows(
     assert core_files == reference_files
     assert len(core_files) > 7
     assert by_core.ranges == by_reference.ranges
+    assert [one.by_reference for one in by_reference.ranges] == [0], "where all are, none is left to it"
+    (one,) = by_core.ranges
+    odd = one.counts.quarantined + one.time_sources[ABSURD_TIME]
+    # Of the batches that the range cuts, all are, and the first of all has its program compiled.
+    assert 0 < one.by_reference <= odd + 1
     assert by_core.build != by_reference.build
 
 

@@ -59,6 +59,15 @@ def test_messages_of_the_future_are_a_note() -> None:
     )
 
 
+def test_many_messages_that_the_core_left_to_python_are_a_note() -> None:
+    """What went to the quarantine is told of as that."""
+    one = settled(20_000, 1_000)
+    assert told(dataclasses.replace(one, by_reference=10_999)) == ((), ())
+    assert told(dataclasses.replace(settled(200_000, 0), by_reference=20_000)) == ((), ())
+    (note,) = told(dataclasses.replace(one, by_reference=11_000))[1]
+    assert note.startswith("t: 10,000 of 21,000 messages took several times as long as the others")
+
+
 def test_odd_times_of_few_are_a_note_and_of_many_a_problem() -> None:
     odd = OddTimes(TimeOddity.OUT_OF_RANGE, "header.time", "millis", 1, T0 * 1_000_000)
     sentence = (

@@ -81,11 +81,16 @@ def ends(settled: SettledTopic) -> dict[int, int]:
 def test_whole_work_is_decided_whole() -> None:
     units = [unit(0, offsets(0, 0, 10), offsets(1, 0, 5)), unit(1, offsets(0, 10, 20))]
     results = [
-        result(0, [done(0, 0, 10), done(1, 0, 5)], [staged("a", (0, 0, 10), (1, 0, 5))]),
-        result(1, [done(0, 10, 20)], [staged("b", (0, 10, 20))]),
+        result(
+            0,
+            [done(0, 0, 10), dataclasses.replace(done(1, 0, 5), by_reference=2)],
+            [staged("a", (0, 0, 10), (1, 0, 5))],
+        ),
+        result(1, [dataclasses.replace(done(0, 10, 20), by_reference=1)], [staged("b", (0, 10, 20))]),
     ]
     settled = settle(planned({0: 20, 1: 5, 2: 0}), units, results)["t"]
     assert ends(settled) == {0: 20, 1: 5}
+    assert settled.by_reference == 3
     assert settled.problems == ()
     assert [(file.name, file.staged) for file in settled.files] == [("0-0.avro", "a"), ("1-0.avro", "b")]
     assert settled.counts == RangeCounts(records=25)
