@@ -28,7 +28,7 @@ from headrace.cli.terminal import steps_shown
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headrace.loader.inspect.status import LoadStatus
     from headrace.loader.plan.load_plan import LoadPlan
@@ -151,7 +151,8 @@ def run_once(args: argparse.Namespace, settings: Settings) -> int:
     started_ms = now_ms()
     path = run_log_path(settings)
     try:
-        report = _load_once(args, settings)
+        with _few_collections():
+            report = _load_once(args, settings)
     except Exception as error:
         failed = RunLine(started_ms, max(0, now_ms() - started_ms), "failed", EXIT_FAILED, error=str(error)[:1_000])
         append_line(path, failed)
@@ -169,6 +170,16 @@ def run_once(args: argparse.Namespace, settings: Settings) -> int:
     return code
 
 
+@contextlib.contextmanager
+def _few_collections() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(GC_THRESHOLD)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 def _load_once(args: argparse.Namespace, settings: Settings) -> RunReport | None:
     """What the load did; None when another one runs, which has been said then."""
     from headrace.loader.run import run_load
@@ -176,7 +187,6 @@ def _load_once(args: argparse.Namespace, settings: Settings) -> RunReport | None
     from headrace.pipeline.load import decision_log, now_ms, open_load, refuse_second_warehouse
     from headrace.pipeline.storage import lease_path
 
-    gc.set_threshold(GC_THRESHOLD)
     log = decision_log(settings)
     if not args.new_warehouse:
         refuse_second_warehouse(settings, log)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import re
 import shlex
@@ -121,7 +122,9 @@ def test_a_load_without_a_broker_says_what_to_do(tmp_path: Path, capsys: pytest.
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
+        before = gc.get_threshold()
         assert main(["load", "--data-dir", str(tmp_path), "--bootstrap-servers", address]) == 2
+        assert gc.get_threshold() == before, "whoever runs a load in a process of its own making keeps it"
     assert capsys.readouterr().err.strip().splitlines() == [
         f"headrace: cannot connect to broker {address}: [Errno 111] Connection refused; start it, with `headrace up` "
         "here, or set kafka.bootstrap_servers"
