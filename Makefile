@@ -99,7 +99,7 @@ bench: setup-dev ## rates of each part, beside a baseline in the same run
 
 setup: ## make the virtual environment for the demo
 	@test -n "$(PYTHON)" || { echo "$(NO_PYTHON)" >&2; exit 2; }
-	@$(PYTHON) tools/setup_environment.py demo
+	@$(PYTHON) tools/setup_environment.py demo $(if $(filter setup,$(MAKECMDGOALS)),--next)
 
 setup-dev: ## make the virtual environment with the development tools
 	@test -n "$(PYTHON)" || { echo "$(NO_PYTHON)" >&2; exit 2; }

@@ -32,10 +32,22 @@ class SetupError(Exception):
     """What cannot be done, in one line."""
 
 
-def main(purpose: str) -> int:
+NEXT = """\
+done; next, in this shell:
+  export PATH="$PWD/.venv/bin:$PATH"
+  headrace doctor    is everything here that it needs?
+  headrace demo      a year of flights from producer to Hive table, checked
+  headrace up        registry, broker, metastore, SQL and loads on this machine
+  headrace help      everything else"""
+"""For whoever called set-up, and not a target that needs it."""
+
+
+def main(purpose: str, *, says_next: bool) -> int:
     try:
         check_python()
         prepare(purpose)
+        if says_next:
+            say(NEXT)
     except SetupError as error:
         print(f"set-up: {error}", file=sys.stderr)
         return 2
@@ -149,6 +161,6 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in EXTRAS:
-        sys.exit(f"usage: {sys.argv[0]} {'|'.join(EXTRAS)}")
-    sys.exit(main(sys.argv[1]))
+    if sys.argv[1:2] not in [[name] for name in EXTRAS] or sys.argv[2:] not in ([], ["--next"]):
+        sys.exit(f"usage: {sys.argv[0]} {'|'.join(EXTRAS)} [--next]")
+    sys.exit(main(sys.argv[1], says_next="--next" in sys.argv))

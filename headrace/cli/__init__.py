@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from headrace.cli.command import EXIT_FAILED, EXIT_OK, CommandError, CommandParser
 from headrace.settings import SettingsError
@@ -40,7 +41,16 @@ SUBCOMMANDS = {
     "config": "every setting, its value and where it comes from",
     "doctor": "look at what Headrace needs here, and say what to do",
     "demo": "a year of flights from producer to Hive table",
+    "completion": "make a shell complete commands and options",
 }
+
+GROUPS = {
+    "run": ("demo", "up", "load", "registry", "broker"),
+    "query": ("sql", "files", "locate"),
+    "check": ("compat", "schema", "audit", "verify", "doctor"),
+    "administer": ("hive", "quarantine", "offsets", "backfill", "compact", "retain", "forget", "config", "completion"),
+}
+"""How the help lists the subcommands: by what somebody wants to do."""
 
 EXTRAS = {
     "registry": "registry",
@@ -64,6 +74,8 @@ EXTRAS = {
 }
 """Which extra brings the libraries of a subcommand."""
 
+HELP_WORD = "help"
+
 EPILOG = """\
 examples:
   headrace demo                                             try it: a year of flights, checked
@@ -76,7 +88,7 @@ exit codes:
   2  could not tell: a mistake in the command line or settings, or something did not answer
 
 Settings come from headrace.toml, HEADRACE__<SECTION>__<KEY> in the environment, and flags, later ones winning.
-`headrace COMMAND --help` and `headrace COMMAND VERB --help` say more.
+`headrace help COMMAND` and `headrace help COMMAND VERB` say more.
 """
 
 LIBRARIES = frozenset(
@@ -121,6 +133,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _configure_logging()
     try:
         parser = _parser(arguments)
+        if not arguments:
+            parser.print_help()
+            return EXIT_OK
         args = parser.parse_args(arguments)
         exit_code = int(args.run(args))
         sys.stdout.flush()  # here, where it can still be told that the output has no place to go
@@ -173,20 +188,51 @@ def _configure_logging() -> None:
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="headrace",
+        usage="headrace [-h] [-V] COMMAND …",
         description="Avro schema registry with an automatic Hadoop/Hive loader.",
-        epilog=EPILOG,
+        epilog=f"{_listing()}\n\n{EPILOG}",
     )
     parser.add_argument("-V", "--version", action="version", version=f"headrace {VERSION}", help="show the version")
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="headrace")
     wanted = _command_word(arguments)
     for name, summary in SUBCOMMANDS.items():
-        subparser = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        # Without a help of its own, since the listing by groups has it.
+        subparser = subparsers.add_parser(name, description=summary[0].upper() + summary[1:] + ".")
         if name == wanted:
-            module = importlib.import_module(f"headrace.cli.{name}")
-            module.configure(subparser)
-            if subparser.get_default("run") is None:
-                subparser.set_defaults(run=module.run)
+            _configure(subparser, name)
+    helping = subparsers.add_parser(HELP_WORD, description="Says what a command does, as its --help.")
+    helping.add_argument("words", metavar="COMMAND", nargs="*", help="a command, and one of its verbs")
+    helping.set_defaults(run=_help)
     return parser
+
+
+def _help(args: argparse.Namespace) -> NoReturn:
+    _parser(args.words).parse_args([*args.words, "--help"])
+    raise AssertionError("--help ends the command")
+
+
+def command_parser(name: str) -> argparse.ArgumentParser:
+    """The parser of one subcommand, with its verbs."""
+    parser = CommandParser(prog=f"headrace {name}")
+    _configure(parser, name)
+    return parser
+
+
+def _configure(parser: argparse.ArgumentParser, name: str) -> None:
+    module = importlib.import_module(f"headrace.cli.{name}")
+    module.configure(parser)
+    if parser.get_default("run") is None:
+        parser.set_defaults(run=module.run)
+
+
+def _listing() -> str:
+    """The subcommands by groups."""
+    width = max(map(len, SUBCOMMANDS))
+    groups = (
+        "\n".join((f"{title}:", *(f"  {name:{width}}  {SUBCOMMANDS[name]}" for name in names)))
+        for title, names in GROUPS.items()
+    )
+    return "\n\n".join(groups)
 
 
 def _command_word(arguments: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from headrace.cli.colour import say
 from headrace.cli.command import (
     EXIT_FAILED,
     EXIT_FINDINGS,
@@ -280,7 +281,7 @@ def _print_text(verdicts: Sequence[TopicVerdict], ingested: Ingested) -> None:
     print()
     for verdict in verdicts:
         for line in topic_lines(verdict):
-            print(line)
+            say(line)
     print()
     for column, meaning in MEANINGS.items():
         print(f"{column}: {meaning}")

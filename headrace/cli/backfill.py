@@ -8,6 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+from headrace.cli.colour import say
 from headrace.cli.command import EXIT_FINDINGS, EXIT_OK, CommandError, examples, print_json, print_table
 from headrace.cli.rewriting import BUCKETS_SHOWN, EXIT_CODES, add_rewrite_flags, known_topics, opened
 from headrace.cli.terminal import print_line
@@ -92,9 +93,9 @@ def _print(topic: str, report: BackfillReport, *, is_dry: bool) -> None:
     for one in report.offsets:
         print(f"partition {one.partition}: {one.offsets:,} offsets from {one.first} to {one.last}")
     for problem in report.problems:
-        print(f"PROBLEM: {topic}: {problem}")
+        say(f"PROBLEM: {topic}: {problem}")
     for note in report.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     files = sum(one.files for one in report.buckets)
     if files:
         done = _done(report, files, is_dry)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headrace.cli.colour import painted_table
 from headrace.pipeline.text_table import table_lines
 from headrace.settings import Settings, load_settings, setting_origins
 
@@ -195,5 +196,5 @@ def print_json(value: Any) -> None:
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
     """Prints aligned columns; the column indexes in `right` are aligned to the right."""
-    for line in table_lines(header, rows, right):
+    for line in painted_table(table_lines(header, rows, right)):
         sys.stdout.write(line + "\n")

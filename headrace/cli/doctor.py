@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from headrace.cli.colour import say
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     for each in _diagnoses(settings_from(args)):
         found.append(each)
         if args.format == "text":
-            print(f"{'ok     ' if each.is_well else 'PROBLEM'} {each.need}: {each.found}", flush=True)
+            say(f"{'ok     ' if each.is_well else 'PROBLEM'} {each.need}: {each.found}", flush=True)
             if each.cure:
                 print(f"        {each.cure}", flush=True)
     if args.format == "json":

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.colour import say
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -271,7 +272,7 @@ def _print_found(found: Iterable[Sequence[Difference]], *, is_dry: bool) -> None
         for number, one in enumerate(differences):
             word = "NOT MENDED" if not one.is_mendable else "would be mended" if is_dry else "mended"
             if number < FINDINGS_SHOWN_MAX:
-                print(f"{word}: {one.topic}: {one.where}: {one.message}")
+                say(f"{word}: {one.topic}: {one.where}: {one.message}")
         if len(differences) > FINDINGS_SHOWN_MAX:
             print(f"… and {len(differences) - FINDINGS_SHOWN_MAX:,} more; --format json has them all")
         mended += sum(one.is_mendable for one in differences)

@@ -11,6 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.colour import say
 from headrace.cli.command import (
     EXIT_FAILED,
     EXIT_FINDINGS,
@@ -282,11 +283,11 @@ def print_report(report: RunReport) -> None:
         print_table(header, rows, right=range(2, len(header)))
     for one in report.loaded:
         if one.schema_changed:
-            print(f"schema changed: {one.topic}: {', '.join(one.changes) or 'no column is another'}")
+            say(f"schema changed: {one.topic}: {', '.join(one.changes) or 'no column is another'}")
     _print_reasons("waiting", report.waiting.items())
     _print_reasons("PROBLEM", ((topic, text) for topic, texts in report.problems.items() for text in texts))
     for note in report.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     print(_summary(report))
 
 
@@ -298,9 +299,9 @@ def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
     for reason, named in itertools.islice(topics.items(), REASONS_SHOWN_MAX):
         more = ", …" if len(named) > TOPICS_NAMED_MAX else ""
         who = named[0] if len(named) == 1 else f"{len(named):,} topics ({', '.join(named[:TOPICS_NAMED_MAX])}{more})"
-        print(f"{word}: {who}: {reason}")
+        say(f"{word}: {who}: {reason}")
     if len(topics) > REASONS_SHOWN_MAX:
-        print(f"{word}: and {len(topics) - REASONS_SHOWN_MAX} more; --format json has them all")
+        say(f"{word}: and {len(topics) - REASONS_SHOWN_MAX} more; --format json has them all")
 
 
 def _summary(report: RunReport) -> str:
@@ -358,11 +359,11 @@ def print_plan(plan: LoadPlan) -> None:
         if work.known is None:
             print(f"new: {topic}: table {work.table}")
         elif work.schemas.is_changed:
-            print(f"schema changes: {topic}: table {work.table}: {', '.join(work.column_changes) or 'no column'}")
+            say(f"schema changes: {topic}: table {work.table}: {', '.join(work.column_changes) or 'no column'}")
     _print_reasons("waiting", plan.waiting.items())
     _print_reasons("PROBLEM", ((topic, text) for topic, texts in plan.problems.items() for text in texts))
     for note in plan.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     offsets = sum(one.end - one.start for unit in plan.units for one in unit.ranges)
     most = f", the largest with {plan.imbalance:.1f} times the mean bytes" if len(plan.units) > 1 else ""
     print(f"after decision {plan.slot}: {offsets:,} offsets in {_counted(len(plan.units), 'task')}{most}")
@@ -452,7 +453,7 @@ def print_status(status: LoadStatus) -> None:
     for topic in status.waiting[:REASONS_SHOWN_MAX]:
         print(f"not loaded yet: {topic}")
     for note in (*filter(None, [status.note]), *status.notes):
-        print(f"note: {note}")
+        say(f"note: {note}")
     if not status.slot:
         print("nothing has been decided yet")
         return

@@ -10,6 +10,7 @@ import itertools
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.colour import say
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -215,9 +216,9 @@ def _print_counts(done: Mapping[str, int], left: Mapping[str, int], word: str) -
 
 def _print_end(topic: str, report: ReplayReport | DiscardReport, word: str, done: Mapping[str, int]) -> None:
     for problem in report.problems:
-        print(f"PROBLEM: {topic}: {problem}")
+        say(f"PROBLEM: {topic}: {problem}")
     for note in report.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     by = f" by decision {report.slot}" if report.slot else ""
     print(f"{sum(done.values()):,} messages {word}{by}")
 

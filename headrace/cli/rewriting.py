@@ -8,6 +8,7 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
+from headrace.cli.colour import say
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -120,9 +121,9 @@ def _print(report: RewriteReport, done: str, nothing: str) -> None:
         print(f"… and {len(rows) - BUCKETS_SHOWN:,} more")
     for topic, sentences in report.problems.items():
         for sentence in sentences:
-            print(f"PROBLEM: {topic}: {sentence}")
+            say(f"PROBLEM: {topic}: {sentence}")
     for note in report.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     if rows:
         files, buckets = sum(one.files for one in report.buckets), len(report.buckets)
         slot = f" (decision {report.slot})" if report.slot else ""

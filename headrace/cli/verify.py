@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.colour import say
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -118,12 +119,12 @@ def _print(verified: Sequence[TopicVerified], notes: Sequence[str]) -> None:
     for one in verified:
         for finding in one.findings[:FINDINGS_SHOWN_MAX]:
             where = f": {finding.where}" if finding.where else ""
-            print(f"FINDING: {one.topic}: {finding.check}{where}: {finding.message}")
+            say(f"FINDING: {one.topic}: {finding.check}{where}: {finding.message}")
         if len(one.findings) > FINDINGS_SHOWN_MAX:
             more = len(one.findings) - FINDINGS_SHOWN_MAX
-            print(f"FINDING: {one.topic}: and {more:,} more; --format json has them all")
+            say(f"FINDING: {one.topic}: and {more:,} more; --format json has them all")
     for note in notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     findings = sum(len(one.findings) for one in verified)
     print(f"{len(verified):,} topics, {sum(one.files for one in verified):,} files: {findings:,} findings")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli import SUBCOMMANDS, _parser, main
+from headrace.cli import GROUPS, SUBCOMMANDS, _parser, main
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -67,7 +67,7 @@ def test_help_says_what_a_command_does_and_shows_examples_that_parse(command: st
         ("sql SHOW TABLES", "headrace sql: 'TABLES' is not expected here; see: headrace sql --help"),
         ("up -x", "headrace up: '-x' is not expected here"),
         ("registry", "headrace registry: the following arguments are required: VERB; see: headrace registry --help"),
-        ("", "headrace: the following arguments are required: COMMAND; see: headrace --help"),
+        ("help lod", "headrace: there is no command 'lod' (did you mean load?)"),
     ],
 )
 def test_a_mistake_in_a_command_line_is_one_line_with_what_was_probably_meant(
@@ -80,6 +80,24 @@ def test_a_mistake_in_a_command_line_is_one_line_with_what_was_probably_meant(
     assert shown.out == ""
     assert len(shown.err.splitlines()) == 1
     assert said in shown.err
+
+
+def test_the_command_alone_and_help_list_commands_by_what_one_wants(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    alone = capsys.readouterr().out
+    assert [line for line in alone.splitlines() if line.endswith(":") and not line.startswith(" ")] == [
+        "options:",
+        *(f"{group}:" for group in GROUPS),
+        "examples:",
+        "exit codes:",
+    ]
+    for name, summary in SUBCOMMANDS.items():
+        assert len(re.findall(rf"^  {name} +{re.escape(summary)}$", alone, re.MULTILINE)) == 1
+    for line, title in (("help", "usage: headrace [-h]"), ("help load plan", "usage: headrace load plan")):
+        with pytest.raises(SystemExit) as ended:
+            main(line.split())
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.startswith(title)
 
 
 @pytest.mark.parametrize("statement", ["-- a comment", "--- SELECT 1"])

@@ -1,0 +1,82 @@
+"""Colours on a terminal, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from headrace.cli.colour import painted_table, say
+from headrace.cli.command import print_table
+from headrace.cli.load import print_report
+from headrace.loader.report import RunReport
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    return Terminal()
+
+
+def test_the_first_words_of_a_line_have_their_colour(terminal: Terminal) -> None:
+    for line in (
+        "PROBLEM: orders: it is gone",
+        "  short    2013",
+        "note: a",
+        "schema changed: o",
+        "notes: a",
+        "a: note: b",
+    ):
+        say(line, terminal)
+    assert terminal.getvalue().splitlines() == [
+        "\x1b[1;31mPROBLEM\x1b[0m: orders: it is gone",
+        "  \x1b[1;31mshort\x1b[0m    2013",
+        "\x1b[1;33mnote\x1b[0m: a",
+        "\x1b[1;33mschema changed\x1b[0m: o",
+        "notes: a",
+        "a: note: b",
+    ]
+
+
+def test_names_of_columns_stand_out_and_verdicts_have_their_colour(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_table(("topic", "verdict"), [("short", "complete"), ("orders", "uncounted"), ("x", "completed")])
+    header, rule, first, second, third = terminal.getvalue().splitlines()
+    assert header == "\x1b[1mtopic   verdict\x1b[0m"
+    assert rule == "------  ---------"
+    assert first == "short   \x1b[1;32mcomplete\x1b[0m"
+    assert second == "orders  \x1b[1;33muncounted\x1b[0m"
+    assert third == "x       completed"
+
+
+def test_a_load_has_colours(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_report(RunReport(problems={"a": ("gone",)}, waiting={"b": "no schema"}))
+    assert "\x1b[1;31mPROBLEM\x1b[0m: a: gone" in terminal.getvalue()
+    assert "\x1b[1;33mwaiting\x1b[0m: b: no schema" in terminal.getvalue()
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_who_wants_none_gets_none(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    say("PROBLEM: a")
+    print_table(("a",), [("short",)])
+    assert "\x1b" not in terminal.getvalue()
+
+
+def test_a_file_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
+    say("PROBLEM: a")
+    assert out.getvalue() == "PROBLEM: a\n"
+    assert painted_table(["a", "-", "short"]) == ["a", "-", "short"]
