@@ -132,16 +132,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (until the end)
     _configure_logging()
     try:
-        parser = _parser(arguments)
-        if not arguments:
-            parser.print_help()
-            return EXIT_OK
-        args = parser.parse_args(arguments)
-        exit_code = int(args.run(args))
-        sys.stdout.flush()  # here, where it can still be told that the output has no place to go
-        return exit_code
+        return _run(arguments)
     except (CommandError, SettingsError) as error:
         print(f"headrace: {error}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:  # what there is to say has been said
+            _drop_output()
         return error.exit_code if isinstance(error, CommandError) else EXIT_FAILED
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
@@ -166,6 +163,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("headrace: interrupted", file=sys.stderr)
         return 130
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Runs one command line and lets its output out here, where it can be told that there is no place for it."""
+    try:
+        parser = _parser(arguments)
+        if arguments:
+            args = parser.parse_args(arguments)
+            exit_code = int(args.run(args))
+        else:
+            parser.print_help()
+            exit_code = EXIT_OK
+    except SystemExit:  # of --help, among others
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+    return exit_code
 
 
 def _drop_output() -> None:

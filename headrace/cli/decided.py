@@ -55,6 +55,8 @@ def decided(args: argparse.Namespace) -> Iterator[Decided]:
         yield Decided(settings, log, storage)
     except LoaderError as error:
         raise CommandError(str(error)) from error
+    except BrokenPipeError:  # of our own output: `| head` has what it wants
+        raise
     except OSError as error:
         raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error
 
@@ -75,5 +77,7 @@ def failures_told() -> Iterator[None]:
         raise CommandError(f"{error}; start it, with `headrace up` here, or set kafka.bootstrap_servers") from error
     except (LoaderError, KafkaError, HiveDdlError, AuditError, RegistryError, JavaNotFoundError) as error:
         raise CommandError(str(error)) from error
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise CommandError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}") from error

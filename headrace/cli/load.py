@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import gc
 import itertools
+import re
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,7 @@ STATUS_HEADER = (
     "complete until",
     "pending",
 )
+_PLACE = re.compile(r"(?:partition|offsets) [^:;]*: ")
 RUNS_SHOWN = 10
 TASKS_COMPARED_MIN = 2  # from which on it says something how long the slowest took
 TOPICS_NAMED_MAX = 3  # of those that share a reason
@@ -292,16 +294,27 @@ def print_report(report: RunReport) -> None:
 
 
 def _print_reasons(word: str, reasons: Iterable[tuple[str, str]]) -> None:
-    """One line per reason: what is wrong with all topics, such as the metastore being down, is said once."""
-    topics: dict[str, list[str]] = {}
-    for topic, reason in reasons:
-        topics.setdefault(reason, []).append(topic)
-    for reason, named in itertools.islice(topics.items(), REASONS_SHOWN_MAX):
-        more = ", …" if len(named) > TOPICS_NAMED_MAX else ""
-        who = named[0] if len(named) == 1 else f"{len(named):,} topics ({', '.join(named[:TOPICS_NAMED_MAX])}{more})"
-        say(f"{word}: {who}: {reason}")
-    if len(topics) > REASONS_SHOWN_MAX:
-        say(f"{word}: and {len(topics) - REASONS_SHOWN_MAX} more; --format json has them all")
+    """One line per reason: what is wrong with all topics, such as the metastore being down, or with all partitions
+    that a dead broker led, is said once."""
+    held: dict[str, list[tuple[str, str]]] = {}
+    for topic, text in reasons:
+        place = _PLACE.match(text)
+        held.setdefault(text[place.end() :] if place else text, []).append((topic, place[0] if place else ""))
+    for reason, found in itertools.islice(held.items(), REASONS_SHOWN_MAX):
+        say(f"{word}: {_who(found)}{reason}")
+    if len(held) > REASONS_SHOWN_MAX:
+        say(f"{word}: and {len(held) - REASONS_SHOWN_MAX} more; --format json has them all")
+
+
+def _who(found: Sequence[tuple[str, str]]) -> str:
+    """Topics, and which of their partitions, that one reason holds for; each place ends with a colon."""
+    topics = list(dict.fromkeys(topic for topic, _ in found))
+    named = ", ".join(topics[:TOPICS_NAMED_MAX]) + (", …" if len(topics) > TOPICS_NAMED_MAX else "")
+    who = topics[0] if len(topics) == 1 else f"{len(topics):,} topics ({named})"
+    places = {(topic, place) for topic, place in found if place}
+    if len(found) == 1:
+        return f"{who}: {found[0][1]}"
+    return f"{len(places):,} partitions of {who}: " if places else f"{who}: "
 
 
 def _summary(report: RunReport) -> str:

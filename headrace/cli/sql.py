@@ -23,6 +23,7 @@ from headrace.cli.command import (
 from headrace.cli.prompt import statements_typed
 from headrace.cli.terminal import steps_shown
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
+from headrace.settings import Duration
 from headrace.settings.addresses import live_addresses, resolve_metastore, warehouse_folder
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 CELL_CHARS_MAX = 60  # in a table; json and csv give whole values
 STANDARD_INPUT = "-"
+WAIT_POLL_S = 0.5
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +57,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="one query, or - for standard input; tables of the database need no prefix",
     )
+    parser.add_argument(
+        "--wait",
+        type=_duration,
+        metavar="TIME",
+        help="wait so long for a metastore that another command has open, such as 30s or 5m (default: not)",
+    )
     parser.add_argument("--file", type=Path, metavar="FILE", help="file of the query")
     add_format_flag(parser, ("table", "json", "csv"))
     add_settings_flags(parser, ("loader.warehouse", "hive.database", "hive.metastore", "spark.master"))
+
+
+def _duration(text: str) -> float:
+    """In seconds."""
+    try:
+        return Duration.parse(text).seconds
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,10 +86,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         if query is not None:
             statement = check_statement(query)
-            with _Asker(settings, with_values) as asker:
+            with _Asker(settings, with_values, args.wait) as asker:
                 _answer(asker, statement, args.format)
             return EXIT_OK
-        with _Asker(settings, with_values) as asker:
+        with _Asker(settings, with_values, args.wait) as asker:
             for typed in statements_typed("headrace sql"):
                 try:
                     _answer(asker, check_statement(typed), args.format)
@@ -113,8 +129,9 @@ class _Asker:
     """Asks the SQL of a running `headrace up` where it is on the same metastore, else a Spark of its own, which the
     first question starts."""
 
-    def __init__(self, settings: Settings, with_values: bool) -> None:
+    def __init__(self, settings: Settings, with_values: bool, wait_s: float | None = None) -> None:
         self._settings = settings
+        self._wait_s = wait_s
         self._with_values = with_values
         self._session: SparkSession | None = None
 
@@ -134,8 +151,7 @@ class _Asker:
             if self._session is None and (result := self._answer_of_up(statement, show)) is not None:
                 return result
             if self._session is None:
-                show("spark")
-                self._session = self._open_session()
+                self._session = self._awaited_session(show)
             show("query")
             return run_query(self._session, statement, self._settings.hive.database, with_values=self._with_values)
 
@@ -151,6 +167,27 @@ class _Asker:
             return ask(Path(live.sql_socket), question, lambda: live_addresses(self._settings) is not None)
         except NobodyAnswers:  # `up` has just ended
             return None
+
+    def _awaited_session(self, show: Callable[[str], None]) -> SparkSession:
+        """A session, as soon as the metastore is free where it is to be waited for.
+
+        Raises:
+            MetastoreUnavailable: it cannot be reached, or not within the time.
+        """
+        from headrace.hive_ddl.errors import MetastoreUnavailable
+
+        deadline = time.monotonic() + (self._wait_s or 0)
+        while True:
+            try:
+                show("spark")
+                return self._open_session()
+            except MetastoreUnavailable as error:
+                if self._wait_s is None:
+                    raise CommandError(f"{error}; --wait 5m waits for it") from error
+                if time.monotonic() >= deadline:
+                    raise CommandError(f"{error}; waited {self._wait_s:g} s for it") from error
+                show(f"waiting: {error}")
+                time.sleep(WAIT_POLL_S)
 
     def _open_session(self) -> SparkSession:
         from headrace.hive_ddl.executors.session import open_session

@@ -21,6 +21,21 @@ def test_what_is_wrong_with_many_topics_is_said_once(capsys: pytest.CaptureFixtu
     ]
 
 
+def test_a_dead_broker_is_one_line_however_many_partitions_it_led(capsys: pytest.CaptureFixture[str]) -> None:
+    gone = "cannot connect to broker kafka-2:9092: [Errno 111] Connection refused; see that its brokers are up"
+    problems = {
+        topic: tuple(f"partition {number}: {gone}" for number in range(10)) for topic in ("clicks", "orders", "views")
+    }
+    print_report(RunReport(problems=problems))
+    (line, _) = capsys.readouterr().out.splitlines()
+    assert line == f"PROBLEM: 30 partitions of 3 topics (clicks, orders, views): {gone}"
+    print_report(RunReport(problems={"clicks": (f"partition 7: {gone}",), "orders": ("another",)}))
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        f"PROBLEM: clicks: partition 7: {gone}",
+        "PROBLEM: orders: another",
+    ]
+
+
 def test_nothing_new_is_not_said_while_messages_are_held_back(capsys: pytest.CaptureFixture[str]) -> None:
     print_report(RunReport(held_back=1200, waiting={"a": "no schema"}))
     assert capsys.readouterr().out.splitlines()[-1].startswith("nothing loaded, 1,200 messages held back (")

@@ -1,0 +1,65 @@
+"""`headrace … | head` ends silently, whatever the command was about to say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shelf import Shelf
+
+NOBODY_THERE = "127.0.0.1:1"
+BUCKET = "dt=2026-01-01/hr=05"
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pipes")
+    shelf = Shelf(folder)
+    shelf.load({BUCKET: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={BUCKET: [(0, 2)]})
+    (folder / "a.avsc").write_text('{"type": "record", "name": "A", "fields": []}')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "buffering"),
+    [
+        ("--help", ""),
+        ("help load", "1"),
+        ("config", "1"),
+        ("load status", "1"),
+        ("quarantine list", "1"),
+        ("quarantine show orders", ""),
+        ("hive history orders", "1"),
+        ("hive plan --hive-executor print", "1"),
+        ("offsets show", "1"),
+        ("offsets show", ""),
+        ("audit report", ""),
+        ("audit report", "1"),
+        ("compat check a.avsc --against a.avsc", "1"),
+    ],
+)
+def test_a_reader_that_goes_away_is_no_error(command: str, buffering: str, data_dir: Path) -> None:
+    """Unbuffered, so that each line meets the closed pipe, and buffered, so that only the end does."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environment |= {"PYTHONUNBUFFERED": buffering} if buffering else {}
+    environment |= {"HEADRACE__DATA_DIR": str(data_dir), "HEADRACE__KAFKA__BOOTSTRAP_SERVERS": NOBODY_THERE}
+    reading, writing = os.pipe()
+    os.close(reading)
+    run = subprocess.run(
+        [sys.executable, "-m", "headrace", *command.split()],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        cwd=data_dir,
+        env=environment,
+        check=False,
+    )
+    os.close(writing)
+    # That the brokers do not answer, two of them tell; and the audit, that it cannot be sure without.
+    assert [line for line in run.stderr.splitlines() if NOBODY_THERE not in line] == []
+    assert run.returncode == (2 if command == "audit report" and not buffering else 0)
