@@ -1,7 +1,16 @@
-"""One query over the tables, as rows of text.
+"""One query over the tables, as rows of text, and as JSON values where these are asked for.
 
 Spark itself turns the values into text: Python's own conversions would pass timestamps through the local time zone
-and lose what its types cannot hold. Nested values are JSON.
+and lose what its types cannot hold. A value has one form, at the top as within others:
+
+    timestamp           2026-01-31 07:20:04.5, in UTC, without trailing zeros of the second; one without zone as it is
+    date                2026-01-31
+    decimal             its digits as a text, with the scale of its type: 1.50
+    bytes               hexadecimal digits in lower case: 01ff
+    other numbers       a number; what JSON has none for is NaN, Infinity or -Infinity as a text
+    struct, map         an object, with null where there is none; keys of a map are texts in these forms
+    array               an array
+    interval and so on  Spark's text
 """
 
 from __future__ import annotations
@@ -26,8 +35,12 @@ READING_WORDS = ("SELECT", "WITH", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC"
 `ALTER TABLE` can lock one up for good."""
 
 NUMERIC_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"})
-EXACT_DIGITS = 15  # of a decimal that a JSON number keeps in every reader; one with more is given as text
+PLAIN_TYPES = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "void"})
+"""Which JSON has, as Spark writes it."""
 NESTED_TYPES = frozenset({"struct", "array", "map", "variant"})
+
+PLACE_TYPE = "struct<partition:int,offset:bigint,timestamp:"
+"""How the type of the column `kafka` begins, in Spark's words."""
 
 _LEADING = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/|\(", re.DOTALL)
 _WRITE_NODE = re.compile(r"(?m)^[\s:+|'-]*(Insert|Create|Merge|Delete|Update|Replace)\w*")
@@ -148,7 +161,8 @@ def _collected(frame: DataFrame, with_values: bool) -> QueryResult:
     plain = frame.toDF(*keys)
     texts = [_as_text(functions.col(key), kind).alias(f"{key}_text") for key, kind in zip(keys, types, strict=True)]
     if with_values:
-        whole = functions.struct(*map(_json_ready, keys, types))
+        ready = [_json_ready(functions.col(key), kind).alias(key) for key, kind in zip(keys, types, strict=True)]
+        whole = functions.struct(*ready)
         texts.append(functions.to_json(whole, {"ignoreNullFields": "false"}).alias("whole"))
     rows = [tuple(row) for row in plain.select(*texts).collect()] if keys else []
     documents = [json.loads(row[-1]) for row in rows] if with_values else []
@@ -165,23 +179,41 @@ def _as_text(column: Any, kind: DataType) -> Any:
 
     name = _short_name(kind)
     if name in NESTED_TYPES:
-        return functions.to_json(column, {"ignoreNullFields": "false"})
+        return functions.to_json(_json_ready(column, kind), {"ignoreNullFields": "false"})
     if name == "binary":
         return functions.lower(functions.hex(column))
     return column.cast("string")
 
 
-def _json_ready(key: str, kind: DataType) -> Any:
-    """JSON knows null, numbers, texts and the nested types; of the others Spark's text is taken."""
+def _json_ready(column: Any, kind: DataType) -> Any:
+    """The value with all that JSON has no form of its own for as text, at every depth."""
     from pyspark.sql import functions
+    from pyspark.sql.types import ArrayType, MapType, StructType
 
-    name = _short_name(kind)
-    column = functions.col(key)
-    if name == "decimal" and getattr(kind, "precision", 0) > EXACT_DIGITS:
-        return _as_text(column, kind).alias(key)
-    if name in NUMERIC_TYPES or name in NESTED_TYPES or name in ("boolean", "string"):
+    if _is_plain(kind):
         return column
-    return _as_text(column, kind).alias(key)
+    if isinstance(kind, StructType):
+        fields = [_json_ready(column.getField(field.name), field.dataType).alias(field.name) for field in kind.fields]
+        return functions.when(column.isNotNull(), functions.struct(*fields))
+    if isinstance(kind, ArrayType):
+        return functions.transform(column, lambda item: _json_ready(item, kind.elementType))
+    if isinstance(kind, MapType):
+        by_text = functions.transform_keys(column, lambda key, _: _as_text(key, kind.keyType))
+        return functions.transform_values(by_text, lambda _, value: _json_ready(value, kind.valueType))
+    return _as_text(column, kind)
+
+
+def _is_plain(kind: DataType) -> bool:
+    """Whether Spark's own JSON has the forms that are wanted, all the way down."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        return all(_is_plain(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _is_plain(kind.elementType)
+    if isinstance(kind, MapType):
+        return _short_name(kind.keyType) == "string" and _is_plain(kind.valueType)
+    return _short_name(kind) in PLAIN_TYPES or _short_name(kind) == "variant"
 
 
 def _short_name(kind: DataType) -> str:
@@ -189,8 +221,21 @@ def _short_name(kind: DataType) -> str:
 
 
 def aligned_rows(result: QueryResult, cell_chars_max: int) -> Sequence[Sequence[str]]:
-    """The rows for people: NULL spelled out, each cell one line and at most so long."""
-    return [["NULL" if value is None else _shortened(value, cell_chars_max) for value in row] for row in result.rows]
+    """The rows for people: NULL spelled out, each cell one line and at most so long, and where a row came from as
+    `partition:offset timestamp`."""
+    places = {i for i, kind in enumerate(result.types) if kind.startswith(PLACE_TYPE)}
+    return [
+        [
+            "NULL" if value is None else _shortened(_placed(value) if i in places else value, cell_chars_max)
+            for i, value in enumerate(row)
+        ]
+        for row in result.rows
+    ]
+
+
+def _placed(text: str) -> str:
+    place = json.loads(text)
+    return f"{place['partition']}:{place['offset']} {place['timestamp'] or ''}".rstrip()
 
 
 def _shortened(text: str, chars_max: int) -> str:

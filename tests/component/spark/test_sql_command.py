@@ -51,7 +51,7 @@ def test_json_keeps_numbers_and_nesting(session: SparkSession, capsys: pytest.Ca
         {
             "a": 1,
             "a_2": 2,
-            "d": 1.5,
+            "d": "1.50",
             "wide": "123456789012345678.5",
             "t": "2020-01-01 00:00:01.5",
             "day": "1000-02-03",
@@ -66,6 +66,44 @@ def test_json_keeps_numbers_and_nesting(session: SparkSession, capsys: pytest.Ca
             "empty": "",
         }
     ]
+
+
+IN_EACH_OTHER = """
+    select named_struct('t', t, 'd', d, 'b', b, 'day', day, 'n', cast(null as timestamp)) s, array(t, null) a,
+    map(t, b) m, array(named_struct('x', array(d))) deep, cast(null as struct<t: timestamp>) none,
+    map(1, d) numbered, timestamp_ntz'2020-01-01 00:00:01.5' local, interval 1 day gap, array(double('inf')) infinite
+    from (select timestamp'2020-01-01 00:00:01.5' t, cast('1.50' as decimal(5,2)) d, X'01FF' b, date'1000-02-03' day)
+"""
+INSIDE = {
+    "s": {"t": "2020-01-01 00:00:01.5", "d": "1.50", "b": "01ff", "day": "1000-02-03", "n": None},
+    "a": ["2020-01-01 00:00:01.5", None],
+    "m": {"2020-01-01 00:00:01.5": "01ff"},
+    "deep": [{"x": ["1.50"]}],
+    "none": None,
+    "numbered": {"1": "1.50"},
+    "local": "2020-01-01 00:00:01.5",
+    "gap": "INTERVAL '1' DAY",
+    "infinite": ["Infinity"],
+}
+
+
+def test_a_value_has_one_form_at_every_depth(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(session, IN_EACH_OTHER)
+    _print(found, "json")
+    assert json.loads(capsys.readouterr().out) == [INSIDE]
+    (row,) = found.rows
+    texts = {name: text for name, text in zip(found.columns, row, strict=True) if text is not None}
+    nested = ("s", "a", "m", "deep", "numbered", "infinite")
+    assert {name: json.loads(texts[name]) for name in nested} == {name: INSIDE[name] for name in nested}
+
+
+def test_where_a_row_came_from_is_short_for_people(session: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    place = "named_struct('partition', 3, 'offset', bigint(7), 'timestamp', timestamp'2020-01-01 00:00:01.5')"
+    found = answer(session, f"select {place} kafka, 1 id union all select null, 2")
+    _print(found, "table")
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert rows == ["3:7 2020-01-01 00:00:01.5   1", "NULL                        2"]
+    assert found.values[0][0] == {"partition": 3, "offset": 7, "timestamp": "2020-01-01 00:00:01.5"}
 
 
 def test_json_values_are_made_only_when_asked_for(session: SparkSession) -> None:
