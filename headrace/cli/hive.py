@@ -23,7 +23,7 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
-from headrace.cli.decided import decided, failures_told
+from headrace.cli.decided import Decided, decided, failures_told
 from headrace.cli.terminal import steps_shown
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from headrace.loader.follow.repair import Difference, Repair
 
-KEYS = ("loader.warehouse", "spark.master", "hive.database", "hive.metastore", "hive.executor")
+KEYS = ("registry.url", "loader.warehouse", "spark.master", "hive.database", "hive.metastore", "hive.executor")
 FINDINGS_SHOWN_MAX = 40  # of a topic; json has them all
 EXIT_CODES = """
 
@@ -56,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "hive drop orders",
             "hive explain orders",
             "hive history orders",
+            "hive latest orders",
         )
         + EXIT_CODES
     )
@@ -158,13 +159,55 @@ def explain(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _topic_of(known: Decided, name: str) -> str:
+    """The topic of this name, or whose table has it."""
+    topics = known.log.state.topics
+    return name if name in topics else next((one for one, state in topics.items() if state.table == name), name)
+
+
+def latest(args: argparse.Namespace) -> int:
+    from headrace.avro_schema import parse_schema
+    from headrace.loader.follow.layout import PARTITION_COLUMNS
+    from headrace.loader.inspect.latest_view import latest_view
+    from headrace.loader.load_schema import LoadState, load_record, load_schema_with_kafka, root_record
+    from headrace.loader.plan.kept_schemas import KeptSchemas
+    from headrace.registry.client.of_settings import registry_client
+
+    with decided(args) as known, failures_told():
+        (name,) = args.topics
+        state = known.topic(_topic_of(known, name))
+        loaded = state.load_schema
+        fold = LoadState.from_json(json.loads(loaded.fold))
+        registry = registry_client(known.settings)
+        try:
+            newest_id = registry.version(loaded.subject, loaded.version).schema_id
+        finally:
+            registry.close()
+        newest = KeptSchemas(known.log.storage, keeps=False).text(newest_id)
+    if newest is None or newest_id not in fold.routes:
+        raise CommandError(
+            f"version {loaded.version} of {loaded.subject} is another one than was loaded: headrace load"
+        )
+    text = load_schema_with_kafka(loaded.text, state.kafka_column or known.settings.loader.kafka_column)
+    print(
+        latest_view(
+            known.settings.hive.database,
+            state.table,
+            load_record(text),
+            root_record(parse_schema(newest, source=f"{loaded.subject} version {loaded.version}")),
+            fold.routes[newest_id],
+            PARTITION_COLUMNS[state.partition_by],
+        )
+    )
+    return EXIT_OK
+
+
 def history(args: argparse.Namespace) -> int:
     from headrace.loader.inspect.history import table_history
 
     with decided(args) as known:
         (name,) = args.topics
-        topics = known.log.state.topics
-        topic = name if name in topics else next((one for one, state in topics.items() if state.table == name), name)
+        topic = _topic_of(known, name)
         table = known.topic(topic).table
         changes = table_history(known.log, topic)
     if args.format == "json":
@@ -240,6 +283,16 @@ VERBS = (
         "it. Takes the name of the topic or of the table, and needs no metastore.",
         ("hive history orders", "hive history orders --format json"),
         history,
+        changes=False,
+        of_one_topic=True,
+    ),
+    Verb(
+        "latest",
+        "print the statement of a view with the newest schema's columns",
+        "Prints the statement, in Spark's SQL, of the view <table>_latest: the newest schema's fields under their own "
+        "names and with their docs as comments, over the columns that earlier versions left. Run it where you query.",
+        ("hive latest orders",),
+        latest,
         changes=False,
         of_one_topic=True,
     ),

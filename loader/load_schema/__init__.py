@@ -49,7 +49,7 @@ from headrace.loader.load_schema.kafka_record import load_schema_with_kafka, wid
 from headrace.loader.load_schema.kept_route import KeptRoute, Place, keep, member_of, places
 from headrace.loader.load_schema.route import Route, Routed, route_branch, route_by_kept, route_fields
 from headrace.loader.load_schema.table_schema import table_schema
-from headrace.loader.load_schema.text import root_record
+from headrace.loader.load_schema.text import load_record, root_record
 from headrace.loader.load_schema.types import (
     ABSENT,
     BRANCH,
@@ -95,6 +95,7 @@ __all__ = [
     "fold",
     "keep",
     "kind_of",
+    "load_record",
     "load_schema_with_kafka",
     "member_of",
     "places",

@@ -13,6 +13,7 @@ from headrace.cli import main
 from headrace.hive_ddl.table import VERSION
 from headrace.loader.run import run_load
 from headrace.pipeline.load import SparkEdge
+from headrace.registry.client.answers import RegisteredSchema
 from loader_fakes import ORDER_V1, ORDER_V2, World
 
 TABLE = ("headrace", "orders")
@@ -135,7 +136,35 @@ def test_history_says_when_columns_came_by_topic_or_table(world: World, capsys: 
     assert out.splitlines()[-1].startswith("orders: ")
 
 
-@pytest.mark.parametrize("verb", ["plan", "apply", "repair", "drop", "explain", "history"])
+class OneVersion:
+    """A registry that says which id the newest version has."""
+
+    def __init__(self, schema_id: int) -> None:
+        self.schema_id = schema_id
+
+    def version(self, subject: str, version: int) -> RegisteredSchema:
+        assert (subject, version) == ("orders-value", 2)
+        return RegisteredSchema(self.schema_id, "", subject, version)
+
+    def close(self) -> None:
+        pass
+
+
+def test_latest_prints_a_view_of_the_newest_schema(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.registry.client.of_settings.registry_client", lambda settings: OneVersion(2))
+    assert hive(world, "latest", "orders") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("CREATE OR REPLACE VIEW `headrace`.`orders_latest` (\n  `id`")
+    assert "  `note`,\n" in printed
+    assert printed.endswith("  `dt`,\n  `hr`\nFROM `headrace`.`orders`\n")
+    monkeypatch.setattr("headrace.registry.client.of_settings.registry_client", lambda settings: OneVersion(9))
+    assert hive(world, "latest", "orders") == 2
+    assert "version 2 of orders-value is another one than was loaded: headrace load" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply", "repair", "drop", "explain", "history", "latest"])
 def test_a_topic_that_was_never_loaded(world: World, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     assert hive(world, verb, "nobody") == 2
     assert capsys.readouterr().err == "headrace: nothing of topic nobody has been loaded; loaded topics: orders\n"

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from headrace.avro_schema import parse_schema
 from headrace.cli.sql import _print
 from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.loader.inspect.latest_view import latest_view
+from headrace.loader.load_schema import EMPTY, fold, load_record, root_record
 from headrace.pipeline.sql import QueryFailed, QueryResult, check_statement, run_query
+from pages import page
 
 pytestmark = pytest.mark.spark
 
@@ -185,3 +190,64 @@ def test_the_file_that_cannot_be_read_is_the_reason(session: SparkSession, tmp_p
     with pytest.raises(QueryFailed, match="Not an Avro data file") as caught:
         answer(session, "select * from broken")
     assert "\n" not in str(caught.value)
+
+
+def test_the_view_of_the_newest_schema_brings_columns_together(session: SparkSession) -> None:
+    """The statement as it is printed, on a table as a load would leave it."""
+    session.sql(
+        "create table shop.orders (id bigint, note string, note__int int, at bigint, here bigint) "
+        "partitioned by (dt string, hr string) stored as avro"
+    )
+    session.sql(
+        "insert into shop.orders partition (dt='2026-01-31', hr='12') values "
+        "(1, '7', null, 1769860800000001, 1769860800001), (2, 'x', null, null, null), (3, null, 9, null, null)"
+    )
+    state = EMPTY
+    for number, kind in enumerate(("string", "int"), 1):
+        times = (
+            '{"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}, '
+            '{"name": "here", "type": {"type": "long", "logicalType": "local-timestamp-millis"}}'
+        )
+        schema = parse_schema(
+            '{"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}, '
+            f'{{"name": "note", "type": "{kind}", "doc": "it\'s ${{x}}"}}, {times}]}}'
+        )
+        state = fold(state, number, schema, number)
+    newest = root_record(schema)
+    session.sql(latest_view("shop", "orders", load_record(state.text), newest, state.routes[2], ("dt", "hr")))
+    rows = answer(session, "select * from orders_latest order by id").rows
+    assert rows == (
+        ("1", "7", "2026-01-31 12:00:00.000001", "2026-01-31 12:00:00.001", "2026-01-31", "12"),
+        ("2", None, None, None, "2026-01-31", "12"),
+        ("3", "9", None, None, "2026-01-31", "12"),
+    )
+    assert ("note", "int", "it's ${x}") in answer(session, "describe orders_latest").rows
+
+
+def test_queries_of_the_page_read_only_the_partitions_that_they_name(session: SparkSession) -> None:
+    session.sql("create table shop.hours (item string) partitioned by (dt string, hr string) stored as avro")
+    for day, hour in (("2026-01-29", "07"), ("2026-01-31", "07"), ("2026-01-31", "08")):
+        session.sql(f"insert into shop.hours partition (dt = '{day}', hr = '{hour}') values ('lamp')")
+    queries = re.findall(r"^SELECT count.* FROM orders WHERE dt.*$", page("docs/tables.md"), re.MULTILINE)
+    read = []
+    for query in queries:
+        plan = session.sql(f"explain formatted {query.replace('orders', 'shop.hours')}").collect()[0][0]
+        found = re.search(r"Pruned Partitions: \[(.*)\]", plan)
+        assert found is not None, plan
+        read.append(found[1].count("dt="))
+    assert read == [1, 2, 2]
+
+
+def test_casts_of_the_page_make_times_of_numbers(session: SparkSession) -> None:
+    casts = dict(re.findall(r"^\| `([a-z-]+)` \| (?:bigint|int) \| `([^`]+)`", page("docs/tables.md"), re.MULTILINE))
+    numbers = {
+        "timestamp-micros": ("1769860800000001", "2026-01-31 12:00:00.000001"),
+        "timestamp-nanos": ("1769860800000001000", "2026-01-31 12:00:00.000001"),
+        "local-timestamp-millis": ("1769860800001", "2026-01-31 12:00:00.001"),
+        "local-timestamp-micros": ("1769860800000001", "2026-01-31 12:00:00.000001"),
+        "time-millis": ("3600001", "01:00:00.001"),
+        "time-micros": ("3600000001", "01:00:00.000001"),
+    }
+    assert casts.keys() == numbers.keys()
+    for name, (number, text) in numbers.items():
+        assert answer(session, f"select {casts[name]} from values ({number}) as t(c)").rows == ((text,),), name

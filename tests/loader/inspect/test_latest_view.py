@@ -1,0 +1,88 @@
+"""The statement of a table's view by its newest schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from headrace.avro_schema import parse_schema
+from headrace.loader.inspect.latest_view import latest_view
+from headrace.loader.load_schema import EMPTY, fold, load_record, load_schema_with_kafka, root_record
+
+
+def view(*versions: list[dict[str, Any]]) -> str:
+    state = EMPTY
+    schema = None
+    for number, fields in enumerate(versions, 1):
+        schema = parse_schema(json.dumps({"type": "record", "name": "O", "fields": fields}))
+        state = fold(state, number, schema, number)
+    assert schema is not None
+    load = load_record(load_schema_with_kafka(state.text, "position"))
+    newest = root_record(schema)
+    return latest_view("shop", "orders", load, newest, state.routes[len(versions)], ("dt", "hr"))
+
+
+def f(name: str, kind: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, **more}
+
+
+def logical(kind: str, name: str) -> dict[str, str]:
+    return {"type": kind, "logicalType": name}
+
+
+def test_siblings_are_one_column_and_what_was_removed_is_none() -> None:
+    found = view(
+        [f("id", "long"), f("note", "string"), f("gone", "int")],
+        [
+            f("id", "long", doc="the order's  number"),
+            f("note", "int", doc="it's ${x}"),
+            f("tags", {"type": "array", "items": "string"}),
+        ],
+    )
+    assert found == (
+        "CREATE OR REPLACE VIEW `shop`.`orders_latest` (\n"
+        "  `id` COMMENT 'the order\\'s number',\n"
+        "  `note` COMMENT 'it\\'s \\u0024{x}',\n"
+        "  `tags`,\n"
+        "  `kafka` COMMENT 'partition, offset and timestamp of the message',\n"
+        "  `dt`,\n"
+        "  `hr`\n"
+        ") AS SELECT\n"
+        "  `id`,\n"
+        "  coalesce(`note__int`, try_cast(`note` AS int)),\n"
+        "  `tags`,\n"
+        "  `kafka`,\n"
+        "  `dt`,\n"
+        "  `hr`\n"
+        "FROM `shop`.`orders`"
+    )
+
+
+def test_times_that_spark_shows_as_numbers_are_times() -> None:
+    found = view(
+        [
+            f("at", logical("long", "timestamp-micros")),
+            f("exact", logical("long", "timestamp-nanos")),
+            f("here", logical("long", "local-timestamp-millis")),
+            f("day", logical("int", "date")),
+        ]
+    )
+    for expression in (
+        "  timestamp_micros(`at`),",
+        "  timestamp_micros(`exact` DIV 1000),",
+        "  timestampadd(MILLISECOND, `here`, timestamp_ntz'1970-01-01 00:00:00'),",
+        "  `day`,",
+    ):
+        assert expression in found.splitlines()
+
+
+def test_what_cannot_be_cast_is_not_brought_together() -> None:
+    found = view([f("v", "int")], [f("v", logical("int", "date"))])
+    assert "  `v__date`,\n" in found
+    assert "  `v`,\n" in found.partition(" AS SELECT")[0]
+    assert "coalesce" not in found
+
+
+def test_names_that_differ_in_case_only_stay_apart() -> None:
+    heads = view([f("a", "int"), f("A", "int")]).partition(" AS SELECT")[0]
+    assert "  `a`,\n  `a_2`," in heads
