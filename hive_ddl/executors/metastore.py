@@ -50,48 +50,66 @@ def new_client(session: SparkSession) -> JavaObject:
     return jvm.org.apache.hadoop.hive.metastore.HiveMetaStoreClient(hive_conf(session))
 
 
-def thrift_json(jvm: JavaObject, value: JavaObject) -> dict[str, Any]:
-    """A thrift struct as nested dicts and lists, by its field names; unset fields are left out."""
-    protocol = jvm.org.apache.thrift.protocol.TSimpleJSONProtocol.Factory()
-    decoded = json.loads(jvm.org.apache.thrift.TSerializer(protocol).toString(value))
-    assert isinstance(decoded, dict)
-    return decoded
+class ThriftValues:
+    """Thrift's values as JSON and out of it, in one JVM; not for use from several threads.
 
+    Finding a class takes a round trip for each part of its name, so all are found once.
+    """
 
-def java_strings(jvm: JavaObject, items: Iterable[str]) -> JavaObject:
-    """A Java list of texts that hold no line break and are not empty."""
-    return jvm.org.apache.hadoop.util.StringUtils.getStringCollection("\n".join(items), "\n")
+    def __init__(self, jvm: JavaObject) -> None:
+        thrift = jvm.org.apache.thrift
+        by_number = thrift.protocol.TJSONProtocol.Factory()
+        self._named = thrift.TSerializer(thrift.protocol.TSimpleJSONProtocol.Factory())
+        self._numbered = thrift.TSerializer(by_number)
+        self._read = thrift.TDeserializer(by_number)
+        self._lists = jvm.java.util.ArrayList
+        self._texts = jvm.org.apache.hadoop.util.StringUtils
+        self._lists_of_partitions = jvm.org.apache.hadoop.hive.metastore.api.PartitionListComposingSpec
 
+    def json(self, value: JavaObject) -> dict[str, Any]:
+        """A struct as nested dicts and lists, by its field names; unset fields are left out."""
+        decoded = json.loads(self._named.toString(value))
+        assert isinstance(decoded, dict)
+        return decoded
 
-def java_partitions(
-    jvm: JavaObject, table: JavaObject, partitions: Sequence[tuple[Sequence[str], str]], created_s: int
-) -> JavaObject:
-    """A Java list of partitions of a thrift table, made of their values and locations."""
-    thrift = jvm.org.apache.thrift
-    protocol = thrift.protocol.TJSONProtocol.Factory()
-    descriptor = thrift.TSerializer(protocol).toString(table.getSd())
-    known = {
-        DATABASE: {"str": table.getDbName()},
-        TABLE: {"str": table.getTableName()},
-        CREATED: {"i32": created_s},
-        ACCESSED: {"i32": created_s},
-        PARAMETERS: {"map": ["str", "str", 0, {}]},
-    }
-    fields = json.loads(descriptor)
-    made = jvm.java.util.ArrayList()
-    step = max(1, CHARS_PER_CALL_MAX // len(descriptor))
-    for start in range(0, len(partitions), step):
-        structs = [
-            known
-            | {
-                VALUES: {"lst": ["str", len(values), *values]},
-                DESCRIPTOR: {"rec": {**fields, LOCATION: {"str": location}}},
-            }
-            for values, location in partitions[start : start + step]
-        ]
-        part = jvm.org.apache.hadoop.hive.metastore.api.PartitionListComposingSpec()
-        fields_of_list = {PARTITIONS: {"lst": ["rec", len(structs), *structs]}}
-        text = json.dumps(fields_of_list, ensure_ascii=False, separators=(",", ":"))  # thrift reads no blanks
-        thrift.TDeserializer(protocol).deserialize(part, text, "UTF-8")
-        made.addAll(part.getPartitions())
-    return made
+    def texts(self, items: Iterable[str]) -> JavaObject:
+        """A Java list of texts that hold no line break and are not empty."""
+        return self._texts.getStringCollection("\n".join(items), "\n")
+
+    def partitions_json(self, partitions: JavaObject) -> Sequence[dict[str, Any]]:
+        """A Java list of partitions, each as `json` has it."""
+        answer = self._lists_of_partitions()
+        answer.setPartitions(partitions)
+        found: Sequence[dict[str, Any]] = self.json(answer).get("partitions", ())
+        return found
+
+    def partitions(
+        self, table: JavaObject, partitions: Sequence[tuple[Sequence[str], str]], created_s: int
+    ) -> JavaObject:
+        """A Java list of partitions of a table, made of their values and locations."""
+        descriptor = self._numbered.toString(table.getSd())
+        known = {
+            DATABASE: {"str": table.getDbName()},
+            TABLE: {"str": table.getTableName()},
+            CREATED: {"i32": created_s},
+            ACCESSED: {"i32": created_s},
+            PARAMETERS: {"map": ["str", "str", 0, {}]},
+        }
+        fields = json.loads(descriptor)
+        made = self._lists()
+        step = max(1, CHARS_PER_CALL_MAX // len(descriptor))
+        for start in range(0, len(partitions), step):
+            structs = [
+                known
+                | {
+                    VALUES: {"lst": ["str", len(values), *values]},
+                    DESCRIPTOR: {"rec": {**fields, LOCATION: {"str": location}}},
+                }
+                for values, location in partitions[start : start + step]
+            ]
+            part = self._lists_of_partitions()
+            fields_of_list = {PARTITIONS: {"lst": ["rec", len(structs), *structs]}}
+            text = json.dumps(fields_of_list, ensure_ascii=False, separators=(",", ":"))  # thrift reads no blanks
+            self._read.deserialize(part, text, "UTF-8")
+            made.addAll(part.getPartitions())
+        return made

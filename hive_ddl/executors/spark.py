@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import check_creation
 from headrace.hive_ddl.executors.failures import METASTORE_FAILURES, java_class, root_cause
-from headrace.hive_ddl.executors.metastore import JavaObject, java_partitions, java_strings, new_client, thrift_json
+from headrace.hive_ddl.executors.metastore import JavaObject, ThriftValues, new_client
 from headrace.hive_ddl.names import PROBE_PREFIX
 from headrace.hive_ddl.ops import (
     AddPartitions,
@@ -68,6 +68,8 @@ class SparkExecutor:
         self._session = session
         self._jvm: JavaObject = session._jvm
         self._api: JavaObject = self._jvm.org.apache.hadoop.hive.metastore.api
+        self._values = ThriftValues(self._jvm)
+        self._looked_at: tuple[str, str, JavaObject] | None = None  # the table whose partitions were asked for last
         self._refuses_late_writers: bool | None = None
         self._probe_database = "default"
         with self._failures("a connection"):
@@ -104,10 +106,9 @@ class SparkExecutor:
         with self._failures(f"a look at the partitions of {database}.{name}"):
             names = self._partition_names(database, name, wanted)
             for start in range(0, len(names), PARTITIONS_PER_READ_MAX):
-                chunk = java_strings(self._jvm, names[start : start + PARTITIONS_PER_READ_MAX])
-                answer = self._api.PartitionListComposingSpec()
-                answer.setPartitions(self._client.getPartitionsByNames(database, name, chunk))
-                for partition in thrift_json(self._jvm, answer).get("partitions", ()):
+                chunk = self._values.texts(names[start : start + PARTITIONS_PER_READ_MAX])
+                answer = self._client.getPartitionsByNames(database, name, chunk)
+                for partition in self._values.partitions_json(answer):
                     found[tuple(partition["values"])] = partition["sd"]["location"]
         return found
 
@@ -150,7 +151,7 @@ class SparkExecutor:
             raise
 
     def _state(self, table: JavaObject) -> TableState:
-        facts = thrift_json(self._jvm, table)
+        facts = self._values.json(table)
         descriptor: Mapping[str, Any] = facts.get("sd", {})
         properties: Mapping[str, str] = facts.get("parameters", {})
         partition_columns = tuple(column["name"] for column in facts.get("partitionKeys", ()))
@@ -175,7 +176,7 @@ class SparkExecutor:
             with contextlib.suppress(Py4JError):
                 fields = self._api.Schema()
                 fields.setFieldSchemas(self._client.getFields(facts["dbName"], facts["tableName"]))
-                stored = thrift_json(self._jvm, fields)["fieldSchemas"]
+                stored = self._values.json(fields)["fieldSchemas"]
         return tuple(Column(column["name"], column.get("type", ""), column.get("comment", "")) for column in stored)
 
     def _partition_names(self, database: str, name: str, wanted: Collection[PartitionValues] | None) -> Sequence[str]:
@@ -186,14 +187,15 @@ class SparkExecutor:
         table = self._get_table(database, name)
         if table is None or not wanted:
             return ()
-        keys = table.getPartitionKeys()
-        columns = [key.getName() for key in keys]
-        return [
-            "/".join(map("=".join, zip(columns, values, strict=True)))
-            if all(map(PLAIN_VALUE.fullmatch, values))
-            else self._jvm.org.apache.hadoop.hive.metastore.Warehouse.makePartName(keys, self._java_list(values))
-            for values in sorted(wanted)
-        ]
+        self._looked_at = (database, name, table)
+        columns = [key["name"] for key in self._values.json(table).get("partitionKeys", ())]
+        return [self._partition_name(table, columns, values) for values in sorted(wanted)]
+
+    def _partition_name(self, table: JavaObject, columns: Sequence[str], values: PartitionValues) -> str:
+        if all(map(PLAIN_VALUE.fullmatch, values)):
+            return "/".join(map("=".join, zip(columns, values, strict=True)))
+        warehouse = self._jvm.org.apache.hadoop.hive.metastore.Warehouse
+        return str(warehouse.makePartName(table.getPartitionKeys(), self._java_list(values)))
 
     def _create_table(self, wanted: TableState) -> None:
         with self._failures(f"the new table {wanted.full_name}"):
@@ -283,11 +285,15 @@ class SparkExecutor:
 
     def _add_partitions(self, op: AddPartitions) -> None:
         with self._failures(f"partitions of {op.database}.{op.name}"):
-            table = self._get_table(op.database, op.name)
+            looked_at, self._looked_at = self._looked_at, None
+            if looked_at is not None and looked_at[:2] == (op.database, op.name):
+                table = looked_at[2]
+            else:
+                table = self._get_table(op.database, op.name)
             if table is None:
                 raise StatementRefused(f"partitions of {op.database}.{op.name}", "the table does not exist")
             wanted = [(part.values, part.location) for part in op.partitions]
-            made = java_partitions(self._jvm, table, wanted, int(time.time()))
+            made = self._values.partitions(table, wanted, int(time.time()))
             self._client.add_partitions(made, True, False)
 
     def _set_location(self, op: SetPartitionLocation) -> None:

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.hive_ddl.errors import ForeignTable, StaleRevision, StatementRefused
+from headrace.hive_ddl.executors import metastore
 from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.names import folder_name, quote_literal, table_name
@@ -327,6 +328,19 @@ def test_partitions_added_twice_and_moved(hive: Hive) -> None:
     left = hive.executor.partitions(DATABASE, table.name)
     assert len(left) == 22 and not set(gone) & set(left)
     hive.session.sql(render(drop).rstrip().rstrip(";"))
+
+
+def test_partitions_of_odd_values_in_several_pieces(hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hive escapes values in the names that it is asked by, and a call is made of pieces where the table is wide."""
+    monkeypatch.setattr(metastore, "CHARS_PER_CALL_MAX", 1)
+    table = hive.wanted("odd_partitions", record(ID))
+    hive.bring(table)
+    values = (("2026-01-31", 'a=b/c %"é'), ("2026-01-31", "00"), ("unknown", "00"))
+    asked = {each: f"{table.location}/{number} %3A é" for number, each in enumerate(values)}
+    for op in plan_partitions(table, hive.executor.partitions(DATABASE, table.name, asked), asked):
+        hive.executor.execute(op)
+    assert hive.executor.partitions(DATABASE, table.name, asked) == asked
+    assert plan_partitions(table, SparkExecutor(hive.session).partitions(DATABASE, table.name), asked) == ()
 
 
 def test_a_late_writer_is_refused(hive: Hive) -> None:
