@@ -11,13 +11,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from checkout import GOLDEN
 from headrace.avro_schema import Record
 from hive_cases import (
     HISTORIES,
-    NULL,
     TYPES,
     VERSIONS,
     column_of,
@@ -42,19 +39,16 @@ def check_golden(engine: Engine, part: str, said: dict[str, Any]) -> None:
     assert json.loads(path.read_text(encoding="utf-8")) == said
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("name", [SPARK, THRIFT_SERVER])
-def test_every_type_alone_and_nested(engines_of_spark: dict[str, Engine], name: str, tmp_path: Path) -> None:
-    engine = engines_of_spark[name]
+def test_every_type_alone_and_nested(engine: Engine, tmp_path: Path) -> None:
     topic = FoldedTopic(f"types_{FILES[engine.name]}", tmp_path / "types", [engine])
-    topic.evolve(types_schema((NULL, *TYPES)), types_message((NULL, *TYPES)))
+    topic.evolve(types_schema(TYPES), types_message(TYPES))
     assert topic.mismatches(engine) == []
     table = f"{DATABASE}.{topic.table}"
     described = {row[0]: row[1] for row in engine.ask(f"DESCRIBE {table}")}
     said = {}
     root = topic.load_schema.root
     assert isinstance(root, Record)
-    for number, case in enumerate((NULL, *TYPES)):
+    for number, case in enumerate(TYPES):
         kind = root.fields[4 * number].type
         places = (f"c{number}", f"in_array{number}[0]", f"in_map{number}['k']", f"in_record{number}.c")
         asked = map(engine.nested, places) if is_nested(topic.load_schema, kind) else places
