@@ -1,0 +1,47 @@
+"""Commands that only show what was decided work where nothing can be written."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from headrace.cli import main
+from headrace.loader.run import run_load
+from headrace.loader.storage.local.slots import LocalSlots
+from loader_fakes import ORDER_V1, World
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["files", "orders"],
+        ["locate", "orders", "0", "3"],
+        ["load", "status", "--bootstrap-servers", NOBODY],
+        ["offsets", "show", "orders", "--bootstrap-servers", NOBODY],
+        ["quarantine", "list"],
+        ["hive", "explain", "orders"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_nothing_is_written_to_show_it(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path)
+    world.registry.register("orders-value", 1, ORDER_V1)
+    world.topic("orders", [1] * 5)
+    run_load(world.ports(), world.settings)
+
+    def refuse(*_arguments: object, **_more: object) -> NoReturn:
+        raise OSError(errno.EROFS, "Name node is in safe mode")
+
+    for name in ("prepare", "put_if_absent", "keep", "replace", "remove"):
+        monkeypatch.setattr(LocalSlots, name, refuse)
+    code = main([*words, "--warehouse", str(world.warehouse), "--data-dir", str(tmp_path / "data")])
+    said = capsys.readouterr()
+    assert code in (0, 1), said.err
+    assert "orders" in said.out or words[0] == "quarantine"
