@@ -32,10 +32,8 @@ class TypeCase:
     value: Any
 
 
-NULL = TypeCase("null", "null", None)
-"""Apart from the others: HiveServer2 4.0 refuses every query of a table with such columns."""
-
 TYPES = (
+    TypeCase("null", "null", None),
     TypeCase("boolean", "boolean", True),
     TypeCase("int", "int", -(2**31)),
     TypeCase("long", "long", 2**63 - 1),
