@@ -24,8 +24,8 @@ from registry_calls import Answer
 from registry_front import RegistryBehindFront
 from registry_model import FIXED, LIST, PLAIN, TARGET, Content, Outcome, Refused, RegistryModel, content, request
 
-EXAMPLES = int(os.environ.get("HEADRACE_INTERLEAVINGS", "10"))
-SETTINGS = settings(max_examples=EXAMPLES, stateful_step_count=25, deadline=None)
+EXAMPLES = int(os.environ.get("HEADRACE_INTERLEAVINGS", "6"))
+SHARE_ON_POSTGRES = 3  # one in so many, since each step there takes some times as long
 FRONTS = 2
 
 fronts = st.integers(0, FRONTS - 1)
@@ -113,6 +113,12 @@ class PostgresCopies:
 
 def copies_of(url: str) -> Copies:
     return SqliteCopies() if url.startswith("sqlite") else PostgresCopies()
+
+
+def histories_of(url: str) -> settings:
+    """How many histories are tried on a kind of database, and how long they are."""
+    examples = EXAMPLES if url.startswith("sqlite") else -(-EXAMPLES // SHARE_ON_POSTGRES)
+    return settings(max_examples=examples, stateful_step_count=25, deadline=None)
 
 
 class Interleavings(RuleBasedStateMachine):

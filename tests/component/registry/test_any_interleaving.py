@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from hypothesis.stateful import run_state_machine_as_test
 
-from registry_interleavings import SETTINGS, Interleavings
+from registry_interleavings import Interleavings, histories_of
 
 
 def test_any_interleaving_of_changes_and_of_going_back(new_database: Callable[[], str]) -> None:
-    run_state_machine_as_test(lambda: Interleavings(new_database), settings=SETTINGS)
+    run_state_machine_as_test(lambda: Interleavings(new_database), settings=histories_of(new_database()))
