@@ -42,3 +42,4 @@ class BrokerConfig:
     rebalance_delay_ms: int = 0  # how long the first members of an empty group wait for others
     session_timeout_ms_min: int = 6000  # that a member of a group may ask for
     housekeeping_interval_ms: int = 30_000  # between looks for what retention lets go
+    cleaner_interval_ms: int = 15_000  # between looks for what is to be compacted

@@ -17,10 +17,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from headrace.broker import descriptors
+from headrace.broker.cleaner import Cleaner, Wish
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator.coordinator import GroupCoordinator
 from headrace.broker.data_folder import (
@@ -32,7 +34,14 @@ from headrace.broker.data_folder import (
     unlink_files,
 )
 from headrace.broker.errors import RequestRefused
-from headrace.broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, PartitionKey, read_checkpoint, write_checkpoint
+from headrace.broker.log.checkpoints import (
+    CLEAN_TO,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    PartitionKey,
+    read_checkpoint,
+    write_checkpoint,
+)
 from headrace.broker.log.files import OpenFiles, sync_folder
 from headrace.broker.log.flusher import SYNC_THREADS, Flusher
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
@@ -41,7 +50,7 @@ from headrace.broker.log.retention import UNLIMITED, expired_segments
 from headrace.broker.log.segment import facts_of
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.topic_config import effective_number
+from headrace.broker.topic_config import BY_NAME, effective_number, is_compacted, is_deleted
 from headrace.broker.topics import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
@@ -100,12 +109,20 @@ class BrokerNode:
         )
         recovery_points = read_checkpoint(folder / RECOVERY_POINTS)
         log_starts = read_checkpoint(folder / LOG_STARTS)
+        self.cleaner = Cleaner(
+            self._executor,
+            self.flusher,
+            read_checkpoint(folder / CLEAN_TO),
+            before_change=self._write_recovery_points,
+            unlink=self.unlink_later,
+        )
         started = time.monotonic()
         truncated = 0
         for topic in self.topics:
             for index in range(topic.partitions):
                 key = (topic.name, index)
                 truncated += self._open_log(topic, index, is_clean, recovery_points.get(key), log_starts.get(key, 0))
+        self.cleaner.keep_within(self.logs)
         # Rows of partitions that are gone must not meet a new partition of the same name.
         self._write_checkpoints()
         marker.unlink(missing_ok=True)
@@ -136,6 +153,7 @@ class BrokerNode:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._repeat(self.config.housekeeping_interval_ms, self._keep_house)),
+            loop.create_task(self._repeat(self.config.cleaner_interval_ms, self._clean)),
             loop.create_task(self.groups.run()),
         ]
         flush = self.flusher.flush_closed_segments if self.config.fsync is FsyncMode.NONE else self.flusher.flush_dirty
@@ -314,6 +332,7 @@ class BrokerNode:
         for index in range(topic.partitions):
             log = self.logs.pop((topic.name, index))
             self.flusher.forget(log)
+            self.cleaner.forget((topic.name, index))
             log.forget_files()
             # Renamed first, so that the topic can be created anew while the files of the old one are removed.
             doomed.append(log.folder.rename(log.folder.with_name(f"{topic.topic_id.hex}-{index}{DELETED_FOLDER}")))
@@ -394,7 +413,8 @@ class BrokerNode:
         self._write_checkpoints()
 
     async def _retain(self, key: PartitionKey, topic: Topic, log: PartitionLog, now_ms: int) -> None:
-        retention_ms = effective_number(topic.configs, "retention.ms", self.config)
+        is_limited = is_deleted(topic.configs)
+        retention_ms = effective_number(topic.configs, "retention.ms", self.config) if is_limited else UNLIMITED
         await self._drop_expired(key, topic, log, retention_ms, now_ms)
         largest = log.active.largest
         if largest is not None and retention_ms >= 0 and 0 <= largest.timestamp_ms < now_ms - retention_ms:
@@ -411,7 +431,11 @@ class BrokerNode:
                 log.closed,
                 now_ms=now_ms,
                 retention_ms=retention_ms,
-                retention_bytes=effective_number(topic.configs, "retention.bytes", self.config),
+                retention_bytes=(
+                    effective_number(topic.configs, "retention.bytes", self.config)
+                    if is_deleted(topic.configs)
+                    else UNLIMITED
+                ),
                 total_bytes=log.size,
                 log_start_offset=log.log_start_offset,
                 high_watermark=log.high_watermark,
@@ -435,15 +459,56 @@ class BrokerNode:
                 log.log_start_offset,
             )
 
+    async def _clean(self) -> None:
+        """Compacts what is due, one log after the other.
+
+        Raises:
+            OSError: a log could not be compacted; the others were looked after.
+        """
+        failure: OSError | None = None
+        is_changed = False
+        for key in tuple(self.logs):
+            topic, log = self.topics.get(key[0]), self.logs.get(key)
+            if topic is None or log is None or topic.is_internal or not is_compacted(topic.configs):
+                continue
+            try:
+                is_changed |= await self.cleaner.clean(
+                    key, log, self._wish(topic), self.now_ms(), partial(self._is_there, key, log)
+                )
+            except OSError as error:
+                failure = error
+        if is_changed:
+            self._write_checkpoints()
+        if failure is not None:
+            raise failure
+
+    def _is_there(self, key: PartitionKey, log: PartitionLog) -> bool:
+        return self.logs.get(key) is log and not self._closing.is_set()
+
+    def _wish(self, topic: Topic) -> Wish:
+        share = topic.configs.get("min.cleanable.dirty.ratio") or BY_NAME["min.cleanable.dirty.ratio"].default(
+            self.config
+        )
+        return Wish(
+            effective_number(topic.configs, "delete.retention.ms", self.config),
+            float(share),
+            effective_number(topic.configs, "min.compaction.lag.ms", self.config),
+            effective_number(topic.configs, "max.compaction.lag.ms", self.config),
+        )
+
     def unlink_later(self, paths: list[Path]) -> None:
         """Removes files in a thread: freeing a large one takes its time."""
         self._executor.submit(unlink_files, paths)
 
     def _write_checkpoints(self) -> None:
-        folder = self.config.data_dir
-        write_checkpoint(folder / RECOVERY_POINTS, {key: log.recovery_point for key, log in self.logs.items()})
+        self._write_recovery_points()
         self.write_log_starts()
+        write_checkpoint(self.config.data_dir / CLEAN_TO, self.cleaner.clean_to)
         self._has_old_checkpoints = False
+
+    def _write_recovery_points(self) -> None:
+        recovery_points = {key: log.recovery_point for key, log in self.logs.items()}
+        write_checkpoint(self.config.data_dir / RECOVERY_POINTS, recovery_points)
 
     def write_log_starts(self) -> None:
         write_checkpoint(

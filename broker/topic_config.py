@@ -14,6 +14,9 @@ MESSAGE_BYTES_LIMIT = 64 * 1024 * 1024
 """What `max.message.bytes` may be raised to: a batch is held in memory while it is handled."""
 
 
+CLEANUP_POLICY, COMPACT = "cleanup.policy", "compact"
+
+
 class ConfigType(IntEnum):
     """DescribeConfigs' numbers for the type of a value."""
 
@@ -21,6 +24,7 @@ class ConfigType(IntEnum):
     STRING = 2
     INT = 3
     LONG = 5
+    DOUBLE = 6
     LIST = 7
 
 
@@ -83,11 +87,37 @@ ROWS = (
         most=MESSAGE_BYTES_LIMIT,
     ),
     ConfigRow(
-        "cleanup.policy",
+        CLEANUP_POLICY,
         ConfigType.LIST,
         lambda config: "delete",
-        "What happens to old segments.",
-        choices=("delete",),
+        "What happens to old segments: they are deleted, or of each key only the newest record is kept, or both.",
+        choices=("delete", "compact", "compact,delete", "delete,compact"),
+    ),
+    ConfigRow(
+        "delete.retention.ms",
+        ConfigType.LONG,
+        lambda config: str(86_400_000),
+        "How long compaction keeps a record without a value.",
+    ),
+    ConfigRow(
+        "min.cleanable.dirty.ratio",
+        ConfigType.DOUBLE,
+        lambda config: "0.5",
+        "A log is compacted when this share of its closed segments is new since the last time.",
+        most=1,
+    ),
+    ConfigRow(
+        "min.compaction.lag.ms",
+        ConfigType.LONG,
+        lambda config: "0",
+        "Segments with younger records are not compacted.",
+    ),
+    ConfigRow(
+        "max.compaction.lag.ms",
+        ConfigType.LONG,
+        lambda config: str((1 << 63) - 1),
+        "What is older is compacted whatever its share; the segment that is written to is closed for it.",
+        least=1,
     ),
     ConfigRow(
         "compression.type",
@@ -130,6 +160,8 @@ def check_config(name: str, value: str | None) -> str:
                 ErrorCode.INVALID_CONFIG, f"{name}: this broker only does {', '.join(row.choices)}, found {value!r}"
             )
         return value
+    if row.type is ConfigType.DOUBLE:
+        return _share(row, value)
     try:
         number = int(value)
     except ValueError:
@@ -140,6 +172,28 @@ def check_config(name: str, value: str | None) -> str:
             f"{name}: expected a whole number between {row.least} and {row.most}, found {value!r}",
         )
     return str(number)
+
+
+def _share(row: ConfigRow, value: str) -> str:
+    try:
+        share = float(value)
+    except ValueError:
+        share = -1.0
+    if not row.least <= share <= row.most:
+        raise RequestRefused(
+            ErrorCode.INVALID_CONFIG,
+            f"{row.name}: expected a number between {row.least} and {row.most}, found {value!r}",
+        )
+    return str(share)
+
+
+def is_compacted(configs: Mapping[str, str]) -> bool:
+    return COMPACT in configs.get(CLEANUP_POLICY, "")
+
+
+def is_deleted(configs: Mapping[str, str]) -> bool:
+    """Does retention by age and size let segments go?"""
+    return configs.get(CLEANUP_POLICY) != COMPACT
 
 
 def effective_number(configs: Mapping[str, str], name: str, broker: BrokerConfig) -> int:

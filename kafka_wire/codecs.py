@@ -1,4 +1,4 @@
-"""Decompresses the records of a batch, never beyond a given size.
+"""Decompresses the records of a batch, never beyond a given size, and compresses them.
 
 A batch of a few kilobytes can claim to hold gigabytes, so every codec here stops at the cap instead of trusting the
 sender. The table is Kafka's: attribute bits 0-2 of a batch.
@@ -15,6 +15,7 @@ import lz4.frame
 import zstandard
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_BLOCK_BYTES = 32 * 1024
 XERIAL_HEADER_BYTES = 16  # magic, version, least compatible version
 
 
@@ -111,6 +112,21 @@ def _zstd(data: memoryview, bytes_max: int) -> bytes:
         parts.append(part)
         room -= len(part)
     return b"".join(parts)
+
+
+def compress(codec: int, data: bytes) -> bytes:
+    """The records of a batch as its attributes say; snappy in the framing that Java clients need."""
+    if codec == 1:
+        return zlib.compress(data, wbits=31)
+    if codec == 2:
+        blocks = (data[at : at + XERIAL_BLOCK_BYTES] for at in range(0, len(data), XERIAL_BLOCK_BYTES))
+        raw = (bytes(cramjam.snappy.compress_raw(block)) for block in blocks)
+        return b"".join(
+            [XERIAL_MAGIC, struct.pack(">ii", 1, 1), *(struct.pack(">i", len(each)) + each for each in raw)]
+        )
+    if codec == 3:
+        return bytes(lz4.frame.compress(data))
+    return zstandard.ZstdCompressor().compress(data) if codec == 4 else data
 
 
 CODEC_NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}

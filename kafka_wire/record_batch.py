@@ -2,8 +2,9 @@
 
 Layout of the 61-byte header, big endian: baseOffset i64, batchLength i32 (bytes after this field),
 partitionLeaderEpoch i32, magic i8, crc u32 (CRC-32C of everything from attributes on), attributes i16 (bits 0-2
-codec, 3 timestamp type, 4 transactional, 5 control), lastOffsetDelta i32, baseTimestamp i64, maxTimestamp i64,
-producerId i64, producerEpoch i16, baseSequence i32, recordCount i32; then the records, compressed together.
+codec, 3 timestamp type, 4 transactional, 5 control, 6 baseTimestamp is until when compaction keeps records without a
+value), lastOffsetDelta i32, baseTimestamp i64, maxTimestamp i64, producerId i64, producerEpoch i16, baseSequence i32,
+recordCount i32; then the records, compressed together.
 
 Record: length, attributes i8, timestampDelta, offsetDelta, key length and key, value length and value, count of
 headers and headers (key length, key, value length, value). Numbers are zigzag varints; a length of -1 is null.
@@ -21,7 +22,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from headrace.kafka_wire.codecs import DecompressionError, decompress
+from headrace.kafka_wire.codecs import DecompressionError, compress, decompress
 from headrace.kafka_wire.errors import CorruptBatch, MisplacedBatch
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -30,11 +31,11 @@ PREFIX = struct.Struct(">qii")
 PREFIX_BYTES = PREFIX.size
 LENGTH_OVERHEAD = 12
 """Bytes of a batch that its batchLength does not count: baseOffset and batchLength itself."""
-CRC_FROM = 21
+CRC_AT, CRC_FROM = 17, 21
 MAGIC = 2
 MAGIC_AT = 16
 
-CODEC_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
+CODEC_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 
 Record = tuple[int, int, bytes | None, bytes | None, bytes]
 """(offset, timestamp in ms, key, value, headers as the log holds them: a varint count, then the headers)."""
@@ -49,6 +50,7 @@ SAFE_MS = 1 << 62
 
 _BASE_AND_LENGTH = struct.Struct(">qi")
 _BASE = struct.Struct(">q")
+_CRC = struct.Struct(">I")
 
 
 class BatchHeader(NamedTuple):
@@ -371,3 +373,48 @@ def build_batch(entries: Sequence[tuple[bytes | None, bytes | None]], timestamp_
     for delta, (key, value) in enumerate(entries):
         builder.append(delta, timestamp_ms, key, value, [])
     return bytes(builder.build())
+
+
+def rebuilt_batch(header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None = None) -> bytes:
+    """A batch with these of its records, in its place and of its producer, compressed as it was.
+
+    Args:
+        header: of the batch that had the records.
+        delete_horizon_ms: until when compaction keeps records without a value; None leaves that as it was.
+    """
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    if delete_horizon_ms is not None:
+        attributes, base_timestamp = attributes | DELETE_HORIZON, delete_horizon_ms
+    if not records:
+        attributes &= ~CODEC_MASK
+    payload = b"".join(_record_bytes(header.base_offset, base_timestamp, record) for record in records)
+    body = compress(attributes & CODEC_MASK, payload)
+    rebuilt = header._replace(
+        batch_length=HEADER_BYTES - LENGTH_OVERHEAD + len(body),
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max((record[1] for record in records), default=header.max_timestamp),
+        record_count=len(records),
+    )
+    whole = bytearray(HEADER.pack(*rebuilt)) + body
+    _CRC.pack_into(whole, CRC_AT, crc32c(memoryview(whole)[CRC_FROM:]))
+    return bytes(whole)
+
+
+def _record_bytes(base_offset: int, base_timestamp: int, record: Record) -> bytes:
+    offset, time_ms, key, value, headers = record
+    parts = [b"\0", _zigzag(time_ms - base_timestamp), _zigzag(offset - base_offset)]
+    for content in (key, value):
+        parts += [_zigzag(-1)] if content is None else [_zigzag(len(content)), content]
+    rest = b"".join((*parts, headers))
+    return _zigzag(len(rest)) + rest
+
+
+def _zigzag(number: int) -> bytes:
+    left = number << 1 if number >= 0 else (-number << 1) - 1
+    raw = bytearray()
+    while left > 127:
+        raw.append(left & 127 | 128)
+        left >>= 7
+    raw.append(left)
+    return bytes(raw)

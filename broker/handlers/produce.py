@@ -18,7 +18,7 @@ from headrace.broker.config import FsyncMode
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log.partition_log import PartitionLog
-from headrace.broker.log.produced import check_produced
+from headrace.broker.log.produced import check_keys, check_produced
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.produce import (
     ProducedPartition,
@@ -26,6 +26,7 @@ from headrace.broker.protocol.produce import (
     ProducePartition,
     ProduceRequest,
 )
+from headrace.broker.topic_config import is_compacted
 from headrace.broker.topics import Topic
 
 Answer = tuple[ProducedTopic, ...]
@@ -86,6 +87,8 @@ def _store(context: RequestContext, topic: Topic, log: PartitionLog, records: me
     if records is None:
         raise RequestRefused(ErrorCode.INVALID_RECORD, "no records")
     header = check_produced(records, context.node.message_bytes_max(topic))
+    if is_compacted(topic.configs):
+        check_keys(records)
     return log.append(records, header, context.node.now_ms())
 
 

@@ -13,6 +13,7 @@ from headrace.broker.log.files import write_atomically
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+CLEAN_TO = "cleaner-offset-checkpoint"
 
 PartitionKey = tuple[str, int]
 

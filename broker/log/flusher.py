@@ -86,12 +86,16 @@ class Flusher:
         try:
             await self.sync(paths)
         except OSError as error:
-            logger.critical("fdatasync failed error=%s", error)
-            self._failed = True
-            self._on_failure(error)
+            self.fail(error)
             return
         for log, job in jobs:
             log.flushed(job)
+
+    def fail(self, error: OSError) -> None:
+        """Nothing can be promised any more: whoever waits is told, and the broker ends."""
+        logger.critical("disk failed error=%s", error)
+        self._failed = True
+        self._on_failure(error)
 
     async def sync(self, paths: Sequence[Path]) -> None:
         """Forces files to disk, several at once: a file system commits what waits together.

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.broker.errors import RequestRefused
-from headrace.broker.log import leader_epochs, produced
+from headrace.broker.log import compaction, leader_epochs, produced
 from headrace.broker.log.files import OpenFiles, sync_folder, write_fully
 from headrace.broker.log.index import TimeEntry, floor_entry_in_file, floor_position_in_file, floor_time_in_file
 from headrace.broker.log.leader_epochs import LeaderEpochs
@@ -443,6 +443,38 @@ class PartitionLog:
         if epoch == self.leader_epoch:
             return epoch, self.high_watermark
         return None if epoch > self.leader_epoch else self.epochs.end_of(epoch, self.high_watermark)
+
+    # Compaction
+
+    def roll_if_older(self, since_ms: int, now_ms: int) -> None:
+        """Closes the active segment if it was begun before `since_ms`.
+
+        Raises:
+            OSError: it could not be closed, and goes on.
+        """
+        if self.active.size and self._active_since_ms < since_ms:
+            self.roll(now_ms)
+
+    def put_in_place(self, group: Sequence[ClosedSegment], facts: SegmentFacts) -> list[Path]:
+        """Takes what compaction wrote of neighbouring closed segments for them; returns files to be unlinked.
+
+        Raises:
+            OSError: see `compaction.replace_files`.
+        """
+        at = self.closed.index(group[0])
+        for segment in group:
+            self._files.forget(segment.path())
+        renamed = compaction.replace_files(group)
+        first = group[0]
+        self.closed[at : at + len(group)] = [
+            ClosedSegment(self.folder, first.base_offset, group[-1].next_offset, facts.size, facts.largest)
+        ]
+        # Without them, on a full disk, reading begins with the segment.
+        with contextlib.suppress(OSError):
+            write_indexes(self.folder, facts)
+        self._unforced = [path for path in self._unforced if path.exists()]
+        self._unforced += [first.path(suffix) for suffix in INDEX_SUFFIXES]
+        return renamed
 
     # Letting go
 

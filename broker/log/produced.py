@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from headrace.broker.errors import RequestRefused
+from headrace.broker.log.opened import opened
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import (
     CODEC_MASK,
     CONTROL,
@@ -51,6 +53,23 @@ def check_produced(batch: memoryview, bytes_max: int) -> BatchHeader:
         raise RequestRefused(ErrorCode.CORRUPT_MESSAGE, "the record batch fails its CRC")
     _check_fields(header)
     return header
+
+
+def check_keys(batch: memoryview) -> None:
+    """
+    Raises:
+        RequestRefused: a record has no key, which compaction goes by, or the batch cannot be opened to see.
+    """
+    try:
+        keyless = [offset for offset, _, key, _, _ in opened(bytes(batch)) if key is None]
+    except CorruptBatch as error:
+        raise RequestRefused(
+            ErrorCode.INVALID_RECORD, f"a batch of a compacted topic cannot be opened: {error}"
+        ) from error
+    if keyless:
+        raise RequestRefused(
+            ErrorCode.INVALID_RECORD, f"{len(keyless)} records without a key, for a topic that is compacted by keys"
+        )
 
 
 def _old_format() -> RequestRefused:

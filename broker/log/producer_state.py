@@ -132,6 +132,10 @@ class ProducerStates:
         last_offset = base_offset + header.last_offset_delta
         producer.add(AppendedBatch(header.base_sequence, last_sequence(header), base_offset, last_offset))
 
+    def last_offsets(self) -> frozenset[int]:
+        """Where the known batches of all producers end."""
+        return frozenset(batch.last_offset for producer in self._producers.values() for batch in producer.batches)
+
     def expire(self, now_ms: int) -> None:
         for producer_id in [
             producer_id

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headrace.broker.errors import LogDamaged
+from headrace.broker.log.compaction import finish_replacing
 from headrace.broker.log.damage import cut, mend, remove_outlived
 from headrace.broker.log.files import OpenFiles, sync_file, sync_folder
 from headrace.broker.log.index import (
@@ -85,6 +86,7 @@ def open_log(
         LogDamaged: it is damaged there, and nothing is to be set aside.
     """
     _remove_leftovers(folder)
+    finish_replacing(folder)
     remove_outlived(folder, log_start_offset)
     bases = base_offsets(folder) or [0]
     on_file = read_leader_epochs(folder)

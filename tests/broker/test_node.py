@@ -108,7 +108,7 @@ def test_topic_names_that_are_not(name: str) -> None:
         ("retention.ms", "soon"),
         ("segment.bytes", "10"),
         ("segment.bytes", "99999999999"),
-        ("cleanup.policy", "compact"),
+        ("cleanup.policy", "squeeze"),
         ("no.such.key", "1"),
         ("retention.ms", None),
     ],

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from broker_power_loss import Disk, Inline, Tape, images
-from broker_samples import NOW_MS, append, batch, contents
+from broker_samples import NOW_MS, append, batch, contents, keyed_batch
 from headrace.broker import node as node_module
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator
 from headrace.broker.coordinator.records import CommittedOffset
+from headrace.broker.log.opened import opened as records_of
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.node import BrokerNode
 from headrace.kafka_wire.errors import CorruptBatch
@@ -48,6 +49,10 @@ class Promises:
     committed_most: int = -1
     producer_ids: set[int] = field(default_factory=set)
     epoch: int = -1
+    tables: dict[Key, dict[bytes, int]] = field(default_factory=dict)
+    """Of compacted partitions, where the newest record of each key is that is on disk; `tables_stored`: in the log."""
+    tables_stored: dict[Key, dict[bytes, int]] = field(default_factory=dict)
+    tables_sent: dict[Key, dict[int, tuple[bytes, bytes | None]]] = field(default_factory=dict)
     sequences: list[tuple[int, int]] = field(default_factory=list)
     """(sequence, offset) of the idempotent producer's last acknowledged batches."""
 
@@ -120,6 +125,25 @@ class Life:
         if acknowledged:
             await self.acknowledge(key)
         return offset
+
+    async def set(self, place: Key, acknowledged: bool = True, **values: str | None) -> None:
+        """Appends a batch of keys and values to a compacted partition."""
+        log = self.log(place)
+        entries = [(key.encode(), value.encode() if value is not None else None) for key, value in values.items()]
+        placed = {log.log_end_offset + delta: entry for delta, entry in enumerate(entries)}
+        self.promises.tables_sent.setdefault(place, {}).update(placed)
+        append(log, keyed_batch(*entries, timestamp_ms=self.clock_ms), self.clock_ms)
+        self.promises.tables_stored.setdefault(place, {}).update({key: at for at, (key, _) in placed.items()})
+        self.node.flusher.note(log)
+        if acknowledged:
+            if self.fsync is FsyncMode.ALWAYS:
+                await self.node.flusher.force(log)
+            else:
+                await self.node.flusher.flush_dirty()
+            self.promises.tables[place] = dict(self.promises.tables_stored[place])
+
+    async def clean(self) -> None:
+        await self.node._clean()
 
     async def acknowledge(self, key: Key) -> None:
         if self.fsync is FsyncMode.ALWAYS:
@@ -227,6 +251,8 @@ def _check_node(node: BrokerNode, promises: Promises, was_killed: bool) -> None:
     for key, records in (promises.stored if was_killed else promises.records).items():
         if key[0] in promises.topics:
             _check_log(node.log(*key), key, records, promises)
+    for key, table in (promises.tables_stored if was_killed else promises.tables).items():
+        _check_table(node.log(*key), table, promises.tables_sent[key])
     committed = node.groups.offsets.of_group("group").get(("kept", 0))
     offset = committed.offset if committed is not None else -1
     _expect(promises.committed_least <= offset <= promises.committed_most, f"offset {offset} is committed")
@@ -250,6 +276,22 @@ def _check_log(log: PartitionLog, key: Key, records: dict[int, bytes], promises:
     for sequence, offset in promises.sequences if key == ("kept", 0) else ():
         again = append(log, batch(b"again", producer_id=0, epoch=0, sequence=sequence))
         _expect(again == offset, f"{key}: a repetition is stored at {again}, not {offset}")
+
+
+def _check_table(log: PartitionLog, table: dict[bytes, int], sent: dict[int, tuple[bytes, bytes | None]]) -> None:
+    found = [(offset, key, value) for _, raw in log.batches(0) for offset, _, key, value, _ in records_of(raw)]
+    offsets = [offset for offset, _, _ in found]
+    _expect(offsets == sorted(set(offsets)), f"records are doubled: {offsets}")
+    _expect(all(sent.get(offset) == (key, value) for offset, key, value in found), f"{found} is not what was sent")
+    _expect(log.log_end_offset > max(table.values(), default=-1), f"the table ends at {log.log_end_offset}")
+    newest = {key: offset for offset, key, _ in found}
+    for name, at in table.items():
+        if name not in newest:
+            _expect(sent[at][1] is None, f"{name!r} of offset {at} is lost")
+        else:
+            _expect(newest[name] >= at, f"{name!r} is what it was at {newest[name]}, and not at {at}")
+    log_end = log.log_end_offset
+    _expect(append(log, keyed_batch((b"next", b"v"))) == log_end, "nothing can be appended")
 
 
 def _expect(condition: bool, what: str) -> None:

@@ -92,3 +92,18 @@ def contents(log: PartitionLog) -> list[tuple[int, bytes | None]]:
         for offset, _, _, value, _ in opened(raw)
         if offset >= log.log_start_offset
     ]
+
+
+def keyed_batch(
+    *entries: tuple[bytes | None, bytes | None],
+    timestamp_ms: int = NOW_MS,
+    producer_id: int = -1,
+    sequence: int = -1,
+    codec: int = 0,
+) -> bytes:
+    """One record batch of keys and values as a producer sends it."""
+    epoch = 0 if producer_id >= 0 else -1
+    builder = DefaultRecordBatchBuilder(2, codec, False, producer_id, epoch, sequence, 1 << 30)
+    for delta, (key, value) in enumerate(entries):
+        builder.append(delta, timestamp_ms + delta, key, value, [("h", b"1")])
+    return bytes(builder.build())

@@ -1,0 +1,153 @@
+"""The cleaner: compacts the logs of topics that want it, one after the other, beside everything else.
+
+A log is due when what was added since the last time (its dirty part) is at least `min.cleanable.dirty.ratio` of its
+closed segments, or older than `max.compaction.lag.ms`. The active segment is never touched, nor what has not been
+forced to disk. Up to where each log is clean stands in `cleaner-offset-checkpoint`; without it all is looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.broker.log import compaction
+from headrace.broker.log.checkpoints import PartitionKey
+from headrace.broker.log.files import sync_folder
+from headrace.broker.log.flusher import Flusher
+from headrace.broker.log.partition_log import PartitionLog
+from headrace.broker.log.scan import SegmentFacts
+from headrace.broker.log.segment import ClosedSegment
+from headrace.kafka_wire.errors import CorruptBatch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How a topic wants to be compacted; times in milliseconds, the share of [0, 1]."""
+
+    tombstones_ms: int
+    dirty_share_min: float
+    lag_ms_min: int
+    lag_ms_max: int
+
+
+class Cleaner:
+    """Not for use by threads, but works in one of `executor`'s.
+
+    Args:
+        clean_to: up to where each log is clean.
+        before_change: writes down what had been forced to disk, since a start takes holes for losses above that.
+        unlink: removes files some time.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        flusher: Flusher,
+        clean_to: Mapping[PartitionKey, int],
+        *,
+        before_change: Callable[[], None],
+        unlink: Callable[[list[Path]], None],
+    ) -> None:
+        self._executor, self._flusher = executor, flusher
+        self.clean_to = dict(clean_to)
+        self._before_change, self._unlink = before_change, unlink
+        self._given_up: set[PartitionLog] = set()
+
+    async def clean(
+        self, key: PartitionKey, log: PartitionLog, wish: Wish, now_ms: int, is_there: Callable[[], bool]
+    ) -> bool:
+        """Compacts a log if it is due; returns whether it did. `is_there` says that the log is still the topic's.
+
+        Raises:
+            OSError: a file could not be read or written; the log is whole.
+        """
+        segments = self._due(key, log, wish, now_ms)
+        if not segments:
+            return False
+        try:
+            return await self._compact(key, log, wish, now_ms, segments, is_there)
+        except compaction.Interrupted:
+            return False
+        except CorruptBatch as error:
+            self._given_up.add(log)
+            logger.error("log not compacted any more folder=%s reason=%s", log.folder.name, error)
+            return False
+
+    def _due(self, key: PartitionKey, log: PartitionLog, wish: Wish, now_ms: int) -> Sequence[ClosedSegment]:
+        if log in self._given_up:
+            return ()
+        log.roll_if_older(now_ms - wish.lag_ms_max, now_ms)
+        segments = [segment for segment in log.closed if segment.next_offset <= log.recovery_point]
+        young = (at for at, each in enumerate(segments) if now_ms - each.timestamp_ms < wish.lag_ms_min)
+        segments = segments[: next(young, len(segments))]
+        dirty = [segment for segment in segments if segment.next_offset > self.clean_to.get(key, 0)]
+        if not dirty:
+            return ()
+        share = sum(segment.size for segment in dirty) / sum(segment.size for segment in segments)
+        is_old = now_ms - dirty[0].timestamp_ms > wish.lag_ms_max
+        return segments if is_old or share >= wish.dirty_share_min else ()
+
+    async def _compact(
+        self,
+        key: PartitionKey,
+        log: PartitionLog,
+        wish: Wish,
+        now_ms: int,
+        segments: Sequence[ClosedSegment],
+        is_there: Callable[[], bool],
+    ) -> bool:
+        loop, pace = asyncio.get_running_loop(), compaction.Pace(is_there)
+        start = max(self.clean_to.get(key, 0), log.log_start_offset)
+        found = await loop.run_in_executor(self._executor, compaction.newest_records, segments, start, pace)
+        rules = compaction.Rules(now_ms + wish.tombstones_ms, now_ms, log.producers.last_offsets())
+        before = log.size
+        self._before_change()
+        for group in compaction.in_groups(segments, log.limits.segment_bytes_max):
+            if group[0].base_offset >= found.end:
+                break
+            try:
+                facts = await loop.run_in_executor(self._executor, compaction.write_cleaned, group, found, rules, pace)
+            except BaseException:
+                # Also so that a full disk gets back what this took.
+                compaction.discard(group)
+                raise
+            if not is_there() or any(segment not in log.closed for segment in group):
+                compaction.discard(group)
+                return False
+            if facts is not None:
+                self._put_in_place(log, group, facts)
+                self._flusher.note(log)
+                # Before a newer one, where the last trace of a key may end that an older one still has.
+                await loop.run_in_executor(self._executor, sync_folder, log.folder)
+        self.clean_to[key] = found.end
+        logger.info(
+            "log compacted folder=%s keys=%d clean_to=%d bytes_before=%d bytes_after=%d",
+            log.folder.name,
+            len(found.newest),
+            found.end,
+            before,
+            log.size,
+        )
+        return True
+
+    def _put_in_place(self, log: PartitionLog, group: Sequence[ClosedSegment], facts: SegmentFacts) -> None:
+        try:
+            self._unlink(log.put_in_place(group, facts))
+        except OSError as error:
+            # Some names may have been changed and others not, which only a start puts right.
+            self._flusher.fail(error)
+            raise
+
+    def keep_within(self, logs: Mapping[PartitionKey, PartitionLog]) -> None:
+        """Where a log lost its end, what is appended in its place is not clean."""
+        self.clean_to = {key: min(at, logs[key].log_end_offset) for key, at in self.clean_to.items() if key in logs}
+
+    def forget(self, key: PartitionKey) -> None:
+        """The log of this name is gone; a new one of it begins anew."""
+        self.clean_to.pop(key, None)

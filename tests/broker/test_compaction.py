@@ -1,0 +1,555 @@
+"""Compaction: of each key the newest record stays at its offset, whatever else happens to the log."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_samples import NOW_MS, append, batch, keyed_batch, opened
+from headrace.broker import cleaner as cleaner_module
+from headrace.broker.cleaner import Cleaner
+from headrace.broker.config import BrokerConfig
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers import produce
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.log import compaction
+from headrace.broker.log.compaction import Interrupted, Pace, Rules
+from headrace.broker.log.opened import opened as records_of
+from headrace.broker.log.partition_log import LogLimits, PartitionLog
+from headrace.broker.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, base_offsets, segment_path
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from headrace.broker.topic_config import check_config
+from headrace.kafka_wire.record_batch import DELETE_HORIZON, open_batch, read_batch_header, rebuilt_batch
+
+SMALL = LogLimits(segment_bytes_max=400)
+DAY_MS = 86_400_000
+Kept = list[tuple[int, bytes | None, bytes | None]]
+
+
+def kept(log: PartitionLog) -> Kept:
+    """Offset, key and value of every record of a log."""
+    return [
+        (offset, key, value)
+        for _, raw in log.batches(log.log_start_offset)
+        for offset, _, key, value, _ in records_of(raw)
+    ]
+
+
+def clean(log: PartitionLog, start: int = 0, now_ms: int = NOW_MS, limits: LogLimits = SMALL) -> int:
+    """Compacts all closed segments; returns up to where the log is clean."""
+    segments = list(log.closed)
+    if not segments:
+        return start
+    found = compaction.newest_records(segments, start, Pace())
+    rules = Rules(now_ms + DAY_MS, now_ms, log.producers.last_offsets())
+    for group in compaction.in_groups(segments, limits.segment_bytes_max):
+        facts = compaction.write_cleaned(group, found, rules, Pace())
+        if facts is not None:
+            for path in log.put_in_place(group, facts):
+                path.unlink()
+    return found.end
+
+
+def filled(folder: Path, count: int, keys: int = 5, codec: int = 0) -> PartitionLog:
+    log = opened(folder, limits=SMALL).log
+    for number in range(count):
+        append(log, keyed_batch((b"k%d" % (number % keys), b"value %d" % number), codec=codec))
+    return log
+
+
+def test_of_each_key_the_newest_record_stays_at_its_offset(tmp_path: Path) -> None:
+    log = filled(tmp_path, 40)
+    active = log.active.base_offset
+    clean(log)
+    below = [record for record in kept(log) if record[0] < active]
+    assert below == [(at, b"k%d" % (at % 5), b"value %d" % at) for at in range(active - 5, active)]
+    assert [record[0] for record in kept(log) if record[0] >= active] == list(range(active, 40))
+    assert log.log_end_offset == 40 and log.log_start_offset == 0
+    assert log.size < 1500
+
+
+def test_small_segments_become_one_and_their_files_are_gone(tmp_path: Path) -> None:
+    log = filled(tmp_path, 60)
+    before = len(log.closed)
+    # By what they take before it, as in Kafka, so that the second time finds them small.
+    clean(log, clean(log))
+    assert before > 10 and len(log.closed) <= 4
+    for suffix in (LOG, INDEX, TIME_INDEX):
+        bases = [segment.base_offset for segment in log.closed]
+        assert [base for base in base_offsets(tmp_path, suffix) if base < log.active.base_offset] == bases
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith((".cleaned", ".swap"))]
+
+
+def test_segments_are_one_as_far_as_they_fit() -> None:
+    from headrace.broker.log.segment import ClosedSegment
+
+    def segments(*sizes: int, span: int = 10) -> list[ClosedSegment]:
+        return [ClosedSegment(Path(), at * span, (at + 1) * span, size, None) for at, size in enumerate(sizes)]
+
+    def sizes(*groups: tuple[ClosedSegment, ...]) -> list[list[int]]:
+        return [[segment.size for segment in group] for group in groups]
+
+    assert sizes(*compaction.in_groups(segments(50, 50, 1, 200, 10), 100)) == [[50, 50], [1], [200], [10]]
+    wide = segments(1, 1, 1, span=compaction.SPAN_MAX // 2)
+    assert sizes(*compaction.in_groups(wide, 100)) == [[1, 1], [1]]
+    assert sizes(*compaction.in_groups([], 100)) == []
+
+
+def test_a_tombstone_takes_its_key_with_it_and_stays_for_its_time(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    append(log, keyed_batch((b"gone", b"value"), (b"other", b"value")))
+    append(log, keyed_batch((b"gone", None)))
+    for number in range(8):
+        append(log, keyed_batch((b"filler", b"value %d" % number)))
+    end = clean(log)
+    assert kept(log)[:2] == [(1, b"other", b"value"), (2, b"gone", None)]
+    [stamped] = [placed.header for placed, _ in log.batches(0) if placed.header.base_offset == 2]
+    assert stamped.attributes & DELETE_HORIZON and stamped.base_timestamp == NOW_MS + DAY_MS
+    # The record's own time is as it was, and the time is not begun anew.
+    assert next(iter(records_of(next(raw for _, raw in log.batches(2)))))[1] == NOW_MS
+    end = clean(log, end, NOW_MS + DAY_MS)
+    assert (2, b"gone", None) in kept(log)
+    clean(log, end, NOW_MS + DAY_MS + 1)
+    assert b"gone" not in [key for _, key, _ in kept(log)]
+
+
+def test_a_key_that_comes_again_after_its_tombstone_stays(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    for value in (b"first", None, b"second"):
+        append(log, keyed_batch((b"k", value)))
+    for number in range(8):
+        append(log, keyed_batch((b"filler", b"value %d" % number)))
+    clean(log, now_ms=NOW_MS + 9 * DAY_MS)
+    assert [record for record in kept(log) if record[1] == b"k"] == [(2, b"k", b"second")]
+
+
+def test_records_without_a_key_go(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    append(log, keyed_batch((None, b"lost"), (b"k", b"stays")))
+    for number in range(8):
+        append(log, keyed_batch((b"filler", b"value %d" % number)))
+    clean(log)
+    assert kept(log)[0] == (1, b"k", b"stays")
+
+
+def test_what_does_not_change_is_not_written_again(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    for number in range(3):
+        append(log, keyed_batch((b"k%d" % number, b"v" * 250)))
+    before = {path.name: path.stat().st_ino for path in tmp_path.iterdir()}
+    assert clean(log) == log.active.base_offset
+    assert {path.name: path.stat().st_ino for path in tmp_path.iterdir()} == before
+
+
+def test_long_keys_are_told_apart(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    keys = [b"k" * 100, b"k" * 101, b"k" * 16, b"k" * 17]
+    for round_ in range(3):
+        for key in keys:
+            append(log, keyed_batch((key, b"%d" % round_)))
+    log.roll(NOW_MS)
+    clean(log)
+    assert [(key, value) for _, key, value in kept(log)] == [(key, b"2") for key in keys]
+
+
+def test_more_keys_than_a_pass_takes_are_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "KEYS_MAX", 3)
+    log = filled(tmp_path, 60, keys=7)
+    log.roll(NOW_MS)
+    start, ends = 0, []
+    while start < log.log_end_offset:
+        start = clean(log, start)
+        ends.append(start)
+    assert len(ends) > 5 and ends == sorted(set(ends))
+    assert kept(log) == [(at, b"k%d" % (at % 7), b"value %d" % at) for at in range(53, 60)]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_batch_is_compressed_as_it_was_and_read_by_an_independent_client(codec: int) -> None:
+    from kafka.record import MemoryRecords
+
+    raw = keyed_batch(*((b"key %d" % at, b"v" * 100) for at in range(1000)), codec=codec, producer_id=7, sequence=3)
+    header = read_batch_header(raw)
+    records = open_batch(memoryview(raw), header, "", 1 << 30)
+    again = rebuilt_batch(header, [records[3], records[998]], delete_horizon_ms=NOW_MS + DAY_MS)
+    changed = read_batch_header(again)
+    assert changed.attributes == header.attributes | DELETE_HORIZON
+    assert (changed.base_offset, changed.last_offset_delta, changed.producer_id, changed.base_sequence) == (
+        0,
+        999,
+        7,
+        3,
+    )
+    assert changed.max_timestamp == NOW_MS + 998 and changed.size == len(again)
+    seen = list(MemoryRecords(again).next_batch())
+    assert [(one.offset, one.key, one.value, one.timestamp, one.headers) for one in seen] == [
+        (at, b"key %d" % at, b"v" * 100, NOW_MS + at, [("h", b"1")]) for at in (3, 998)
+    ]
+    assert MemoryRecords(again).next_batch().validate_crc()
+    empty = rebuilt_batch(header, ())
+    assert list(MemoryRecords(empty).next_batch()) == [] and read_batch_header(empty).max_timestamp == NOW_MS + 999
+
+
+def test_a_compacted_log_is_found_through_its_indexes_and_by_time(tmp_path: Path) -> None:
+    limits = LogLimits(segment_bytes_max=60_000)
+    log = opened(tmp_path, limits=limits).log
+    for number in range(3000):
+        key = b"hot" if number % 3 else b"k%d" % number
+        append(log, keyed_batch((key, b"value %d" % number), timestamp_ms=NOW_MS + number))
+    clean(log, limits=limits)
+    expected = kept(log)
+    for at in (0, 1, 299, 300, 301, 1500, 2999):
+        raw = log.read(at, 1, whole_first=True)
+        assert read_batch_header(raw).base_offset == min(offset for offset, _, _ in expected if offset >= at)
+        found = log.find_timestamp(NOW_MS + at)
+        assert found is not None and found.offset == min(offset for offset, _, _ in expected if offset >= at)
+    log.close()
+    again = opened(tmp_path, limits=limits, is_clean=True).log
+    assert kept(again) == expected
+
+
+def test_idempotent_producers_are_known_by_their_batches_also_after_compaction(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    for sequence in range(6):
+        append(log, keyed_batch((b"k", b"%d" % sequence), producer_id=4, sequence=sequence))
+    for number in range(20):
+        append(log, keyed_batch((b"k", b"other %d" % number)))
+    log.roll(NOW_MS)
+    clean(log)
+    assert len(kept(log)) == 1
+    for base in base_offsets(tmp_path, SNAPSHOT):
+        segment_path(tmp_path, base, SNAPSHOT).unlink()
+    again = opened(tmp_path, limits=SMALL, recovery_point=log.log_end_offset).log
+    for sequence in range(1, 6):
+        assert append(again, keyed_batch((b"k", b"again"), producer_id=4, sequence=sequence)) == sequence
+    assert append(again, keyed_batch((b"k", b"next"), producer_id=4, sequence=6)) == 26
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_any_history_keeps_the_newest_of_each_key(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    log, start, now_ms = opened(folder, limits=SMALL).log, 0, NOW_MS
+    written: dict[int, tuple[bytes, bytes | None]] = {}
+    values = itertools.count()
+    keys = st.sampled_from([b"a", b"b", b"c", b"d" * 40])
+    for _ in range(data.draw(st.integers(5, 40))):
+        match data.draw(st.sampled_from(["append"] * 6 + ["clean", "reopen", "later"])):
+            case "append":
+                names = data.draw(st.lists(keys, min_size=1, max_size=4))
+                entries = [(key, None if data.draw(st.booleans()) else b"%d" % next(values)) for key in names]
+                base = append(log, keyed_batch(*entries, codec=data.draw(st.integers(0, 4))))
+                written.update({base + delta: entry for delta, entry in enumerate(entries)})
+            case "clean":
+                start = clean(log, start, now_ms)
+            case "later":
+                now_ms += DAY_MS // 2
+            case "reopen":
+                end = log.log_end_offset
+                log = opened(folder, limits=SMALL, recovery_point=end).log
+                assert log.log_end_offset == end
+        found = kept(log)
+        assert all(written[offset] == (key, value) for offset, key, value in found)
+        assert [offset for offset, _, _ in found] == sorted({offset for offset, _, _ in found})
+        # Whoever reads all of it knows of each key what was written last.
+        read = {key: value for _, key, value in found}
+        state = {key: value for _, (key, value) in sorted(written.items())}
+        assert {key: value for key, value in read.items() if value is not None} == {
+            key: value for key, value in state.items() if value is not None
+        }
+        clean_keys = [key for offset, key, _ in found if offset < start]
+        assert len(clean_keys) == len(set(clean_keys))
+
+
+@pytest.mark.parametrize("done", ["cleaned", "swap", "one gone", "all gone"])
+def test_a_start_finishes_what_a_kill_cut_short(tmp_path: Path, done: str) -> None:
+    log = filled(tmp_path, 40)
+    log.roll(NOW_MS)
+    before = kept(log)
+    group = next(compaction.in_groups(log.closed, 1 << 30))
+    found = compaction.newest_records(group, 0, Pace())
+    compaction.write_cleaned(group, found, Rules(NOW_MS, NOW_MS, frozenset()), Pace())
+    path = segment_path(tmp_path, 0, LOG)
+    cleaned = path.with_name(path.name + ".cleaned")
+    if done != "cleaned":
+        cleaned.rename(path.with_name(path.name + ".swap"))
+    for segment in {"one gone": group[1:2], "all gone": group[1:]}.get(done, ()):
+        segment.path().unlink()
+    again = opened(tmp_path, limits=SMALL, recovery_point=40).log
+    assert kept(again) == (before if done == "cleaned" else before[-5:])
+    assert again.log_end_offset == 40
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith((".cleaned", ".swap"))]
+    assert append(again, keyed_batch((b"k", b"next"))) == 40
+
+
+def test_a_thread_rests_for_as_long_as_it_worked_and_ends_when_it_is_not_wanted() -> None:
+    times, rests, wanted = iter([0.0, 0.001, 0.005, 0.010, 0.0101]), [], [True]
+    pace = Pace(lambda: wanted[0], lambda: next(times), rests.append)
+    pace.keep()
+    pace.keep()
+    pace.keep()
+    assert rests == [0.005]
+    wanted[0] = False
+    with pytest.raises(Interrupted):
+        pace.keep()
+
+
+# The broker
+
+
+def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
+    async def main() -> None:
+        node = BrokerNode(BrokerConfig(folder, segment_bytes_max=400, **config), now_ms=lambda: NOW_MS)
+        try:
+            await asyncio.wait_for(work(node), 30)
+        finally:
+            await node.close()
+
+    asyncio.run(main())
+
+
+def produced(node: BrokerNode, raw: bytes) -> Any:
+    request = ProduceRequest(None, 1, 1, (ProduceTopic("t", (ProducePartition(0, memoryview(raw)),)),))
+    [topic] = produce.handle(RequestContext(node, 9, "c", "127.0.0.1"), request)  # type: ignore[misc]
+    return topic.partitions[0]
+
+
+def written(node: BrokerNode, count: int = 60) -> PartitionLog:
+    for number in range(count):
+        assert produced(node, keyed_batch((b"k%d" % (number % 5), b"value %d" % number))).error == 0
+    return node.log("t", 0)
+
+
+def test_the_cleaner_compacts_what_wants_it_once_it_is_due(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        log = written(node)
+        await node._clean()
+        assert len(kept(log)) == 60  # nothing of it is forced to disk yet
+        await node.flusher.flush_dirty()
+        await node._clean()
+        assert len(kept(log)) < 15
+        assert node.cleaner.clean_to == {("t", 0): log.active.base_offset}
+        written(node)
+        await node.flusher.flush_dirty()
+        await node._clean()
+        assert len(kept(log)) < 15 and log.log_end_offset == 120
+        # Retention by age has no say.
+        node.now_ms = lambda: NOW_MS + 365 * DAY_MS
+        await node._keep_house()
+        assert {key for _, key, _ in kept(log)} == {b"k%d" % number for number in range(5)}
+
+    with_node(tmp_path, work)
+
+    async def again(node: BrokerNode) -> None:
+        assert node.cleaner.clean_to["t", 0] > 0
+        assert {key for _, key, _ in kept(node.log("t", 0))} == {b"k%d" % number for number in range(5)}
+
+    with_node(tmp_path, again)
+
+
+def test_a_share_that_is_not_reached_waits_and_age_does_not(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        for name, configs in (
+            ("share", {"min.cleanable.dirty.ratio": "1"}),
+            ("age", {"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "1000"}),
+            ("young", {"min.compaction.lag.ms": "2000"}),
+            ("deleted", {}),
+        ):
+            node.create_topic(name, 1, {"cleanup.policy": "compact" if name != "deleted" else "delete", **configs})
+            log = node.log(name, 0)
+            node.cleaner.clean_to[name, 0] = 10
+            for number in range(40):
+                append(log, keyed_batch((b"k", b"value %d" % number)))
+            node.flusher.note(log)
+        await node.flusher.flush_dirty()
+        await node._clean()
+        assert {name: len(kept(node.log(name, 0))) for name in ("share", "age", "young", "deleted")} == {
+            "share": 40,
+            "age": 40,
+            "young": 40,
+            "deleted": 40,
+        }
+        node.now_ms = lambda: NOW_MS + 1500
+        await node._clean()
+        await node.flusher.flush_dirty()
+        await node._clean()
+        assert len(kept(node.log("age", 0))) < 14 and len(kept(node.log("share", 0))) == 40
+        assert node.log("age", 0).active.size == 0
+        assert len(kept(node.log("young", 0))) == 40
+        node.now_ms = lambda: NOW_MS + 2500
+        await node._clean()
+        assert len(kept(node.log("young", 0))) < 20
+
+    with_node(tmp_path, work)
+
+
+def test_a_topic_of_both_policies_is_compacted_and_loses_what_is_old(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {"cleanup.policy": "compact,delete", "retention.ms": "100000"})
+        log = written(node)
+        await node.flusher.flush_dirty()
+        await node._clean()
+        assert len(kept(log)) < 15
+        node.now_ms = lambda: NOW_MS + 200_000
+        await node._keep_house()
+        assert kept(log) == []
+
+    with_node(tmp_path, work)
+
+
+def test_records_without_a_key_are_refused_by_a_compacted_topic(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        topic = node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        for raw in (batch(b"v"), keyed_batch((b"k", b"v"), (None, b"v"), codec=3)):
+            refused = produced(node, raw)
+            assert refused.error == ErrorCode.INVALID_RECORD and "without a key" in refused.error_message
+        assert produced(node, keyed_batch((b"k", None), codec=4)).base_offset == 0
+        assert produced(node, keyed_batch((b"", b"v"))).base_offset == 1
+        node.alter_topic(topic, {"cleanup.policy": "delete"})
+        assert produced(node, batch(b"v")).base_offset == 2
+
+    with_node(tmp_path, work)
+
+
+def test_a_topic_deleted_meanwhile_and_a_broker_that_ends_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        topic = node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        log = written(node)
+        await node.flusher.flush_dirty()
+        write_cleaned = compaction.write_cleaned
+        loop = asyncio.get_running_loop()
+
+        def slow(*arguments: Any) -> Any:
+            facts = write_cleaned(*arguments)
+            asyncio.run_coroutine_threadsafe(node.delete_topic(topic), loop).result()
+            return facts
+
+        monkeypatch.setattr(cleaner_module.compaction, "write_cleaned", slow)
+        await node._clean()
+        assert node.cleaner.clean_to == {} and node.logs.keys() == {("__consumer_offsets", 0)}
+        node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        assert kept(node.log("t", 0)) == [] and log is not node.log("t", 0)
+
+    with_node(tmp_path, work)
+
+
+def test_segments_that_retention_took_meanwhile_do_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        log = written(node)
+        await node.flusher.flush_dirty()
+        write_cleaned = compaction.write_cleaned
+
+        def slow(*arguments: Any) -> Any:
+            facts = write_cleaned(*arguments)
+            log.drop_segments(1)
+            return facts
+
+        monkeypatch.setattr(cleaner_module.compaction, "write_cleaned", slow)
+        await node._clean()
+        start = log.log_start_offset
+        assert start > 0 and [offset for offset, _, _ in kept(log)] == list(range(start, 60))
+        assert not [path for path in log.folder.iterdir() if path.name.endswith((".cleaned", ".swap"))]
+
+    with_node(tmp_path, work)
+
+
+def test_a_log_that_cannot_be_opened_is_left_as_it_is_and_the_others_are_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 2, {"cleanup.policy": "compact"})
+        for index in range(2):
+            log = node.log("t", index)
+            for number in range(20):
+                raw = keyed_batch((b"k", b"v" * 40))
+                log.append(raw, read_batch_header(raw), NOW_MS)
+                if index == 0 and number == 3:
+                    with segment_path(log.folder, 0, LOG).open("r+b") as file:
+                        file.seek(-3, 2)
+                        file.write(b"?")
+            node.flusher.note(log)
+        await node.flusher.flush_dirty()
+        before = node.log("t", 0).size
+        await node._clean()
+        await node._clean()
+        assert node.log("t", 0).size == before and len(kept(node.log("t", 1))) < 6
+        assert caplog.text.count("log not compacted any more folder=t-0") == 1
+
+    with_node(tmp_path, work)
+
+
+def test_a_log_that_lost_its_end_is_not_clean_beyond_it() -> None:
+    class Log:
+        log_end_offset = 7
+
+    cleaner = Cleaner(None, None, {("t", 0): 20, ("gone", 0): 3}, before_change=lambda: None, unlink=lambda _: None)  # type: ignore[arg-type]
+    cleaner.keep_within({("t", 0): Log()})  # type: ignore[dict-item]
+    assert cleaner.clean_to == {("t", 0): 7}
+
+
+def test_the_event_loop_goes_on_while_a_log_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are served between any two batches that are read."""
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        written(node)
+        await node.flusher.flush_dirty()
+        served = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wait(pace: Pace) -> None:
+            loop.call_soon_threadsafe(served.set)
+            asyncio.run_coroutine_threadsafe(served.wait(), loop).result(20)
+
+        monkeypatch.setattr(Pace, "keep", wait)
+        await node._clean()
+        assert len(kept(node.log("t", 0))) < 15
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("cleanup.policy", "compact", "compact"),
+        ("cleanup.policy", "compact,delete", "compact,delete"),
+        ("min.cleanable.dirty.ratio", "0.01", "0.01"),
+        ("delete.retention.ms", "100", "100"),
+    ],
+)
+def test_settings_of_compaction_are_taken(name: str, value: str, expected: str) -> None:
+    assert check_config(name, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cleanup.policy", "squeeze"),
+        ("min.cleanable.dirty.ratio", "1.5"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("min.cleanable.dirty.ratio", "much"),
+        ("max.compaction.lag.ms", "0"),
+        ("delete.retention.ms", "-1"),
+    ],
+)
+def test_settings_of_compaction_that_make_no_sense_are_refused(name: str, value: str) -> None:
+    with pytest.raises(RequestRefused, match=name) as refused:
+        check_config(name, value)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
