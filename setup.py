@@ -17,16 +17,9 @@ HERE = Path(__file__).parent
 VERSION = (HERE / "headrace" / "version.py").read_text(encoding="utf-8").split('VERSION = "')[1].split('"')[0]
 
 DECOMPRESSION = ["cramjam>=2.9,<3", "lz4>=4.3,<5", "zstandard>=0.23,<1"]
-# kafka-python's own codecs: what others wrote compressed must be readable, whatever this application writes.
-PRODUCER = [
-    "kafka-python==3.0.12",
-    "fastavro>=1.12,<2",
-    "crc32c>=2.7,<3",
-    "lz4>=4.3,<5",
-    "python-snappy>=0.7,<1",
-    "xxhash>=3.5,<4",
-    "zstandard>=0.23,<1",
-]
+# kafka-python has the protocol: it finds out whether a broker lets us in, and loads read by it.
+KAFKA = ["kafka-python==3.0.12", "fastavro>=1.12,<2", "crc32c>=2.7,<3", "xxhash>=3.5,<4"]
+PRODUCER = ["confluent-kafka>=2.11,<2.17", *KAFKA]
 REGISTRY = [
     "flask>=3.1,<4",
     "sqlalchemy>=2.0.36,<2.2",
@@ -41,9 +34,11 @@ REGISTRY = [
 # The broker looks inside compressed batches when it is asked for an offset by time.
 BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", *DECOMPRESSION]
 # What tasks of a load import, for the workers of a cluster whose Spark brings its own pyspark.
-EXECUTOR = [*PRODUCER, *DECOMPRESSION]
+EXECUTOR = [*KAFKA, *DECOMPRESSION]
 LOADER = [
+    *PRODUCER,
     *EXECUTOR,
+    "python-snappy>=0.7,<1",  # kafka-python's codec, with which the audit reads its topic
     "pyspark==4.3.0",
     "PyHive>=0.7,<0.8",
     "thrift>=0.21,<1",
@@ -53,7 +48,7 @@ LOADER = [
 ALL = sorted({*PRODUCER, *REGISTRY, *BROKER, *LOADER})
 DEV = [
     *ALL,
-    "confluent-kafka[avro,schemaregistry]>=2.8,<3",
+    "confluent-kafka[avro,schemaregistry]>=2.11,<2.17",
     "cryptography>=43",
     "hypothesis>=6.115,<7",
     "jsonschema>=4.23,<5",

@@ -217,6 +217,12 @@ class Inheritance:
                 with spool:
                     spool.delete()
 
+    def leave(self) -> None:
+        """In a process that was forked off: the files stay its parent's."""
+        self._lock = threading.Lock()
+        self._is_read = True
+        self.close()
+
     def close(self) -> None:
         """Leaves what is not published to the next process."""
         with self._lock:

@@ -1,15 +1,18 @@
 """How a client of Kafka brokers knows who they are, and proves who it is: TLS and SASL.
 
-The words are those of Kafka's own `security.protocol` and `sasl.mechanism`; the mechanisms are kafka-python's. A value
-may travel to other machines and into logs: `for_tasks` names files and holds no secret. A secret is read for each
-connection, from its file, else from the environment, so that what is renewed counts without a restart.
+The words are those of Kafka's own `security.protocol` and `sasl.mechanism`; the mechanisms are kafka-python's, and
+librdkafka's for producers and consumers. A value may travel to other machines and into logs: `for_tasks` names files
+and holds no secret. A secret is read for each connection, from its file, else from the environment, so that what is
+renewed counts without a restart.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import ssl
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 WITH_PASSWORD = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 SECRET_BYTES_MAX = 64 * 1024
+TOKEN_KEPT_S = 60.0  # whoever writes the file replaces it before the token in it expires
 
 VARIABLES = {"kafka.password": "HEADRACE__KAFKA__PASSWORD", "kafka.key_password": "HEADRACE__KAFKA__KEY_PASSWORD"}
 """Where a process finds a secret that neither its settings nor a file have."""
@@ -122,6 +126,37 @@ class KafkaSecurity:
         if self.uses_tls:
             options["ssl_context"] = self.context()
         return options | (self.sasl_options() if self.uses_sasl else {})
+
+    def librdkafka_options(self) -> dict[str, Any]:
+        """The same for librdkafka's clients. A token is read whenever the one at hand is old; `oauth_cb` then gives its
+        end of life too, in seconds since 1970.
+
+        Raises:
+            UnusableSecurity.
+        """
+        options: dict[str, Any] = {"security.protocol": self.protocol}
+        if self.uses_tls:
+            self.context()  # says which file cannot be used, in our words
+            known = ssl.get_default_verify_paths()
+            options["ssl.ca.location"] = self.ca_file or known.cafile or known.capath or "probe"
+            if self.certificate_file:
+                options["ssl.certificate.location"] = self.certificate_file
+                options["ssl.key.location"] = self.key_file or self.certificate_file
+                with contextlib.suppress(UnusableSecurity):  # the key has none, or `context` would have said so
+                    options["ssl.key.password"] = _secret(
+                        "kafka.key_password", self.key_password, self.key_password_file
+                    )
+        if self.uses_sasl:
+            options["sasl.mechanism"] = self.mechanism
+            if self.mechanism in WITH_PASSWORD:
+                options["sasl.username"] = self.user
+                options["sasl.password"] = _secret("kafka.password", self.password, self.password_file)
+            elif self.mechanism == "OAUTHBEARER":
+                token = _TokenFile(self.token_file)
+                options["oauth_cb"] = lambda _: (token.token(), time.time() + TOKEN_KEPT_S)
+            else:
+                options["sasl.kerberos.service.name"] = self.service
+        return options
 
 
 UNSECURED = KafkaSecurity()

@@ -94,6 +94,7 @@ Settings come from headrace.toml, HEADRACE__<SECTION>__<KEY> in the environment,
 LIBRARIES = frozenset(
     [
         "alembic",
+        "confluent_kafka",
         "cramjam",
         "crc32c",
         "cryptography",

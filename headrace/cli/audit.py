@@ -221,8 +221,9 @@ def _bring_up_to_date(store: AuditStore, settings: Settings) -> tuple[Ingested, 
     """
     from headrace.audit.errors import IngestFailed
     from headrace.audit.ingest import Ingested, ingest
-    from headrace.audit.spool import SPOOL_FOLDER, left_spools
+    from headrace.audit.spool import left_spools
     from headrace.pipeline.brokers import NotLetIn, client_options
+    from headrace.pipeline.clients.audit_publisher import spool_folders
     from headrace.registry.client.of_settings import registry_client
     from headrace.registry.errors import RegistryError
 
@@ -239,10 +240,11 @@ def _bring_up_to_date(store: AuditStore, settings: Settings) -> tuple[Ingested, 
         outage = str(error)
     finally:
         registry.close()
-    for spool in left_spools(settings.data_dir / SPOOL_FOLDER):
-        # The files stay: the next producer publishes them for the other readers of the audit topic.
-        with spool:
-            store.add_rows(spool.rows)
+    for folder in spool_folders(settings):
+        for spool in left_spools(folder):
+            # The files stay: the next producer publishes them for the other readers of the audit topic.
+            with spool:
+                store.add_rows(spool.rows)
     return ingested, outage
 
 

@@ -1,101 +1,172 @@
-"""Brings audit rows to the audit topic, at its own pace: an audit that cannot be written stops no application."""
+"""Brings audit rows to the audit topic, in a thread of its own: an audit that cannot be written stops no application.
+
+Only that thread asks the registry, which may be away and answer after minutes or not at all. Rows of a producer are
+meanwhile in its spool, whose place is said here too.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from headrace.audit.emit import RowEncoder
 from headrace.audit.row import AuditRow
 from headrace.audit.schema import AUDIT_SCHEMA
+from headrace.audit.spool import SPOOL_FOLDER
 from headrace.registry.client import RegistryClient
-from headrace.registry.errors import RegistryError
+from headrace.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 WAITING_ROWS_MAX: Final = 100_000
 """Rows kept while registry or broker are away; beyond it the oldest are dropped and the loss is logged."""
 
+RETRY_S: Final = 5.0
+POLL_S: Final = 0.05
+WAIT_S_MAX: Final = 30.0
+"""How long an application is kept waiting for its audit, once: until rows get through again it is not kept at all."""
+HELD_UP_S: Final = 0.5
+"""How long the end of a thread is waited for that waits for a registry itself."""
 
-@dataclass(frozen=True, slots=True)
-class _OnItsWay:
-    row: AuditRow
-    future: Any
+
+def spool_folders(settings: Settings) -> tuple[Path, ...]:
+    """Where producers of these settings keep their counts, the one in use first.
+
+    It is in the data folder, but nothing is made in the working folder of an application: where nobody has set
+    `data_dir` and no installation is there, the user's folder for such things is taken.
+    """
+    in_data = settings.data_dir / SPOOL_FOLDER
+    state = os.environ.get("XDG_STATE_HOME", "")
+    in_home = (Path(state) if state else Path("~/.local/state").expanduser()) / "headrace" / SPOOL_FOLDER
+    is_installed = settings.data_dir != Settings().data_dir or settings.data_dir.is_dir()
+    return (in_data, in_home) if is_installed else (in_home, in_data)
 
 
 class AuditPublisher:
-    """Publishes rows through a Kafka producer; `when_safe` is told the id of each row that a broker has. Their schema
-    is registered under `subject`."""
+    """Publishes rows through a Kafka producer of confluent-kafka.
+
+    Args:
+        poll: takes what the brokers have answered to that producer; its argument is in seconds.
+        subject: their schema is registered under it.
+        when_safe: is told the id of each row that a broker has.
+        rows: more rows to publish, asked for every five seconds.
+    """
 
     def __init__(
-        self, kafka_producer: Any, registry: RegistryClient, topic: str, subject: str, when_safe: Callable[[str], None]
+        self,
+        kafka_producer: Any,
+        poll: Callable[[float], object],
+        registry: RegistryClient,
+        topic: str,
+        subject: str,
+        when_safe: Callable[[str], None] = lambda row_id: None,
+        rows: Callable[[], Iterable[AuditRow]] = tuple,
     ) -> None:
         self._kafka_producer = kafka_producer
+        self._poll = poll
         self._registry = registry
         self._topic = topic
         self._subject = subject
         self._when_safe = when_safe
+        self._rows = rows
         self._encoder: RowEncoder | None = None
         self._waiting: deque[AuditRow] = deque()
-        self._on_their_way: deque[_OnItsWay] = deque()
+        self._sending: dict[str, AuditRow] = {}
+        self._failed: deque[AuditRow] = deque()
+        self._is_held_up = False
+        self._attempts = 0
         self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="headrace-audit", daemon=True)
+        self._thread.start()
 
     @property
     def unpublished(self) -> int:
         """Rows that no broker has acknowledged yet."""
-        return len(self._waiting) + len(self._on_their_way)
+        return len(self._waiting) + len(self._sending) + len(self._failed)
 
-    def publish(self, rows: Iterable[AuditRow]) -> None:
-        """Sends the rows and those that waited, without awaiting their acknowledgement."""
+    def offer(self, rows: Iterable[AuditRow]) -> None:
+        """Rows to publish; returns at once."""
         with self._lock:
             self._waiting.extend(rows)
-            if not self._waiting:
-                return
-            encoder = self._find_encoder()
-            while encoder is not None and self._waiting:
-                if not self._send(encoder, self._waiting[0]):
-                    break
-                self._waiting.popleft()
             dropped = len(self._waiting) - WAITING_ROWS_MAX
             for _ in range(dropped):
                 self._waiting.popleft()
-            if dropped > 0:
-                logger.warning("audit rows dropped topic=%s rows=%d", self._topic, dropped)
+        if dropped > 0:
+            logger.warning("audit rows dropped topic=%s rows=%d", self._topic, dropped)
+        self._wake.set()
 
-    def settle(self) -> None:
-        """Looks which rows have been acknowledged; those that failed wait for the next `publish`."""
-        with self._lock:
-            undecided: deque[_OnItsWay] = deque()
-            failed = 0
-            for item in self._on_their_way:
-                if not item.future.is_done:
-                    undecided.append(item)
-                elif item.future.failed():
-                    failed += 1
-                    self._waiting.append(item.row)
-                else:
-                    self._when_safe(item.row.id)
-            self._on_their_way = undecided
-            if failed:
-                logger.warning("audit rows not acknowledged topic=%s rows=%d", self._topic, failed)
-
-    def _send(self, encoder: RowEncoder, row: AuditRow) -> bool:
-        try:
-            future = self._kafka_producer.send(self._topic, encoder.encode(row), key=row.id.encode())
-        except Exception as error:  # of whatever kind: the application's own messages are not to suffer from it
-            logger.warning("audit row not sent topic=%s error=%s", self._topic, error)
-            return False
-        self._on_their_way.append(_OnItsWay(row, future))
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until all rows are published, and says whether they are. Ends early where they cannot be now."""
+        deadline = time.monotonic() + (0.0 if self._is_held_up else min(timeout_s, WAIT_S_MAX))
+        attempts = self._attempts
+        while self.unpublished:
+            self._poll(POLL_S)
+            if time.monotonic() >= deadline:
+                self._is_held_up = True
+                return False
+            if self._is_held_up and self._attempts > attempts:
+                return False
         return True
 
-    def _find_encoder(self) -> RowEncoder | None:
-        if self._encoder is None:
+    def end(self, timeout_s: float) -> None:
+        """Ends the thread; what is not published stays where it came from."""
+        self._ended = True
+        self._wake.set()
+        self._thread.join(min(timeout_s, HELD_UP_S) if self._is_held_up else timeout_s)
+        self._kafka_producer = None
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._wake.wait(RETRY_S)
+            self._wake.clear()
+            if self._ended:
+                return
             try:
-                self._encoder = RowEncoder(self._registry.register(self._subject, AUDIT_SCHEMA).schema_id)
-            except RegistryError as error:
-                logger.warning("audit schema not registered subject=%s error=%s", self._subject, error)
-        return self._encoder
+                with self._lock:
+                    while self._failed:
+                        self._waiting.append(self._failed.popleft())
+                    self._waiting.extend(self._rows())
+                self._send_all()
+            except Exception as error:  # of whatever kind: the application's own messages are not to suffer from it
+                self._is_held_up = True
+                logger.warning("audit rows not sent topic=%s error=%s", self._topic, error)
+            self._attempts += 1
+
+    def _send_all(self) -> None:
+        if not self._waiting:
+            return
+        if self._encoder is None:
+            self._encoder = RowEncoder(self._registry.register(self._subject, AUDIT_SCHEMA).schema_id)
+        while self._waiting and not self._ended:
+            row = self._waiting[0]
+            self._sending[row.id] = row
+            try:
+                self._kafka_producer.produce(
+                    self._topic, self._encoder.encode(row), row.id.encode(), on_delivery=self._decided
+                )
+            except BaseException:
+                del self._sending[row.id]
+                raise
+            with self._lock:
+                if self._waiting and self._waiting[0] is row:
+                    self._waiting.popleft()
+
+    def _decided(self, error: Any, message: Any) -> None:
+        row = self._sending.pop(message.key().decode(), None)
+        if row is None:
+            return
+        if error is None:
+            self._is_held_up = False
+            self._when_safe(row.id)
+        else:
+            self._is_held_up = True
+            self._failed.append(row)
+            logger.warning("audit row not acknowledged topic=%s error=%s", self._topic, error.str())

@@ -8,36 +8,65 @@ group, brokers share the partitions out among its members and reading goes on wh
 committing is `commit()`, or `auto_commit=True` for at-least-once without a thought: what the application has been
 given and asked beyond is committed now and then, before the brokers share the partitions out anew, and at the end.
 
-All that was fetched has been given out before more is asked for, so at every `poll` kafka-python's positions are what
-the application has dealt with; its own automatic commit therefore says what is meant.
+A message is finished when the next one is asked for, or when reading ends without an exception; the one at hand when
+an exception arose is not. Everything that was given out before is finished whenever the Kafka client is asked
+for more, so what it does on that occasion (hand partitions over, for one) finds nothing in the application's hands.
 """
 
 from __future__ import annotations
 
+import logging
+import secrets
+import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from kafka import OffsetAndMetadata, TopicPartition
-from kafka.errors import KafkaError
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headrace.avro_schema import Schema, parse_schema
-from headrace.pipeline.brokers import NotLetIn, client_options
 from headrace.pipeline.clients.consumer_count import ConsumerCount
-from headrace.pipeline.clients.decoding import Decoder
-from headrace.pipeline.clients.delivery import error_text
+from headrace.pipeline.clients.decoding import Decoder, Record
 from headrace.pipeline.clients.errors import SourceUnavailable, UndecodableMessage
-from headrace.pipeline.clients.mended_consumer import MendedConsumer
+from headrace.pipeline.clients.kafka_client import (
+    NotReached,
+    Options,
+    error_text,
+    made,
+    merged,
+    reach_brokers,
+)
 from headrace.pipeline.clients.producer import BOOTSTRAP_TIMEOUT_S, ambient_settings
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings
-from headrace.settings.addresses import resolve_bootstrap_servers
 
-POLL_MS: Final = 500
-POLL_RECORDS_MAX: Final = 2000
+logger = logging.getLogger(__name__)
+
+POLL_S: Final = 0.5
+POLL_RECORDS_MAX: Final = 500
+POLL_AGAIN_S: Final = 1.0
+"""However slowly the application takes what was fetched, the Kafka client is asked so often: each time for one record
+more, so that the group does not take this member for dead and what waits here does not grow."""
+
 COMMIT_EVERY_S: Final = 5.0
+SESSION_S: Final = 45.0
+SESSION_S_MIN: Final = 6.0
+"""Without a sign of life from its process for so long, a member is out of its group."""
+
+ANSWER_TIMEOUT_S: Final = 30.0
+SEEK_PATIENCE_S: Final = 10.0
+"""For a partition that was assigned just now; until its first fetch the Kafka client cannot move it."""
+
+PROMISED: Final = frozenset(
+    {"bootstrap.servers", "group.id", "enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof"}
+)
+"""Options that what is committed and where reading ends rest on."""
+
+Place = tuple[str, int]
+"""Topic and partition."""
 
 
 class Message(NamedTuple):
@@ -61,12 +90,21 @@ class Consumer:
         topics: what to read.
         group: the consumer group, or None to read without one.
         partitions: without a group, only these partitions of each topic; None is all.
-        auto_commit: with a group, commits what was given out, now and then and when closing.
+        auto_commit: with a group, commits what was finished, now and then and when closing.
         from_end: where no commit says otherwise, begins at the end instead of the beginning.
+        start_at_ms: where no commit says otherwise, begins at the first message whose record is of this time or later.
         until_end: stops at the ends that the partitions had when reading began; only without a group.
         idle_timeout_s: stops when nothing has come for so long; None waits for ever.
         reader_schema: the schema that values are resolved to; None gives them as they were written.
         app: the name of the application in the audit; None does not count.
+        handling_timeout_s: how long the application may take for one message, before its group takes the partitions
+            back and another member gets that message again.
+        member: with a group, a name of this member's own (a static member): when it is back within the session's
+            timeout, it goes on with its partitions and the others are not disturbed.
+        on_undecodable: is called with each message that cannot be decoded, which is passed over then instead of raised.
+        on_assign, on_revoke: with a group, are called with the partitions that this member gets or gives back, while
+            the next message is asked for. What was finished of them is committed already with `auto_commit`.
+        options: further options of librdkafka, by its names for them.
 
     Raises:
         SourceUnavailable: no broker answers, or a topic does not exist.
@@ -81,36 +119,78 @@ class Consumer:
         partitions: Sequence[int] | None = None,
         auto_commit: bool = False,
         from_end: bool = False,
+        start_at_ms: int | None = None,
         until_end: bool = False,
         idle_timeout_s: float | None = None,
         reader_schema: str | Schema | None = None,
         app: str | None = None,
+        handling_timeout_s: float = 300.0,
+        member: str | None = None,
+        on_undecodable: Callable[[UndecodableMessage], None] | None = None,
+        on_assign: Callable[[frozenset[Place]], None] | None = None,
+        on_revoke: Callable[[frozenset[Place]], None] | None = None,
+        options: Options | None = None,
     ) -> None:
         if isinstance(topics, str) or not topics:
             raise ValueError(f"expected topics to be a list of names, found {topics!r}")
-        if group is None and auto_commit:
-            raise ValueError("auto_commit needs a group to commit for")
+        if group is None and (auto_commit or member is not None):
+            raise ValueError("auto_commit and member need a group")
         if group is not None and (until_end or partitions is not None):
             raise ValueError("partitions and until_end are for reading without a group")
+        if from_end and start_at_ms is not None:
+            raise ValueError("from_end and start_at_ms contradict each other")
         self._settings = settings if settings is not None else ambient_settings()
         self._group = group
         self._auto_commit = auto_commit
+        self._start_at_ms = start_at_ms
         self._idle_timeout_s = idle_timeout_s
-        self._kafka = self._connect(from_end)
+        self._on_undecodable = on_undecodable
+        self._on_assign = on_assign
+        self._on_revoke = on_revoke
+        self._until_end = until_end
+        ours = {
+            "client.id": f"headrace-{app or 'consumer'}",
+            # The Kafka client wants one; without a group of ours nothing is ever committed for it.
+            "group.id": f"headrace-{secrets.token_hex(8)}" if group is None else group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": until_end,
+            "auto.offset.reset": "latest" if from_end else "earliest",
+            "allow.auto.create.topics": False,
+            "max.poll.interval.ms": int(handling_timeout_s * 1000),
+            "session.timeout.ms": int(min(SESSION_S, handling_timeout_s) * 1000),
+        }
+        if member is not None:
+            ours["group.instance.id"] = member
+        if handling_timeout_s < SESSION_S_MIN:
+            raise ValueError(f"handling_timeout_s={handling_timeout_s:g}: brokers want {SESSION_S_MIN:g} s at least")
+        self._options = merged(ours, options, PROMISED)
+        self._is_cooperative = "cooperative" in str(self._options.get("partition.assignment.strategy", ""))
+        brokers, self._kafka = self._connect()
         self._registry = registry_client(self._settings)
         self._decoder = Decoder(self._registry, _as_schema(reader_schema), self._settings.loader)
-        self._count = ConsumerCount(self._settings, self._registry, app) if app is not None else None
-        self._ready: deque[Any] = deque()
-        self._given: dict[TopicPartition, int] = {}
-        self._at_hand: tuple[TopicPartition, int] | None = None
-        self._ends: dict[TopicPartition, int] = {}
-        self._until_end = until_end
+        self._count: ConsumerCount | None = None
+        # The Kafka client is not asked: its answer may take a while, and it keeps the interpreter lock until then.
+        self._own: frozenset[Place] = frozenset()
+        self._ready: deque[Record] = deque()
+        self._paused: dict[Place, list[Record]] = {}
+        self._given: dict[Place, int] = {}
+        self._at_hand: tuple[Place, int] | None = None
+        self._committing: dict[Place, int] = {}
+        self._ends: dict[Place, int] = {}
+        self._unread: set[Place] = set()
+        self._before = sys.exception()
+        self._polled_at = self._committed_at = time.monotonic()
         self._closed = False
         try:
             self._begin(list(topics), partitions, from_end)
         except BaseException:
-            self._kafka.close(autocommit=False)
+            self._closed = True
+            self._kafka.close()
+            self._registry.close()
             raise
+        if app is not None:
+            self._count = ConsumerCount(self._settings, brokers, self._registry, app)
 
     def __enter__(self) -> Consumer:
         return self
@@ -130,32 +210,28 @@ class Consumer:
             UndecodableMessage: this one cannot be decoded; iteration can go on behind it.
             SourceUnavailable: its schema cannot be asked for; the same message comes again.
         """
-        self._note_given()
-        record = self._next_record()
-        if record is None:
-            raise StopIteration
-        partition = TopicPartition(record.topic, record.partition)
-        try:
-            schema_id, value, time_ms = self._decoder.decode(record)
-        except SourceUnavailable:
-            self._ready.appendleft(record)
-            raise
-        except UndecodableMessage:
-            self._at_hand = (partition, record.offset + 1)
-            raise
-        self._at_hand = (partition, record.offset + 1)
-        if self._count is not None:
-            self._count.add(record, record.timestamp if time_ms is None else time_ms)
-        return Message(
-            record.topic,
-            record.partition,
-            record.offset,
-            record.timestamp,
-            record.key,
-            value,
-            tuple(record.headers),
-            schema_id,
-        )
+        while True:
+            self._note_given()
+            record = self._next_record()
+            if record is None:
+                raise StopIteration
+            place = (record.topic, record.partition)
+            try:
+                schema_id, value, time_ms = self._decoder.decode(record)
+            except SourceUnavailable:
+                self._ready.appendleft(record)
+                raise
+            except UndecodableMessage as error:
+                if self._on_undecodable is None:
+                    self._at_hand = (place, record.offset + 1)
+                    raise
+                self._on_undecodable(error)
+                self._given[place] = record.offset + 1
+                continue
+            self._at_hand = (place, record.offset + 1)
+            if self._count is not None:
+                self._count.add(record, record.timestamp_ms if time_ms is None else time_ms)
+            return Message(*place, record.offset, record.timestamp_ms, record.key, value, record.headers, schema_id)
 
     def commit(self) -> None:
         """Commits for the group everything given out so far, also the message at hand.
@@ -168,111 +244,347 @@ class Consumer:
         if self._group is None:
             raise ValueError("there is no group to commit for")
         self._note_given()
-        own = self._kafka.assignment()
-        offsets = {
-            partition: OffsetAndMetadata(offset, "", -1)
-            for partition, offset in self._given.items()
-            if partition in own
-        }
-        if offsets:
-            try:
-                self._kafka.commit(offsets)
-            except KafkaError as error:
-                raise SourceUnavailable(f"group {self._group}: offsets not committed: {error_text(error)}") from error
-        self._given.clear()
+        self._commit(self.assignment())
 
-    def assignment(self) -> frozenset[tuple[str, int]]:
+    def assignment(self) -> frozenset[Place]:
         """The topics and partitions that this consumer reads now; in a group, those it was given last."""
-        return frozenset((each.topic, each.partition) for each in self._kafka.assignment())
+        return self._own
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Goes on at another offset of a partition, the message at hand aside; `commit` then commits that offset.
+
+        Raises:
+            SourceUnavailable: this consumer does not read the partition.
+        """
+        place = (topic, partition)
+        if place not in self.assignment():
+            raise SourceUnavailable(
+                f"topic {topic} partition {partition} is not read by this consumer", topic=topic, partition=partition
+            )
+        deadline = time.monotonic() + SEEK_PATIENCE_S
+        while True:
+            try:
+                self._kafka.seek(TopicPartition(topic, partition, offset))
+                break
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._STATE or time.monotonic() > deadline:
+                    raise SourceUnavailable(
+                        f"topic {topic} partition {partition}: cannot go to offset {offset}: {error_text(error)}",
+                        topic=topic,
+                        partition=partition,
+                        offset=offset,
+                    ) from error
+                time.sleep(0.01)
+        self._forget({place})
+        self._given[place] = offset
+        if offset < self._ends.get(place, 0):
+            self._unread.add(place)
+
+    def pause(self, places: Iterable[Place] | None = None) -> None:
+        """Gives out no more messages of these partitions, or of all; the group goes on to take this member for alive
+        as long as the next message is asked for."""
+        paused = self.assignment() if places is None else frozenset(places)
+        self._kafka.pause(_partitions(paused))
+        for place in paused:
+            self._paused.setdefault(place, [])
+        self._set_aside()
+
+    def resume(self, places: Iterable[Place] | None = None) -> None:
+        """Gives out messages of these partitions again, or of all that are paused."""
+        resumed = frozenset(self._paused) if places is None else frozenset(places) & frozenset(self._paused)
+        for place in resumed:
+            self._ready.extend(self._paused.pop(place))
+        self._kafka.resume(_partitions(resumed))
 
     def close(self) -> None:
-        """Ends reading. Only with `auto_commit` is anything committed. Closing again does nothing."""
+        """Ends reading. Only with `auto_commit` is anything committed, and never the message at hand when an exception
+        is under way. Closing again does nothing."""
         if self._closed:
             return
         self._closed = True
         try:
             if self._auto_commit:
-                self.commit()
+                # Also where `close` stands in a `finally`: whoever could not deal with a message has not finished it.
+                if sys.exception() is self._before:
+                    self._note_given()
+                self._commit(self.assignment())
         finally:
             if self._count is not None:
                 self._count.close()
-            self._kafka.close(autocommit=False)
+            self._kafka.close()
             self._registry.close()
 
     def _begin(self, topics: list[str], partitions: Sequence[int] | None, from_end: bool) -> None:
-        known_of = {}
-        for topic in topics:
-            known_of[topic] = self._kafka.partitions_for_topic(topic)
-            if not known_of[topic]:
-                raise SourceUnavailable(f"topic {topic} does not exist", topic=topic)
+        known_of = {topic: self._partitions_of(topic) for topic in topics}
         if self._group is not None:
-            self._kafka.subscribe(topics)
+            self._kafka.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
             return
-        assigned = []
+        places: list[Place] = []
         for topic, known in known_of.items():
             for number in sorted(known) if partitions is None else partitions:
                 if number not in known:
                     raise SourceUnavailable(
                         f"topic {topic} has no partition {number}, only {len(known)}", topic=topic, partition=number
                     )
-                assigned.append(TopicPartition(topic, number))
-        self._kafka.assign(assigned)
-        if from_end:
-            self._kafka.seek_to_end(*assigned)
+                places.append((topic, number))
+        self._own = frozenset(places)
+        if self._until_end:
+            self._ends = {place: self._high_watermark(place) for place in places}
+            self._unread = set(places)
+        if self._start_at_ms is not None:
+            self._kafka.assign(self._at_time(places, self._start_at_ms))
+        elif from_end:
+            self._kafka.assign([TopicPartition(*place, self._high_watermark(place)) for place in places])
         else:
-            self._kafka.seek_to_beginning(*assigned)
-        self._ends = dict(self._kafka.end_offsets(assigned)) if self._until_end else {}
+            self._kafka.assign([TopicPartition(*place, confluent_kafka.OFFSET_BEGINNING) for place in places])
 
-    def _next_record(self) -> Any:
+    def _next_record(self) -> Record | None:
         quiet_since = time.monotonic()
         while True:
+            if self._auto_commit and time.monotonic() - self._committed_at > COMMIT_EVERY_S:
+                self._commit_meanwhile()
+            if self._ready and time.monotonic() - self._polled_at > POLL_AGAIN_S:
+                self._fetch(1)
             while self._ready:
                 record = self._ready.popleft()
-                end = self._ends.get(TopicPartition(record.topic, record.partition))
-                if end is None or record.offset < end:
+                if not self._until_end or self._is_before_end(record):
                     return record
-            if self._closed or self._is_at_end():
+            if self._closed or (self._until_end and not self._unread):
                 return None
             if self._idle_timeout_s is not None and time.monotonic() - quiet_since > self._idle_timeout_s:
                 return None
             if self._count is not None:
                 self._count.now_and_then()
-            try:
-                polled = self._kafka.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
-            except KafkaError as error:
-                raise SourceUnavailable(f"the brokers do not answer: {error_text(error)}") from error
-            for records in polled.values():
-                self._ready.extend(records)
+            self._fetch(POLL_RECORDS_MAX)
 
-    def _is_at_end(self) -> bool:
-        return self._until_end and all(self._kafka.position(partition) >= end for partition, end in self._ends.items())
+    def _is_before_end(self, record: Record) -> bool:
+        """Whether it is to be given out; a partition that is read up to its end is not waited for any more."""
+        place = (record.topic, record.partition)
+        is_before = place in self._unread and record.offset < self._ends[place]
+        if record.offset + (not record.is_end) >= self._ends[place]:
+            self._unread.discard(place)
+        return is_before and not record.is_end
+
+    def _fetch(self, records_max: int) -> None:
+        """Asks the Kafka client for records. It calls `_assigned`, `_revoked` and `_lost` on that occasion."""
+        self._polled_at = time.monotonic()
+        try:
+            found = self._kafka.consume(records_max, 0)
+            if not found and not self._ready:
+                one = self._kafka.poll(POLL_S)  # `consume` would wait for as many records as it may give
+                found = [] if one is None else [one]
+        except KafkaException as error:
+            raise SourceUnavailable(f"the brokers do not answer: {error_text(error)}") from error
+        for message in found:
+            problem = message.error()
+            if problem is None:
+                self._ready.append(_record(message))
+            elif problem.code() == KafkaError._PARTITION_EOF:
+                # Behind the last record there may be what is no record: ends of transactions, compacted holes.
+                self._ready.append(
+                    Record(message.topic(), message.partition(), message.offset(), 0, None, None, (), is_end=True)
+                )
+            else:
+                self._note_error(problem, message.topic() or "")
+        if self._paused:
+            self._set_aside()
+
+    def _note_error(self, error: Any, topic: str) -> None:
+        """
+        Raises:
+            SourceUnavailable: nothing will come any more.
+        """
+        code = error.code()
+        if code == KafkaError._MAX_POLL_EXCEEDED:
+            logger.warning(
+                "message took too long, the group gives it again; raise handling_timeout_s group=%s "
+                "handling_timeout_s=%g",
+                self._group,
+                self._options["max.poll.interval.ms"] / 1000,
+            )
+        elif code in _REFUSED and not (self._group is None and code == KafkaError.GROUP_AUTHORIZATION_FAILED):
+            raise SourceUnavailable(f"the brokers refuse: {error_text(error)}", topic=topic)
+        elif error.fatal():
+            raise SourceUnavailable(f"the Kafka client cannot go on: {error_text(error)}", topic=topic)
+        else:
+            logger.warning("not fetched, tried again topic=%s error=%s", topic, error_text(error))
 
     def _note_given(self) -> None:
         """Asking for the next message says that the one before was dealt with."""
         if self._at_hand is not None:
-            partition, next_offset = self._at_hand
-            self._given[partition] = next_offset
+            place, next_offset = self._at_hand
+            self._given[place] = next_offset
             self._at_hand = None
 
-    def _connect(self, from_end: bool) -> Any:
-        servers = resolve_bootstrap_servers(self._settings)
+    def _forget(self, places: Iterable[Place]) -> None:
+        """What waits here of partitions that are read elsewhere, or from elsewhere, from now on."""
+        gone = frozenset(places)
+        self._ready = deque(each for each in self._ready if (each.topic, each.partition) not in gone)
+        for place in gone:
+            self._given.pop(place, None)
+            if place in self._paused:
+                self._paused[place].clear()
+        if self._at_hand is not None and self._at_hand[0] in gone:
+            self._at_hand = None
+
+    def _set_aside(self) -> None:
+        ready, self._ready = self._ready, deque()
+        for record in ready:
+            self._paused.get((record.topic, record.partition), self._ready).append(record)
+
+    def _assigned(self, kafka: Any, partitions: list[TopicPartition]) -> None:
+        if self._start_at_ms is not None:
+            partitions = self._at_commit_or_time(partitions, self._start_at_ms)
+        if self._is_cooperative:
+            kafka.incremental_assign(partitions)
+            self._own |= _places(partitions)
+        else:
+            kafka.assign(partitions)
+            self._own = _places(partitions)
+        if self._on_assign is not None:
+            self._on_assign(_places(partitions))
+
+    def _revoked(self, kafka: Any, partitions: list[TopicPartition]) -> None:
+        places = _places(partitions)
+        if self._auto_commit and not self._closed:
+            try:
+                self._commit(places)
+            except SourceUnavailable as error:
+                logger.warning("partitions given back uncommitted, their last messages come again error=%s", error)
+        self._lost(kafka, partitions)
+
+    def _lost(self, kafka: Any, partitions: list[TopicPartition]) -> None:
+        """Others read them already: a commit would take them back."""
+        places = _places(partitions)
+        self._own -= places
+        self._forget(places)
+        for place in places:
+            self._paused.pop(place, None)
+        if self._on_revoke is not None:
+            self._on_revoke(places)
+
+    def _commit(self, places: frozenset[Place]) -> None:
+        offsets = [TopicPartition(*place, self._given[place]) for place in places if place in self._given]
+        if not offsets:
+            return
         try:
-            return MendedConsumer(
-                **client_options(self._settings),
-                group_id=self._group,
-                enable_auto_commit=self._auto_commit,
-                auto_commit_interval_ms=int(COMMIT_EVERY_S * 1000),
-                auto_offset_reset="latest" if from_end else "earliest",
-                allow_auto_create_topics=False,
-                bootstrap_timeout_ms=int(BOOTSTRAP_TIMEOUT_S * 1000),
-                metrics_enabled=False,
-            )
-        except NotLetIn as error:
-            raise SourceUnavailable(str(error)) from error
-        except KafkaError as error:
+            _raise_first_error(self._kafka.commit(offsets=offsets, asynchronous=False))
+        except KafkaException as error:
+            raise SourceUnavailable(f"group {self._group}: offsets not committed: {error_text(error)}") from error
+        for place in places:
+            self._given.pop(place, None)
+
+    def _commit_meanwhile(self) -> None:
+        """Without waiting for the answer: what was not taken is in the next one."""
+        self._committed_at = time.monotonic()
+        if self._given == self._committing:
+            return
+        self._committing = dict(self._given)
+        own = self.assignment()
+        offsets = [TopicPartition(*place, offset) for place, offset in self._given.items() if place in own]
+        if offsets:
+            try:
+                self._kafka.commit(offsets=offsets, asynchronous=True)
+            except KafkaException as error:
+                self._committed(error, [])
+
+    def _committed(self, error: Any, partitions: list[TopicPartition]) -> None:
+        if error is not None:
+            self._committing = {}
+            logger.warning("offsets not committed, tried again group=%s error=%s", self._group, error_text(error))
+
+    def _partitions_of(self, topic: str) -> frozenset[int]:
+        try:
+            found = self._kafka.list_topics(topic, ANSWER_TIMEOUT_S).topics[topic]
+        except KafkaException as error:
+            raise SourceUnavailable(f"topic {topic}: {error_text(error)}", topic=topic) from error
+        if found.error is not None and found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise SourceUnavailable(f"topic {topic}: {error_text(found.error)}", topic=topic)
+        if not found.partitions:
+            raise SourceUnavailable(f"topic {topic} does not exist", topic=topic)
+        return frozenset(found.partitions)
+
+    def _high_watermark(self, place: Place) -> int:
+        try:
+            return int(self._kafka.get_watermark_offsets(TopicPartition(*place), ANSWER_TIMEOUT_S)[1])
+        except KafkaException as error:
             raise SourceUnavailable(
-                f"no Kafka broker answers at {servers} ({error_text(error)}); start one, or set kafka.bootstrap_servers"
+                f"topic {place[0]} partition {place[1]}: {error_text(error)}", topic=place[0], partition=place[1]
             ) from error
+
+    def _at_time(self, places: Iterable[Place], time_ms: int) -> list[TopicPartition]:
+        """Where the first record of that time or later is, or the end."""
+        asked = [TopicPartition(*place, time_ms) for place in places]
+        if not asked:
+            return []
+        try:
+            return _raise_first_error(self._kafka.offsets_for_times(asked, ANSWER_TIMEOUT_S))
+        except KafkaException as error:
+            raise SourceUnavailable(f"no offsets of the time {time_ms} ms: {error_text(error)}") from error
+
+    def _at_commit_or_time(self, partitions: list[TopicPartition], time_ms: int) -> list[TopicPartition]:
+        try:
+            committed = self._kafka.committed(partitions, ANSWER_TIMEOUT_S)
+        except KafkaException as error:
+            raise SourceUnavailable(f"group {self._group}: commits not read: {error_text(error)}") from error
+        # Without a commit the offset is a negative sign for "what auto.offset.reset says".
+        return [*self._at_time(_places(each for each in committed if each.offset < 0), time_ms)] + [
+            each for each in committed if each.offset >= 0
+        ]
+
+    def _connect(self) -> tuple[dict[str, Any], Any]:
+        try:
+            brokers = reach_brokers(self._settings, BOOTSTRAP_TIMEOUT_S)
+        except NotReached as error:
+            raise SourceUnavailable(str(error)) from error
+        return brokers, made(confluent_kafka.Consumer, {**brokers, **self._options, "on_commit": self._committed})
+
+
+_REFUSED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError._AUTHENTICATION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+"""Errors that time does not heal."""
+
+
+def _record(message: Any) -> Record:
+    headers = message.headers()
+    return Record(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        tuple(headers) if headers else (),
+    )
+
+
+def _raise_first_error(partitions: list[TopicPartition]) -> list[TopicPartition]:
+    """
+    Raises:
+        KafkaException: one of them has an error.
+    """
+    for each in partitions:
+        if each.error is not None:
+            raise KafkaException(each.error)
+    return partitions
+
+
+def _places(partitions: Iterable[TopicPartition]) -> frozenset[Place]:
+    return frozenset((each.topic, each.partition) for each in partitions)
+
+
+def _partitions(places: Iterable[Place]) -> list[TopicPartition]:
+    return [TopicPartition(*place) for place in places]
 
 
 def _as_schema(schema: str | Schema | None) -> Schema | None:

@@ -8,14 +8,13 @@ import socket
 import time
 from typing import Any, Final
 
-from kafka import KafkaProducer, TopicPartition
-from kafka.errors import KafkaError
+import confluent_kafka
 
 from headrace.audit.count import WindowCounter
 from headrace.audit.row import AuditRow, Outcome, Tier, range_row_id
-from headrace.pipeline.brokers import client_options
 from headrace.pipeline.clients.audit_publisher import AuditPublisher
-from headrace.pipeline.clients.delivery import error_text
+from headrace.pipeline.clients.decoding import Record
+from headrace.pipeline.clients.kafka_client import made
 from headrace.registry.client import RegistryClient
 from headrace.settings import Settings
 
@@ -26,53 +25,57 @@ CLOSE_TIMEOUT_S: Final = 30.0
 
 
 class ConsumerCount:
-    """Counts for one consumer, under the name of its application."""
+    """Counts for one consumer, under the name of its application.
 
-    def __init__(self, settings: Settings, registry: RegistryClient, app: str) -> None:
+    Args:
+        brokers: options of librdkafka that say how they are reached.
+    """
+
+    def __init__(self, settings: Settings, brokers: dict[str, Any], registry: RegistryClient, app: str) -> None:
         self._app = app
         self._topic = settings.audit.topic
         self._instance = secrets.token_hex(8)
         self._host = socket.gethostname()
-        self._counters: dict[TopicPartition, WindowCounter] = {}
-        self._ranges: dict[TopicPartition, tuple[int, int]] = {}
+        self._counters: dict[tuple[str, int], WindowCounter] = {}
+        self._ranges: dict[tuple[str, int], tuple[int, int]] = {}
         self._published_at = time.monotonic()
-        self._kafka = KafkaProducer(**client_options(settings), acks="all", linger_ms=5, metrics_enabled=False)
+        config = {**brokers, "client.id": f"headrace-{app}-audit", "acks": "all", "partitioner": "murmur2_random"}
+        kafka = made(confluent_kafka.Producer, config)
         subject = settings.loader.subject_of(self._topic)
-        self._publisher = AuditPublisher(self._kafka, registry, self._topic, subject, lambda row_id: None)
+        self._poll = kafka.poll
+        self._publisher = AuditPublisher(kafka, kafka.poll, registry, self._topic, subject)
 
-    def add(self, record: Any, time_ms: int) -> None:
+    def add(self, record: Record, time_ms: int) -> None:
         if record.topic == self._topic or record.value is None:
             return
-        partition = TopicPartition(record.topic, record.partition)
-        start, end = self._ranges.get(partition, (record.offset, 0))
+        place = (record.topic, record.partition)
+        start, end = self._ranges.get(place, (record.offset, 0))
         # Not always onwards: a partition that comes back to this member is read again from its last commit.
-        self._ranges[partition] = (min(start, record.offset), max(end, record.offset + 1))
-        counter = self._counters.get(partition)
+        self._ranges[place] = (min(start, record.offset), max(end, record.offset + 1))
+        counter = self._counters.get(place)
         if counter is None:
-            counter = self._counters[partition] = WindowCounter()
+            counter = self._counters[place] = WindowCounter()
         counter.add(record.topic, time_ms, record.key, record.value)
 
     def now_and_then(self) -> None:
+        """Publishes what was counted for a minute; an audit that cannot be written keeps nobody waiting."""
+        self._poll(0)
         if time.monotonic() - self._published_at > PUBLISH_EVERY_S:
-            self._publisher.settle()
-            self._publisher.publish(self._take())
+            self._publisher.offer(self._take())
             self._published_at = time.monotonic()
 
     def close(self) -> None:
         """Publishes the rest; an audit that cannot be written is logged and stops nobody."""
-        try:
-            self._publisher.publish(self._take())
-            self._kafka.flush(CLOSE_TIMEOUT_S)
-            self._publisher.settle()
-            self._kafka.close(timeout=CLOSE_TIMEOUT_S)
-        except KafkaError as error:
-            logger.warning("audit rows not published topic=%s error=%s", self._topic, error_text(error))
+        self._publisher.offer(self._take())
+        if not self._publisher.wait(CLOSE_TIMEOUT_S):
+            logger.warning("audit rows not published topic=%s rows=%d", self._topic, self._publisher.unpublished)
+        self._publisher.end(CLOSE_TIMEOUT_S)
 
     def _take(self) -> list[AuditRow]:
         now_ms = time.time_ns() // 1_000_000
         rows = []
-        for partition, counter in self._counters.items():
-            start, end = self._ranges[partition]
+        for place, counter in self._counters.items():
+            start, end = self._ranges[place]
             for topic, window_start_ms, tally in counter:
                 rows.append(
                     AuditRow(
@@ -80,7 +83,7 @@ class ConsumerCount:
                             Tier.CONSUMER,
                             Outcome.CONSUMED,
                             topic,
-                            partition.partition,
+                            place[1],
                             start,
                             end,
                             window_start_ms,
@@ -97,7 +100,7 @@ class ConsumerCount:
                         host=self._host,
                         instance=self._instance,
                         emitted_at_ms=now_ms,
-                        partition=partition.partition,
+                        partition=place[1],
                         start=start,
                         end=end,
                     )

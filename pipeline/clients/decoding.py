@@ -9,12 +9,25 @@ import fastavro
 
 from headrace.avro_schema import FramingError, Schema, TimeField, find_time_field, unframe
 from headrace.avro_schema.message_time import TIME_PROPERTY
-from headrace.pipeline.clients.delivery import error_text
 from headrace.pipeline.clients.encoding import compiled_schema
 from headrace.pipeline.clients.errors import SourceUnavailable, UndecodableMessage
+from headrace.pipeline.clients.kafka_client import error_text
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import UNANSWERED, AccessRefused, RegistryError, SchemaNotFound
 from headrace.settings import LoaderSettings
+
+
+class Record(NamedTuple):
+    """A message as the log has it; one that `is_end` only says that the partition ends at this offset for now."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    is_end: bool = False
 
 
 class _Writer(NamedTuple):
@@ -35,8 +48,13 @@ class Decoder:
         self._writers: dict[tuple[str, int], _Writer] = {}
         self._time_properties: dict[str, str] = {}
 
-    def decode(self, record: Any) -> tuple[int | None, Any, int | None]:
-        """Schema id, value and message time (None is the record's timestamp) of a record."""
+    def decode(self, record: Record) -> tuple[int | None, Any, int | None]:
+        """Schema id, value and message time (None is the record's timestamp) of a record.
+
+        Raises:
+            UndecodableMessage: it is not what its schema says.
+            SourceUnavailable: its schema cannot be asked for.
+        """
         if record.value is None:
             return None, None, None
         try:
@@ -60,7 +78,7 @@ class Decoder:
             value = fastavro.schemaless_reader(BytesIO(body), writer.plain, None)
         return writer.time_field.read(value) if isinstance(value, dict) else None
 
-    def _find_writer(self, record: Any, schema_id: int) -> _Writer:
+    def _find_writer(self, record: Record, schema_id: int) -> _Writer:
         try:
             schema = self._registry.parsed(self._registry.schema_by_id(schema_id))
             if record.topic not in self._time_properties:
@@ -88,10 +106,12 @@ class Decoder:
             return ""  # messages of a topic without a subject of its own are decoded all the same
 
 
-def _undecodable(record: Any, reason: str) -> UndecodableMessage:
+def _undecodable(record: Record, reason: str) -> UndecodableMessage:
     return UndecodableMessage(
         f"topic {record.topic} partition {record.partition} offset {record.offset}: {reason}",
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,
+        key=record.key,
+        value=record.value,
     )

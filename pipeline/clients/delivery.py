@@ -1,13 +1,17 @@
-"""Where a message landed: the futures that `Producer.send` returns."""
+"""Where a message landed: what `Producer.send` returns."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-from kafka.errors import KafkaError, KafkaTimeoutError
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
 
 from headrace.audit.producer_counter import Ticket
 from headrace.pipeline.clients.errors import DeliveryFailed
+from headrace.pipeline.clients.kafka_client import error_text
+
+POLL_S: Final = 0.05
+"""How long one look for acknowledgements waits; another thread may have taken the one that was waited for."""
 
 
 class Landed(NamedTuple):
@@ -19,26 +23,80 @@ class Landed(NamedTuple):
     timestamp_ms: int
 
 
+class Outbox(Protocol):
+    """The producer that a message is on its way from."""
+
+    def poll(self, timeout_s: float) -> None:
+        """Takes what the brokers have answered."""
+
+    def was_told(self, delivery: Delivery) -> None:
+        """The application has seen that this one failed."""
+
+
 class Delivery:
     """A message on its way. `ticket` is for the audit, None for what is not counted."""
 
-    __slots__ = ("_future", "size_bytes", "subject", "ticket", "topic")
+    __slots__ = (
+        "_decided",
+        "_outbox",
+        "cost_bytes",
+        "error",
+        "is_decided",
+        "is_told",
+        "landed",
+        "on_delivery",
+        "size_bytes",
+        "subject",
+        "ticket",
+        "topic",
+    )
 
-    def __init__(self, future: Any, topic: str, subject: str, size_bytes: int, ticket: Ticket | None) -> None:
-        self._future = future
+    def __init__(
+        self,
+        outbox: Outbox,
+        decided: Callable[[Delivery], None],
+        topic: str,
+        subject: str,
+        size_bytes: int,
+        cost_bytes: int,
+        ticket: Ticket | None,
+        on_delivery: Callable[[Delivery], None] | None,
+    ) -> None:
+        self._outbox = outbox
+        self._decided = decided
         self.topic = topic
         self.subject = subject
         self.size_bytes = size_bytes
+        self.cost_bytes = cost_bytes
         self.ticket = ticket
+        self.on_delivery = on_delivery
+        self.landed: tuple[int, int, int] | None = None
+        self.error: Any = None
+        self.is_decided = self.is_told = False
+
+    def decide(self, error: Any, message: Any) -> None:
+        """The callback of the Kafka client."""
+        if error is None:
+            self.landed = (message.partition(), message.offset(), message.timestamp()[1])
+        else:
+            self.error = error
+        self._decided(self)
+        self.is_decided = True  # last: whoever sees it finds this message among those that `decided` was told
 
     def done(self) -> bool:
         """Whether it is decided: acknowledged or failed."""
-        return bool(self._future.is_done)
+        return self.is_decided
 
-    def failure(self) -> BaseException | None:
+    def failure(self) -> DeliveryFailed | None:
         """Why it failed, when it has."""
-        failure: BaseException | None = self._future.exception
-        return failure
+        if self.error is None:
+            return None
+        self._outbox.was_told(self)
+        return DeliveryFailed(
+            f"topic {self.topic}: the message was not acknowledged: {error_text(self.error)}",
+            topic=self.topic,
+            subject=self.subject,
+        )
 
     def result(self, timeout_s: float | None = None) -> Landed:
         """Waits for the acknowledgement.
@@ -47,35 +105,22 @@ class Delivery:
             DeliveryFailed: the brokers did not acknowledge it.
             TimeoutError: it is not decided within `timeout_s`; it may still arrive.
         """
-        try:
-            metadata = self._future.get(timeout_s)
-        except KafkaTimeoutError as error:
-            if not self._future.is_done:
-                raise TimeoutError(
-                    f"topic {self.topic}: no acknowledgement within {timeout_s} s; the message may still arrive"
-                ) from error
-            raise self._failed(error) from error
-        except KafkaError as error:
-            raise self._failed(error) from error
-        return Landed(metadata.topic, metadata.partition, metadata.offset, metadata.timestamp)
+        if not self.wait(timeout_s):
+            raise TimeoutError(
+                f"topic {self.topic}: no acknowledgement within {timeout_s} s; the message may still arrive"
+            )
+        failure = self.failure()
+        if failure is not None:
+            raise failure
+        assert self.landed is not None
+        return Landed(self.topic, *self.landed)
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float | None) -> bool:
         """Waits until it is decided, and says whether it is."""
-        try:
-            self._future.get(timeout_s)
-        except KafkaError:
-            return bool(self._future.is_done)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self.done():
+            left_s = POLL_S if deadline is None else deadline - time.monotonic()
+            if left_s < 0:
+                return False
+            self._outbox.poll(min(left_s, POLL_S))
         return True
-
-    def _failed(self, error: BaseException) -> DeliveryFailed:
-        return DeliveryFailed(
-            f"topic {self.topic}: the message was not acknowledged: {error_text(error)}",
-            topic=self.topic,
-            subject=self.subject,
-        )
-
-
-def error_text(error: BaseException) -> str:
-    """An error of the Kafka client in one line: many of its errors have no text but their name."""
-    name, text = type(error).__name__, " ".join(str(error).split())
-    return text if text.startswith(name) else f"{name}: {text}" if text else name

@@ -2,7 +2,7 @@
 
 PipelineError
 ├── ProducerError              topic, subject and field say what it is about, "" where that is nothing
-│   ├── ProducerClosed         a message sent after close()
+│   ├── ProducerClosed         a message sent after close(), or by a process that was forked off
 │   ├── SchemaUnavailable      no schema to encode with: none registered, or the registry cannot be reached
 │   ├── SchemaRefused          the schema given is no schema, or the registry does not take it
 │   ├── ValueRefused           the value does not fit the schema
@@ -90,4 +90,18 @@ class SourceUnavailable(ConsumerError):
 
 
 class UndecodableMessage(ConsumerError):
-    """Iteration can go on after it: the message is passed over."""
+    """Iteration can go on after it: the message is passed over. `key` and `value` are its bytes."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str = "",
+        partition: int = -1,
+        offset: int = -1,
+        key: bytes | None = None,
+        value: bytes | None = None,
+    ) -> None:
+        super().__init__(message, topic=topic, partition=partition, offset=offset)
+        self.key = key
+        self.value = value

@@ -17,21 +17,22 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from kafka import KafkaProducer
-from kafka.errors import KafkaError
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
 
 from headrace.audit.producer_counter import ProducerCounter, Taking, Ticket, wall_clock_ms
-from headrace.audit.spool import SPOOL_FOLDER, Inheritance
+from headrace.audit.row import AuditRow
+from headrace.audit.spool import Inheritance
 from headrace.avro_schema import Schema
-from headrace.pipeline.brokers import NotLetIn, client_options
-from headrace.pipeline.clients.audit_publisher import AuditPublisher
-from headrace.pipeline.clients.delivery import Delivery, error_text
+from headrace.pipeline.clients.audit_publisher import AuditPublisher, spool_folders
+from headrace.pipeline.clients.delivery import Delivery
 from headrace.pipeline.clients.errors import (
     BrokerUnavailable,
     DeliveryFailed,
@@ -41,32 +42,49 @@ from headrace.pipeline.clients.errors import (
     ProducerError,
     ValueRefused,
 )
+from headrace.pipeline.clients.kafka_client import (
+    NotReached,
+    Options,
+    error_text,
+    made,
+    merged,
+    reach_brokers,
+)
 from headrace.pipeline.clients.schemas import Encodings
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings, load_settings
-from headrace.settings.addresses import resolve_bootstrap_servers
 
 logger = logging.getLogger(__name__)
 
 UNACKNOWLEDGED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes on their way at once; `send` waits beyond it. The Kafka client itself would buffer until memory is gone."""
+"""Memory of the messages on their way at once; `send` waits beyond it."""
 
-SETTLE_EVERY: Final = 512
-"""Messages between two looks at which of them were acknowledged: one look costs as much as sending one."""
+MESSAGE_COST_BYTES: Final = 1024
+"""Memory of a message on its way besides its bytes, here and in librdkafka (measured: 0.9 KB)."""
 
-PUBLISH_EVERY_S: Final = 5.0
+POLL_EVERY: Final = 256
+"""Messages between two looks at which of them were acknowledged."""
+
+POLL_EVERY_S: Final = 0.1
+"""The same for an application that sends little or nothing: a thread looks for it."""
+
+LOG_FAILURES_EVERY_S: Final = 5.0
 OPEN_WINDOWS_EVERY_S: Final = 1.0
 """The shortest time between two flushes that publish windows still open, so that an application that flushes after
 every message does not send an audit row for each."""
 
-BATCH_BYTES: Final = 128 * 1024
+MESSAGE_BYTES_MAX: Final = 1024 * 1024
 BOOTSTRAP_TIMEOUT_S: Final = 15.0
 CLOSE_TIMEOUT_S: Final = 10.0
-"""For the Kafka client to end its thread, once everything was flushed or given up."""
+"""For the threads to end, once everything was flushed or given up."""
+
+ANY_PARTITION: Final = -1
+PROMISED: Final = frozenset({"acks", "request.required.acks", "enable.idempotence", "bootstrap.servers"})
+"""Options that the promises rest on; `bootstrap.servers` is a setting."""
 
 
 class Producer:
-    """Sends events; may be shared by threads.
+    """Sends events; may be shared by threads, and not by a process that was forked off.
 
     Args:
         settings: where registry and brokers are; None reads `headrace.toml` and the environment as the command does.
@@ -74,6 +92,8 @@ class Producer:
         delivery_timeout_s: how long a message may wait for its acknowledgement before it counts as failed.
         linger_ms: how long a batch waits to be filled.
         compression: of batches: gzip, snappy, lz4, zstd or None.
+        on_delivery: is called with each message that was acknowledged or failed; see `send`.
+        options: further options of librdkafka, by its names for them.
 
     Raises:
         BrokerUnavailable: no broker answers.
@@ -87,36 +107,64 @@ class Producer:
         delivery_timeout_s: float = 120.0,
         linger_ms: int = 5,
         compression: str | None = None,
+        on_delivery: Callable[[Delivery], None] | None = None,
+        options: Options | None = None,
     ) -> None:
         self._settings = settings if settings is not None else ambient_settings()
-        self._bootstrap_servers = resolve_bootstrap_servers(self._settings)
-        self._kafka = self._connect(app, delivery_timeout_s, linger_ms, compression)
+        self._delivery_timeout_s = delivery_timeout_s
+        self._on_delivery = on_delivery
+        ours = {
+            "client.id": f"headrace-{app}",
+            "acks": "all",
+            "enable.idempotence": True,
+            "delivery.timeout.ms": int(delivery_timeout_s * 1000),
+            "linger.ms": linger_ms,
+            "compression.type": compression or "none",
+            "message.max.bytes": MESSAGE_BYTES_MAX,
+            "partitioner": "murmur2_random",  # what other clients of Kafka do with a key, Java's first of all
+            "queue.buffering.max.messages": 10_000_000,  # `UNACKNOWLEDGED_BYTES_MAX` is the bound
+        }
+        if delivery_timeout_s * 1000 < linger_ms + 100:
+            raise ValueError(f"delivery_timeout_s={delivery_timeout_s:g} is shorter than linger_ms={linger_ms} allows")
+        self._options = merged(ours, options, PROMISED)
+        try:
+            config = reach_brokers(self._settings, BOOTSTRAP_TIMEOUT_S) | self._options
+        except NotReached as error:
+            raise BrokerUnavailable(str(error)) from error
+        self._kafka: Any = made(confluent_kafka.Producer, config)
         self._registry = registry_client(self._settings)
         self._encodings = Encodings(self._registry, self._settings.loader)
-        self._delivery_timeout_s = delivery_timeout_s
-        spool_dir = self._settings.data_dir / SPOOL_FOLDER
+        spool_dir = spool_folders(self._settings)[0]
         self._counter = ProducerCounter(app, spool_dir=spool_dir)
+        self._left = Inheritance(spool_dir)
+        self._pending: set[Delivery] = set()
+        self._pending_bytes = 0
+        self._decided: deque[Delivery] = deque()
+        self._failed: Counter[str] = Counter()
+        self._failure = ""
+        self._untold: Counter[str] = Counter()
+        self._unlogged: Counter[str] = Counter()
+        self._logged_at = float("-inf")
+        self._until_poll = POLL_EVERY
+        self._has_polled = False
+        self._lock = threading.Lock()
+        self._settling = threading.Lock()
+        self._open_published_at = float("-inf")
+        self._closed = ""
         self._audit_topic = self._settings.audit.topic
         self._publisher = AuditPublisher(
             self._kafka,
+            self.poll,
             self._registry,
             self._audit_topic,
             self._settings.loader.subject_of(self._audit_topic),
             self._row_is_safe,
+            self._settled_rows,
         )
-        self._left = Inheritance(spool_dir)
-        self._pending: deque[Delivery] = deque()
-        self._pending_bytes = 0
-        self._failed: Counter[str] = Counter()
-        self._failure = ""
-        self._until_settle = SETTLE_EVERY
-        self._lock = threading.Lock()
-        self._settling = threading.Lock()
-        self._open_published_at = float("-inf")
-        self._closed = False
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._publish_now_and_then, name="headrace-audit", daemon=True)
+        self._thread = threading.Thread(target=self._poll_now_and_then, name="headrace-producer", daemon=True)
         self._thread.start()
+        _PRODUCERS.add(self)
 
     def __enter__(self) -> Producer:
         return self
@@ -140,6 +188,8 @@ class Producer:
         schema: str | Schema | None = None,
         headers: Iterable[tuple[str, str | bytes]] = (),
         timestamp_ms: int | None = None,
+        partition: int | None = None,
+        on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:
         """Sends one event and returns at once; the result of what is returned says where it landed.
 
@@ -149,31 +199,47 @@ class Producer:
             schema: Avro schema text or value; None is the latest version of the subject `<topic>-value`.
             headers: names with text or bytes.
             timestamp_ms: the record's timestamp; None is now.
+            partition: where it goes, whatever its key says.
+            on_delivery: is called once it was acknowledged or failed, in whatever thread finds out, which may be in
+                the midst of another `send`; so it should be quick. Instead of the producer's own.
 
         Raises:
-            ProducerError: one of its subclasses; nothing was sent.
+            ProducerError: one of its subclasses; nothing was sent. `DeliveryFailed` also says that messages sent
+                before have failed, once for each that nobody has been told of.
         """
         if self._closed:
-            raise ProducerClosed("the producer is closed", topic=topic)
+            raise ProducerClosed(self._closed, topic=topic)
+        if self._untold:
+            self._tell(topic)
         key_bytes = key if key is None or key.__class__ is bytes else _key_bytes(topic, key)
         header_list = _header_list(topic, headers) if headers else None
         record_ms = wall_clock_ms() if timestamp_ms is None else timestamp_ms
-        if value is None:
-            return self._hand_over(topic, "", key_bytes, None, header_list, record_ms, None)
-        encoding = self._encodings.of(topic, schema)
-        try:
-            encoded = encoding.encode(value)
-        except ValueRefused:
-            newer = self._encodings.newer_than(encoding) if schema is None else None
-            if newer is None:
-                raise
-            encoding = newer
-            encoded = encoding.encode(value)
-        ticket = None
-        if topic != self._audit_topic:
-            time_ms = encoding.time_ms(value, encoded)
-            ticket = self._counter.sent(topic, record_ms if time_ms is None else time_ms, key_bytes, encoded)
-        return self._hand_over(topic, encoding.subject, key_bytes, encoded, header_list, record_ms, ticket)
+        subject, encoded, ticket = "", None, None
+        if value is not None:
+            encoding = self._encodings.of(topic, schema)
+            try:
+                encoded = encoding.encode(value)
+            except ValueRefused:
+                newer = self._encodings.newer_than(encoding) if schema is None else None
+                if newer is None:
+                    raise
+                encoding = newer
+                encoded = encoding.encode(value)
+            subject = encoding.subject
+            if topic != self._audit_topic:
+                time_ms = encoding.time_ms(value, encoded)
+                ticket = self._counter.sent(topic, record_ms if time_ms is None else time_ms, key_bytes, encoded)
+        size = len(encoded or b"") + len(key_bytes or b"")
+        cost = size + MESSAGE_COST_BYTES
+        if header_list is not None:
+            cost += sum(len(name) + len(content) for name, content in header_list)
+        delivery = Delivery(
+            self, self._decided.append, topic, subject, size, cost, ticket, on_delivery or self._on_delivery
+        )
+        self._hand_over(
+            delivery, encoded, key_bytes, header_list, record_ms, ANY_PARTITION if partition is None else partition
+        )
+        return delivery
 
     def flush(self, timeout_s: float = 150.0) -> None:
         """Waits until every message sent before is acknowledged, and publishes the counts of the audit.
@@ -181,6 +247,8 @@ class Producer:
         Raises:
             FlushFailed: messages since the last flush failed, or are not decided after `timeout_s`.
         """
+        if self._closed:
+            raise ProducerClosed(self._closed)
         deadline = time.monotonic() + timeout_s
         self._flush_messages(deadline)
         now = time.monotonic()
@@ -191,7 +259,7 @@ class Producer:
         self._publish(taking, deadline)
 
     def close(self, timeout_s: float = 150.0) -> None:
-        """Flushes and ends. Closing again does nothing.
+        """Flushes and ends. Closing again does nothing, nor does closing in a process that was forked off.
 
         Raises:
             FlushFailed: see `flush`; the producer is closed all the same.
@@ -199,7 +267,7 @@ class Producer:
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
+            self._closed = "the producer is closed"
         self._stop.set()
         deadline = time.monotonic() + timeout_s
         try:
@@ -208,146 +276,207 @@ class Producer:
             self._publish(Taking.EVERY, deadline)
             self._end(max(0.0, deadline - time.monotonic()))
 
-    def _hand_over(
-        self,
-        topic: str,
-        subject: str,
-        key: bytes | None,
-        value: bytes | None,
-        headers: list[tuple[str, bytes]] | None,
-        record_ms: int,
-        ticket: Ticket | None,
-    ) -> Delivery:
-        size = len(value or b"") + len(key or b"")
-        try:
-            future = self._kafka.send(topic, value, key, headers, None, record_ms)
-        except (KafkaError, ValueError, TypeError, AssertionError) as error:
-            if ticket is not None:
-                self._counter.withdraw(ticket)
-            raise DeliveryFailed(
-                f"topic {topic}: the message cannot be sent: {error_text(error)}", topic=topic, subject=subject
-            ) from error
-        delivery = Delivery(future, topic, subject, size, ticket)
-        with self._lock:
-            self._pending.append(delivery)
-            self._pending_bytes += size
-            self._until_settle -= 1
-            look = self._until_settle <= 0 or self._pending_bytes > UNACKNOWLEDGED_BYTES_MAX
-            if look:
-                self._until_settle = SETTLE_EVERY
-        if look:
-            self._make_room()
-        return delivery
-
-    def _make_room(self) -> None:
-        """Settles what is decided, and waits while too much is on its way."""
-        self._settle()
-        while self._pending_bytes > UNACKNOWLEDGED_BYTES_MAX:
-            try:
-                oldest = self._pending[0]
-            except IndexError:
-                return
-            oldest.wait(self._delivery_timeout_s)
+    def poll(self, timeout_s: float = 0.0) -> None:
+        """Takes what the brokers have answered, which calls `on_delivery`. A thread does so every tenth of a second."""
+        kafka = self._kafka
+        if kafka is not None:
+            kafka.poll(timeout_s)
             self._settle()
 
-    def _settle(self) -> None:
-        """Takes the decided messages off the pending ones, oldest first, and counts them."""
+    def was_told(self, delivery: Delivery) -> None:
+        """The application has seen that this one failed, by asking for its result."""
         with self._settling:
-            acknowledged: list[Ticket] = []
-            settled_bytes = 0
-            pending = self._pending
-            while pending and pending[0].done():
-                delivery = pending.popleft()
-                settled_bytes += delivery.size_bytes
-                failure = delivery.failure()
-                if failure is not None:
-                    self._failed[delivery.topic] += 1
-                    self._failure = error_text(failure)
+            if not delivery.is_told:
+                delivery.is_told = True
+                self._untold -= Counter({delivery.topic: 1})
+
+    def _hand_over(
+        self,
+        delivery: Delivery,
+        value: bytes | None,
+        key: bytes | None,
+        headers: list[tuple[str, bytes]] | None,
+        record_ms: int,
+        partition: int,
+    ) -> None:
+        with self._lock:
+            self._pending_bytes += delivery.cost_bytes
+            self._until_poll -= 1
+            look = self._until_poll <= 0 or self._pending_bytes > UNACKNOWLEDGED_BYTES_MAX
+            if look:
+                self._until_poll = POLL_EVERY
+        self._pending.add(delivery)
+        topic, kafka = delivery.topic, self._kafka
+        try:
+            if look:
+                self._make_room(delivery.cost_bytes)
+            while True:
+                try:
+                    if headers is None:
+                        kafka.produce(topic, value, key, partition, delivery.decide, None, record_ms)
+                    else:
+                        kafka.produce(topic, value, key, partition, delivery.decide, None, record_ms, headers)
+                    return
+                except BufferError:  # the application has set a bound of its own
+                    self.poll(POLL_EVERY_S)
+        except BaseException as error:
+            self._pending.discard(delivery)
+            with self._lock:
+                self._pending_bytes -= delivery.cost_bytes
+            if delivery.ticket is not None:
+                self._counter.withdraw(delivery.ticket)
+            if isinstance(error, (KafkaException, ValueError, TypeError, AttributeError)):
+                raise self._not_taken(delivery, error) from error
+            raise
+
+    def _not_taken(self, delivery: Delivery, error: Exception) -> ProducerError:
+        topic = delivery.topic
+        if self._closed:
+            return ProducerClosed(self._closed, topic=topic)
+        text = error_text(error)
+        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            bound = self._options["message.max.bytes"]
+            text = f"its {delivery.size_bytes} bytes and headers are larger than message.max.bytes={bound}"
+        return DeliveryFailed(
+            f"topic {topic}: the message cannot be sent: {text}", topic=topic, subject=delivery.subject
+        )
+
+    def _make_room(self, own_bytes: int) -> None:
+        """Takes what is decided, and waits while too much is on its way: every message is decided some day."""
+        self._has_polled = True
+        self.poll()
+        while self._pending_bytes > max(UNACKNOWLEDGED_BYTES_MAX, own_bytes) and not self._closed:
+            self.poll(POLL_EVERY_S)
+
+    def _settle(self) -> None:
+        """Counts the messages that were decided, and calls back."""
+        if not self._decided:
+            return
+        acknowledged: list[Ticket] = []
+        told: list[Delivery] = []
+        settled_bytes = 0
+        with self._settling:
+            while self._decided:
+                delivery = self._decided.popleft()
+                settled_bytes += delivery.cost_bytes
+                self._pending.discard(delivery)
+                if delivery.on_delivery is not None:
+                    told.append(delivery)
+                if delivery.error is not None:
+                    self._note_failure(delivery)
                 elif delivery.ticket is not None:
                     acknowledged.append(delivery.ticket)
-            if settled_bytes:
-                with self._lock:
-                    self._pending_bytes -= settled_bytes
             if acknowledged:
                 self._counter.acknowledge(acknowledged)
+        with self._lock:
+            self._pending_bytes -= settled_bytes
+        for delivery in told:
+            assert delivery.on_delivery is not None
+            try:
+                delivery.on_delivery(delivery)
+            except Exception:
+                logger.exception("on_delivery failed topic=%s", delivery.topic)
+
+    def _note_failure(self, delivery: Delivery) -> None:
+        self._failed[delivery.topic] += 1
+        self._failure = error_text(delivery.error)
+        self._unlogged[delivery.topic] += 1
+        if delivery.on_delivery is None:
+            self._untold[delivery.topic] += 1
+        else:
+            delivery.is_told = True
+        if time.monotonic() - self._logged_at >= LOG_FAILURES_EVERY_S:
+            self._log_failures()
+
+    def _log_failures(self) -> None:
+        self._logged_at = time.monotonic()
+        for topic, count in self._unlogged.items():
+            logger.error("messages not acknowledged topic=%s messages=%d error=%s", topic, count, self._failure)
+        self._unlogged.clear()
+
+    def _tell(self, topic: str) -> None:
+        """Raises for what failed and nobody was told of."""
+        with self._settling:
+            untold, self._untold = +self._untold, Counter()
+        if untold:
+            raise DeliveryFailed(f"not sent, since of those before {FlushFailed(untold, self._failure)}", topic=topic)
 
     def _flush_messages(self, deadline: float) -> None:
         """Waits for what is pending, and raises for what failed since the last time."""
-        undecided: Counter[str] = Counter()
-        try:
-            self._kafka.flush(max(0.0, deadline - time.monotonic()))
-        except KafkaError:
-            undecided.update(delivery.topic for delivery in list(self._pending) if not delivery.done())
+        waiting = list(self._pending)
+        left_s = 1.0
+        while waiting and left_s > 0:
+            left_s = deadline - time.monotonic()
+            self._kafka.flush(max(0.0, min(left_s, POLL_EVERY_S)))
+            self._settle()
+            waiting = [delivery for delivery in waiting if not delivery.done()]
+        undecided = Counter(delivery.topic for delivery in waiting)
         self._settle()
         with self._settling:
             failed, self._failed = self._failed, Counter()
+            self._untold.clear()
+            self._log_failures()
         if failed or undecided:
             late = "no acknowledgement in time; they may still arrive"
             raise FlushFailed(failed + undecided, self._failure if failed else late)
 
     def _publish(self, taking: Taking, deadline: float) -> None:
         """Publishes rows and waits for their acknowledgement; what is not acknowledged stays in the spool."""
-        self._publisher.publish([*self._left.rows(), *self._counter.take(wall_clock_ms(), taking)])
-        if not self._publisher.unpublished:
-            return
-        try:
-            self._kafka.flush(max(0.0, deadline - time.monotonic()))
-        except KafkaError as error:
-            logger.warning("audit rows not flushed topic=%s error=%s", self._audit_topic, error)
-        self._publisher.settle()
+        self._publisher.offer([*self._left.rows(), *self._counter.take(wall_clock_ms(), taking)])
+        self._publisher.wait(max(0.0, deadline - time.monotonic()))
 
-    def _publish_now_and_then(self) -> None:
-        while not self._stop.wait(PUBLISH_EVERY_S):
-            try:
-                self._settle()
-                self._publisher.settle()
-                self._publisher.publish([*self._left.rows(), *self._counter.take(wall_clock_ms(), Taking.SETTLED)])
-            except Exception:
-                logger.exception("audit rows not published topic=%s", self._audit_topic)
+    def _settled_rows(self) -> list[AuditRow]:
+        self._settle()
+        return [*self._left.rows(), *self._counter.take(wall_clock_ms(), Taking.SETTLED)]
 
     def _row_is_safe(self, row_id: str) -> None:
         self._counter.published(row_id)
         self._left.published(row_id)
 
+    def _poll_now_and_then(self) -> None:
+        while not self._stop.wait(POLL_EVERY_S):
+            # A thread that sends takes the answers itself: here each would have to wait for the interpreter lock.
+            if self._has_polled:
+                self._has_polled = False
+                continue
+            self.poll()
+            if self._unlogged and time.monotonic() - self._logged_at >= LOG_FAILURES_EVERY_S:
+                with self._settling:
+                    self._log_failures()
+
     def _end(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
-        try:
-            self._kafka.close(timeout=min(timeout_s, CLOSE_TIMEOUT_S))
-        except KafkaError as error:
-            # Its close gives up before it has stopped its thread when a flush takes too long, and offers no other way.
-            self._kafka._sender.force_close()
-            logger.warning("Kafka producer not closed in time error=%s", error_text(error))
+        patience_s = min(timeout_s, CLOSE_TIMEOUT_S)
+        self._thread.join(patience_s)
+        self._publisher.end(patience_s)
+        # What nobody waits for any more is decided now, for those who hold a `Delivery`.
+        self._kafka.purge()
+        self._kafka.poll(0)
+        self._settle()
+        with self._settling:
+            self._log_failures()
+        self._kafka = None
         self._left.close()
         self._counter.close()
         self._registry.close()
 
-    def _connect(self, app: str, delivery_timeout_s: float, linger_ms: int, compression: str | None) -> Any:
-        delivery_ms = int(delivery_timeout_s * 1000)
-        if delivery_ms < linger_ms + 100:
-            raise ValueError(f"delivery_timeout_s={delivery_timeout_s:g} is shorter than linger_ms={linger_ms} allows")
-        try:
-            return KafkaProducer(
-                **client_options(self._settings),
-                client_id=f"headrace-{app}",
-                acks="all",
-                enable_idempotence=True,
-                delivery_timeout_ms=delivery_ms,
-                request_timeout_ms=min(30_000, delivery_ms - linger_ms),
-                max_block_ms=min(60_000, delivery_ms),
-                linger_ms=linger_ms,
-                batch_size=BATCH_BYTES,
-                compression_type=compression,
-                bootstrap_timeout_ms=int(BOOTSTRAP_TIMEOUT_S * 1000),
-                reconnect_backoff_max_ms=1000,
-                metrics_enabled=False,
-            )
-        except NotLetIn as error:
-            raise BrokerUnavailable(str(error)) from error
-        except KafkaError as error:
-            raise BrokerUnavailable(
-                f"no Kafka broker answers at {self._bootstrap_servers} ({error_text(error)}); "
-                "start one, or set kafka.bootstrap_servers"
-            ) from error
+    def _leave(self) -> None:
+        """In a process that was forked off: none of the threads is here, and nothing of this can be used or ended."""
+        self._closed = "this producer is of another process; a process that forks makes its producer afterwards"
+        _LEFT_BEHIND.append(self._kafka)
+        self._left.leave()
+
+
+_PRODUCERS: Final[weakref.WeakSet[Producer]] = weakref.WeakSet()
+_LEFT_BEHIND: Final[list[Any]] = []
+"""Kafka clients of the process that this one was forked off: to end one would wait for its threads, for ever."""
+
+
+def _leave_after_fork() -> None:
+    for producer in list(_PRODUCERS):
+        producer._leave()
+
+
+os.register_at_fork(after_in_child=_leave_after_fork)
 
 
 def ambient_settings() -> Settings:

@@ -1,0 +1,210 @@
+"""What producer and consumer can be asked for: places, times, callbacks, options of the Kafka client."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer as ConfluentProducer
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.partitioner.default import murmur2
+
+from headrace import Consumer, DeliveryFailed, Producer, Settings, SourceUnavailable, UndecodableMessage
+from headrace.pipeline.clients.delivery import Delivery
+
+T0 = 1_356_998_400_000
+SCHEMA = json.dumps({"type": "record", "name": "Tick", "fields": [{"name": "n", "type": "int"}]})
+
+
+@pytest.fixture
+def topic(settings: Settings) -> str:
+    """One of three partitions."""
+    name = f"topic-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(name, 3)])[name].result(60)
+    return name
+
+
+@pytest.fixture
+def ticks(settings: Settings, topic: str) -> Iterator[str]:
+    """The topic with ten messages in each partition; the n-th of each is of second n."""
+    with Producer(settings, app="clock") as producer:
+        for n in range(30):
+            producer.send(topic, {"n": n}, partition=n % 3, timestamp_ms=T0 + n // 3 * 1000, schema=SCHEMA)
+    yield topic
+
+
+def values(settings: Settings, topic: str, **options: Any) -> list[int]:
+    with Consumer(settings, topics=[topic], **options) as consumer:
+        return [message.value["n"] for message in consumer]
+
+
+def test_equal_keys_go_where_other_clients_send_them(settings: Settings, topic: str) -> None:
+    with Producer(settings, app="clock") as producer:
+        sent = {f"key-{n}": producer.send(topic, {"n": n}, key=f"key-{n}", schema=SCHEMA) for n in range(30)}
+        landed = {key: delivery.result(30).partition for key, delivery in sent.items()}
+    assert landed == {key: (murmur2(key.encode()) & 0x7FFFFFFF) % 3 for key in sent}
+
+
+def test_a_partition_may_be_chosen(settings: Settings, topic: str) -> None:
+    with Producer(settings, app="clock") as producer:
+        sent = [producer.send(topic, {"n": n}, key="k", partition=n % 3, schema=SCHEMA) for n in range(9)]
+        assert [each.result(30).partition for each in sent] == [0, 1, 2] * 3
+        with pytest.raises(DeliveryFailed, match=r"_UNKNOWN_PARTITION"):
+            producer.send(topic, {"n": 9}, partition=9, schema=SCHEMA).result(30)
+
+
+def test_on_delivery_is_called_with_what_became_of_each(settings: Settings, topic: str) -> None:
+    told: list[Delivery] = []
+
+    def careless(delivery: Delivery) -> None:
+        told.append(delivery)
+        raise RuntimeError("of the application")
+
+    with Producer(settings, app="clock", on_delivery=careless) as producer:
+        sent = [producer.send(topic, {"n": n}, schema=SCHEMA) for n in range(20)]
+        own: list[Delivery] = []
+        last = producer.send(topic, {"n": 20}, schema=SCHEMA, on_delivery=own.append)
+    assert set(told) == set(sent) and own == [last]
+    assert all(each.failure() is None and each.result(0).topic == topic for each in told)
+
+
+def test_options_reach_the_kafka_client_but_not_those_that_promises_rest_on(settings: Settings, topic: str) -> None:
+    with (
+        Producer(settings, app="clock", options={"message.max.bytes": 2000}) as producer,
+        pytest.raises(DeliveryFailed, match=r"larger than message\.max\.bytes=2000"),
+    ):
+        producer.send(topic, "x" * 3000, schema='"string"')
+    with pytest.raises(ValueError, match=r"options\['acks'\]: what this client promises rests on its own value, 'all'"):
+        Producer(settings, app="clock", options={"acks": 0})
+    with pytest.raises(ValueError, match=r"options\['enable.auto.commit'\]"):
+        Consumer(settings, topics=[topic], options={"enable.auto.commit": True})
+    for make in (
+        lambda: Producer(settings, app="clock", options={"no.such.option": 1}),
+        lambda: Consumer(settings, topics=[topic], options={"no.such.option": 1}),
+    ):
+        with pytest.raises(ValueError, match=r"No such configuration property: \"no\.such\.option\""):
+            make()
+
+
+def test_a_consumer_goes_on_at_another_offset(settings: Settings, ticks: str) -> None:
+    with Consumer(settings, topics=[ticks], partitions=[1], until_end=True) as consumer:
+        assert [message.offset for message in consumer] == list(range(10))
+        consumer.seek(ticks, 1, 7)
+        assert [message.offset for message in consumer] == [7, 8, 9]
+        consumer.seek(ticks, 1, 0)
+        assert next(consumer).offset == 0
+        consumer.seek(ticks, 1, 8)
+        assert [message.offset for message in consumer] == [8, 9]
+        with pytest.raises(SourceUnavailable, match="partition 2 is not read by this consumer"):
+            consumer.seek(ticks, 2, 0)
+
+
+def test_a_group_goes_on_at_the_offset_it_was_set_to(settings: Settings, ticks: str) -> None:
+    with Consumer(settings, topics=[ticks], group=ticks) as consumer:
+        next(consumer)
+        for partition in range(3):
+            consumer.seek(ticks, partition, 8)
+        consumer.commit()
+    with Consumer(settings, topics=[ticks], group=ticks) as consumer:
+        assert sorted(next(consumer).value["n"] for _ in range(6)) == [24, 25, 26, 27, 28, 29]
+
+
+def test_paused_partitions_give_nothing_until_they_are_resumed(settings: Settings, ticks: str) -> None:
+    with Consumer(settings, topics=[ticks]) as consumer:
+        first = next(consumer)
+        paused = [(ticks, number) for number in range(3) if number != first.partition]
+        consumer.pause(paused)
+        seen = [first, *(next(consumer) for _ in range(9))]
+        with Producer(settings, app="clock") as producer:
+            producer.send(ticks, {"n": 30}, partition=first.partition, schema=SCHEMA)
+        assert next(consumer).value["n"] == 30
+        assert {message.partition for message in seen} == {first.partition}
+        consumer.resume(paused)
+        seen += (next(consumer) for _ in range(20))
+        assert sorted(message.value["n"] for message in seen) == list(range(30))
+        for number in range(3):
+            offsets = [message.offset for message in seen if message.partition == number]
+            assert offsets == list(range(10))
+
+
+def test_reading_begins_at_a_time(settings: Settings, ticks: str) -> None:
+    late = [n for n in range(30) if n // 3 >= 7]
+    assert sorted(values(settings, ticks, start_at_ms=T0 + 6_001, until_end=True)) == late
+    assert values(settings, ticks, start_at_ms=T0 + 60_000, until_end=True) == []
+    group = {"group": ticks, "start_at_ms": T0 + 6_001, "auto_commit": True}
+    with Consumer(settings, topics=[ticks], **group) as consumer:
+        assert sorted(next(consumer).value["n"] for _ in range(9)) == late
+    with Producer(settings, app="clock") as producer:
+        producer.send(ticks, {"n": 30}, timestamp_ms=T0, schema=SCHEMA)
+    with Consumer(settings, topics=[ticks], **group) as consumer:
+        assert next(consumer).value["n"] == 30  # what the group has committed comes first
+
+
+def test_what_begins_at_the_end_is_given_what_comes_then(settings: Settings, ticks: str) -> None:
+    with Consumer(settings, topics=[ticks], from_end=True) as consumer:
+        with Producer(settings, app="clock") as producer:
+            producer.send(ticks, {"n": 30}, schema=SCHEMA)
+        assert next(consumer).value["n"] == 30
+
+
+def test_members_are_told_what_they_get_and_give_back(settings: Settings, ticks: str) -> None:
+    told: list[tuple[str, frozenset[tuple[str, int]]]] = []
+    with Consumer(
+        settings,
+        topics=[ticks],
+        group=ticks,
+        on_assign=lambda places: told.append(("got", places)),
+        on_revoke=lambda places: told.append(("gave", places)),
+    ) as consumer:
+        next(consumer)
+        own = consumer.assignment()
+    assert own == {(ticks, 0), (ticks, 1), (ticks, 2)}
+    assert told == [("got", own), ("gave", own)]
+
+
+def test_a_static_member_has_its_name(settings: Settings, ticks: str) -> None:
+    with Consumer(settings, topics=[ticks], group=ticks, member="first") as consumer:
+        next(consumer)
+        admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
+        (group,) = admin.describe_consumer_groups([ticks]).values()
+        assert [each.group_instance_id for each in group.result(60).members] == ["first"]
+
+
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "roundrobin"])
+def test_a_group_may_share_in_another_way(settings: Settings, ticks: str, strategy: str) -> None:
+    options = {"partition.assignment.strategy": strategy}
+    with Consumer(settings, topics=[ticks], group=ticks, auto_commit=True, options=options) as consumer:
+        assert sorted(next(consumer).value["n"] for _ in range(30)) == list(range(30))
+        assert len(consumer.assignment()) == 3
+
+
+def test_reading_goes_on_behind_what_cannot_be_decoded(settings: Settings, ticks: str) -> None:
+    raw = ConfluentProducer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    raw.produce(ticks, b"text", b"key", partition=0)
+    raw.flush(30)
+    with Producer(settings, app="clock") as producer:
+        producer.send(ticks, {"n": 30}, partition=0, schema=SCHEMA)
+    refused: list[UndecodableMessage] = []
+    with Consumer(settings, topics=[ticks], group=ticks, auto_commit=True, on_undecodable=refused.append) as consumer:
+        assert sorted(next(consumer).value["n"] for _ in range(31)) == list(range(31))
+    (message,) = refused
+    assert (message.topic, message.partition, message.offset) == (ticks, 0, 10)
+    assert (message.key, message.value) == (b"key", b"text")
+
+
+def test_contradictions_are_named(settings: Settings) -> None:
+    for wrong, said in (
+        ({"auto_commit": True}, "auto_commit and member need a group"),
+        ({"member": "m"}, "auto_commit and member need a group"),
+        ({"group": "g", "until_end": True}, "are for reading without a group"),
+        ({"from_end": True, "start_at_ms": 0}, "contradict each other"),
+        ({"group": "g", "handling_timeout_s": 2}, "brokers want 6 s at least"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Consumer(settings, topics=["t"], **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="shorter than linger_ms=5 allows"):
+        Producer(settings, app="clock", delivery_timeout_s=0.05)

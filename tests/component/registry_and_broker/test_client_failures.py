@@ -1,0 +1,282 @@
+"""What producer and consumer do when something is slow, gone, full or not theirs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from audit_topic import audit_rows
+from checkout import ROOT
+from headrace import (
+    Consumer,
+    DeliveryFailed,
+    FlushFailed,
+    KafkaSettings,
+    Producer,
+    ProducerClosed,
+    RegistrySettings,
+    Settings,
+)
+from headrace.audit.spool import SPOOL_FOLDER
+from headrace.pipeline.clients import audit_publisher
+from headrace.pipeline.clients.delivery import Delivery
+from headrace.settings import Duration
+from running_service import Service, StartService
+
+T0 = 1_356_998_400_000
+SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "id", "type": "int"}, {"name": "timestamp", "type": "long"}],
+    }
+)
+
+
+def value(number: int) -> dict[str, int]:
+    return {"id": number, "timestamp": T0}
+
+
+def produce(settings: Settings, topic: str, count: int) -> None:
+    with Producer(settings, app="shop") as producer:
+        for n in range(count):
+            producer.send(topic, value(n), key="k", schema=SCHEMA)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def lone(tmp_path: Path, registry_url: str, start_service: StartService) -> Iterator[tuple[Settings, Service]]:
+    """Settings with a broker of the test's own, which it may kill."""
+    data_dir = tmp_path / "broker"
+    broker = start_service("headrace", "broker", "serve", "--data-dir", str(data_dir), "--broker-listen", "127.0.0.1:0")
+    yield (
+        Settings(
+            data_dir=tmp_path,
+            registry=RegistrySettings(url=registry_url),
+            kafka=KafkaSettings(bootstrap_servers=broker.addresses["broker"]),
+        ),
+        broker,
+    )
+
+
+@pytest.mark.parametrize("by_with", [True, False])
+def test_a_message_that_could_not_be_handled_is_not_committed(settings: Settings, topic: str, by_with: bool) -> None:
+    produce(settings, topic, 5)
+    handled = []
+
+    def handle_some(consumer: Consumer) -> None:
+        for message in consumer:
+            if message.value["id"] == 2 and len(handled) == 2:
+                raise RuntimeError("cannot handle it")
+            handled.append(message.value["id"])
+
+    consumer = Consumer(settings, topics=[topic], group=topic, auto_commit=True)
+    with pytest.raises(RuntimeError, match="cannot handle it"):
+        if by_with:
+            with consumer:
+                handle_some(consumer)
+        else:
+            try:
+                handle_some(consumer)
+            finally:
+                consumer.close()
+    with Consumer(settings, topics=[topic], group=topic, auto_commit=True) as consumer:
+        while len(handled) < 5:
+            handled.append(next(consumer).value["id"])
+    assert handled == [0, 1, 2, 3, 4]
+
+
+def test_an_exception_of_before_the_consumer_keeps_nothing_from_being_committed(settings: Settings, topic: str) -> None:
+    produce(settings, topic, 2)
+    try:
+        raise RuntimeError("earlier")
+    except RuntimeError:
+        with Consumer(settings, topics=[topic], group=topic, auto_commit=True) as consumer:
+            assert next(consumer).value["id"] == 0
+    with Consumer(settings, topics=[topic], group=topic, auto_commit=True) as consumer:
+        assert next(consumer).value["id"] == 1
+
+
+def test_slow_handling_of_each_message_is_no_reason_to_read_them_again(settings: Settings, topic: str) -> None:
+    produce(settings, topic, 7)
+    given = []
+    with Consumer(settings, topics=[topic], group=topic, auto_commit=True, handling_timeout_s=6) as consumer:
+        for message in consumer:
+            given.append(message.value["id"])
+            if len(given) == 7:
+                break
+            time.sleep(1.2)  # together longer than the group waits for one message
+    assert given == [0, 1, 2, 3, 4, 5, 6]
+    with Consumer(settings, topics=[topic], group=topic, idle_timeout_s=3) as consumer:
+        assert [message.value["id"] for message in consumer] == []
+
+
+def test_messages_that_fail_are_told_before_the_flush(
+    lone: tuple[Settings, Service], caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, broker = lone
+    producer = Producer(settings, app="shop", delivery_timeout_s=2)
+    producer.send("lost", value(0), key="k", schema=SCHEMA).result(30)
+    broker.kill()
+    told: list[Delivery] = []
+    first = producer.send("lost", value(1), key="k", schema=SCHEMA)
+    producer.send("lost", value(2), key="k", schema=SCHEMA, on_delivery=told.append)
+    asked = producer.send("lost", value(3), key="k", schema=SCHEMA)
+    with pytest.raises(DeliveryFailed, match="the message was not acknowledged"):
+        asked.result(30)
+    assert first.wait(30)
+    deadline = time.monotonic() + 30
+    while not told and time.monotonic() < deadline:
+        producer.poll(0.1)
+    assert told[0].failure() is not None
+    with (
+        caplog.at_level(logging.ERROR),
+        pytest.raises(
+            DeliveryFailed, match=r"not sent, since of those before 1 message was not acknowledged \(lost: 1\)"
+        ),
+    ):
+        producer.send("lost", value(4), key="k", schema=SCHEMA)
+    assert "messages not acknowledged topic=lost" in caplog.text
+    with pytest.raises(FlushFailed) as caught:
+        producer.flush(30)
+    assert caught.value.failed == {"lost": 3}
+    producer.close(5)
+
+
+def test_send_waits_where_too_much_is_on_its_way(
+    lone: tuple[Settings, Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, broker = lone
+    monkeypatch.setattr("headrace.pipeline.clients.producer.UNACKNOWLEDGED_BYTES_MAX", 20_000)
+    most = 0
+    producer = Producer(settings, app="shop", delivery_timeout_s=1, on_delivery=lambda delivery: None)
+    producer.send("full", value(0), key="k", schema=SCHEMA).result(30)
+    broker.kill()
+    for n in range(60):  # of some 10 bytes each: what counts is what a message costs
+        producer.send("full", value(n), key="k", schema=SCHEMA)
+        most = max(most, len(producer._pending))
+    assert most < 20
+    with pytest.raises(FlushFailed) as caught:
+        producer.flush(30)
+    assert caught.value.failed == {"full": 60}
+    producer.close(5)
+
+
+def signal_all(pid: int, number: signal.Signals) -> None:
+    """To a process and those below it."""
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        signal_all(int(child), number)
+    os.kill(pid, number)
+
+
+def test_a_flush_does_not_wait_for_a_registry_that_hangs(
+    settings: Settings, topic: str, start_service: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_publisher, "WAIT_S_MAX", 0.5)
+    database = f"sqlite:///{tmp_path / 'own.db'}"
+    registry = start_service(
+        "headrace", "registry", "serve", "--database-url", database, "--registry-listen", "127.0.0.1:0"
+    )
+    slow = RegistrySettings(url=registry.addresses["registry"], client_timeout=Duration(3_600_000))
+    settings = dataclasses.replace(settings, registry=slow)
+    producer = Producer(settings, app="shop")
+    producer.send(topic, value(0), key="k", schema=SCHEMA).result(30)
+    signal_all(registry.process.pid, signal.SIGSTOP)
+    try:
+        for _ in range(3):
+            producer.flush()
+        producer.send(topic, value(1), key="k", schema=SCHEMA)
+        producer.close()
+    finally:
+        signal_all(registry.process.pid, signal.SIGCONT)
+    assert list((settings.data_dir / SPOOL_FOLDER).iterdir())  # for the next one to publish
+    Producer(settings, app="next").close()
+    rows = audit_rows(settings, topic)
+    assert (sum(row.sent for row in rows), sum(row.count for row in rows)) == (2, 2)
+
+
+FORK = """
+import os, sys
+from pathlib import Path
+from headrace import Producer, ProducerClosed
+from headrace.settings import KafkaSettings, RegistrySettings, Settings
+data_dir, registry, broker, topic, schema = sys.argv[1:]
+settings = Settings(data_dir=Path(data_dir), registry=RegistrySettings(url=registry), kafka=KafkaSettings(broker))
+with Producer(settings, app="shop") as producer:
+    for n in range(10):
+        producer.send(topic, {"id": n, "timestamp": 1356998400000}, key="k", schema=schema)
+    child = os.fork()
+    if not child:
+        try:
+            producer.send(topic, {"id": 0, "timestamp": 0}, schema=schema)
+        except ProducerClosed as error:
+            assert "another process" in str(error), error
+        else:
+            sys.exit(3)
+        producer.close()
+        with Producer(settings, app="shop") as own:
+            for n in range(10, 15):
+                own.send(topic, {"id": n, "timestamp": 1356998400000}, key="k", schema=schema)
+        del producer, own
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    for n in range(15, 20):
+        producer.send(topic, {"id": n, "timestamp": 1356998400000}, key="k", schema=schema)
+"""
+
+
+def test_a_fork_makes_its_own_producer(settings: Settings, topic: str) -> None:
+    arguments = [str(settings.data_dir), settings.registry.url, settings.kafka.bootstrap_servers, topic, SCHEMA]
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    with Consumer(settings, topics=[topic], until_end=True) as consumer:
+        assert sorted(message.value["id"] for message in consumer) == list(range(20))
+    rows = audit_rows(settings, topic)
+    assert (sum(row.sent for row in rows), sum(row.count for row in rows)) == (20, 20)
+    assert len({row.instance for row in rows}) == 2
+    assert not any(row.crashed for row in rows)
+    assert list((settings.data_dir / SPOOL_FOLDER).iterdir()) == []
+
+
+def test_nothing_is_made_in_the_working_folder(
+    settings: Settings, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    ambient = Settings(registry=settings.registry, kafka=settings.kafka)
+    with Producer(ambient, app="shop") as producer:
+        producer.send(topic, value(0), schema=SCHEMA)
+        assert len(list((tmp_path / "state" / "headrace" / SPOOL_FOLDER).iterdir())) == 1
+    with Consumer(ambient, topics=[topic], until_end=True, app="reader") as consumer:
+        assert len(list(consumer)) == 1
+    assert list((tmp_path / "work").iterdir()) == []
+    (tmp_path / "work" / "headrace-data").mkdir()  # an installation
+    with Producer(ambient, app="shop") as producer:
+        producer.send(topic, value(0), schema=SCHEMA)
+        assert len(list((tmp_path / "work" / "headrace-data" / SPOOL_FOLDER).iterdir())) == 1
+
+
+def test_what_is_closed_says_so(settings: Settings, topic: str) -> None:
+    producer = Producer(settings, app="shop")
+    producer.close()
+    for use in (lambda: producer.send(topic, value(0), schema=SCHEMA), producer.flush):
+        with pytest.raises(ProducerClosed, match="the producer is closed"):
+            use()
