@@ -295,7 +295,9 @@ def _start(properties: Mapping[str, str], log_path: Path) -> SparkSession:
 
 
 def _spark_conf(properties: Mapping[str, str]) -> SparkConf:
-    conf = SparkConf(loadDefaults=False)
+    # In a JVM that runs already: with what spark-submit made of the properties when it started it. By one of these YARN
+    # ships pyspark. Where there is no JVM yet, Spark does the same later.
+    conf = SparkConf()
     for key, value in properties.items():
         conf.set(key, value)
     return conf

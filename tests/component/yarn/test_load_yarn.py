@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -109,6 +110,7 @@ def test_the_driver_runs_on_yarn_too(world: YarnWorld, yarn: Yarn) -> None:
             str(ROOT / "examples" / "cluster" / "load.py"),
             *world.flags(),
         ],
+        env={**os.environ, "SPARK_HOME": str(spark_home())},
         capture_output=True,
         text=True,
         timeout=300,
