@@ -1,14 +1,14 @@
 """What a registry tells those that follow it: a question, its answer, and both as JSON.
 
 A follower asks with the position that it has seen. Where that is still the registry's, there is no more to tell; else
-it gets the revision of each subject and all settings, asks for the versions of those subjects whose revision is another
-than it knows, and for the schemas that it lacks among theirs. Each answer is one view of the database. So what a change
+it gets the state of each subject and all settings, asks for the versions of those subjects whose state is another than
+it knows, and for the schemas that it lacks among theirs. Each answer is one view of the database. So what a change
 costs goes with the subjects that it changed, and with the number of subjects, not with what they hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
@@ -16,14 +16,14 @@ from headrace.registry.domain import ConfigEntry, Metadata, Mode, SchemaContent,
 from headrace.registry.errors import AnswerUnusable
 from headrace.registry.rules import RuleSet
 from headrace.registry.storage.following import ContextState, ListedSubject, ListedVersion
+from headrace.registry.storage.kept import SubjectState
 from headrace.registry.storage.repository import Repository
 
 FORMAT: Final = 1
 SUBJECTS_MAX: Final = 500  # of a question, since the values of a body are limited
 SCHEMAS_MAX: Final = 500
-CHARACTERS_MAX: Final = (
-    8 * 1024 * 1024
-)  # of the schemas in an answer; at least one is in it, and the rest is asked again
+READ_AT_ONCE: Final = 20  # of them, from the database
+CHARACTERS_MAX: Final = 8 * 1024 * 1024  # of the schemas in an answer, or one; the others are asked for again
 
 
 class Position(NamedTuple):
@@ -71,11 +71,11 @@ class ToldSchema:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The answer to a question. `revisions` and `settings` are None when nothing has changed since what was seen."""
+    """The answer to a question. `states` and `settings` are None when nothing has changed since what was seen."""
 
     source: str
     position: Position
-    revisions: Mapping[str, int] | None = None
+    states: Mapping[str, SubjectState] | None = None
     settings: Settings | None = None
     subjects: Mapping[str, ListedSubject] = field(default_factory=dict)
     schemas: tuple[ToldSchema, ...] = ()
@@ -88,7 +88,7 @@ def answer_to(question: Question, repository: Repository) -> Told:
     return Told(
         repository.identity(),
         position,
-        None if is_seen else repository.subject_revisions(),
+        None if is_seen else repository.subject_states(),
         None if is_seen else settings_of(repository),
         repository.listed_subjects(question.subjects),
         tuple(_schemas(question, repository)),
@@ -100,17 +100,18 @@ def settings_of(repository: Repository) -> Settings:
     return Settings(configs, repository.modes(repository.mode_scopes()), tuple(repository.context_states()))
 
 
-def _schemas(question: Question, repository: Repository) -> list[ToldSchema]:
-    found = [schema for context, ids in question.ids.items() for schema in repository.schemas_by_id(context, ids)]
-    chosen: list[StoredSchema] = []
+def _schemas(question: Question, repository: Repository) -> Iterator[ToldSchema]:
+    """The first ones of those asked for, read a few at a time, since each may have megabytes."""
     characters = 0
-    for schema in found:
-        characters += len(schema.content.text)
-        if chosen and characters > CHARACTERS_MAX:
-            break
-        chosen.append(schema)
-    keys = repository.lookup_keys(chosen)
-    return [ToldSchema(schema, keys[schema.row_key]) for schema in chosen]
+    for context, ids in question.ids.items():
+        for start in range(0, len(ids), READ_AT_ONCE):
+            found = repository.schemas_by_id(context, ids[start : start + READ_AT_ONCE])
+            keys = repository.lookup_keys(found)
+            for schema in found:
+                characters += len(schema.content.text)
+                if characters > CHARACTERS_MAX and characters > len(schema.content.text):
+                    return
+                yield ToldSchema(schema, keys[schema.row_key])
 
 
 def question_json(question: Question) -> dict[str, Any]:
@@ -126,10 +127,10 @@ def told_json(told: Told) -> dict[str, Any]:
         "format": FORMAT,
         "source": told.source,
         "position": str(told.position),
-        "revisions": None if told.revisions is None else dict(told.revisions),
+        "states": None if told.states is None else {name: _state_json(state) for name, state in told.states.items()},
         "settings": None if told.settings is None else _settings_json(told.settings),
         "subjects": {
-            name: [subject.revision, *(_version_json(version) for version in subject.versions)]
+            name: [_state_json(subject.state), *(_version_json(version) for version in subject.versions)]
             for name, subject in told.subjects.items()
         },
         "schemas": [_schema_json(item) for item in told.schemas],
@@ -150,16 +151,25 @@ def read_told(answer: Any, url: str) -> Told:
         return Told(
             str(answer["source"]),
             Position.of(answer["position"]),
-            None if answer["revisions"] is None else {str(name): int(it) for name, it in answer["revisions"].items()},
+            None if answer["states"] is None else {str(name): _state(item) for name, item in answer["states"].items()},
             None if answer["settings"] is None else _settings(answer["settings"]),
             {
-                str(name): ListedSubject(int(revision), tuple(_version(item) for item in versions))
-                for name, (revision, *versions) in answer["subjects"].items()
+                str(name): ListedSubject(_state(state), tuple(_version(item) for item in versions))
+                for name, (state, *versions) in answer["subjects"].items()
             },
             tuple(_told_schema(item) for item in answer["schemas"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise AnswerUnusable(f"the answer of {url} to a follower is not one of a Headrace registry: {error}") from error
+
+
+def _state_json(state: SubjectState) -> list[int]:
+    return [state.subject_id, state.revision]
+
+
+def _state(item: Any) -> SubjectState:
+    subject_id, revision = map(int, item)
+    return SubjectState(subject_id, revision)
 
 
 def _version_json(version: ListedVersion) -> list[Any]:

@@ -30,6 +30,7 @@ from headrace.registry.following.mirror import SchemaKey, Unlike, Update, mirror
 from headrace.registry.names import EVERYWHERE, context_of, in_context_of
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.following import ListedSubject
+from headrace.registry.storage.kept import SubjectState
 from headrace.registry.storage.repository import Repository
 
 logger = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class Follower:
         self._now_ms = now_ms
         self._holder = holder
         self._position: Position | None = None
-        self._revisions: dict[str, int] = {}
+        self._states: dict[str, SubjectState] = {}
         self._takes_all = False
 
     def round(self) -> Round:
@@ -135,13 +136,13 @@ class Follower:
             return Round.WAITING
         told = self._source.ask(Question(seen="" if self._position is None else str(self._position)))
         self._begin(following, told, asked_ms)
-        if told.revisions is None or told.settings is None:
+        if told.states is None or told.settings is None:
             return self._write(asked_ms, None) or Round.UNCHANGED
         if self._position is not None and self._position.history != told.position.history:
             logger.warning("followed registry may have gone back: url=%s", self._source.url)
             self._forget()
         try:
-            update, revisions = self._update(told, told.revisions)
+            update, states = self._update(told, told.states)
             outcome = self._write(asked_ms, update)
         except Unlike as error:
             logger.warning("all is taken over anew: cause=%s", error)
@@ -150,11 +151,11 @@ class Follower:
             return Round.CHANGED
         if outcome is not None:
             return outcome
-        self._position, self._revisions, self._takes_all = told.position, revisions, False
+        self._position, self._states, self._takes_all = told.position, states, False
         return Round.CHANGED
 
     def _forget(self) -> None:
-        self._position, self._revisions = None, {}
+        self._position, self._states = None, {}
 
     def _is_held(self, following: Following, now_ms: int) -> bool:
         return following.holder != self._holder and now_ms < following.asked_ms + HOLD_MS
@@ -185,19 +186,19 @@ class Follower:
         self._database.write(write)
         logger.info("following began: url=%s source=%s", self._source.url, told.source)
 
-    def _update(self, told: Told, revisions: Mapping[str, int]) -> tuple[Update, dict[str, int]]:
-        """What is to be done, and the revisions that are known when it is done."""
+    def _update(self, told: Told, states: Mapping[str, SubjectState]) -> tuple[Update, dict[str, SubjectState]]:
+        """What is to be done, and the states of subjects that are known when it is done."""
         assert told.settings is not None
-        changed = {name for name, revision in revisions.items() if self._revisions.get(name) != revision}
-        here = self._database.read(lambda repository: set(repository.subject_revisions()))
+        changed = {name for name, state in states.items() if self._states.get(name) != state}
+        here = self._database.read(lambda repository: set(repository.subject_states()))
         fetched = self._fetched(changed)
-        unchanged = revisions.keys() - changed
+        unchanged = states.keys() - changed
         gone = (here | changed) - unchanged - fetched.subjects.keys()
         update = Update(
             {**dict.fromkeys(gone), **fetched.subjects}, fetched.schemas, told.settings, is_whole=self._takes_all
         )
-        known = {name: revision for name, revision in revisions.items() if name not in gone}
-        return update, known | {name: subject.revision for name, subject in fetched.subjects.items()}
+        known = {name: state for name, state in states.items() if name not in gone}
+        return update, known | {name: subject.state for name, subject in fetched.subjects.items()}
 
     def _fetched(self, names: Collection[str]) -> _Fetched:
         """The versions of subjects, their schemas that are not here, and so on with what those refer to.

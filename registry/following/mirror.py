@@ -44,7 +44,7 @@ def mirror(repository: Repository, update: Update) -> None:
     """
     if update.is_whole:
         repository.bump_revision()
-        for name, here in repository.listed_subjects(list(repository.subject_revisions())).items():
+        for name, here in repository.listed_subjects(list(repository.subject_states())).items():
             _remove(repository, name, [version.version for version in here.versions])
     there = repository.listed_subjects(list(update.subjects))
     wanted = mirrored(update.settings)
@@ -111,7 +111,6 @@ def _put(
     changed = [version for version in wanted.versions if before.get(version.version) != version]
     if not changed:
         return
-    repository.list_context(context)
     subject_id = 0
     for version in changed:
         subject_id = repository.claim_subject(name, repository.subject_state(name))

@@ -12,6 +12,7 @@ from sqlalchemy import bindparam
 
 from headrace.registry.domain import Following, Mode, StoredSchema
 from headrace.registry.storage import statements
+from headrace.registry.storage.kept import SubjectState
 from headrace.registry.storage.models import (
     ContextRow,
     FollowingRow,
@@ -25,6 +26,7 @@ _SUBJECTS: Final = SubjectRow.name.in_(bindparam("names", expanding=True))
 VERSIONS_OF_SUBJECTS: Final = (
     sa.select(
         SubjectRow.name,
+        SubjectRow.id.label("subject_id"),
         SubjectRow.revision,
         VersionRow.version,
         VersionRow.deleted,
@@ -55,9 +57,9 @@ class ListedVersion:
 
 @dataclass(frozen=True, slots=True)
 class ListedSubject:
-    """A subject as it is at a revision, with all its versions, ascending."""
+    """A subject as it is in a state, with all its versions, ascending."""
 
-    revision: int
+    state: SubjectState
     versions: tuple[ListedVersion, ...]
 
 
@@ -95,22 +97,22 @@ class FollowingTables(SchemaTables):
         """Greater with every change of a subject's versions, for as long as the registry's revision is the same."""
         return int(self._connection.scalar(sa.select(sa.func.sum(SubjectRow.revision))) or 0)
 
-    def subject_revisions(self) -> dict[str, int]:
-        """The revision of each subject."""
-        return {
-            row.name: row.revision for row in self._connection.execute(sa.select(SubjectRow.name, SubjectRow.revision))
-        }
+    def subject_states(self) -> dict[str, SubjectState]:
+        """The state of each subject. One that was deleted for good and made anew begins its revisions again."""
+        rows = self._connection.execute(sa.select(SubjectRow.name, SubjectRow.id, SubjectRow.revision))
+        return {row.name: SubjectState(row.id, row.revision) for row in rows}
 
     def listed_subjects(self, names: Sequence[str]) -> dict[str, ListedSubject]:
         """Those of the subjects that are there."""
         found: dict[str, ListedSubject] = {}
         for part in portions(names):
             rows = self._connection.execute(VERSIONS_OF_SUBJECTS, {"names": part})
-            for (name, revision), group in itertools.groupby(rows, lambda row: (row.name, row.revision)):
+            for name, group in itertools.groupby(rows, lambda row: row.name):
+                subject = list(group)
                 versions = (
-                    ListedVersion(row.version, row.id, row.fingerprint, row.created_ms, row.deleted) for row in group
+                    ListedVersion(row.version, row.id, row.fingerprint, row.created_ms, row.deleted) for row in subject
                 )
-                found[name] = ListedSubject(revision, tuple(versions))
+                found[name] = ListedSubject(SubjectState(subject[0].subject_id, subject[0].revision), tuple(versions))
         return found
 
     def schemas_by_id(self, context: str, ids: Sequence[int]) -> list[StoredSchema]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,11 +12,13 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from headrace.registry.access.needs import NEEDS
 from headrace.registry.access.rights import Right
+from headrace.registry.domain import StoredSchema
 from headrace.registry.errors import AnswerUnusable, FollowingStopped, RegistryUnavailable, ServiceError
 from headrace.registry.following import feed, follower
 from headrace.registry.following.feed import Question, Told, question_json, read_told
 from headrace.registry.following.follower import HOLD_MS, Follower, RemoteSource, Round, promote
 from headrace.registry.storage.database import Database
+from headrace.registry.storage.repository import Repository
 from registry_calls import Registry, registry_in_process
 from registry_front import RegistryBehindFront
 from registry_interleavings import Interleavings, histories_of, upgraded
@@ -273,6 +275,27 @@ def test_much_comes_in_parts(
     assert len(site.registry.get(path).json) == 14
 
 
+def test_no_more_schemas_are_read_than_are_told(source: RegistrySource, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 8):
+        source.registry.registered(f"s{number}", fixed(number))
+    read: list[int] = []
+
+    def noted(repository: Repository, context: str, ids: Sequence[int]) -> list[StoredSchema]:
+        read.extend(ids)
+        return read_schemas(repository, context, ids)
+
+    read_schemas = Repository.schemas_by_id
+    monkeypatch.setattr(Repository, "schemas_by_id", noted)
+    monkeypatch.setattr(feed, "READ_AT_ONCE", 2)
+    monkeypatch.setattr(feed, "CHARACTERS_MAX", 3 * len(fixed(1)))
+    told = source.ask(Question(ids={".": tuple(range(1, 8))}))
+    assert [item.schema.schema_id for item in told.schemas] == [1, 2, 3]
+    assert read == [1, 2, 3, 4]
+    monkeypatch.setattr(feed, "CHARACTERS_MAX", 1)
+    told = source.ask(Question(ids={".": (2, 3)}))
+    assert [item.schema.schema_id for item in told.schemas] == [2], "one at least, or it would never end"
+
+
 def test_only_what_changed_is_asked_for(source: RegistrySource, site: Site) -> None:
     for number in range(1, 6):
         source.registry.registered(f"s{number}", fixed(number))
@@ -293,6 +316,72 @@ def test_only_what_changed_is_asked_for(source: RegistrySource, site: Site) -> N
     source.asked.clear()
     assert site.follower(source).round() is Round.CHANGED
     assert [dict(item.ids) for item in source.asked] == [{}, {}]
+
+
+def test_settings_come_and_go(source: RegistrySource, site: Site) -> None:
+    scopes = ("", "s", "%3A.eu%3A", "%3A.__GLOBAL%3A")
+    following = site.follower(source)
+
+    def settings() -> list[str]:
+        rounds = following.round(), following.round()
+        assert rounds == (Round.CHANGED, Round.UNCHANGED)
+        found = [
+            [registry.get(f"/config/{scope}").text for scope in scopes] for registry in (source.registry, site.registry)
+        ]
+        assert found[0] == found[1]
+        return found[1]
+
+    source.registry.registered("s", '"string"')
+    whole = {
+        "compatibility": "FULL",
+        "normalize": True,
+        "compatibilityGroup": "major",
+        "defaultMetadata": {"properties": {"owner": "me"}, "tags": {"**": ["PII"]}, "sensitive": ["owner"]},
+        "overrideRuleSet": {"domainRules": [{"name": "r", "kind": "CONDITION", "mode": "WRITE", "type": "CEL"}]},
+    }
+    before = settings()
+    for scope in scopes:
+        assert source.registry.put(f"/config/{scope}", whole).status == 200
+    assert source.registry.put("/mode/s", {"mode": "READONLY"}).status == 200
+    assert all("major" in text and "owner" in text and "CEL" in text for text in settings())
+    assert source.registry.put("/mode/s", {"mode": "READWRITE"}).status == 200
+    assert source.registry.put("/config/s", {"compatibility": "NONE", "alias": "t"}).status == 200
+    assert "NONE" in settings()[1]
+    for scope in scopes:
+        assert source.registry.delete(f"/config/{scope}").status == 200
+    assert source.registry.delete("/mode/s").status == 200
+    assert settings() == before
+    promote(site.database, site.now_ms)
+    assert site.registry.get("/mode/s").status == 404
+
+
+def test_one_content_under_two_ids_and_one_schema_in_two_subjects(source: RegistrySource, site: Site) -> None:
+    assert source.registry.put("/mode", {"mode": "IMPORT"}).status == 200
+    for name, number in (("a", 5), ("b", 6), (TARGET, 5)):
+        assert source.registry.register(name, fixed(1), id=number, version=1).status == 200
+    following = site.follower(source)
+    following.round()
+    for name, number in (("a", 8), ("b", 5)):
+        assert source.registry.register(name, fixed(1), id=number, version=2).status == 200
+    following.round()
+    assert answers(site.registry) == answers(source.registry)
+
+
+def test_an_id_that_was_given_to_another_schema_makes_all_come_anew(source: RegistrySource, site: Site) -> None:
+    for name, number in (("s", 1), ("t", 2), ("u", 3)):
+        source.registry.registered(name, fixed(number))
+    following = site.follower(source)
+    following.round()
+    for name in ("s", "t"):
+        for query in ("", "?permanent=true"):
+            assert source.registry.delete(f"/subjects/{name}{query}").status == 200
+    assert source.registry.put("/mode/t", {"mode": "IMPORT"}).status == 200
+    assert source.registry.register("t", fixed(9), id=1, version=1).status == 200
+    rounds = [following.round() for _ in range(3)]
+    assert rounds == [Round.CHANGED, Round.CHANGED, Round.UNCHANGED]
+    assert answers(site.registry) == answers(source.registry)
+    assert site.registry.get("/schemas/ids/1").json["schema"] == fixed(9)
+    assert site.registry.get("/subjects").json == ["t", "u"]
 
 
 class Damaging(RegistrySource):
