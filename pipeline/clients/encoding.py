@@ -13,6 +13,7 @@ from headrace.avro_schema import Schema, TimeField, find_time_field, frame, self
 from headrace.avro_schema.message_time import TimeUnit
 from headrace.pipeline.clients.datum import compile_guard, find_problem
 from headrace.pipeline.clients.errors import ValueRefused
+from headrace.pipeline.clients.fast_encoder import compile_encoder
 
 
 class Encoding:
@@ -38,6 +39,7 @@ class Encoding:
         self._schema = schema
         self._compiled = compiled_schema(schema)
         self._prefix = frame(schema_id, b"")
+        self._encode_plain = compile_encoder(schema, self._prefix)
         self._guard = compile_guard(schema)
         field = find_time_field(schema, time_property, time_fields)
         self._time_field = field
@@ -50,6 +52,14 @@ class Encoding:
         Raises:
             ValueRefused: the value does not fit the schema; names the field.
         """
+        if self._encode_plain is None:
+            return self._encode_any(value)
+        try:
+            return self._encode_plain(value)
+        except Exception:  # whatever is not plain is for those who know all that a value may be
+            return self._encode_any(value)
+
+    def _encode_any(self, value: Any) -> bytes:
         guard = self._guard
         if guard is not None and not guard(value):
             problem = find_problem(self._schema, value)
