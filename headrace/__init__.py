@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.audit.producer_counter import ProducerCounter, Taking
+    from headrace.pipeline.clients.aio import AsyncConsumer, AsyncProducer
     from headrace.pipeline.clients.consumer import Consumer
     from headrace.pipeline.clients.errors import (
         BrokerUnavailable,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessRefused",
+    "AsyncConsumer",
+    "AsyncProducer",
     "BasicAuth",
     "BearerAuth",
     "BrokerUnavailable",
@@ -87,6 +90,7 @@ __all__ = [
 
 _HOMES = {
     "headrace.audit.producer_counter": ("ProducerCounter", "Taking"),
+    "headrace.pipeline.clients.aio": ("AsyncConsumer", "AsyncProducer"),
     "headrace.pipeline.clients.consumer": ("Consumer",),
     "headrace.pipeline.clients.errors": (
         "BrokerUnavailable",

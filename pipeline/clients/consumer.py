@@ -296,6 +296,10 @@ class Consumer:
             self._ready.extend(self._paused.pop(place))
         self._kafka.resume(_partitions(resumed))
 
+    def let_go(self) -> None:
+        """Says that the message at hand is not finished: it is not committed, and comes again."""
+        self._at_hand = None
+
     def close(self) -> None:
         """Ends reading. Only with `auto_commit` is anything committed, and never the message at hand when an exception
         is under way. Closing again does nothing."""
