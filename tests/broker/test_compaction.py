@@ -20,6 +20,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers import produce
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log import compaction
+from headrace.broker.log.checkpoints import CLEAN_TO, write_checkpoint
 from headrace.broker.log.compaction import Interrupted, Pace, Rules
 from headrace.broker.log.opened import opened as records_of
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
@@ -353,10 +354,18 @@ def test_the_cleaner_compacts_what_wants_it_once_it_is_due(tmp_path: Path) -> No
     with_node(tmp_path, work)
 
     async def again(node: BrokerNode) -> None:
-        assert node.cleaner.clean_to["t", 0] > 0
+        assert node.cleaner.clean_to["t", 0] == node.log("t", 0).active.base_offset
         assert {key for _, key, _ in kept(node.log("t", 0))} == {b"k%d" % number for number in range(5)}
 
     with_node(tmp_path, again)
+    write_checkpoint(tmp_path / CLEAN_TO, {("t", 0): 10_000, ("gone", 0): 5})
+
+    async def after_a_loss(node: BrokerNode) -> None:
+        assert node.cleaner.clean_to == {("t", 0): 120}
+        await node.delete_topic(node.topic("t"))
+        assert node.cleaner.clean_to == {}
+
+    with_node(tmp_path, after_a_loss)
 
 
 def test_a_share_that_is_not_reached_waits_and_age_does_not(tmp_path: Path) -> None:
