@@ -63,7 +63,7 @@ def phase_of(point: str) -> str:
     return words[1] if words[0] == "follow" else words[0]
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_killed_at_every_step_every_message_is_in_one_place(world: LoadWorld, tmp_path: Path) -> None:
     seed = int(os.environ.get("HEADRACE_TEST_SEED") or time.time_ns() % 10**6)
     chance = random.Random(seed)
