@@ -20,7 +20,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers import produce
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log import compaction
-from headrace.broker.log.checkpoints import CLEAN_TO, write_checkpoint
+from headrace.broker.log.checkpoints import CLEAN_TO, RECOVERY_POINTS, read_checkpoint, write_checkpoint
 from headrace.broker.log.compaction import Interrupted, Pace, Rules
 from headrace.broker.log.opened import opened as records_of
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
@@ -366,6 +366,30 @@ def test_the_cleaner_compacts_what_wants_it_once_it_is_due(tmp_path: Path) -> No
         assert node.cleaner.clean_to == {}
 
     with_node(tmp_path, after_a_loss)
+
+
+def test_what_is_compacted_lies_below_the_recovery_point_that_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above it a start takes a hole between batches for a loss, and cuts the log there."""
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 1, {"cleanup.policy": "compact"})
+        node._write_checkpoints()
+        written(node)
+        await node.flusher.flush_dirty()
+        put_in_place, seen = PartitionLog.put_in_place, []
+
+        def noted(log: PartitionLog, group: Any, facts: Any) -> Any:
+            on_disk = read_checkpoint(tmp_path / RECOVERY_POINTS)["t", 0]
+            seen.append(group[-1].next_offset <= on_disk)
+            return put_in_place(log, group, facts)
+
+        monkeypatch.setattr(PartitionLog, "put_in_place", noted)
+        await node._clean()
+        assert seen and all(seen)
+
+    with_node(tmp_path, work)
 
 
 def test_a_share_that_is_not_reached_waits_and_age_does_not(tmp_path: Path) -> None:
