@@ -64,9 +64,14 @@ def latest_view(
         f"CREATE OR REPLACE VIEW {view} (\n  "
         + ",\n  ".join(heads)
         + "\n) AS SELECT\n  "
-        + ",\n  ".join(expression for _, expression, _ in columns)
+        + ",\n  ".join(_aliased(expression, name) for name, expression, _ in columns)
         + f"\nFROM {quote_identifier(database)}.{quote_identifier(table)}"
     )
+
+
+def _aliased(expression: str, name: str) -> str:
+    """Spark makes no permanent view of an expression that has no name of its own."""
+    return expression if expression == quote_identifier(name) else f"{expression} AS {quote_identifier(name)}"
 
 
 def _columns(load: Record, newest: Record, route: KeptRoute) -> Iterator[tuple[str, str, str]]:

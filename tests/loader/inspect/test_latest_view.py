@@ -49,7 +49,7 @@ def test_siblings_are_one_column_and_what_was_removed_is_none() -> None:
         "  `hr`\n"
         ") AS SELECT\n"
         "  `id`,\n"
-        "  coalesce(`note__int`, try_cast(`note` AS int)),\n"
+        "  coalesce(`note__int`, try_cast(`note` AS int)) AS `note`,\n"
         "  `tags`,\n"
         "  `kafka`,\n"
         "  `dt`,\n"
@@ -68,9 +68,9 @@ def test_times_that_spark_shows_as_numbers_are_times() -> None:
         ]
     )
     for expression in (
-        "  timestamp_micros(`at`),",
-        "  timestamp_micros(`exact` DIV 1000),",
-        "  timestampadd(MILLISECOND, `here`, timestamp_ntz'1970-01-01 00:00:00'),",
+        "  timestamp_micros(`at`) AS `at`,",
+        "  timestamp_micros(`exact` DIV 1000) AS `exact`,",
+        "  timestampadd(MILLISECOND, `here`, timestamp_ntz'1970-01-01 00:00:00') AS `here`,",
         "  `day`,",
     ):
         assert expression in found.splitlines()
@@ -78,7 +78,7 @@ def test_times_that_spark_shows_as_numbers_are_times() -> None:
 
 def test_what_cannot_be_cast_is_not_brought_together() -> None:
     found = view([f("v", "int")], [f("v", logical("int", "date"))])
-    assert "  `v__date`,\n" in found
+    assert "  `v__date` AS `v`,\n" in found
     assert "  `v`,\n" in found.partition(" AS SELECT")[0]
     assert "coalesce" not in found
 
