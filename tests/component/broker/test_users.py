@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -17,6 +18,15 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
 
 from certificates import Authority
+from headrace import (
+    BrokerUnavailable,
+    Consumer,
+    KafkaSettings,
+    Producer,
+    RegistrySettings,
+    Settings,
+    SourceUnavailable,
+)
 from headrace.broker.access.login import MECHANISMS
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.security import KafkaSecurity
@@ -143,6 +153,38 @@ def test_a_wrong_password_is_told_at_once(secured: Secured, mechanism: str) -> N
         client.poll(0.1)
     assert errors[0].code() == confluent_kafka.KafkaError._AUTHENTICATION
     assert "wrong user or password" in errors[0].str()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_our_own_clients_log_in_write_and_read(
+    secured: Secured, registry_url: str, tmp_path: Path, mechanism: str
+) -> None:
+    """Also where nobody grants them the audit's topic, or a group that they have no need of."""
+    kafka = KafkaSettings(
+        bootstrap_servers=secured.address,
+        security_protocol="SASL_SSL",
+        ca=secured.ca,
+        sasl_mechanism=mechanism,
+        user="shop",
+        password=PASSWORD,
+    )
+    settings = Settings(data_dir=tmp_path, registry=RegistrySettings(url=registry_url), kafka=kafka)
+    topic = f"shop.ours-{mechanism}"
+    with Producer(settings, app="shop") as producer:
+        for number in range(20):
+            producer.send(topic, number, schema='"int"')
+    with Consumer(settings, topics=[topic], until_end=True, app="reader") as consumer:
+        assert sorted(message.value for message in consumer) == list(range(20))
+    with Consumer(settings, topics=[topic], group=f"shop-ours-{mechanism}", auto_commit=True) as consumer:
+        assert sorted(next(consumer).value for _ in range(20)) == list(range(20))
+    with (
+        Consumer(settings, topics=[topic], group="other") as consumer,
+        pytest.raises(SourceUnavailable, match="GROUP_AUTHORIZATION_FAILED"),
+    ):
+        next(consumer)
+    wrong = dataclasses.replace(settings, kafka=dataclasses.replace(kafka, password="wrong"))
+    with pytest.raises(BrokerUnavailable, match="wrong user or password"):
+        Producer(wrong, app="shop")
 
 
 def test_what_no_line_grants_is_refused(secured: Secured) -> None:
