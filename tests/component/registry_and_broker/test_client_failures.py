@@ -122,7 +122,7 @@ def test_slow_handling_of_each_message_is_no_reason_to_read_them_again(settings:
                 break
             time.sleep(1.2)  # together longer than the group waits for one message
     assert given == [0, 1, 2, 3, 4, 5, 6]
-    with Consumer(settings, topics=[topic], group=topic, idle_timeout_s=3) as consumer:
+    with Consumer(settings, topics=[topic], group=topic, idle_timeout_s=1) as consumer:
         assert [message.value["id"] for message in consumer] == []
 
 
@@ -167,13 +167,13 @@ def test_send_waits_where_too_much_is_on_its_way(
     producer = Producer(settings, app="shop", delivery_timeout_s=1, on_delivery=lambda delivery: None)
     producer.send("full", value(0), key="k", schema=SCHEMA).result(30)
     broker.kill()
-    for n in range(60):  # of some 10 bytes each: what counts is what a message costs
+    for n in range(40):  # of some 10 bytes each: what counts is what a message costs
         producer.send("full", value(n), key="k", schema=SCHEMA)
         most = max(most, len(producer._pending))
     assert most < 20
     with pytest.raises(FlushFailed) as caught:
         producer.flush(30)
-    assert caught.value.failed == {"full": 60}
+    assert caught.value.failed == {"full": 40}
     producer.close(5)
 
 
