@@ -95,7 +95,7 @@ def test_a_message_that_could_not_be_handled_is_not_committed(settings: Settings
                 handle_some(consumer)
             finally:
                 consumer.close()
-    with Consumer(settings, topics=[topic], group=topic, auto_commit=True) as consumer:
+    with Consumer(settings, topics=[topic], group=topic, auto_commit=True, idle_timeout_s=20) as consumer:
         while len(handled) < 5:
             handled.append(next(consumer).value["id"])
     assert handled == [0, 1, 2, 3, 4]
