@@ -71,7 +71,7 @@ def as_line(*values: object) -> str:
 @pytest.mark.parametrize("topic", [TOPIC, "plain"])
 def test_files_of_all_versions_are_read_by_the_published_schema(world: LoadWorld, pig: Pig, topic: str) -> None:
     has_note = topic == TOPIC
-    generated = "kafka.partition, kafka.offset, id, who" + (", note" if has_note else "")
+    generated = "kafka.$0, kafka.$1, id, who" + (", note" if has_note else "")
     expected = sorted(
         as_line(*at, row["id"], row["who"], *([row.get("note", "none")] if has_note else []))
         for at, row in world.produced[topic].rows.items()
@@ -98,7 +98,7 @@ def test_compacted_files_are_read_by_the_paths_that_headrace_files_names(world: 
     schema = world.warehouse / "plain" / "_schema" / "current.avsc"
     script = (
         f"t = LOAD '{','.join(paths)}' USING AvroStorage('', '-f {schema}');\n"
-        "result = FOREACH t GENERATE kafka.partition, kafka.offset, id;"
+        "result = FOREACH t GENERATE kafka.$0, kafka.$1, id;"
     )
     expected = sorted(as_line(*at, row["id"]) for at, row in world.produced["plain"].rows.items())
     assert pig.dump(script) == expected
@@ -109,7 +109,7 @@ def test_tables_are_read_by_hcatalog(world: LoadWorld, tmp_path: Path) -> None:
     script = (
         f"t = LOAD 'headrace.{TOPIC}' USING org.apache.hive.hcatalog.pig.HCatLoader();\n"
         "day = FILTER t BY dt == '2026-01-01';\n"
-        "result = FOREACH day GENERATE kafka.partition, kafka.offset, id, note, hr;"
+        "result = FOREACH day GENERATE kafka.$0, kafka.$1, id, note, hr;"
     )
     lines = hcat.dump(script, **{"hive.metastore.uris": world.addresses["metastore"]})
     rows = world.produced[TOPIC].rows.items()
