@@ -198,7 +198,7 @@ class Producer:
             key: decides the partition: equal keys go to the same one.
             schema: Avro schema text or value; None is the latest version of the subject `<topic>-value`.
             headers: names with text or bytes.
-            timestamp_ms: the record's timestamp; None is now.
+            timestamp_ms: the record's timestamp; None is now. Any but 0, which librdkafka takes for now.
             partition: where it goes, whatever its key says.
             on_delivery: is called once it was acknowledged or failed, in whatever thread finds out, which may be in
                 the midst of another `send`; so it should be quick. Instead of the producer's own.
@@ -214,6 +214,10 @@ class Producer:
         key_bytes = key if key is None or key.__class__ is bytes else _key_bytes(topic, key)
         header_list = _header_list(topic, headers) if headers else None
         record_ms = wall_clock_ms() if timestamp_ms is None else timestamp_ms
+        if record_ms == 0:
+            raise ProducerError(
+                f"topic {topic}: timestamp_ms=0 would be sent as now; expected another number", topic=topic
+            )
         subject, encoded, ticket = "", None, None
         if value is not None:
             encoding = self._encodings.of(topic, schema)

@@ -122,6 +122,8 @@ def test_refusals_name_topic_subject_and_field(settings: Settings) -> None:
             producer.send("refused", {"id": 1, "timestamp": T0}, key={}, schema=ORDER)  # type: ignore[arg-type]
         with pytest.raises(ProducerError, match="headers"):
             producer.send("refused", {"id": 1, "timestamp": T0}, headers=["x"], schema=ORDER)  # type: ignore[list-item]
+        with pytest.raises(ProducerError, match="timestamp_ms=0 would be sent as now"):
+            producer.send("refused", {"id": 1, "timestamp": T0}, schema=ORDER, timestamp_ms=0)
         with pytest.raises(ProducerError, match="larger than"):
             producer.send("refused", "x" * 2_000_000, schema='["string", ' + ORDER + "]")
     with pytest.raises(ProducerClosed):
