@@ -15,7 +15,7 @@ import yaml
 
 from checkout import ROOT
 from headrace import Producer
-from headrace.cli import main
+from headrace.cli import broker, main, registry_access
 from headrace.settings import load_settings
 from running_service import StartService
 
@@ -58,7 +58,9 @@ def test_a_container_keeps_its_data_and_its_port_to_this_machine(name: str, tmp_
         assert (
             port.split(":")[1] == port.split(":")[2] == service["environment"][f"HEADRACE__{name.upper()}__LISTEN"][8:]
         )
-    load_settings(environment=service["environment"], working_dir=tmp_path)  # knows every variable
+    settings = load_settings(environment=service["environment"], working_dir=tmp_path)  # knows every variable
+    broker.check_access(settings.broker)
+    registry_access.check_access(settings.registry)
     for other, condition in service.get("depends_on", {}).items():
         assert condition == {"condition": "service_healthy"}
         assert "healthcheck" in SERVICES[other]
