@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.metadata
 import sys
+from pathlib import Path
+from types import ModuleType
 
+from headrace import audit, avro_schema, kafka_wire, loader
 from headrace.loader import native
+
+ROOMS: tuple[ModuleType, ...] = (audit, avro_schema, kafka_wire, loader)
+"""What a task's results follow from."""
 
 
 def current_build() -> str:
-    """Release, Python and projection of this process; rows must not depend on which of a pool's machines made them."""
+    """Release, sources, Python and projection of this process; rows must not depend on which of a pool's machines made
+    them."""
     try:
         release = importlib.metadata.version("headrace")
     except importlib.metadata.PackageNotFoundError:
         release = "not installed"
     python = ".".join(str(part) for part in sys.version_info[:2])
-    return f"headrace {release}, Python {python}, {native.build()} projection"
+    return f"headrace {release} ({_sources()}), Python {python}, {native.build()} projection"
+
+
+@functools.cache
+def _sources() -> str:
+    """Of two installations of one release, such as a checkout and what was packed of it last week, eight digits that
+    differ where a module does."""
+    digest = hashlib.sha256()
+    for room in ROOMS:
+        (folder,) = map(Path, room.__path__)
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{room.__name__}/{path.relative_to(folder).as_posix()}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 def why_slow() -> tuple[str, ...]:

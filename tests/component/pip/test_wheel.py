@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from checkout import ROOT
+from headrace.loader.build import current_build
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -33,10 +34,15 @@ def built_of(source: Path, folder: Path, environment: dict[str, str]) -> Path:
 
 
 def rows_are_made_by(wheel: Path, folder: Path) -> str:
-    """What an installation of the wheel says of it; this environment has its libraries."""
+    """What an installation of the wheel says of it."""
+    code = "from headrace.loader import native; print(native.build(), native.why_no_core(), sep='; ')"
+    return said_by(wheel, folder, code)
+
+
+def said_by(wheel: Path, folder: Path, code: str) -> str:
+    """What an installation of the wheel prints; this environment has its libraries."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
-    code = "from headrace.loader import native; print(native.build(), native.why_no_core(), sep='; ')"
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
@@ -45,6 +51,12 @@ def rows_are_made_by(wheel: Path, folder: Path) -> str:
 def test_a_wheel_brings_the_core_and_is_of_its_platform(wheel: Path, tmp_path: Path) -> None:
     assert "-py3-none-linux_" in wheel.name
     assert rows_are_made_by(wheel, tmp_path).startswith("core ")
+
+
+def test_tasks_of_a_wheel_and_a_driver_of_its_checkout_are_one_build(wheel: Path, tmp_path: Path) -> None:
+    assert said_by(wheel, tmp_path, "from headrace.loader.build import current_build as it; print(it())") == (
+        f"{current_build()}\n"
+    )
 
 
 def test_without_a_compiler_a_wheel_is_of_every_platform_and_the_reference_runs(wheel: Path, tmp_path: Path) -> None:
