@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import pytest
 
 from free_ports import free_port
 from headrace.pipeline.clients.producer import Producer
+from headrace.pipeline.sql_socket import BEGUN
 from headrace.settings import load_settings
 from processes import command_line, descendants, is_running
 
@@ -136,6 +138,19 @@ def test_whoever_hangs_up_takes_the_query_back(up: Up) -> None:
     for process in asking:
         process.kill()
         process.communicate()
+    assert up.rows("SELECT 1 AS one") == [{"one": 1}]
+
+
+@pytest.mark.timeout(600)
+def test_whoever_asks_hears_when_the_question_s_turn_comes(up: Up) -> None:
+    """So that one that may have ended SQL is not asked again."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(up.data_dir / "sql.sock"))
+        connection.sendall(json.dumps({"statement": ENDLESS, "database": "headrace", "with_values": False}).encode())
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == BEGUN
+        os.kill(up.part("sql"), signal.SIGKILL)
+        assert connection.recv(1) == b""
     assert up.rows("SELECT 1 AS one") == [{"one": 1}]
 
 
