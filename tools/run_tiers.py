@@ -64,11 +64,11 @@ SETUP = Tier("setup-dev", "setup-dev", cores=1, minutes=2)
 
 TIERS = (
     Tier("check", "check", cores=1, minutes=1),
-    Tier("test", "test", cores=2, minutes=20, servers="registries, brokers and metastores of this checkout; Spark"),
-    Tier("fault", "test-fault", cores=1, minutes=17, servers="the same, killed again and again; Spark"),
+    Tier("test", "test", cores=2, minutes=26, servers="registries, brokers and metastores of this checkout; Spark"),
+    Tier("fault", "test-fault", cores=1, minutes=22, servers="the same, killed again and again; Spark"),
     Tier("kafka", "test-kafka", cores=1, minutes=4, servers="Apache Kafka; a registry and a metastore; Spark",
          exclusive=MAVEN),
-    Tier("postgres", "test-postgres WORKERS=1", cores=1, minutes=5, servers="PostgreSQL; registries on it"),
+    Tier("postgres", "test-postgres WORKERS=1", cores=1, minutes=7, servers="PostgreSQL; registries on it"),
     Tier("node", "test-node", cores=1, minutes=1, servers="registries"),
     Tier("java", "test-java", cores=1, minutes=1, servers="registries", exclusive=MAVEN),
     # The same pairs each time: a gate is no place for finds that a change did not make.
