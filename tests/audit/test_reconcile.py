@@ -90,6 +90,20 @@ def test_the_grace_begins_at_the_last_count_of_an_old_window() -> None:
     assert state(replayed, 10 * LATE_MS + GRACE_MS) is State.SHORT
 
 
+def test_of_more_in_the_log_than_was_sent_the_log_s_last_count_begins_the_grace_and_of_less_it_does_not() -> None:
+    """Its producer's own count is on the way as long; of a loss, what the log goes on to hold says nothing."""
+    more, less = (facts(ALL, *2 * [counted(count, last_ms=10 * LATE_MS)]) for count in (6, 4))
+    assert state(more, 10 * LATE_MS + GRACE_MS - 1) is State.PENDING
+    assert state(more, 10 * LATE_MS + GRACE_MS) is State.UNCOUNTED
+    assert state(less, LATE_MS) is State.SHORT
+
+
+@pytest.mark.parametrize(("now_ms", "until"), [(2 * WINDOW_MS - 1, WINDOW_MS), (2 * WINDOW_MS, 2 * WINDOW_MS)])
+def test_a_window_is_complete_once_it_has_ended(now_ms: int, until: int) -> None:
+    windows = [WindowFacts("t", start, ALL, 5, stored=ALL, written=ALL) for start in (0, WINDOW_MS)]
+    assert reconcile_topic("t", windows, OffsetCheck(), now_ms=now_ms, grace_ms=0).complete_until_ms == until
+
+
 def test_a_loss_inside_the_loader_waits_for_nothing() -> None:
     assert state(facts(ALL, ALL, counted(4)), 0) is State.SHORT
 
