@@ -95,6 +95,12 @@ class WindowFacts:
             return self.quarantined
         return self.written.plus(self.quarantined)
 
+    @property
+    def last_counted_ms(self) -> int:
+        """When the newest of its counts was made, 0 where there is none."""
+        counts = (self.acknowledged, self.stored, self.loaded)
+        return max((count.last_ms for count in counts if count is not None), default=0)
+
 
 @dataclass(slots=True)
 class _Sum:

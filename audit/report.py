@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.audit.reconcile import FINDINGS, SEVERITY, State, TopicVerdict, WindowVerdict
+from headrace.audit.verdict import FINDINGS, SEVERITY, State, TopicVerdict, WindowVerdict
 from headrace.audit.window import duration_text, many, time_text, window_text
 
 WINDOWS_SHOWN: Final = 20

@@ -21,9 +21,9 @@ from headrace.audit.count import FINGERPRINT_MASK, HASH_BEFORE
 from headrace.audit.errors import StoreUnavailable
 from headrace.audit.facts import CountedRow, WindowFacts, gather
 from headrace.audit.offsets import OffsetCheck, check_offsets
-from headrace.audit.reconcile import Acceptance, State
 from headrace.audit.row import AuditRow, Outcome, Tier
 from headrace.audit.schema import signed64
+from headrace.audit.verdict import Acceptance, State
 from headrace.audit.window import known_window
 
 DATABASE_NAME: Final = "audit.db"

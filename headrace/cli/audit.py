@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.audit.ingest import Ingested
-    from headrace.audit.reconcile import Acceptance, Period, TopicVerdict, WindowVerdict
     from headrace.audit.store import AuditStore
+    from headrace.audit.verdict import Acceptance, Period, TopicVerdict, WindowVerdict
     from headrace.settings import Settings
 
 EPILOG = """
@@ -122,9 +122,9 @@ def _instant_ms(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     from headrace.audit.errors import AuditError
-    from headrace.audit.reconcile import State
     from headrace.audit.report import as_json, has_findings, worst_state
     from headrace.audit.store import DATABASE_NAME, AuditStore
+    from headrace.audit.verdict import State
 
     settings = settings_from(args)
     try:
@@ -178,7 +178,7 @@ def accept_findings(args: argparse.Namespace) -> int:
 
 
 def _accepted(topic: str, windows: Sequence[WindowVerdict], reason: str) -> list[Acceptance]:
-    from headrace.audit.reconcile import MAY_END, Acceptance
+    from headrace.audit.verdict import MAY_END, Acceptance
 
     if not reason.strip():
         raise CommandError("the reason is empty; expected why these findings are none")
@@ -209,7 +209,7 @@ def _print_accepted(args: argparse.Namespace, chosen: Sequence[Acceptance]) -> N
 
 
 def _period(args: argparse.Namespace) -> Period:
-    from headrace.audit.reconcile import Period
+    from headrace.audit.verdict import Period
 
     return Period(args.since, args.until)
 
@@ -249,7 +249,8 @@ def _bring_up_to_date(store: AuditStore, settings: Settings) -> tuple[Ingested, 
 
 
 def _reconcile(store: AuditStore, settings: Settings, only: str | None, period: Period) -> tuple[TopicVerdict, ...]:
-    from headrace.audit.reconcile import Ruling, reconcile_topics
+    from headrace.audit.reconcile import reconcile_topics
+    from headrace.audit.verdict import Ruling
 
     topics = [topic for topic in store.topics() if topic != settings.audit.topic]
     if only is not None:

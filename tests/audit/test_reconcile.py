@@ -6,20 +6,12 @@ import dataclasses
 
 import pytest
 
+from headrace.audit.compare import reconcile_window
 from headrace.audit.facts import Count, CountedRow, WindowFacts, gather, merge
 from headrace.audit.offsets import OffsetCheck, check_offsets
-from headrace.audit.reconcile import (
-    Acceptance,
-    Period,
-    Ruling,
-    State,
-    TopicContext,
-    TopicVerdict,
-    reconcile_topic,
-    reconcile_topics,
-    reconcile_window,
-)
+from headrace.audit.reconcile import reconcile_topic, reconcile_topics
 from headrace.audit.report import has_findings
+from headrace.audit.verdict import Acceptance, Period, Ruling, State, TopicContext, TopicVerdict
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 
 GRACE_MS = 1_800_000

@@ -11,9 +11,9 @@ import pytest
 
 from headrace.audit.errors import StoreUnavailable
 from headrace.audit.offsets import OffsetCheck
-from headrace.audit.reconcile import Acceptance, State
 from headrace.audit.row import AuditRow, Outcome, Tier
 from headrace.audit.store import AuditStore
+from headrace.audit.verdict import Acceptance, State
 from headrace.audit.window import NAMES
 
 

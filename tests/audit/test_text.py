@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from headrace.audit.facts import Count, WindowFacts
 from headrace.audit.offsets import OffsetCheck
-from headrace.audit.reconcile import State, TopicVerdict, reconcile_topic
+from headrace.audit.reconcile import reconcile_topic
 from headrace.audit.report import WINDOWS_SHOWN, as_json, has_findings, topic_lines, topics_listing, worst_state
+from headrace.audit.verdict import State, TopicVerdict
 from headrace.audit.window import NAMES, WINDOW_MS, many
 
 

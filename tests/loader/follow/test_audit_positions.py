@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.audit.reconcile import State, reconcile_topics
+from headrace.audit.reconcile import reconcile_topics
 from headrace.audit.row import AuditRow, Tier
 from headrace.audit.store import AuditStore, Counted
+from headrace.audit.verdict import State
 from headrace.loader.follow.audit import AuditFollower
 from headrace.loader.follow.base import Step
 from headrace.loader.report import RunReport

@@ -15,8 +15,9 @@ from headrace.audit.count import WindowCounter
 from headrace.audit.facts import CountedRow, gather
 from headrace.audit.offsets import CONTIGUOUS
 from headrace.audit.producer_counter import ProducerCounter, Taking
-from headrace.audit.reconcile import State, TopicVerdict, reconcile_topic
+from headrace.audit.reconcile import reconcile_topic
 from headrace.audit.row import AuditRow
+from headrace.audit.verdict import State, TopicVerdict
 from headrace.audit.window import NAMES, OUT_OF_RANGE_MS, SCATTERED_MS, TIME_MS_MAX, WINDOW_MS
 from headrace.avro_schema import frame, parse_schema
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record

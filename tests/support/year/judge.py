@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.audit.reconcile import FINDINGS, State, reconcile_topics
+from headrace.audit.reconcile import reconcile_topics
 from headrace.audit.store import AuditStore
+from headrace.audit.verdict import FINDINGS, State
 from headrace.audit.window import TIME_MS_MAX, window_start, window_text
 from headrace.avro_schema import Schema, parse_schema
 from headrace.loader.decide.decision import DecidedRange, Decision, LoadSchema
