@@ -16,10 +16,8 @@ for more, so what it does on that occasion (hand partitions over, for one) finds
 from __future__ import annotations
 
 import logging
-import secrets
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple
@@ -29,15 +27,20 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headrace.avro_schema import Schema, parse_schema
 from headrace.pipeline.clients.consumer_count import ConsumerCount
+from headrace.pipeline.clients.consumer_options import consumer_options, is_cooperative
 from headrace.pipeline.clients.decoding import Decoder, Record
 from headrace.pipeline.clients.errors import SourceUnavailable, UndecodableMessage
-from headrace.pipeline.clients.kafka_client import (
-    NotReached,
-    Options,
-    error_text,
-    made,
-    merged,
-    reach_brokers,
+from headrace.pipeline.clients.fetched import Fetched
+from headrace.pipeline.clients.group_commits import GroupCommits
+from headrace.pipeline.clients.kafka_client import NotReached, Options, error_text, made, reach_brokers
+from headrace.pipeline.clients.partitions import (
+    Place,
+    at_commit_or_time,
+    at_time,
+    high_watermark,
+    known_partitions,
+    partitions_of,
+    places_of,
 )
 from headrace.pipeline.clients.producer import BOOTSTRAP_TIMEOUT_S, ambient_settings
 from headrace.registry.client.of_settings import registry_client
@@ -51,22 +54,8 @@ POLL_AGAIN_S: Final = 1.0
 """However slowly the application takes what was fetched, the Kafka client is asked so often: each time for one record
 more, so that the group does not take this member for dead and what waits here does not grow."""
 
-COMMIT_EVERY_S: Final = 5.0
-SESSION_S: Final = 45.0
-SESSION_S_MIN: Final = 6.0
-"""Without a sign of life from its process for so long, a member is out of its group."""
-
-ANSWER_TIMEOUT_S: Final = 30.0
 SEEK_PATIENCE_S: Final = 10.0
 """For a partition that was assigned just now; until its first fetch the Kafka client cannot move it."""
-
-PROMISED: Final = frozenset(
-    {"bootstrap.servers", "group.id", "enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof"}
-)
-"""Options that what is committed and where reading ends rest on."""
-
-Place = tuple[str, int]
-"""Topic and partition."""
 
 
 class Message(NamedTuple):
@@ -148,39 +137,27 @@ class Consumer:
         self._on_assign = on_assign
         self._on_revoke = on_revoke
         self._until_end = until_end
-        ours = {
-            "client.id": f"headrace-{app or 'consumer'}",
-            # The Kafka client wants one; without a group of ours nothing is ever committed for it.
-            "group.id": f"headrace-{secrets.token_hex(8)}" if group is None else group,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": until_end,
-            "auto.offset.reset": "latest" if from_end else "earliest",
-            "allow.auto.create.topics": False,
-            "max.poll.interval.ms": int(handling_timeout_s * 1000),
-            "session.timeout.ms": int(min(SESSION_S, handling_timeout_s) * 1000),
-        }
-        if member is not None:
-            ours["group.instance.id"] = member
-        if handling_timeout_s < SESSION_S_MIN:
-            raise ValueError(f"handling_timeout_s={handling_timeout_s:g}: brokers want {SESSION_S_MIN:g} s at least")
-        self._options = merged(ours, options, PROMISED)
-        self._is_cooperative = "cooperative" in str(self._options.get("partition.assignment.strategy", ""))
+        self._options = consumer_options(
+            app=app,
+            group=group,
+            member=member,
+            from_end=from_end,
+            until_end=until_end,
+            handling_timeout_s=handling_timeout_s,
+            options=options,
+        )
+        self._commits = GroupCommits(group)
         brokers, self._kafka = self._connect()
         self._registry = registry_client(self._settings)
         self._decoder = Decoder(self._registry, _as_schema(reader_schema), self._settings.loader)
         self._count: ConsumerCount | None = None
         # The Kafka client is not asked: its answer may take a while, and it keeps the interpreter lock until then.
         self._own: frozenset[Place] = frozenset()
-        self._ready: deque[Record] = deque()
-        self._paused: dict[Place, list[Record]] = {}
-        self._given: dict[Place, int] = {}
-        self._at_hand: tuple[Place, int] | None = None
-        self._committing: dict[Place, int] = {}
+        self._fetched = Fetched()
         self._ends: dict[Place, int] = {}
         self._unread: set[Place] = set()
         self._before = sys.exception()
-        self._polled_at = self._committed_at = time.monotonic()
+        self._polled_at = time.monotonic()
         self._closed = False
         try:
             self._begin(list(topics), partitions, from_end)
@@ -211,7 +188,7 @@ class Consumer:
             SourceUnavailable: its schema cannot be asked for; the same message comes again.
         """
         while True:
-            self._note_given()
+            self._commits.note_given()
             record = self._next_record()
             if record is None:
                 raise StopIteration
@@ -219,16 +196,16 @@ class Consumer:
             try:
                 schema_id, value, time_ms = self._decoder.decode(record)
             except SourceUnavailable:
-                self._ready.appendleft(record)
+                self._fetched.ready.appendleft(record)
                 raise
             except UndecodableMessage as error:
                 if self._on_undecodable is None:
-                    self._at_hand = (place, record.offset + 1)
+                    self._commits.give(place, record.offset + 1)
                     raise
                 self._on_undecodable(error)
-                self._given[place] = record.offset + 1
+                self._commits.go_on_at(place, record.offset + 1)
                 continue
-            self._at_hand = (place, record.offset + 1)
+            self._commits.give(place, record.offset + 1)
             if self._count is not None:
                 self._count.add(record, record.timestamp_ms if time_ms is None else time_ms)
             return Message(*place, record.offset, record.timestamp_ms, record.key, value, record.headers, schema_id)
@@ -243,8 +220,8 @@ class Consumer:
         """
         if self._group is None:
             raise ValueError("there is no group to commit for")
-        self._note_given()
-        self._commit(self.assignment())
+        self._commits.note_given()
+        self._commits.commit(self._kafka, self._own)
 
     def assignment(self) -> frozenset[Place]:
         """The topics and partitions that this consumer reads now; in a group, those it was given last."""
@@ -257,7 +234,7 @@ class Consumer:
             SourceUnavailable: this consumer does not read the partition.
         """
         place = (topic, partition)
-        if place not in self.assignment():
+        if place not in self._own:
             raise SourceUnavailable(
                 f"topic {topic} partition {partition} is not read by this consumer", topic=topic, partition=partition
             )
@@ -276,29 +253,27 @@ class Consumer:
                     ) from error
                 time.sleep(0.01)
         self._forget({place})
-        self._given[place] = offset
+        self._commits.go_on_at(place, offset)
         if offset < self._ends.get(place, 0):
             self._unread.add(place)
 
     def pause(self, places: Iterable[Place] | None = None) -> None:
         """Gives out no more messages of these partitions, or of all; the group goes on to take this member for alive
         as long as the next message is asked for."""
-        paused = self.assignment() if places is None else frozenset(places)
-        self._kafka.pause(_partitions(paused))
-        for place in paused:
-            self._paused.setdefault(place, [])
-        self._set_aside()
+        paused = self._own if places is None else frozenset(places)
+        self._kafka.pause(partitions_of(paused))
+        self._fetched.pause(paused)
 
     def resume(self, places: Iterable[Place] | None = None) -> None:
         """Gives out messages of these partitions again, or of all that are paused."""
-        resumed = frozenset(self._paused) if places is None else frozenset(places) & frozenset(self._paused)
-        for place in resumed:
-            self._ready.extend(self._paused.pop(place))
-        self._kafka.resume(_partitions(resumed))
+        paused = self._fetched.paused()
+        resumed = paused if places is None else paused & frozenset(places)
+        self._fetched.resume(resumed)
+        self._kafka.resume(partitions_of(resumed))
 
     def let_go(self) -> None:
         """Says that the message at hand is not finished: it is not committed, and comes again."""
-        self._at_hand = None
+        self._commits.let_go()
 
     def close(self) -> None:
         """Ends reading. Only with `auto_commit` is anything committed, and never the message at hand when an exception
@@ -310,8 +285,8 @@ class Consumer:
             if self._auto_commit:
                 # Also where `close` stands in a `finally`: whoever could not deal with a message has not finished it.
                 if sys.exception() is self._before:
-                    self._note_given()
-                self._commit(self.assignment())
+                    self._commits.note_given()
+                self._commits.commit(self._kafka, self._own)
         finally:
             if self._count is not None:
                 self._count.close()
@@ -319,7 +294,7 @@ class Consumer:
             self._registry.close()
 
     def _begin(self, topics: list[str], partitions: Sequence[int] | None, from_end: bool) -> None:
-        known_of = {topic: self._partitions_of(topic) for topic in topics}
+        known_of = {topic: known_partitions(self._kafka, topic) for topic in topics}
         if self._group is not None:
             self._kafka.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
             return
@@ -333,24 +308,24 @@ class Consumer:
                 places.append((topic, number))
         self._own = frozenset(places)
         if self._until_end:
-            self._ends = {place: self._high_watermark(place) for place in places}
+            self._ends = {place: high_watermark(self._kafka, place) for place in places}
             self._unread = set(places)
         if self._start_at_ms is not None:
-            self._kafka.assign(self._at_time(places, self._start_at_ms))
+            self._kafka.assign(at_time(self._kafka, places, self._start_at_ms))
         elif from_end:
-            self._kafka.assign([TopicPartition(*place, self._high_watermark(place)) for place in places])
+            self._kafka.assign([TopicPartition(*place, high_watermark(self._kafka, place)) for place in places])
         else:
             self._kafka.assign([TopicPartition(*place, confluent_kafka.OFFSET_BEGINNING) for place in places])
 
     def _next_record(self) -> Record | None:
-        quiet_since = time.monotonic()
+        quiet_since, fetched = time.monotonic(), self._fetched
         while True:
-            if self._auto_commit and time.monotonic() - self._committed_at > COMMIT_EVERY_S:
-                self._commit_meanwhile()
-            if self._ready and time.monotonic() - self._polled_at > POLL_AGAIN_S:
+            if self._auto_commit and self._commits.is_due():
+                self._commits.commit_meanwhile(self._kafka, self._own)
+            if fetched.ready and time.monotonic() - self._polled_at > POLL_AGAIN_S:
                 self._fetch(1)
-            while self._ready:
-                record = self._ready.popleft()
+            while fetched.ready:
+                record = fetched.ready.popleft()
                 if not self._until_end or self._is_before_end(record):
                     return record
             if self._closed or (self._until_end and not self._unread):
@@ -374,24 +349,24 @@ class Consumer:
         self._polled_at = time.monotonic()
         try:
             found = self._kafka.consume(records_max, 0)
-            if not found and not self._ready:
+            if not found and not self._fetched.ready:
                 one = self._kafka.poll(POLL_S)  # `consume` would wait for as many records as it may give
                 found = [] if one is None else [one]
         except KafkaException as error:
             raise SourceUnavailable(f"the brokers do not answer: {error_text(error)}") from error
+        ready = self._fetched.ready
         for message in found:
             problem = message.error()
             if problem is None:
-                self._ready.append(_record(message))
+                ready.append(_record(message))
             elif problem.code() == KafkaError._PARTITION_EOF:
                 # Behind the last record there may be what is no record: ends of transactions, compacted holes.
-                self._ready.append(
+                ready.append(
                     Record(message.topic(), message.partition(), message.offset(), 0, None, None, (), is_end=True)
                 )
             else:
                 self._note_error(problem, message.topic() or "")
-        if self._paused:
-            self._set_aside()
+        self._fetched.set_aside()
 
     def _note_error(self, error: Any, topic: str) -> None:
         """
@@ -413,135 +388,49 @@ class Consumer:
         else:
             logger.warning("not fetched, tried again topic=%s error=%s", topic, error_text(error))
 
-    def _note_given(self) -> None:
-        """Asking for the next message says that the one before was dealt with."""
-        if self._at_hand is not None:
-            place, next_offset = self._at_hand
-            self._given[place] = next_offset
-            self._at_hand = None
-
     def _forget(self, places: Iterable[Place]) -> None:
-        """What waits here of partitions that are read elsewhere, or from elsewhere, from now on."""
-        gone = frozenset(places)
-        self._ready = deque(each for each in self._ready if (each.topic, each.partition) not in gone)
-        for place in gone:
-            self._given.pop(place, None)
-            if place in self._paused:
-                self._paused[place].clear()
-        if self._at_hand is not None and self._at_hand[0] in gone:
-            self._at_hand = None
-
-    def _set_aside(self) -> None:
-        ready, self._ready = self._ready, deque()
-        for record in ready:
-            self._paused.get((record.topic, record.partition), self._ready).append(record)
+        """Of partitions that are read from elsewhere from now on."""
+        self._fetched.forget(places)
+        self._commits.forget(places)
 
     def _assigned(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         if self._start_at_ms is not None:
-            partitions = self._at_commit_or_time(partitions, self._start_at_ms)
-        if self._is_cooperative:
+            partitions = at_commit_or_time(kafka, partitions, self._start_at_ms)
+        if is_cooperative(self._options):
             kafka.incremental_assign(partitions)
-            self._own |= _places(partitions)
+            self._own |= places_of(partitions)
         else:
             kafka.assign(partitions)
-            self._own = _places(partitions)
+            self._own = places_of(partitions)
         if self._on_assign is not None:
-            self._on_assign(_places(partitions))
+            self._on_assign(places_of(partitions))
 
     def _revoked(self, kafka: Any, partitions: list[TopicPartition]) -> None:
-        places = _places(partitions)
+        places = places_of(partitions)
         if self._auto_commit and not self._closed:
             try:
-                self._commit(places)
+                self._commits.commit(kafka, places)
             except SourceUnavailable as error:
                 logger.warning("partitions given back uncommitted, their last messages come again error=%s", error)
         self._lost(kafka, partitions)
 
     def _lost(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         """Others read them already: a commit would take them back."""
-        places = _places(partitions)
+        places = places_of(partitions)
         self._own -= places
-        self._forget(places)
-        for place in places:
-            self._paused.pop(place, None)
+        self._fetched.give_back(places)
+        self._commits.forget(places)
         if self._on_revoke is not None:
             self._on_revoke(places)
-
-    def _commit(self, places: frozenset[Place]) -> None:
-        offsets = [TopicPartition(*place, self._given[place]) for place in places if place in self._given]
-        if not offsets:
-            return
-        try:
-            _raise_first_error(self._kafka.commit(offsets=offsets, asynchronous=False))
-        except KafkaException as error:
-            raise SourceUnavailable(f"group {self._group}: offsets not committed: {error_text(error)}") from error
-        for place in places:
-            self._given.pop(place, None)
-
-    def _commit_meanwhile(self) -> None:
-        """Without waiting for the answer: what was not taken is in the next one."""
-        self._committed_at = time.monotonic()
-        if self._given == self._committing:
-            return
-        self._committing = dict(self._given)
-        own = self.assignment()
-        offsets = [TopicPartition(*place, offset) for place, offset in self._given.items() if place in own]
-        if offsets:
-            try:
-                self._kafka.commit(offsets=offsets, asynchronous=True)
-            except KafkaException as error:
-                self._committed(error, [])
-
-    def _committed(self, error: Any, partitions: list[TopicPartition]) -> None:
-        if error is not None:
-            self._committing = {}
-            logger.warning("offsets not committed, tried again group=%s error=%s", self._group, error_text(error))
-
-    def _partitions_of(self, topic: str) -> frozenset[int]:
-        try:
-            found = self._kafka.list_topics(topic, ANSWER_TIMEOUT_S).topics[topic]
-        except KafkaException as error:
-            raise SourceUnavailable(f"topic {topic}: {error_text(error)}", topic=topic) from error
-        if found.error is not None and found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise SourceUnavailable(f"topic {topic}: {error_text(found.error)}", topic=topic)
-        if not found.partitions:
-            raise SourceUnavailable(f"topic {topic} does not exist", topic=topic)
-        return frozenset(found.partitions)
-
-    def _high_watermark(self, place: Place) -> int:
-        try:
-            return int(self._kafka.get_watermark_offsets(TopicPartition(*place), ANSWER_TIMEOUT_S)[1])
-        except KafkaException as error:
-            raise SourceUnavailable(
-                f"topic {place[0]} partition {place[1]}: {error_text(error)}", topic=place[0], partition=place[1]
-            ) from error
-
-    def _at_time(self, places: Iterable[Place], time_ms: int) -> list[TopicPartition]:
-        """Where the first record of that time or later is, or the end."""
-        asked = [TopicPartition(*place, time_ms) for place in places]
-        if not asked:
-            return []
-        try:
-            return _raise_first_error(self._kafka.offsets_for_times(asked, ANSWER_TIMEOUT_S))
-        except KafkaException as error:
-            raise SourceUnavailable(f"no offsets of the time {time_ms} ms: {error_text(error)}") from error
-
-    def _at_commit_or_time(self, partitions: list[TopicPartition], time_ms: int) -> list[TopicPartition]:
-        try:
-            committed = self._kafka.committed(partitions, ANSWER_TIMEOUT_S)
-        except KafkaException as error:
-            raise SourceUnavailable(f"group {self._group}: commits not read: {error_text(error)}") from error
-        # Without a commit the offset is a negative sign for "what auto.offset.reset says".
-        return [*self._at_time(_places(each for each in committed if each.offset < 0), time_ms)] + [
-            each for each in committed if each.offset >= 0
-        ]
 
     def _connect(self) -> tuple[dict[str, Any], Any]:
         try:
             brokers = reach_brokers(self._settings, BOOTSTRAP_TIMEOUT_S)
         except NotReached as error:
             raise SourceUnavailable(str(error)) from error
-        return brokers, made(confluent_kafka.Consumer, {**brokers, **self._options, "on_commit": self._committed})
+        return brokers, made(
+            confluent_kafka.Consumer, {**brokers, **self._options, "on_commit": self._commits.committed}
+        )
 
 
 _REFUSED: Final = frozenset(
@@ -570,25 +459,6 @@ def _record(message: Any) -> Record:
         message.value(),
         tuple(headers) if headers else (),
     )
-
-
-def _raise_first_error(partitions: list[TopicPartition]) -> list[TopicPartition]:
-    """
-    Raises:
-        KafkaException: one of them has an error.
-    """
-    for each in partitions:
-        if each.error is not None:
-            raise KafkaException(each.error)
-    return partitions
-
-
-def _places(partitions: Iterable[TopicPartition]) -> frozenset[Place]:
-    return frozenset((each.topic, each.partition) for each in partitions)
-
-
-def _partitions(places: Iterable[Place]) -> list[TopicPartition]:
-    return [TopicPartition(*place) for place in places]
 
 
 def _as_schema(schema: str | Schema | None) -> Schema | None:

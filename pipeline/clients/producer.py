@@ -18,7 +18,7 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,7 @@ from typing import Any, Final
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.audit.producer_counter import ProducerCounter, Taking, Ticket, wall_clock_ms
+from headrace.audit.producer_counter import ProducerCounter, Taking, wall_clock_ms
 from headrace.audit.row import AuditRow
 from headrace.audit.spool import Inheritance
 from headrace.avro_schema import Schema
@@ -36,12 +36,11 @@ from headrace.pipeline.clients.delivery import Delivery
 from headrace.pipeline.clients.errors import (
     BrokerUnavailable,
     DeliveryFailed,
-    FlushFailed,
-    KeyRefused,
     ProducerClosed,
     ProducerError,
     ValueRefused,
 )
+from headrace.pipeline.clients.in_flight import InFlight
 from headrace.pipeline.clients.kafka_client import (
     NotReached,
     Options,
@@ -50,25 +49,19 @@ from headrace.pipeline.clients.kafka_client import (
     merged,
     reach_brokers,
 )
+from headrace.pipeline.clients.record_forms import as_header_list, as_key_bytes
 from headrace.pipeline.clients.schemas import Encodings
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings, load_settings
 
 logger = logging.getLogger(__name__)
 
-UNACKNOWLEDGED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Memory of the messages on their way at once; `send` waits beyond it."""
-
 MESSAGE_COST_BYTES: Final = 1024
 """Memory of a message on its way besides its bytes, here and in librdkafka (measured: 0.7 KB)."""
 
-POLL_EVERY: Final = 256
-"""Messages between two looks at which of them were acknowledged."""
-
 POLL_EVERY_S: Final = 0.1
-"""The same for an application that sends little or nothing: a thread looks for it."""
+"""An application that sends little or nothing has a thread look so often at what was acknowledged."""
 
-LOG_FAILURES_EVERY_S: Final = 5.0
 OPEN_WINDOWS_EVERY_S: Final = 1.0
 """The shortest time between two flushes that publish windows still open, so that an application that flushes after
 every message does not send an audit row for each."""
@@ -137,18 +130,9 @@ class Producer:
         spool_dir = spool_folders(self._settings)[0]
         self._counter = ProducerCounter(app, spool_dir=spool_dir)
         self._left = Inheritance(spool_dir)
-        self._pending: set[Delivery] = set()
-        self._pending_bytes = 0
-        self._decided: deque[Delivery] = deque()
-        self._failed: Counter[str] = Counter()
-        self._failure = ""
-        self._untold: Counter[str] = Counter()
-        self._unlogged: Counter[str] = Counter()
-        self._logged_at = float("-inf")
-        self._until_poll = POLL_EVERY
+        self._in_flight = InFlight(self._counter)
         self._has_polled = False
-        self._lock = threading.Lock()
-        self._settling = threading.Lock()
+        self._closing = threading.Lock()
         self._open_published_at = float("-inf")
         self._closed = ""
         self._audit_topic = self._settings.audit.topic
@@ -209,10 +193,11 @@ class Producer:
         """
         if self._closed:
             raise ProducerClosed(self._closed, topic=topic)
-        if self._untold:
-            self._tell(topic)
-        key_bytes = key if key is None or key.__class__ is bytes else _key_bytes(topic, key)
-        header_list = _header_list(topic, headers) if headers else None
+        in_flight = self._in_flight
+        if in_flight.untold:
+            in_flight.tell(topic)
+        key_bytes = key if key is None or key.__class__ is bytes else as_key_bytes(topic, key)
+        header_list = as_header_list(topic, headers) if headers else None
         record_ms = wall_clock_ms() if timestamp_ms is None else timestamp_ms
         if record_ms == 0:
             raise ProducerError(
@@ -238,7 +223,7 @@ class Producer:
         if header_list is not None:
             cost += sum(len(name) + len(content) for name, content in header_list)
         delivery = Delivery(
-            self, self._decided.append, topic, subject, size, cost, ticket, on_delivery or self._on_delivery
+            self, in_flight.decided.append, topic, subject, size, cost, ticket, on_delivery or self._on_delivery
         )
         self._hand_over(
             delivery, encoded, key_bytes, header_list, record_ms, ANY_PARTITION if partition is None else partition
@@ -268,7 +253,7 @@ class Producer:
         Raises:
             FlushFailed: see `flush`; the producer is closed all the same.
         """
-        with self._lock:
+        with self._closing:
             if self._closed:
                 return
             self._closed = "the producer is closed"
@@ -285,14 +270,11 @@ class Producer:
         kafka = self._kafka
         if kafka is not None:
             kafka.poll(timeout_s)
-            self._settle()
+            self._in_flight.settle()
 
     def was_told(self, delivery: Delivery) -> None:
         """The application has seen that this one failed, by asking for its result."""
-        with self._settling:
-            if not delivery.is_told:
-                delivery.is_told = True
-                self._untold -= Counter({delivery.topic: 1})
+        self._in_flight.was_told(delivery)
 
     def _hand_over(
         self,
@@ -303,14 +285,8 @@ class Producer:
         record_ms: int,
         partition: int,
     ) -> None:
-        with self._lock:
-            self._pending_bytes += delivery.cost_bytes
-            self._until_poll -= 1
-            look = self._until_poll <= 0 or self._pending_bytes > UNACKNOWLEDGED_BYTES_MAX
-            if look:
-                self._until_poll = POLL_EVERY
-        self._pending.add(delivery)
         topic, kafka = delivery.topic, self._kafka
+        look = self._in_flight.add(delivery)
         try:
             if look:
                 self._make_room(delivery.cost_bytes)
@@ -324,11 +300,7 @@ class Producer:
                 except BufferError:  # the application has set a bound of its own
                     self.poll(POLL_EVERY_S)
         except BaseException as error:
-            self._pending.discard(delivery)
-            with self._lock:
-                self._pending_bytes -= delivery.cost_bytes
-            if delivery.ticket is not None:
-                self._counter.withdraw(delivery.ticket)
+            self._in_flight.withdraw(delivery)
             if isinstance(error, (KafkaException, ValueError, TypeError, AttributeError)):
                 raise self._not_taken(delivery, error) from error
             raise
@@ -349,80 +321,19 @@ class Producer:
         """Takes what is decided, and waits while too much is on its way: every message is decided some day."""
         self._has_polled = True
         self.poll()
-        while self._pending_bytes > max(UNACKNOWLEDGED_BYTES_MAX, own_bytes) and not self._closed:
+        while not self._in_flight.has_room(own_bytes) and not self._closed:
             self.poll(POLL_EVERY_S)
-
-    def _settle(self) -> None:
-        """Counts the messages that were decided, and calls back."""
-        if not self._decided:
-            return
-        acknowledged: list[Ticket] = []
-        told: list[Delivery] = []
-        settled_bytes = 0
-        with self._settling:
-            while self._decided:
-                delivery = self._decided.popleft()
-                settled_bytes += delivery.cost_bytes
-                self._pending.discard(delivery)
-                if delivery.on_delivery is not None:
-                    told.append(delivery)
-                if delivery.error is not None:
-                    self._note_failure(delivery)
-                elif delivery.ticket is not None:
-                    acknowledged.append(delivery.ticket)
-            if acknowledged:
-                self._counter.acknowledge(acknowledged)
-        with self._lock:
-            self._pending_bytes -= settled_bytes
-        for delivery in told:
-            assert delivery.on_delivery is not None
-            try:
-                delivery.on_delivery(delivery)
-            except Exception:
-                logger.exception("on_delivery failed topic=%s", delivery.topic)
-
-    def _note_failure(self, delivery: Delivery) -> None:
-        self._failed[delivery.topic] += 1
-        self._failure = error_text(delivery.error)
-        self._unlogged[delivery.topic] += 1
-        if delivery.on_delivery is None:
-            self._untold[delivery.topic] += 1
-        else:
-            delivery.is_told = True
-        if time.monotonic() - self._logged_at >= LOG_FAILURES_EVERY_S:
-            self._log_failures()
-
-    def _log_failures(self) -> None:
-        self._logged_at = time.monotonic()
-        for topic, count in self._unlogged.items():
-            logger.error("messages not acknowledged topic=%s messages=%d error=%s", topic, count, self._failure)
-        self._unlogged.clear()
-
-    def _tell(self, topic: str) -> None:
-        """Raises for what failed and nobody was told of."""
-        with self._settling:
-            untold, self._untold = +self._untold, Counter()
-        if untold:
-            raise DeliveryFailed(f"not sent, since of those before {FlushFailed(untold, self._failure)}", topic=topic)
 
     def _flush_messages(self, deadline: float) -> None:
         """Waits for what is pending, and raises for what failed since the last time."""
-        waiting = list(self._pending)
+        waiting = self._in_flight.pending()
         left_s = 1.0
         while waiting and left_s > 0:
             left_s = deadline - time.monotonic()
             self._kafka.flush(max(0.0, min(left_s, POLL_EVERY_S)))
-            self._settle()
+            self._in_flight.settle()
             waiting = [delivery for delivery in waiting if not delivery.done()]
-        undecided = Counter(delivery.topic for delivery in waiting)
-        self._settle()
-        with self._settling:
-            failed, self._failed = self._failed, Counter()
-            self._untold.clear()
-            self._log_failures()
-        if failed or undecided:
-            late = "no acknowledgement in time; they may still arrive"
-            raise FlushFailed(failed + undecided, self._failure if failed else late)
+        self._in_flight.raise_failed(Counter(delivery.topic for delivery in waiting))
 
     def _publish(self, taking: Taking, deadline: float) -> None:
         """Publishes rows and waits for their acknowledgement; what is not acknowledged stays in the spool."""
@@ -430,7 +341,7 @@ class Producer:
         self._publisher.wait(max(0.0, deadline - time.monotonic()))
 
     def _settled_rows(self) -> list[AuditRow]:
-        self._settle()
+        self._in_flight.settle()
         return [*self._left.rows(), *self._counter.take(wall_clock_ms(), Taking.SETTLED)]
 
     def _row_is_safe(self, row_id: str) -> None:
@@ -444,9 +355,7 @@ class Producer:
                 self._has_polled = False
                 continue
             self.poll()
-            if self._unlogged and time.monotonic() - self._logged_at >= LOG_FAILURES_EVERY_S:
-                with self._settling:
-                    self._log_failures()
+            self._in_flight.log_failures(only_when_due=True)
 
     def _end(self, timeout_s: float) -> None:
         patience_s = min(timeout_s, CLOSE_TIMEOUT_S)
@@ -455,9 +364,8 @@ class Producer:
         # What nobody waits for any more is decided now, for those who hold a `Delivery`.
         self._kafka.purge()
         self._kafka.poll(0)
-        self._settle()
-        with self._settling:
-            self._log_failures()
+        self._in_flight.settle()
+        self._in_flight.log_failures(only_when_due=False)
         self._kafka = None
         self._left.close()
         self._counter.close()
@@ -486,40 +394,3 @@ os.register_at_fork(after_in_child=_leave_after_fork)
 def ambient_settings() -> Settings:
     """The settings of the surroundings: `headrace.toml` and the environment, as the command reads them."""
     return load_settings(environment=os.environ, working_dir=Path.cwd(), home=Path.home())
-
-
-def _key_bytes(topic: str, key: Any) -> bytes:
-    """The bytes of a key that is neither None nor bytes.
-
-    Raises:
-        KeyRefused: it is no text either.
-    """
-    if isinstance(key, str):
-        try:
-            return key.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise KeyRefused(f"topic {topic}: the key has no UTF-8 form: {error}", topic=topic) from error
-    if isinstance(key, (bytes, bytearray, memoryview)):
-        return bytes(key)
-    raise KeyRefused(
-        f"topic {topic}: expected the key to be text, bytes or None, found {type(key).__name__} {key!r:.60}",
-        topic=topic,
-    )
-
-
-def _header_list(topic: str, headers: Iterable[tuple[str, str | bytes]]) -> list[tuple[str, bytes]]:
-    """Headers as the Kafka client wants them.
-
-    Raises:
-        ProducerError: a header is no pair of a name and text or bytes.
-    """
-    found = []
-    for header in headers:
-        name, value = header if isinstance(header, tuple) and len(header) == 2 else (None, None)
-        if not isinstance(name, str) or not isinstance(value, (str, bytes)):
-            raise ProducerError(
-                f"topic {topic}: expected headers as pairs of a name and text or bytes, found {header!r:.60}",
-                topic=topic,
-            )
-        found.append((name, value.encode("utf-8") if isinstance(value, str) else value))
-    return found

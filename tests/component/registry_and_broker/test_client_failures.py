@@ -162,14 +162,14 @@ def test_send_waits_where_too_much_is_on_its_way(
     lone: tuple[Settings, Service], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, broker = lone
-    monkeypatch.setattr("headrace.pipeline.clients.producer.UNACKNOWLEDGED_BYTES_MAX", 20_000)
+    monkeypatch.setattr("headrace.pipeline.clients.in_flight.UNACKNOWLEDGED_BYTES_MAX", 20_000)
     most = 0
     producer = Producer(settings, app="shop", delivery_timeout_s=1, on_delivery=lambda delivery: None)
     producer.send("full", value(0), key="k", schema=SCHEMA).result(30)
     broker.kill()
     for n in range(40):  # of some 10 bytes each: what counts is what a message costs
         producer.send("full", value(n), key="k", schema=SCHEMA)
-        most = max(most, len(producer._pending))
+        most = max(most, len(producer._in_flight.pending()))
     assert most < 20
     with pytest.raises(FlushFailed) as caught:
         producer.flush(30)

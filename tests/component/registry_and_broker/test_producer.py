@@ -259,7 +259,7 @@ producer = Producer(settings, app="victim", linger_ms=60_000)
 for n in range(100):
     producer.send("killed", {"id": n, "timestamp": 1356998400000}, key="k", schema=schema)
 producer._kafka.flush()
-producer._settle()
+producer._in_flight.settle()
 for n in range(30):
     producer.send("killed", {"id": n, "timestamp": 1356998400000}, key="k", schema=schema)
 print("ready", flush=True)

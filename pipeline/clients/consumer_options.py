@@ -1,0 +1,56 @@
+"""What a consumer asks of librdkafka, by what its application asked of it."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Final
+
+from headrace.pipeline.clients.kafka_client import Options, merged
+
+SESSION_S: Final = 45.0
+SESSION_S_MIN: Final = 6.0
+"""Without a sign of life from its process for so long, a member is out of its group."""
+
+PROMISED: Final = frozenset(
+    {"bootstrap.servers", "group.id", "enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof"}
+)
+"""Options that what is committed and where reading ends rest on."""
+
+
+def consumer_options(
+    *,
+    app: str | None,
+    group: str | None,
+    member: str | None,
+    from_end: bool,
+    until_end: bool,
+    handling_timeout_s: float,
+    options: Options | None,
+) -> dict[str, Any]:
+    """For the arguments of `Consumer`, see there.
+
+    Raises:
+        ValueError: one of them cannot be had.
+    """
+    if handling_timeout_s < SESSION_S_MIN:
+        raise ValueError(f"handling_timeout_s={handling_timeout_s:g}: brokers want {SESSION_S_MIN:g} s at least")
+    ours = {
+        "client.id": f"headrace-{app or 'consumer'}",
+        # The Kafka client wants one; without a group of ours nothing is ever committed for it.
+        "group.id": f"headrace-{secrets.token_hex(8)}" if group is None else group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": until_end,
+        "auto.offset.reset": "latest" if from_end else "earliest",
+        "allow.auto.create.topics": False,
+        "max.poll.interval.ms": int(handling_timeout_s * 1000),
+        "session.timeout.ms": int(min(SESSION_S, handling_timeout_s) * 1000),
+    }
+    if member is not None:
+        ours["group.instance.id"] = member
+    return merged(ours, options, PROMISED)
+
+
+def is_cooperative(options: Options) -> bool:
+    """Whether members keep their partitions while the group shares out anew."""
+    return "cooperative" in str(options.get("partition.assignment.strategy", ""))

@@ -1,0 +1,97 @@
+"""What an application has finished of each partition, and what its group has been told of that."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from headrace.pipeline.clients.errors import SourceUnavailable
+from headrace.pipeline.clients.kafka_client import error_text
+from headrace.pipeline.clients.partitions import Place, raise_first_error
+
+logger = logging.getLogger(__name__)
+
+COMMIT_EVERY_S: Final = 5.0
+
+
+class GroupCommits:
+    """Used by the thread of one consumer.
+
+    The message at hand is the one that was given out last. It is finished when the next one is asked for
+    (`note_given`), or never (`let_go`).
+    """
+
+    def __init__(self, group: str | None) -> None:
+        self._group = group
+        self._given: dict[Place, int] = {}
+        self._at_hand: tuple[Place, int] | None = None
+        self._committing: dict[Place, int] = {}
+        self._committed_at = time.monotonic()
+
+    def give(self, place: Place, next_offset: int) -> None:
+        """A message was given out; behind it is `next_offset`."""
+        self._at_hand = (place, next_offset)
+
+    def note_given(self) -> None:
+        """Asking for the next message says that the one before was dealt with."""
+        if self._at_hand is not None:
+            place, next_offset = self._at_hand
+            self._given[place] = next_offset
+            self._at_hand = None
+
+    def go_on_at(self, place: Place, offset: int) -> None:
+        """Everything before an offset is finished, or is not to come again."""
+        self._given[place] = offset
+
+    def let_go(self) -> None:
+        """The message at hand is not finished."""
+        self._at_hand = None
+
+    def forget(self, places: Iterable[Place]) -> None:
+        """Of partitions that are read elsewhere, or from elsewhere, from now on."""
+        for place in places:
+            self._given.pop(place, None)
+            if self._at_hand is not None and self._at_hand[0] == place:
+                self._at_hand = None
+
+    def commit(self, kafka: Any, places: frozenset[Place]) -> None:
+        """Waits until the group has been told of what was finished of these partitions.
+
+        Raises:
+            SourceUnavailable: the brokers did not take it.
+        """
+        offsets = [TopicPartition(*place, self._given[place]) for place in places if place in self._given]
+        if not offsets:
+            return
+        try:
+            raise_first_error(kafka.commit(offsets=offsets, asynchronous=False))
+        except KafkaException as error:
+            raise SourceUnavailable(f"group {self._group}: offsets not committed: {error_text(error)}") from error
+        for place in places:
+            self._given.pop(place, None)
+
+    def is_due(self) -> bool:
+        return time.monotonic() - self._committed_at > COMMIT_EVERY_S
+
+    def commit_meanwhile(self, kafka: Any, own: frozenset[Place]) -> None:
+        """Without waiting for the answer: what was not taken is in the next one."""
+        self._committed_at = time.monotonic()
+        if self._given == self._committing:
+            return
+        self._committing = dict(self._given)
+        offsets = [TopicPartition(*place, offset) for place, offset in self._given.items() if place in own]
+        if offsets:
+            try:
+                kafka.commit(offsets=offsets, asynchronous=True)
+            except KafkaException as error:
+                self.committed(error, [])
+
+    def committed(self, error: Any, partitions: list[TopicPartition]) -> None:
+        """The Kafka client's answer to `commit_meanwhile`."""
+        if error is not None:
+            self._committing = {}
+            logger.warning("offsets not committed, tried again group=%s error=%s", self._group, error_text(error))

@@ -1,0 +1,158 @@
+"""The messages of a producer that are on their way, and those that failed of which somebody must hear."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from typing import Final
+
+from headrace.audit.producer_counter import ProducerCounter, Ticket
+from headrace.pipeline.clients.delivery import Delivery
+from headrace.pipeline.clients.errors import DeliveryFailed, FlushFailed
+from headrace.pipeline.clients.kafka_client import error_text
+
+logger = logging.getLogger(__name__)
+
+POLL_EVERY: Final = 256
+"""Messages between two looks at which of them were acknowledged."""
+
+UNACKNOWLEDGED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Memory of the messages on their way at once; `send` waits beyond it."""
+
+LOG_FAILURES_EVERY_S: Final = 5.0
+LATE: Final = "no acknowledgement in time; they may still arrive"
+
+
+class InFlight:
+    """May be used by several threads. The Kafka client's threads put what is decided into `decided`."""
+
+    def __init__(self, counter: ProducerCounter) -> None:
+        self._counter = counter
+        self._pending: set[Delivery] = set()
+        self._bytes = 0
+        self.decided: deque[Delivery] = deque()
+        self._failed: Counter[str] = Counter()
+        self._failure = ""
+        self.untold: Counter[str] = Counter()
+        """Messages that failed and that nobody has been told of, by topic."""
+        self._unlogged: Counter[str] = Counter()
+        self._logged_at = float("-inf")
+        self._until_look = POLL_EVERY
+        self._lock = threading.Lock()
+        self._settling = threading.Lock()
+
+    def add(self, delivery: Delivery) -> bool:
+        """A message goes on its way; whether to look first at which others were acknowledged."""
+        with self._lock:
+            self._bytes += delivery.cost_bytes
+            self._until_look -= 1
+            look = self._until_look <= 0 or self._bytes > UNACKNOWLEDGED_BYTES_MAX
+            if look:
+                self._until_look = POLL_EVERY
+        self._pending.add(delivery)
+        return look
+
+    def withdraw(self, delivery: Delivery) -> None:
+        """It was not sent after all."""
+        self._pending.discard(delivery)
+        with self._lock:
+            self._bytes -= delivery.cost_bytes
+        if delivery.ticket is not None:
+            self._counter.withdraw(delivery.ticket)
+
+    def has_room(self, own_bytes: int) -> bool:
+        """For a message of so many bytes among them, which alone may have more than the bound."""
+        return self._bytes <= max(UNACKNOWLEDGED_BYTES_MAX, own_bytes)
+
+    def pending(self) -> list[Delivery]:
+        return list(self._pending)
+
+    def settle(self) -> None:
+        """Counts the messages that were decided, and calls back."""
+        if not self.decided:
+            return
+        acknowledged: list[Ticket] = []
+        told: list[Delivery] = []
+        settled_bytes = 0
+        with self._settling:
+            while self.decided:
+                delivery = self.decided.popleft()
+                settled_bytes += delivery.cost_bytes
+                self._pending.discard(delivery)
+                if delivery.on_delivery is not None:
+                    told.append(delivery)
+                if delivery.error is not None:
+                    self._note_failure(delivery)
+                elif delivery.ticket is not None:
+                    acknowledged.append(delivery.ticket)
+            if acknowledged:
+                self._counter.acknowledge(acknowledged)
+        with self._lock:
+            self._bytes -= settled_bytes
+        for delivery in told:
+            assert delivery.on_delivery is not None
+            try:
+                delivery.on_delivery(delivery)
+            except Exception:
+                logger.exception("on_delivery failed topic=%s", delivery.topic)
+
+    def was_told(self, delivery: Delivery) -> None:
+        """The application has seen that this one failed."""
+        with self._settling:
+            if not delivery.is_told:
+                delivery.is_told = True
+                self.untold -= Counter({delivery.topic: 1})
+
+    def tell(self, topic: str) -> None:
+        """Who wants to send another one hears of what failed and nobody was told of.
+
+        Raises:
+            DeliveryFailed: there is such.
+        """
+        with self._settling:
+            untold, self.untold = +self.untold, Counter()
+        if untold:
+            raise DeliveryFailed(f"not sent, since of those before {FlushFailed(untold, self._failure)}", topic=topic)
+
+    def raise_failed(self, undecided: Counter[str]) -> None:
+        """Whoever has waited for all hears of what failed since the last time, and of what is not decided.
+
+        Raises:
+            FlushFailed: there is such.
+        """
+        self.settle()
+        with self._settling:
+            failed, self._failed = self._failed, Counter()
+            self.untold.clear()
+            self._log_failures()
+        if failed or undecided:
+            raise FlushFailed(failed + undecided, self._failure if failed else LATE)
+
+    def log_failures(self, *, only_when_due: bool) -> None:
+        """Writes what failed and was not logged; now and then when a thread looks, at once at the end."""
+        if only_when_due and not (self._unlogged and self._is_log_due()):
+            return
+        with self._settling:
+            self._log_failures()
+
+    def _note_failure(self, delivery: Delivery) -> None:
+        self._failed[delivery.topic] += 1
+        self._failure = error_text(delivery.error)
+        self._unlogged[delivery.topic] += 1
+        if delivery.on_delivery is None:
+            self.untold[delivery.topic] += 1
+        else:
+            delivery.is_told = True
+        if self._is_log_due():
+            self._log_failures()
+
+    def _is_log_due(self) -> bool:
+        return time.monotonic() - self._logged_at >= LOG_FAILURES_EVERY_S
+
+    def _log_failures(self) -> None:
+        self._logged_at = time.monotonic()
+        for topic, count in self._unlogged.items():
+            logger.error("messages not acknowledged topic=%s messages=%d error=%s", topic, count, self._failure)
+        self._unlogged.clear()

@@ -1,0 +1,97 @@
+"""Which partitions topics have, and at which offsets to begin, as the Kafka client finds them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from headrace.pipeline.clients.errors import SourceUnavailable
+from headrace.pipeline.clients.kafka_client import error_text
+
+ANSWER_TIMEOUT_S: Final = 30.0
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+def places_of(partitions: Iterable[TopicPartition]) -> frozenset[Place]:
+    return frozenset((each.topic, each.partition) for each in partitions)
+
+
+def partitions_of(places: Iterable[Place]) -> list[TopicPartition]:
+    return [TopicPartition(*place) for place in places]
+
+
+def known_partitions(kafka: Any, topic: str) -> frozenset[int]:
+    """The numbers of a topic's partitions.
+
+    Raises:
+        SourceUnavailable: the brokers do not say, or there is no such topic.
+    """
+    try:
+        found = kafka.list_topics(topic, ANSWER_TIMEOUT_S).topics[topic]
+    except KafkaException as error:
+        raise SourceUnavailable(f"topic {topic}: {error_text(error)}", topic=topic) from error
+    if found.error is not None and found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+        raise SourceUnavailable(f"topic {topic}: {error_text(found.error)}", topic=topic)
+    if not found.partitions:
+        raise SourceUnavailable(f"topic {topic} does not exist", topic=topic)
+    return frozenset(found.partitions)
+
+
+def high_watermark(kafka: Any, place: Place) -> int:
+    """The offset behind the last record that there is now.
+
+    Raises:
+        SourceUnavailable: the brokers do not say.
+    """
+    try:
+        return int(kafka.get_watermark_offsets(TopicPartition(*place), ANSWER_TIMEOUT_S)[1])
+    except KafkaException as error:
+        raise SourceUnavailable(
+            f"topic {place[0]} partition {place[1]}: {error_text(error)}", topic=place[0], partition=place[1]
+        ) from error
+
+
+def at_time(kafka: Any, places: Iterable[Place], time_ms: int) -> list[TopicPartition]:
+    """Where the first record of that time or later is, or the end.
+
+    Raises:
+        SourceUnavailable: the brokers do not say.
+    """
+    asked = [TopicPartition(*place, time_ms) for place in places]
+    if not asked:
+        return []
+    try:
+        return raise_first_error(kafka.offsets_for_times(asked, ANSWER_TIMEOUT_S))
+    except KafkaException as error:
+        raise SourceUnavailable(f"no offsets of the time {time_ms} ms: {error_text(error)}") from error
+
+
+def at_commit_or_time(kafka: Any, partitions: list[TopicPartition], time_ms: int) -> list[TopicPartition]:
+    """Where the group has committed; else as `at_time`.
+
+    Raises:
+        SourceUnavailable: the brokers do not say.
+    """
+    try:
+        committed = kafka.committed(partitions, ANSWER_TIMEOUT_S)
+    except KafkaException as error:
+        raise SourceUnavailable(f"commits of the group not read: {error_text(error)}") from error
+    # Without a commit the offset is a negative sign for "what auto.offset.reset says".
+    return [*at_time(kafka, places_of(each for each in committed if each.offset < 0), time_ms)] + [
+        each for each in committed if each.offset >= 0
+    ]
+
+
+def raise_first_error(partitions: list[TopicPartition]) -> list[TopicPartition]:
+    """
+    Raises:
+        KafkaException: one of them has an error.
+    """
+    for each in partitions:
+        if each.error is not None:
+            raise KafkaException(each.error)
+    return partitions

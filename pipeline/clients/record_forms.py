@@ -1,0 +1,45 @@
+"""Keys and headers as the Kafka client wants them, of what applications have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from headrace.pipeline.clients.errors import KeyRefused, ProducerError
+
+
+def as_key_bytes(topic: str, key: Any) -> bytes:
+    """The bytes of a key that is neither None nor bytes.
+
+    Raises:
+        KeyRefused: it is no text either.
+    """
+    if isinstance(key, str):
+        try:
+            return key.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise KeyRefused(f"topic {topic}: the key has no UTF-8 form: {error}", topic=topic) from error
+    if isinstance(key, (bytes, bytearray, memoryview)):
+        return bytes(key)
+    raise KeyRefused(
+        f"topic {topic}: expected the key to be text, bytes or None, found {type(key).__name__} {key!r:.60}",
+        topic=topic,
+    )
+
+
+def as_header_list(topic: str, headers: Iterable[tuple[str, str | bytes]]) -> list[tuple[str, bytes]]:
+    """Headers as the Kafka client wants them.
+
+    Raises:
+        ProducerError: a header is no pair of a name and text or bytes.
+    """
+    found = []
+    for header in headers:
+        name, value = header if isinstance(header, tuple) and len(header) == 2 else (None, None)
+        if not isinstance(name, str) or not isinstance(value, (str, bytes)):
+            raise ProducerError(
+                f"topic {topic}: expected headers as pairs of a name and text or bytes, found {header!r:.60}",
+                topic=topic,
+            )
+        found.append((name, value.encode("utf-8") if isinstance(value, str) else value))
+    return found
