@@ -251,7 +251,7 @@ class Front:
                 return await in_thread()
             checkers = self._checkers
             work = partial(checkers.answer, environ) if checkers is not None and checkers.are_ready() else in_thread
-            return await self._checks.run(_client_of(scope, principal), work)
+            return await self._checks.run(_client_of(scope, principal), partial(self._unless_ending, work))
         except LaneFull:
             return problem(503, "Too many checks of compatibility at once; try again")
         except Exception:
@@ -259,6 +259,10 @@ class Front:
             return problem(500)
         finally:
             lane.waiting -= 1
+
+    async def _unless_ending(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
+        """For who has waited for a turn, while which the threads may have ended."""
+        return problem(503) if self._is_ending else await work()
 
 
 def _is_stranger(principal: Principal | None) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace.registry.api.patience import Patience
+
 STALLED_S: Final = 30.0  # a client that sends nothing of its body for so long is given up
 BODY_S: Final = 60.0  # and so is one whose body takes longer than this
 HELD_BYTES_MAX: Final = 256 * 1024 * 1024  # of all bodies that are here at once
@@ -84,6 +86,7 @@ class RequestBodies:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._held_bytes = 0
+        self._patience = Patience(STALLED_S)
 
     async def receive(self, announced: Announced, receive: Receive) -> Body:
         """The whole body.
@@ -94,8 +97,9 @@ class RequestBodies:
         """
         if announced.length is not None and announced.length > self._bytes_max:
             return Body(b"", announced.length, has_rest=not announced.waits)
-        message = await _next_part(receive)
-        if not message["more_body"]:
+        message = await self._next_part(receive)
+        if not message["more_body"] or len(message["body"]) == announced.length:
+            # The server tells of the end by one more part, and to wait for that would cost as much as all the rest.
             return self._hold(message["body"])
         return await self._gather(receive, message["body"])
 
@@ -108,7 +112,7 @@ class RequestBodies:
         try:
             async with asyncio.timeout(BODY_S):
                 for _ in range(PARTS_MAX):
-                    message = await _next_part(receive)
+                    message = await self._next_part(receive)
                     size += len(message["body"])
                     if not message["more_body"] or size > DISCARDED_BYTES_MAX:
                         return
@@ -133,7 +137,7 @@ class RequestBodies:
                         raise BodyRefused(503)
                     if len(parts) == PARTS_MAX:
                         raise BodyRefused(413)
-                    message = await _next_part(receive)
+                    message = await self._next_part(receive)
                     more = message["more_body"]
                     parts.append(message["body"])
                     size += len(message["body"])
@@ -146,13 +150,11 @@ class RequestBodies:
             return Body(b"", size, has_rest=more)
         return self._hold(b"".join(parts))
 
-
-async def _next_part(receive: Receive) -> Any:
-    try:
-        async with asyncio.timeout(STALLED_S):
-            message = await receive()
-    except TimeoutError:
-        raise BodyRefused(408) from None
-    if message["type"] != "http.request":
-        raise BodyRefused(400)
-    return {"body": message.get("body", b""), "more_body": message.get("more_body", False)}
+    async def _next_part(self, receive: Receive) -> Any:
+        try:
+            message = await self._patience.wait(receive())
+        except TimeoutError:
+            raise BodyRefused(408) from None
+        if message["type"] != "http.request":
+            raise BodyRefused(400)
+        return {"body": message.get("body", b""), "more_body": message.get("more_body", False)}

@@ -55,6 +55,15 @@ def length(number: int) -> tuple[bytes, bytes]:
     return b"content-length", str(number).encode()
 
 
+def test_what_came_whole_is_not_waited_for_any_more() -> None:
+    assert received([part(b"abc", more=True), None], [length(3)]) == (Body(b"abc", 3), 1)
+    assert received([part(b"", more=True), None], [length(0)]) == (Body(b"", 0), 1)
+    assert received([part(b"ab", more=True), part(b"c", more=True), part(b"")], [length(3)]) == (Body(b"abc", 3), 3)
+    # In chunks there is no telling.
+    in_chunks = [length(3), (b"transfer-encoding", b"chunked")]
+    assert received([part(b"abc", more=True), part(b"d")], in_chunks) == (Body(b"abcd", 4), 2)
+
+
 def test_of_what_is_too_large_only_the_length_is_kept_and_the_rest_is_let_pass() -> None:
     large = [part(b"x" * 60, more=True)] * 9 + [part(b"x" * 60)]
     assert received(large, [length(600)]) == (Body(b"", 600, has_rest=True), 10)
