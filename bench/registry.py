@@ -1,6 +1,6 @@
 """How fast the registry answers, beside the same Flask views without what is kept, in one run on one machine.
 
-    python bench/registry.py [--seconds 3] [--clients 1,32,100] [--workers 2] [--databases sqlite,postgresql]
+    python -m bench.registry [--seconds 3] [--clients 1,32,100] [--workers 2] [--databases sqlite,postgresql]
                              [--parts reads,beside,registrations,servers,memory]
 
 Clients run on the same machine as the registry and its database. The load that others make is printed with each part,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -437,6 +440,40 @@ def test_what_was_asked_before_another_process_took_over_is_not_written(source: 
     assert site.registry.get("/subjects").json == ["s"]
     site.now_ms += HOLD_MS
     assert first.round() is Round.CHANGED
+    assert answers(site.registry) == answers(source.registry)
+
+
+def test_of_two_that_write_at_once_the_second_sees_what_the_first_wrote(
+    source: RegistrySource, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.registry.registered("s", fixed(1))
+    first, second = site.follower(source, "first"), site.follower(source, "second")
+    assert first.round() is Round.CHANGED
+    source.registry.registered("t", fixed(2))
+    site.now_ms += HOLD_MS
+    is_writing, may_end, has_asked = threading.Event(), threading.Event(), threading.Event()
+    carried_out = follower.mirror
+
+    def slow_for_who_is_first(repository: Repository, update: Any) -> None:
+        if not is_writing.is_set():
+            is_writing.set()
+            assert may_end.wait(60)
+        carried_out(repository, update)
+
+    def note(question: Question) -> None:
+        if is_writing.is_set() and question.ids:
+            has_asked.set()
+
+    monkeypatch.setattr(follower, "mirror", slow_for_who_is_first)
+    source.before = note
+    with ThreadPoolExecutor(2) as threads:
+        taking_over = threads.submit(second.round)
+        assert is_writing.wait(60)
+        late = threads.submit(first.round)
+        assert has_asked.wait(60)
+        time.sleep(0.2)  # so that it comes to its own transaction while the other one's is open
+        may_end.set()
+        assert (taking_over.result(60), late.result(60)) == (Round.CHANGED, Round.WAITING)
     assert answers(site.registry) == answers(source.registry)
 
 
