@@ -86,3 +86,23 @@ def test_nothing_is_looked_at_where_nobody_waits() -> None:
         assert not patience._since
 
     run(test())
+
+
+def test_one_timer_is_set_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        set_later, timers = loop.call_later, []
+
+        def call_later(delay: float, callback: Any, *args: Any) -> Any:
+            timers.append(callback)
+            return set_later(delay, callback, *args)
+
+        monkeypatch.setattr(loop, "call_later", call_later)
+        patience = Patience(30)
+        waiting = [asyncio.create_task(patience.wait(asyncio.Event().wait())) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert len(timers) == 1
+        for task in waiting:
+            task.cancel()
+
+    run(test())

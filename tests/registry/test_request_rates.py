@@ -35,7 +35,11 @@ def test_no_client_gets_more_than_its_rate_and_a_burst(per_second: float, pauses
 
 
 def test_clients_are_forgotten() -> None:
-    rates = RequestRates(1, clock=lambda: 0.0)
+    rates = RequestRates(1e6, clock=lambda: 0.0)
     for number in range(CLIENTS_MAX + 5):
         rates.wait_s(number)
+        rates.wait_s("always here")
     assert len(rates._paid_at) == CLIENTS_MAX
+    # Whoever has not been here for longest.
+    assert {0, 1, 5} - rates._paid_at.keys() == {0, 1, 5}
+    assert "always here" in rates._paid_at

@@ -66,6 +66,15 @@ def test_a_token_of_the_issuer_is_believed(tokens: Tokens, algorithm: str) -> No
     assert (found.name, found.roles, found.expires_s) == ("shop", ("team",), NOW + 600 + LEEWAY_S)
 
 
+def test_a_token_that_names_no_key_means_the_only_one(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(key_set(ES256=KEYS["ES256"]))
+    assert Tokens(TokenKeys(str(path)), RULES).bearer(token(header={})).name == "shop"
+    path.write_text(key_set(ES256=KEYS["ES256"], EdDSA=KEYS["EdDSA"]))
+    with pytest.raises(TokenRefused, match="no key of the issuer"):
+        Tokens(TokenKeys(str(path)), RULES).bearer(token(header={}))
+
+
 def unsigned() -> str:
     parts = ({"alg": "none", "kid": "ES256"}, {"iss": ISSUER, "aud": AUDIENCE, "exp": NOW + 600, "sub": "shop"})
     encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
