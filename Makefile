@@ -11,6 +11,7 @@ PYTEST_ARGUMENTS ?=
 FUZZ_EXAMPLES ?= 50
 SECONDS ?= 600
 PAIRS ?= 20000
+CASES ?= 100000
 # Processes that the tests of a target are spread over, where they are.
 WORKERS ?= 2
 SEED ?= $(shell date +%s)
@@ -21,7 +22,7 @@ SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or y
 
 .DEFAULT_GOAL := help
 .PHONY: help demo ci test test-fault test-kafka test-hdfs test-s3 test-hive test-pig test-yarn test-postgres test-node test-java test-compat \
-	test-full fuzz fuzz-core check format bench setup setup-dev wheel clean
+	test-full equality fuzz fuzz-core check format bench setup setup-dev wheel clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +74,9 @@ test-java: setup-dev ## against Confluent's own Java client and schema classes, 
 test-compat: setup-dev ## the compatibility check against Avro Java on 20,000 pairs; PAIRS=n, SEED=n for the same ones
 	@HEADRACE_COMPAT_PAIRS=$(PAIRS) HEADRACE_COMPAT_SEED=$(SEED) $(BIN)/python -m pytest -s \
 	  tests/compat/test_avro_java.py tests/compat/test_reading.py $(PYTEST_ARGUMENTS)
+
+equality: setup-dev ## rows by the core, by the reference and by Avro Java on CASES=n generated histories and messages
+	@HEADRACE_EQUALITY_CASES=$$(($(CASES) / 2)) $(BIN)/python -m pytest -m java tests/component/java/test_loader_task_avro_java.py $(PYTEST_ARGUMENTS)
 
 fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPLES=n of each kind
 	@HEADRACE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/component/registry/test_fuzz.py $(PYTEST_ARGUMENTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,15 @@ from java_oracle import JavaOracle, decoded, java_oracle
 from projection_oracle import encode, load_schema_of, project, states_of
 from strategies import data_for, growing_histories, histories, schemas
 
-SLOW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+CASES = int(os.environ.get("HEADRACE_EQUALITY_CASES") or 60)
+"""Of a history and a message of it, in each of the two tests that make them up; `make equality` has 100,000."""
+DATA = 4 if CASES >= 1000 else 1
+"""Messages of a history: to make one takes as long as to compare several."""
+SLOW = settings(
+    deadline=None,
+    max_examples=CASES // DATA,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +47,24 @@ def verdict(java: JavaOracle, writer: Schema, load: Schema, body: bytes, route: 
 @SLOW
 @given(growing_histories(), st.data())
 def test_a_history_that_only_adds_resolves_to_the_same(java: JavaOracle, versions: list[Schema], data: Any) -> None:
-    writer = data.draw(st.sampled_from(versions))
-    body = encode(writer, data.draw(data_for(writer)))
-    answer = verdict(java, writer, load_schema_of(*versions), body)
-    assert answer == ["same"], [answer[0], *map(decoded, answer[1:])]
+    load = load_schema_of(*versions)
+    for _ in range(DATA):
+        writer = data.draw(st.sampled_from(versions))
+        body = encode(writer, data.draw(data_for(writer)))
+        answer = verdict(java, writer, load, body)
+        assert answer == ["same"], [answer[0], *map(decoded, answer[1:])]
 
 
 @SLOW
 @given(st.one_of(histories(), schemas().map(lambda schema: [schema])), st.data())
 def test_every_row_is_readable(java: JavaOracle, versions: list[Schema], data: Any) -> None:
-    number = data.draw(st.integers(1, len(versions)))
-    writer, state = versions[number - 1], states_of(*versions)[-1]
-    body = encode(writer, data.draw(data_for(writer)))
-    answer = verdict(java, writer, parse_schema(state.text), body, state.routes[number])
-    assert answer[0] != "unreadable", [answer[0], *map(decoded, answer[1:])]
+    state = states_of(*versions)[-1]
+    for _ in range(DATA):
+        number = data.draw(st.integers(1, len(versions)))
+        writer = versions[number - 1]
+        body = encode(writer, data.draw(data_for(writer)))
+        answer = verdict(java, writer, parse_schema(state.text), body, state.routes[number])
+        assert answer[0] != "unreadable", [answer[0], *map(decoded, answer[1:])]
 
 
 WIDENINGS = [
