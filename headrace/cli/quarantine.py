@@ -7,6 +7,7 @@ import base64
 import codecs
 import dataclasses
 import itertools
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from headrace.cli.decided import decided
 from headrace.cli.rewriting import EXIT_CODES, add_rewrite_flags, known_topics, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headrace.loader.inspect.quarantine import QuarantinedRow, QuarantineFile
     from headrace.loader.rewrite.discard import DiscardReport
@@ -40,87 +41,83 @@ REASONS = ("framing", "absent_schema", "unreadable_schema", "malformed", "unread
 """Codes of the quarantine; a list of its own, so that the help needs none of the loader's libraries."""
 REPLAYED = ("absent_schema", "unreadable_schema", "malformed", "unreadable", "unconvertible")
 """Those of messages that name a schema; without one there is nothing to mend."""
+TOPIC_HELP = "the topic that the messages are of"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    listing = verbs.add_parser(
-        "list",
-        help="show quarantined messages with their reasons",
-        description="Messages that could not be loaded: where they are, when they were written, what they begin with, "
-        "what is wrong, and what they look like.",
-        epilog=examples("quarantine list", "quarantine list orders --limit 10 --format json"),
+    _configure_list(
+        verbs.add_parser(
+            "list",
+            help="show quarantined messages with their reasons",
+            description="Messages that could not be loaded: where they are, when they were written, what they begin "
+            "with, what is wrong, and what they look like.",
+            epilog=examples("quarantine list", "quarantine list orders --limit 10 --format json"),
+        )
     )
-    listing.add_argument("topic", nargs="?", metavar="TOPIC", help="only of this topic (default: of all)")
-    listing.add_argument(
+    _configure_show(
+        verbs.add_parser(
+            "show",
+            help="show the messages themselves",
+            description="Quarantined messages of a topic with their bytes, made safe for a terminal: what is no text "
+            "is shown in hexadecimal, and control characters are escaped.",
+            epilog=examples(
+                "quarantine show orders",
+                "quarantine show orders --reason absent_schema --limit 5",
+                "quarantine show orders --format json",
+            ),
+        )
+    )
+    for verb in REWRITES:
+        _configure_rewrite(
+            verbs.add_parser(
+                verb.name,
+                help=verb.help,
+                description=verb.description,
+                epilog=examples(*verb.examples) + EXIT_CODES,
+            ),
+            verb,
+        )
+
+
+def _configure_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="only of this topic (default: of all)")
+    parser.add_argument(
         "--limit", type=int, default=ROWS_SHOWN, metavar="N", help=f"show at most N messages (default: {ROWS_SHOWN})"
     )
-    add_settings_flags(listing, ("loader.warehouse",))
-    add_format_flag(listing)
-    listing.set_defaults(run=run)
-    show = verbs.add_parser(
-        "show",
-        help="show the messages themselves",
-        description="Quarantined messages of a topic with their bytes, made safe for a terminal: what is no text is "
-        "shown in hexadecimal, and control characters are escaped.",
-        epilog=examples(
-            "quarantine show orders",
-            "quarantine show orders --reason absent_schema --limit 5",
-            "quarantine show orders --format json",
-        ),
-    )
-    show.add_argument("topic", metavar="TOPIC", help="the topic that the messages are of")
-    show.add_argument("--reason", metavar="CODE", default="", help=f"only these: {', '.join(REASONS)}")
-    show.add_argument(
+    add_settings_flags(parser, ("loader.warehouse",))
+    add_format_flag(parser)
+    parser.set_defaults(run=run)
+
+
+def _configure_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", help=TOPIC_HELP)
+    parser.add_argument("--reason", metavar="CODE", default="", help=f"only these: {', '.join(REASONS)}")
+    parser.add_argument(
         "--limit", type=int, default=MESSAGES_SHOWN, metavar="N", help=f"at most N messages (default: {MESSAGES_SHOWN})"
     )
-    show.add_argument(
+    parser.add_argument(
         "--bytes",
         type=int,
         default=BYTES_SHOWN,
         metavar="N",
         help=f"at most N bytes of a key or value; json has them all, in base64 (default: {BYTES_SHOWN})",
     )
-    add_settings_flags(show, ("loader.warehouse",))
-    add_format_flag(show)
-    show.set_defaults(run=run_show)
-    replay = verbs.add_parser(
-        "replay",
-        help="load messages that can be loaded now",
-        description="Tries the quarantined messages of a topic again, once what kept them there is mended (a schema is "
-        "registered): those that can be loaded become rows of its table, exactly once. The others stay.",
-        epilog=examples(
-            "quarantine replay orders --dry-run",
-            "quarantine replay orders",
-            "quarantine replay orders --reason absent_schema --format json",
-        )
-        + EXIT_CODES,
+    add_settings_flags(parser, ("loader.warehouse",))
+    add_format_flag(parser)
+    parser.set_defaults(run=run_show)
+
+
+def _configure_rewrite(parser: argparse.ArgumentParser, verb: Rewrite) -> None:
+    parser.add_argument("topic", metavar="TOPIC", help=TOPIC_HELP)
+    parser.add_argument(
+        "--reason", metavar="CODE", default="", help=f"only messages quarantined for it: {', '.join(verb.reasons)}"
     )
-    replay.add_argument("topic", metavar="TOPIC", help="the topic that the messages are of")
-    replay.add_argument(
-        "--reason", metavar="CODE", default="", help=f"only messages quarantined for it: {', '.join(REPLAYED)}"
-    )
-    add_rewrite_flags(replay, ("registry.url",))
-    replay.set_defaults(run=run_replay)
-    discard = verbs.add_parser(
-        "discard",
-        help="take messages away that nobody wants",
-        description="Takes quarantined messages of a topic away for good, first from the table and a day later from "
-        "the disk. The decision keeps why; the audit goes on counting them as quarantined.",
-        epilog=examples(
-            "quarantine discard orders --because 'tests of the new producer' --dry-run",
-            "quarantine discard orders --reason framing --because 'JSON sent by mistake, ticket 4711'",
-        )
-        + EXIT_CODES,
-    )
-    discard.add_argument("topic", metavar="TOPIC", help="the topic that the messages are of")
-    discard.add_argument(
-        "--reason", metavar="CODE", default="", help=f"only messages quarantined for it: {', '.join(REASONS)}"
-    )
-    discard.add_argument("--because", required=True, metavar="TEXT", help="why; the decision keeps it")
-    add_rewrite_flags(discard)
-    discard.set_defaults(run=run_discard)
+    if verb.asks_why:
+        parser.add_argument("--because", required=True, metavar="TEXT", help="why; the decision keeps it")
+    add_rewrite_flags(parser, verb.settings)
+    parser.set_defaults(run=verb.run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -174,11 +171,7 @@ def run_replay(args: argparse.Namespace) -> int:
         policy = topic_policy(settings.loader.of_topic(args.topic))
         sizes = ReplaySettings(policy, load.settings.task.block_bytes, load.settings.task.file_bytes_target)
         report = replay(load.rewrites, load.ports.schemas, args.topic, sizes, codes, is_dry=args.dry_run)
-    if args.format == "json":
-        print_json({"topic": args.topic, "dry_run": args.dry_run, **dataclasses.asdict(report)})
-    else:
-        _print_replay(args.topic, report, is_dry=args.dry_run)
-    return EXIT_FINDINGS if report.problems else EXIT_OK
+    return _told(args, report, report.loaded, "loaded")
 
 
 def run_discard(args: argparse.Namespace) -> int:
@@ -194,12 +187,52 @@ def run_discard(args: argparse.Namespace) -> int:
         codec, task = settings.loader.of_topic(args.topic).codec, load.settings.task
         shape = FileShape("", codec, task.block_bytes, task.file_bytes_target)
         report = discard(load.rewrites, args.topic, shape, codes, args.because, is_dry=args.dry_run)
-    if args.format == "json":
-        print_json({"topic": args.topic, "dry_run": args.dry_run, **dataclasses.asdict(report)})
-    else:
-        _print_counts(report.discarded, report.left, "would be discarded" if args.dry_run else "discarded")
-        _print_end(args.topic, report, f"{'would be ' if args.dry_run else ''}discarded", report.discarded)
-    return EXIT_FINDINGS if report.problems else EXIT_OK
+    return _told(args, report, report.discarded, "discarded")
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A verb that takes messages out of the quarantine of a topic, by a decision."""
+
+    name: str
+    help: str
+    description: str
+    examples: tuple[str, ...]
+    reasons: tuple[str, ...]
+    run: Callable[[argparse.Namespace], int]
+    settings: tuple[str, ...] = ()
+    asks_why: bool = False
+
+
+REWRITES = (
+    Rewrite(
+        "replay",
+        "load messages that can be loaded now",
+        "Tries the quarantined messages of a topic again, once what kept them there is mended (a schema is "
+        "registered): those that can be loaded become rows of its table, exactly once. The others stay.",
+        (
+            "quarantine replay orders --dry-run",
+            "quarantine replay orders",
+            "quarantine replay orders --reason absent_schema --format json",
+        ),
+        REPLAYED,
+        run_replay,
+        settings=("registry.url",),
+    ),
+    Rewrite(
+        "discard",
+        "take messages away that nobody wants",
+        "Takes quarantined messages of a topic away for good, first from the table and a day later from the disk. The "
+        "decision keeps why; the audit goes on counting them as quarantined.",
+        (
+            "quarantine discard orders --because 'tests of the new producer' --dry-run",
+            "quarantine discard orders --reason framing --because 'JSON sent by mistake, ticket 4711'",
+        ),
+        REASONS,
+        run_discard,
+        asks_why=True,
+    ),
+)
 
 
 def _refuse_other_reasons(reason: str, known: Sequence[str]) -> None:
@@ -207,25 +240,33 @@ def _refuse_other_reasons(reason: str, known: Sequence[str]) -> None:
         raise CommandError(f"--reason: expected one of {', '.join(known)}, found {reason}")
 
 
-def _print_counts(done: Mapping[str, int], left: Mapping[str, int], word: str) -> None:
-    codes = sorted({*done, *left})
+def _told(
+    args: argparse.Namespace, report: ReplayReport | DiscardReport, done: Mapping[str, int], what_was_done: str
+) -> int:
+    """The exit code, after the report.
+
+    Args:
+        done: how many messages by the code they were quarantined for.
+        what_was_done: with them, such as `loaded`.
+    """
+    if args.format == "json":
+        print_json({"topic": args.topic, "dry_run": args.dry_run, **dataclasses.asdict(report)})
+    else:
+        _print_rewrite(args.topic, report, done, f"would be {what_was_done}" if args.dry_run else what_was_done)
+    return EXIT_FINDINGS if report.problems else EXIT_OK
+
+
+def _print_rewrite(topic: str, report: ReplayReport | DiscardReport, done: Mapping[str, int], word: str) -> None:
+    codes = sorted({*done, *report.left})
     if codes:
-        rows = [(code, f"{done.get(code, 0):,}", f"{left.get(code, 0):,}") for code in codes]
+        rows = [(code, f"{done.get(code, 0):,}", f"{report.left.get(code, 0):,}") for code in codes]
         print_table(("quarantined for", word, "stay"), rows, right=(1, 2))
-
-
-def _print_end(topic: str, report: ReplayReport | DiscardReport, word: str, done: Mapping[str, int]) -> None:
     for problem in report.problems:
         say(f"PROBLEM: {topic}: {problem}")
     for note in report.notes:
         say(f"note: {note}")
     by = f" by decision {report.slot}" if report.slot else ""
     print(f"{sum(done.values()):,} messages {word}{by}")
-
-
-def _print_replay(topic: str, report: ReplayReport, *, is_dry: bool) -> None:
-    _print_counts(report.loaded, report.left, "would be loaded" if is_dry else "loaded")
-    _print_end(topic, report, f"{'would be ' if is_dry else ''}loaded", report.loaded)
 
 
 def _print_message(row: QuarantinedRow, bytes_max: int) -> None:
