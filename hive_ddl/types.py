@@ -32,14 +32,14 @@ from headrace.hive_ddl.names import COLUMN_NAME_CHARS_MAX
 
 DECIMAL_PRECISION_MAX = 38
 TYPE_CHARS_MAX = 32_672  # COLUMNS_V2.TYPE_NAME
-COMMENT_CHARS_MAX = 256  # COLUMNS_V2.COMMENT; one character more and the CREATE fails
+COMMENT_CHARS_MAX = 256  # COLUMNS_V2.COMMENT, in UTF-16; one character more and the CREATE fails
 VARCHAR_CHARS_MAX = 65_535
 CHAR_CHARS_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`name` is in lower case, as Hive keeps it; `type` is Hive's text; `comment` is the field's doc or ""."""
+    """`name` is in lower case, as Hive keeps it; `type` is Hive's text; `comment` is as of `column_comment`."""
 
     name: str
     type: str
@@ -143,6 +143,13 @@ def table_columns(schema: Schema, partition_columns: Sequence[str] = ()) -> tupl
     return columns
 
 
+def column_comment(doc: str | None) -> str:
+    """What a schema says of a field as a column's comment: one line that every metastore's database can hold."""
+    line = "".join(one for one in " ".join((doc or "").split()) if one.isprintable())
+    # Java, and Derby with it, counts a character beyond the first 65,536 as two.
+    return line.encode("utf-16-le")[: 2 * COMMENT_CHARS_MAX].decode("utf-16-le", "ignore")
+
+
 def column_problems(schema: Schema, partition_columns: Sequence[str] = ()) -> tuple[ColumnProblem, ...]:
     """Every reason why this schema cannot be a table's, in its order."""
     return _columns(schema, partition_columns)[1]
@@ -170,7 +177,7 @@ def _columns(schema: Schema, partition_columns: Sequence[str]) -> tuple[tuple[Co
                     field.position,
                 )
             )
-        columns.append(Column(field.name.lower(), text, (field.doc or "")[:COMMENT_CHARS_MAX]))
+        columns.append(Column(field.name.lower(), text, column_comment(field.doc)))
     return tuple(columns), tuple(problems)
 
 

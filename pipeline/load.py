@@ -21,6 +21,7 @@ from headrace.hive_ddl.executors.printing import PrintingExecutor
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.build import current_build
 from headrace.loader.decide.decision_log import DecisionLog
+from headrace.loader.decide.state import TopicState
 from headrace.loader.errors import EarlierWarehouse
 from headrace.loader.follow.audit import AuditFollower, positions_in
 from headrace.loader.follow.base import Position
@@ -29,7 +30,7 @@ from headrace.loader.follow.complete import CompleteUntil
 from headrace.loader.follow.group_offsets import GROUP
 from headrace.loader.follow.repair import Repair
 from headrace.loader.follow.schema import TableSettings
-from headrace.loader.load_schema import table_schema
+from headrace.loader.load_schema import commented_table_schema, table_schema
 from headrace.loader.plan.discover import is_wanted
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
@@ -305,13 +306,19 @@ def open_load(
 
 
 def table_settings(settings: Settings, storage: Storage) -> TableSettings:
+    hive = settings.hive
+
+    def schema_of_table(topic: str, state: TopicState) -> str:
+        load, kafka_column = state.load_schema, state.kafka_column or settings.loader.of_topic(topic).kafka_column
+        if not hive.column_comments:
+            return table_schema(load.text, kafka_column)
+        return commented_table_schema(load.text, kafka_column, load.fold, hive.literal_chars_max)
+
     return TableSettings(
         files=storage.files,
         database=settings.hive.database,
         literal_chars_max=settings.hive.literal_chars_max,
-        table_schema=lambda topic, state: table_schema(
-            state.load_schema.text, state.kafka_column or settings.loader.of_topic(topic).kafka_column
-        ),
+        table_schema=schema_of_table,
         quarantine_schema=QUARANTINE_SCHEMA,
     )
 

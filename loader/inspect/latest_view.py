@@ -13,7 +13,7 @@ from typing import Final
 
 from headrace.avro_schema import Field, Primitive, PrimitiveType, Record, Schema, Type
 from headrace.hive_ddl.names import quote_identifier, quote_literal
-from headrace.hive_ddl.types import COMMENT_CHARS_MAX, hive_type
+from headrace.hive_ddl.types import column_comment, hive_type
 from headrace.loader.load_schema import KeptRoute, places, sources, split
 
 VIEW_SUFFIX: Final = "_latest"
@@ -81,8 +81,7 @@ def _columns(load: Record, newest: Record, route: KeptRoute) -> Iterator[tuple[s
         column = load.fields[place.column]
         name = field.name.lower() if field.name and field.name.lower() not in names else column.name.lower()
         names.add(name)
-        comment = " ".join((field.doc or "").split())[:COMMENT_CHARS_MAX]
-        yield name, _expression(column, _siblings(load, column, field.name)), comment
+        yield name, _expression(column, _siblings(load, column, field.name)), column_comment(field.doc)
     if load.fields[-1].name.lower().startswith("kafka") and load.fields[-1].name.lower() not in names:
         name = load.fields[-1].name.lower()
         yield name, quote_identifier(name), "partition, offset and timestamp of the message"

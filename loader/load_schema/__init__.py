@@ -36,9 +36,10 @@ and means the same: an int writer in a long column (a narrowing), a nullable wri
 says it is the old one, a uuid annotation, a decimal with more digits and the same scale. Only what is left opens a
 sibling `<name>__<kind>`; the old column then stays and is null in new rows. The reasons are the rows of `RULES`.
 
-Load types are plain: no references (a named type that stands in two places is two types), no doc, no union but
-`["null", T]` or `[T, "null"]`, no one-branch union. Nullability follows the column, never the writer: a writer's
-null goes to null, and a writer's value into a nullable column is the value.
+Load types are plain: no references (a named type that stands in two places is two types), no doc (what versions say of
+their fields is kept beside the text, and stands in the table's schema alone), no union but `["null", T]` or
+`[T, "null"]`, no one-branch union. Nullability follows the column, never the writer: a writer's null goes to null, and
+a writer's value into a nullable column is the value.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from headrace.loader.load_schema.fold import EMPTY, RULES, AppliedRule, Explaine
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka, wider_column
 from headrace.loader.load_schema.kept_route import KeptRoute, Place, keep, member_of, places
 from headrace.loader.load_schema.route import Route, Routed, route_branch, route_by_kept, route_fields
-from headrace.loader.load_schema.table_schema import table_schema
+from headrace.loader.load_schema.table_schema import commented_table_schema, table_schema
 from headrace.loader.load_schema.text import load_record, root_record
 from headrace.loader.load_schema.types import (
     ABSENT,
@@ -91,6 +92,7 @@ __all__ = [
     "Route",
     "Routed",
     "column_changes",
+    "commented_table_schema",
     "explain",
     "fold",
     "keep",

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.avro_schema import Record, Schema
+from headrace.hive_ddl.types import column_comment
 from headrace.loader.load_schema.columns import Folding
 from headrace.loader.load_schema.kafka_record import kafka_name
-from headrace.loader.load_schema.kept_route import KeptRoute
+from headrace.loader.load_schema.kept_route import KeptRoute, places
 from headrace.loader.load_schema.merge import Note
 from headrace.loader.load_schema.text import load_record, load_text, root_record
 from headrace.loader.load_schema.types import RESERVED_COLUMNS, type_names
@@ -58,25 +59,30 @@ class LoadState:
     """The load schema of a topic: its text, the versions folded into it, and why it looks as it does.
 
     `text` is a self-contained Avro record without the `kafka` column; "" before the first version. `routes` says by
-    schema id how the version of that id was folded in, and so where its messages go for ever.
+    schema id how the version of that id was folded in, and so where its messages go for ever. `comments` are of
+    columns by their positions, which never change: what the last version that feeds a column says of its field.
     """
 
     text: str = ""
     versions: tuple[int, ...] = ()
     applied: tuple[AppliedRule, ...] = ()
     routes: Mapping[int, KeptRoute] = field(default_factory=dict)
+    comments: Mapping[int, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         applied = [[rule.version, rule.column, rule.rule, rule.detail] for rule in self.applied]
         routes = {str(schema_id): route for schema_id, route in self.routes.items()}
-        return {"text": self.text, "versions": list(self.versions), "applied": applied, "routes": routes}
+        value = {"text": self.text, "versions": list(self.versions), "applied": applied, "routes": routes}
+        comments = {str(position): comment for position, comment in self.comments.items()}
+        return {**value, "comments": comments} if comments else value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LoadState:
         applied = tuple(AppliedRule(*row) for row in value["applied"])
         # States of before routes were kept have none.
         routes = {int(schema_id): route for schema_id, route in value.get("routes", {}).items()}
-        return cls(value["text"], tuple(value["versions"]), applied, routes)
+        comments = {int(position): comment for position, comment in value.get("comments", {}).items()}
+        return cls(value["text"], tuple(value["versions"]), applied, routes, comments)
 
 
 EMPTY: Final = LoadState()
@@ -107,7 +113,16 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
         notes.append(Note("value", "not-a-record", ""))
     applied = tuple(AppliedRule(version, note.column, note.rule, note.detail) for note in notes)
     versions = tuple(dict.fromkeys((*state.versions, version)))
-    return LoadState(load_text(grown), versions, state.applied + applied, routes)
+    comments = _comments(state.comments, writer, route)
+    return LoadState(load_text(grown), versions, state.applied + applied, routes, comments)
+
+
+def _comments(before: Mapping[int, str], writer: Record, route: KeptRoute) -> Mapping[int, str]:
+    said = {
+        place.column: column_comment(one.doc)
+        for one, place in zip(writer.fields, places(route, len(writer.fields)), strict=True)
+    }
+    return {position: comment for position, comment in sorted({**before, **said}.items()) if comment}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
+from types import MappingProxyType
 
 from headrace.avro_schema import Array, Map, Primitive, PrimitiveType, Record, Type, Union
+from headrace.loader.load_schema.fold import LoadState
 from headrace.loader.load_schema.kafka_record import load_schema_with_kafka
 from headrace.loader.load_schema.text import load_record, load_text
 from headrace.loader.load_schema.types import NULL, nullable
@@ -14,17 +19,38 @@ OF_NO_TYPE = nullable(Primitive(PrimitiveType.STRING))
 column of no type, wherever in it. The files go on without one, and so read as whatever type a later version gives."""
 
 
-def table_schema(text: str, kafka_column: str) -> str:
+def table_schema(text: str, kafka_column: str, comments: Mapping[int, str] = MappingProxyType({})) -> str:
     """
     Args:
         text: a load schema, as `LoadState.text`.
         kafka_column: as of `load_schema_with_kafka`, by which the files are written.
+        comments: as `LoadState.comments`; Hive's deserializer and Spark take a field's doc for the column's comment.
     """
     of_files = load_schema_with_kafka(text, kafka_column)
     load = load_record(of_files)
     typed = _typed(load)
     assert isinstance(typed, Record)
-    return of_files if typed == load else load_text(typed)
+    fields = (replace(field, doc=comments.get(position)) for position, field in enumerate(typed.fields))
+    told = replace(typed, fields=tuple(fields))
+    return of_files if told == load else load_text(told)
+
+
+def commented_table_schema(text: str, kafka_column: str, fold: str, literal_chars_max: int) -> str:
+    """The table's schema with the comments of a fold, or without where they alone would make it too long for a
+    property of the table.
+
+    Args:
+        text, kafka_column: as of `table_schema`.
+        fold: a `LoadState` as JSON text.
+        literal_chars_max: as of `hive_ddl.table.desired_table`.
+    """
+    plain, told = table_schema(text, kafka_column), table_schema(text, kafka_column, _comments(fold))
+    return told if len(told) <= literal_chars_max or len(plain) > literal_chars_max else plain
+
+
+@lru_cache(maxsize=64)
+def _comments(fold: str) -> Mapping[int, str]:
+    return LoadState.from_json(json.loads(fold)).comments
 
 
 def _typed(node: Type) -> Type:

@@ -29,6 +29,7 @@ from headrace.hive_ddl.table import (
     desired_table,
     local_location,
 )
+from headrace.hive_ddl.types import COMMENT_CHARS_MAX
 from headrace.pipeline.load import SparkEdge
 from headrace.settings import HiveSettings, Settings
 from hive_engines import SPARK, Engine, ServerEngine, another
@@ -131,6 +132,21 @@ def test_columns_and_tables_may_be_called_by_words_of_the_language(engine: Engin
     query = f"select id, `{word.lower()}`, `inner`.`select` from {DATABASE}.`{table.name}`"
     assert engine.ask(query) == [(1, "x", 7)]
     engine.executor.execute(DropTable(DATABASE, table.name, word))
+
+
+def test_what_a_schema_says_of_a_field_is_its_column_s_comment(engine: Engine, wanted: Wanted) -> None:
+    """Of which an engine reads the newest, and the metastore is told once."""
+
+    def comments() -> dict[str, str]:
+        rows = [[str(cell or "").strip() for cell in row] for row in engine.ask(f"describe {DATABASE}.{table.name}")]
+        return {name: comment for name, _, comment in rows if name in ("id", "text")}
+
+    for said in ("first", 'it\'s \\ "q" ${env:HOME} 😀', "x" * COMMENT_CHARS_MAX):
+        table = wanted("said", record(field("id", "int", doc=said), field("text", "string", default="")))
+        assert bring(engine.executor, table) == 1
+        assert comments()["id"] == said
+        assert comments()["text"] in ("", "from deserializer")
+        assert bring(engine.executor, table) == 0
 
 
 def test_a_schema_beyond_the_limit_lives_in_a_file(engine: Engine, wanted: Wanted) -> None:

@@ -1,0 +1,94 @@
+"""What versions say of their fields, as the comments of the table's columns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.avro_schema import Schema, parse_schema
+from headrace.hive_ddl.types import COMMENT_CHARS_MAX, column_comment, table_columns
+from headrace.loader.load_schema import EMPTY, LoadState, commented_table_schema, fold, table_schema
+
+LITERAL_CHARS_MAX = 30_000
+
+
+def record(*fields: dict[str, Any]) -> Schema:
+    return parse_schema(json.dumps({"type": "record", "name": "Sale", "fields": list(fields)}))
+
+
+def field(name: str, kind: Any, doc: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, **({} if doc is None else {"doc": doc}), **more}
+
+
+def folded(*versions: Schema) -> LoadState:
+    state = EMPTY
+    for number, schema in enumerate(versions, 1):
+        state = fold(state, number, schema, number)
+    return state
+
+
+def comments(state: LoadState, literal_chars_max: int = LITERAL_CHARS_MAX) -> dict[str, str]:
+    text = commented_table_schema(state.text, "position", json.dumps(state.to_json()), literal_chars_max)
+    return {column.name: column.comment for column in table_columns(parse_schema(text)) if column.comment}
+
+
+def test_a_column_has_what_its_newest_version_says() -> None:
+    first = record(field("id", "long", "number of the sale"), field("item", "string", "what was sold"))
+    second = record(field("id", "long", "number of the sale, from 1"), field("item", "string", "what was sold"))
+    assert comments(folded(first)) == {"id": "number of the sale", "item": "what was sold"}
+    assert comments(folded(first, second)) == {"id": "number of the sale, from 1", "item": "what was sold"}
+
+
+def test_a_column_keeps_its_comment_when_its_field_is_gone_and_loses_it_when_nothing_is_said() -> None:
+    first = record(field("id", "long", "number"), field("note", "string", "by hand", default=""))
+    assert comments(folded(first, record(field("id", "long")))) == {"note": "by hand"}
+
+
+def test_siblings_and_renamed_columns_have_comments_of_their_own() -> None:
+    first = record(field("note", "string", "a text"), field("item", "string", "what was sold"))
+    second = record(field("note", "int", "a number"), field("product", "string", aliases=["item"]))
+    assert comments(folded(first, second)) == {"note": "a text", "note__int": "a number"}
+    third = record(field("note", "int", "a number"), field("product", "string", "sold", aliases=["item"]))
+    assert comments(folded(first, second, third)) == {"note": "a text", "note__int": "a number", "product": "sold"}
+
+
+def test_comments_alone_make_no_schema_too_long_for_a_property() -> None:
+    state = folded(record(field("id", "long", "d" * 200)))
+    plain = table_schema(state.text, "position")
+    assert comments(state, len(plain) + 100) == {}
+    # It is a file anyway.
+    assert comments(state, len(plain) - 1) == {"id": "d" * 200}
+
+
+def test_files_are_written_without_comments() -> None:
+    said, silent = folded(record(field("id", "long", "number"))), folded(record(field("id", "long")))
+    assert said.text == silent.text
+    assert table_schema(said.text, "full") == table_schema(silent.text, "full")
+
+
+def test_a_fold_with_nothing_said_is_written_as_by_releases_that_kept_no_comments() -> None:
+    assert set(folded(record(field("id", "long"))).to_json()) == {"text", "versions", "applied", "routes"}
+
+
+def test_a_fold_reads_itself_again() -> None:
+    state = folded(record(field("id", "long", 'it\'s \\ "${x}"')))
+    assert LoadState.from_json(json.loads(json.dumps(state.to_json()))) == state
+    assert comments(state) == {"id": 'it\'s \\ "${x}"'}
+
+
+@given(st.text(st.characters(codec=None), max_size=400))
+def test_a_comment_is_one_line_that_a_metastore_can_hold(doc: str) -> None:
+    comment = column_comment(doc)
+    assert len(comment.encode("utf-16-le")) <= 2 * COMMENT_CHARS_MAX
+    assert comment.isprintable()
+    assert column_comment(comment) == comment.strip()
+
+
+def test_a_long_doc_is_cut_between_characters() -> None:
+    assert column_comment("x" * 300) == "x" * 256
+    assert column_comment("x" + "😀" * 200) == "x" + "😀" * 127
+    assert column_comment("two\n\tlines\0") == "two lines"
+    assert column_comment(None) == ""
