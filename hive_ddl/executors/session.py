@@ -27,6 +27,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from headrace.hive_ddl.errors import MetastoreUnavailable, SessionFailed
+from headrace.hive_ddl.executors.class_archive import archive_options
 from headrace.hive_ddl.executors.derby import await_derby, derby_holder
 from headrace.hive_ddl.executors.failures import METASTORE_FAILURES, root_cause
 from headrace.hive_ddl.executors.metastore import new_client
@@ -216,7 +217,7 @@ def session_properties(
     short_lived: bool = False,
 ) -> dict[str, str]:
     """The Spark properties of such a session; arguments as for `open_session`."""
-    java_options = [*BASE_JAVA_OPTIONS, *(SHORT_LIVED_JAVA_OPTIONS if short_lived else ())]
+    java_options = [*BASE_JAVA_OPTIONS, *(SHORT_LIVED_JAVA_OPTIONS if short_lived else ()), *archive_options()]
     properties = {"spark.app.name": app_name, "spark.master": master, **BASE_PROPERTIES}
     if master.startswith("local"):
         properties.update(LOCAL_PROPERTIES)

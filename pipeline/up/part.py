@@ -60,6 +60,7 @@ class Part:
         self.started_at = time.monotonic()
         self._output = b""
         self._addresses: Mapping[str, str] | None = None if command.is_server else {}
+        self._ready_at: float | None = None
         self._asked_at: float | None = None
 
     def wait_until_ready(self, deadline: float, should_stop: Callable[[], bool]) -> Mapping[str, str]:
@@ -98,6 +99,7 @@ class Part:
         for line in self._output.decode("utf-8", "replace").splitlines(keepends=True):
             if line.startswith("ready ") and line.endswith("\n"):
                 self._addresses = dict(re.findall(r"(\w+)=(\S+)", line))
+                self._ready_at = time.monotonic()
         if not chunk:
             self.process.wait()
             output.close()
@@ -127,6 +129,11 @@ class Part:
     @property
     def is_ready(self) -> bool:
         return self._addresses is not None
+
+    @property
+    def served_s(self) -> float:
+        """For how long it has been ready."""
+        return 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
 
     def ask_to_stop(self) -> None:
         """Tells it to end, once and without waiting: some servers take a second signal for impatience."""

@@ -23,7 +23,7 @@ PARTS: Mapping[str, str] = {
 }
 """In the order of their start, each with the setting that says that it is elsewhere."""
 
-QUICK_DEATH_S = 60.0  # a part that lived for less has not recovered by being started again
+QUICK_DEATH_S = 5.0  # a part that served for less has not recovered by being started again
 RESTART_DELAY_MAX_S = 60.0
 
 
@@ -88,9 +88,14 @@ def child_environment(
     return {**environment, **variables}
 
 
+def deaths_in_a_row(before: int, served_s: float) -> int:
+    """How many times in a row a part has died before it had served for `QUICK_DEATH_S`; the first time counts too."""
+    return before + 1 if served_s < QUICK_DEATH_S else 1
+
+
 def restart_delay_s(quick_deaths: int) -> float:
-    """How long to wait before a part is started again that died so many times in a row before it had lived for
-    `QUICK_DEATH_S`: not at all, then 1, 2, 4 … seconds."""
+    """How long to wait before a part is started again that died so many times in a row before it had served
+    for `QUICK_DEATH_S`: not at all, then 1, 2, 4 … seconds."""
     return min(RESTART_DELAY_MAX_S, 2.0 ** (quick_deaths - 2)) if quick_deaths > 1 else 0.0
 
 

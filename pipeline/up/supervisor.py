@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 
 from headrace.pipeline.up.part import POLL_S, READY_TIMEOUT_S, Part, UpError
-from headrace.pipeline.up.plan import LOAD, QUICK_DEATH_S, part_command, parts_of, restart_delay_s
+from headrace.pipeline.up.plan import LOAD, PartCommand, deaths_in_a_row, part_command, parts_of, restart_delay_s
 from headrace.pipeline.up.schedule import Schedule
 from headrace.pipeline.up.up_file import UpFile
 from headrace.settings import Settings
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 20.0  # a part that has not ended by then is killed; all parts survive that
 LOG_LOOK_S = 60.0
+# Looks whether there is anything to do by itself: this process has no Java and no Spark.
+CLASS_ARCHIVE = PartCommand("classes", ("headrace.pipeline.class_archive",), is_server=False)
 
 
 def run_up(
@@ -78,8 +80,9 @@ class _Supervisor:
         self._stop = stop
         self._parts: dict[str, Part] = {}
         self._schedule: Schedule | None = None
+        self._archiving: Part | None = None
         self._found: dict[str, str] = {}
-        self._quick_deaths: Counter[str] = Counter()
+        self._deaths: Counter[str] = Counter()
         self._due: dict[str, float] = {}
         self._logs_due = 0.0
 
@@ -98,6 +101,8 @@ class _Supervisor:
         if LOAD in names:
             command = part_command(LOAD, self._settings, self._found)
             self._schedule = Schedule(command, self._settings.loader.interval, self._log_dir, self._environment)
+        if not {"metastore", "sql", LOAD}.isdisjoint(names):
+            self._archiving = Part(CLASS_ARCHIVE, self._log_dir, self._environment)
         return LiveAddresses(
             pid=os.getpid(),
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -132,6 +137,8 @@ class _Supervisor:
 
     def stop(self) -> None:
         deadline = time.monotonic() + STOP_TIMEOUT_S
+        if self._archiving is not None:
+            self._archiving.stop(deadline)
         if self._schedule is not None:
             self._schedule.stop(deadline)
         running = [part for name, part in self._parts.items() if name not in self._due]
@@ -156,8 +163,8 @@ class _Supervisor:
         if not part.command.restarts:
             raise UpError(f"the {name} died: {part.end()}")
         part.stop(time.monotonic())
-        self._quick_deaths[name] = self._quick_deaths[name] + 1 if lived_s < QUICK_DEATH_S else 1
-        delay_s = restart_delay_s(self._quick_deaths[name])
+        self._deaths[name] = deaths_in_a_row(self._deaths[name], part.served_s)
+        delay_s = restart_delay_s(self._deaths[name])
         self._due[name] = time.monotonic() + delay_s
         logger.warning("part_died part=%s again_in_s=%g said=%s", name, delay_s, part.end())
 

@@ -15,6 +15,7 @@ from headrace.pipeline.up.plan import (
     PARTS,
     PartCommand,
     child_environment,
+    deaths_in_a_row,
     next_aligned_ms,
     part_command,
     parts_of,
@@ -109,6 +110,21 @@ def test_whatever_holds_what_was_acknowledged_takes_all_with_it() -> None:
 @pytest.mark.parametrize(("quick_deaths", "delay_s"), [(1, 0), (2, 1), (3, 2), (4, 4), (7, 32), (8, 60), (99, 60)])
 def test_a_part_that_dies_again_and_again_is_started_less_often(quick_deaths: int, delay_s: float) -> None:
     assert restart_delay_s(quick_deaths) == delay_s
+
+
+def test_a_part_that_had_served_is_started_again_at_once_however_often_it_dies() -> None:
+    assert [deaths_in_a_row(before, served_s) for before, served_s in ((0, 0.0), (1, 4.9), (2, 0.0))] == [1, 2, 3]
+    assert deaths_in_a_row(7, 5.0) == 1
+    assert restart_delay_s(deaths_in_a_row(7, 5.0)) == 0
+
+
+def test_a_part_serves_from_when_it_is_ready(tmp_path: Path) -> None:
+    arguments = ("broker", "serve", "--data-dir", str(tmp_path), "--broker-listen", "127.0.0.1:0")
+    part = Part(PartCommand("broker", ("headrace", *arguments)), tmp_path, os.environ)
+    assert part.served_s == 0
+    part.wait_until_ready(time.monotonic() + 60, lambda: False)
+    assert 0 < part.served_s < time.monotonic() - part.started_at
+    part.stop(time.monotonic() + 20)
 
 
 @pytest.mark.parametrize("is_stopping", [True, False])
