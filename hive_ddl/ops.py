@@ -98,4 +98,27 @@ class DropTable:
     topic: str
 
 
-Op = PublishSchema | CreateTable | SetProperties | DropTable | AddPartitions | SetPartitionLocation | DropPartitions
+@dataclass(frozen=True, slots=True)
+class ReplaceView:
+    """Makes a view over a topic's table, in place of an earlier one that was made for the same topic.
+
+    `columns` are names, Spark's expressions over the columns of `table`, and comments.
+    """
+
+    database: str
+    name: str
+    table: str
+    topic: str
+    columns: tuple[tuple[str, str, str], ...]
+
+
+Op = (
+    PublishSchema
+    | CreateTable
+    | SetProperties
+    | DropTable
+    | AddPartitions
+    | SetPartitionLocation
+    | DropPartitions
+    | ReplaceView
+)

@@ -19,10 +19,22 @@ from headrace.hive_ddl.ops import (
     Partition,
     PartitionValues,
     PublishSchema,
+    ReplaceView,
     SetPartitionLocation,
     SetProperties,
 )
-from headrace.hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, TOPIC, Column, TableState, same_location
+from headrace.hive_ddl.render import view_revision
+from headrace.hive_ddl.table import (
+    REVISION,
+    SCHEMA_LITERAL,
+    SCHEMA_URL,
+    TOPIC,
+    VIEW_OF,
+    VIEW_REVISION,
+    Column,
+    TableState,
+    same_location,
+)
 
 PARTITIONS_PER_CALL_MAX = 500
 """A call of some 10 s on Derby: well within the ten minutes after which a metastore client gives up."""
@@ -62,6 +74,19 @@ def plan_table(current: TableState | None, desired: TableState) -> tuple[Op, ...
         changes=changes,
     )
     return (*(_publication(desired) if SCHEMA_URL in wanted else ()), change)
+
+
+def plan_view(current: TableState | None, wanted: ReplaceView) -> tuple[Op, ...]:
+    """The operation that makes the view what is wanted; none when it is.
+
+    Raises:
+        ForeignTable: a table or view of that name was not made as the view of this topic.
+    """
+    if current is not None and current.properties.get(VIEW_OF) != wanted.topic:
+        raise ForeignTable(wanted.database, wanted.name, wanted.topic, "it was not made as the view of this topic")
+    if current is not None and current.properties.get(VIEW_REVISION) == view_revision(wanted):
+        return ()
+    return (wanted,)
 
 
 def column_changes(current: tuple[Column, ...], desired: tuple[Column, ...]) -> Iterator[ColumnChange]:
@@ -119,6 +144,8 @@ def _publication(desired: TableState) -> tuple[Op, ...]:
 
 
 def _foreign_because(current: TableState, desired: TableState) -> str | None:
+    if VIEW_OF in current.properties:
+        return f"it is the view of topic {current.properties[VIEW_OF]}"
     if current.topic is None:
         return f"it has no property {TOPIC}"
     if current.topic != desired.topic:

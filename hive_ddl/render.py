@@ -5,6 +5,7 @@ Every statement means the same in Hive and in Spark SQL, whatever the schema tex
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 
 from headrace.hive_ddl.names import quote_identifier, quote_literal
@@ -18,9 +19,11 @@ from headrace.hive_ddl.ops import (
     Op,
     PartitionValues,
     PublishSchema,
+    ReplaceView,
     SetPartitionLocation,
     SetProperties,
 )
+from headrace.hive_ddl.table import VIEW_OF, VIEW_REVISION
 
 CHANGE_TEXTS: Mapping[ChangeKind, str] = {
     ChangeKind.ADDED: "column {name} is added: {new_type}",
@@ -72,6 +75,8 @@ def statements(op: Op) -> tuple[str, ...]:
         case DropPartitions(database=database, name=name, columns=columns, values=values):
             head = f"ALTER TABLE {qualified(database, name)} DROP IF EXISTS"
             return ("\n".join((head, ",\n".join(f"  {partition_spec(columns, one)}" for one in values))),)
+        case ReplaceView():
+            return (_replace_view(op),)
 
 
 def _comments(op: Op) -> list[str]:
@@ -98,6 +103,35 @@ def _create_table(op: CreateTable) -> str:
     lines.append(f"  LOCATION {quote_literal(table.location)}")
     lines.append(f"  TBLPROPERTIES ({_properties(sorted(table.properties.items()))})")
     return "\n".join(lines)
+
+
+def view_revision(view: ReplaceView) -> str:
+    """Names what the view is, so that one that is this already is not made again."""
+    return hashlib.sha256(_view_statement(view, "").encode()).hexdigest()[:16]
+
+
+def _replace_view(view: ReplaceView) -> str:
+    properties = _properties(((VIEW_REVISION, view_revision(view)), (VIEW_OF, view.topic)))
+    return _view_statement(view, f" TBLPROPERTIES ({properties})")
+
+
+def _view_statement(view: ReplaceView, properties: str) -> str:
+    heads = (
+        quote_identifier(name) + (f" COMMENT {quote_literal(comment)}" if comment else "")
+        for name, _, comment in view.columns
+    )
+    values = (
+        # Spark makes no permanent view of an expression that has no name of its own.
+        expression if expression == quote_identifier(name) else f"{expression} AS {quote_identifier(name)}"
+        for name, expression, _ in view.columns
+    )
+    return (
+        f"CREATE OR REPLACE VIEW {qualified(view.database, view.name)} (\n  "
+        + ",\n  ".join(heads)
+        + f"\n){properties} AS SELECT\n  "
+        + ",\n  ".join(values)
+        + f"\nFROM {qualified(view.database, view.table)}"
+    )
 
 
 def _set_properties(op: SetProperties) -> tuple[str, ...]:

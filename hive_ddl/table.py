@@ -30,6 +30,8 @@ __all__ = [
     "SUBJECT",
     "TOPIC",
     "VERSION",
+    "VIEW_OF",
+    "VIEW_REVISION",
     "Column",
     "TableState",
     "desired_table",
@@ -45,6 +47,8 @@ SUBJECT: Final = "headrace.subject"
 VERSION: Final = "headrace.version"
 REVISION: Final = "headrace.revision"
 COMPLETE_UNTIL: Final = "headrace.complete_until"
+VIEW_OF: Final = "headrace.view_of"
+VIEW_REVISION: Final = "headrace.view"
 SCHEMA_LITERAL: Final = "avro.schema.literal"
 SCHEMA_URL: Final = "avro.schema.url"
 

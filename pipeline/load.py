@@ -18,6 +18,7 @@ from headrace.audit.store import DATABASE_NAME, AuditStore
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.executors.printing import PrintingExecutor
+from headrace.hive_ddl.ops import ReplaceView
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.loader.build import current_build
 from headrace.loader.decide.decision_log import DecisionLog
@@ -30,8 +31,10 @@ from headrace.loader.follow.complete import CompleteUntil
 from headrace.loader.follow.group_offsets import GROUP
 from headrace.loader.follow.repair import Repair
 from headrace.loader.follow.schema import TableSettings
+from headrace.loader.inspect.latest_view import latest_view, newest_id
 from headrace.loader.load_schema import commented_table_schema, table_schema
 from headrace.loader.plan.discover import is_wanted
+from headrace.loader.plan.kept_schemas import KeptSchemas
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.policy import TopicPolicy
@@ -314,12 +317,20 @@ def table_settings(settings: Settings, storage: Storage) -> TableSettings:
             return table_schema(load.text, kafka_column)
         return commented_table_schema(load.text, kafka_column, load.fold, hive.literal_chars_max)
 
+    def view_of(topic: str, state: TopicState) -> ReplaceView | None:
+        schema_id = newest_id(state) if hive.latest_views else None
+        text = None if schema_id is None else KeptSchemas(storage.slots, keeps=False).text(schema_id)
+        if schema_id is None or text is None:
+            return None
+        return latest_view(topic, state, settings.loader.of_topic(topic).kafka_column, hive.database, schema_id, text)
+
     return TableSettings(
         files=storage.files,
         database=settings.hive.database,
         literal_chars_max=settings.hive.literal_chars_max,
         table_schema=schema_of_table,
         quarantine_schema=QUARANTINE_SCHEMA,
+        latest_view=view_of,
     )
 
 

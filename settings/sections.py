@@ -157,6 +157,7 @@ class HiveSettings:
     server_password_file: str = ""  # file that holds the password
     server_kerberos_service: str = "hive"  # first part of the server's principal, for KERBEROS
     literal_chars_max: int = 30_000  # a longer table schema goes to avro.schema.url
+    latest_views: bool = False  # loads keep the view <table>_latest, the newest schema's fields alone, in Spark's SQL
     column_comments: bool = True  # a field's doc is its column's comment; off where a metastore cannot hold all letters
 
 

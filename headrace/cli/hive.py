@@ -166,39 +166,30 @@ def _topic_of(known: Decided, name: str) -> str:
 
 
 def latest(args: argparse.Namespace) -> int:
-    from headrace.avro_schema import parse_schema
-    from headrace.loader.follow.layout import PARTITION_COLUMNS
-    from headrace.loader.inspect.latest_view import latest_view
-    from headrace.loader.load_schema import LoadState, load_record, load_schema_with_kafka, root_record
+    from headrace.hive_ddl.render import statements
+    from headrace.loader.inspect.latest_view import latest_view, newest_id
     from headrace.loader.plan.kept_schemas import KeptSchemas
     from headrace.registry.client.of_settings import registry_client
 
     with decided(args) as known, failures_told():
         (name,) = args.topics
-        state = known.topic(_topic_of(known, name))
-        loaded = state.load_schema
-        fold = LoadState.from_json(json.loads(loaded.fold))
-        registry = registry_client(known.settings)
-        try:
-            newest_id = registry.version(loaded.subject, loaded.version).schema_id
-        finally:
-            registry.close()
-        newest = KeptSchemas(known.log.storage, keeps=False).text(newest_id)
-    if newest is None or newest_id not in fold.routes:
+        topic = _topic_of(known, name)
+        state = known.topic(topic)
+        loaded, settings = state.load_schema, known.settings
+        schema_id = newest_id(state)
+        if schema_id is None:
+            registry = registry_client(settings)
+            try:
+                schema_id = registry.version(loaded.subject, loaded.version).schema_id
+            finally:
+                registry.close()
+        text = KeptSchemas(known.log.storage, keeps=False).text(schema_id)
+    view = text and latest_view(topic, state, settings.loader.kafka_column, settings.hive.database, schema_id, text)
+    if not view:
         raise CommandError(
             f"version {loaded.version} of {loaded.subject} is another one than was loaded: headrace load"
         )
-    text = load_schema_with_kafka(loaded.text, state.kafka_column or known.settings.loader.kafka_column)
-    print(
-        latest_view(
-            known.settings.hive.database,
-            state.table,
-            load_record(text),
-            root_record(parse_schema(newest, source=f"{loaded.subject} version {loaded.version}")),
-            fold.routes[newest_id],
-            PARTITION_COLUMNS[state.partition_by],
-        )
-    )
+    print(*statements(view), sep="\n")
     return EXIT_OK
 
 

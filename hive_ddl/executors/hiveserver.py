@@ -30,7 +30,7 @@ from thrift_sasl import TSaslClientTransport
 from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import check_creation
 from headrace.hive_ddl.names import quote_identifier, quote_literal
-from headrace.hive_ddl.ops import AddPartitions, CreateTable, DropTable, Op, PartitionValues, SetProperties
+from headrace.hive_ddl.ops import AddPartitions, CreateTable, DropTable, Op, PartitionValues, ReplaceView, SetProperties
 from headrace.hive_ddl.render import database_statement, partition_spec, qualified, statements
 from headrace.hive_ddl.table import Column, TableState, literal_columns
 
@@ -153,6 +153,8 @@ class HiveServerExecutor:
                 self._run_all(op, f"table {op.database}.{op.name}")
             case AddPartitions():
                 self._run_all(op, f"partitions of {op.database}.{op.name}")
+            case ReplaceView():
+                self._run_all(op, f"the view {op.database}.{op.name}")
             case _:
                 self._run_all(op, f"a {type(op).__name__}")
 

@@ -22,11 +22,12 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import check_creation
-from headrace.hive_ddl.executors.failures import METASTORE_FAILURES, java_class, root_cause
+from headrace.hive_ddl.executors.failures import METASTORE_FAILURES, java_class, one_line, root_cause
 from headrace.hive_ddl.executors.metastore import JavaObject, ThriftValues, new_client
 from headrace.hive_ddl.names import PROBE_PREFIX
 from headrace.hive_ddl.ops import (
@@ -37,9 +38,11 @@ from headrace.hive_ddl.ops import (
     Op,
     PartitionValues,
     PublishSchema,
+    ReplaceView,
     SetPartitionLocation,
     SetProperties,
 )
+from headrace.hive_ddl.render import qualified, statements
 from headrace.hive_ddl.table import REVISION, SCHEMA_URL, TOPIC, Column, TableState, literal_columns
 
 logger = logging.getLogger(__name__)
@@ -128,6 +131,8 @@ class SparkExecutor:
                 self._set_location(op)
             case DropPartitions():
                 self._drop_partitions(op)
+            case ReplaceView():
+                self._replace_view(op)
 
     def close(self) -> None:
         with contextlib.suppress(Py4JError):
@@ -311,6 +316,15 @@ class SparkExecutor:
                 except METASTORE_FAILURES as error:
                     if java_class(error) != "NoSuchObjectException":
                         raise
+
+    def _replace_view(self, op: ReplaceView) -> None:
+        """By Spark, since what a view is must be understood; the table is not changed by it."""
+        try:
+            self._session.catalog.refreshTable(qualified(op.database, op.table))
+            for statement in statements(op):
+                self._session.sql(statement)
+        except (PySparkException, Py4JError) as error:
+            raise StatementRefused(f"the view {op.database}.{op.name}", one_line(str(error))[:500]) from error
 
     def _publish(self, op: PublishSchema) -> None:
         hadoop = self._jvm.org.apache.hadoop.fs

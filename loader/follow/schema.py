@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.hive_ddl.errors import StaleRevision
+from headrace.hive_ddl.errors import ForeignTable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.base import Executor
-from headrace.hive_ddl.plan import plan_table
+from headrace.hive_ddl.ops import ReplaceView
+from headrace.hive_ddl.plan import plan_table, plan_view
 from headrace.hive_ddl.table import SCHEMA_FOLDER, TableState, desired_table, schema_file_name
 from headrace.loader.decide.state import TopicState
 from headrace.loader.follow.base import Step
@@ -26,13 +27,15 @@ CURRENT_SCHEMA = "current.avsc"
 @dataclass(frozen=True, slots=True)
 class TableSettings:
     """`table_schema` gives the schema of a topic's table, with the column `kafka`; `quarantine_schema` is one for all
-    topics."""
+    topics. `latest_view` gives the view by a topic's newest schema, where there is to be one and it can be told.
+    """
 
     files: WarehouseFiles
     database: str
     literal_chars_max: int
     table_schema: Callable[[str, TopicState], str]
     quarantine_schema: str
+    latest_view: Callable[[str, TopicState], ReplaceView | None] = lambda topic, state: None
 
 
 class SchemaFollower:
@@ -57,10 +60,13 @@ class SchemaFollower:
         if step.state.quarantine.files:
             wanted.append(quarantine_table(step.topic, step.state, self._settings, revision))
         publish_schema(step.topic, step.state, self._settings)
-        for table in wanted:
-            self._bring(table, step)
+        are_late = [self._bring(table, step) for table in wanted]
+        view = None if any(are_late) else self._settings.latest_view(step.topic, step.state)
+        if view is not None:
+            self._bring_view(view, step)
 
-    def _bring(self, wanted: TableState, step: Step) -> None:
+    def _bring(self, wanted: TableState, step: Step) -> bool:
+        """Whether the table is of a later slot, and so was left alone."""
         executor = self._executor()
         if wanted.database not in self._databases:
             executor.ensure_database(wanted.database)
@@ -69,7 +75,7 @@ class SchemaFollower:
             current = executor.table(wanted.database, wanted.name)
             operations = plan_table(current, wanted)
             if current is not None and self._is_late(current, step.state.slot):
-                return
+                return True
             if current is None and step.since > 0:
                 # The table was there and is gone: its partitions went with it, so they are made again, all of them.
                 step.rewind("partitions")
@@ -77,10 +83,25 @@ class SchemaFollower:
                 for operation in operations:
                     logger.debug("table_changed topic=%s operation=%s", step.topic, type(operation).__name__)
                     executor.execute(operation)
-                return
+                break
             except StaleRevision:
                 if attempt == ATTEMPTS_MAX - 1:
                     raise
+        return False
+
+    def _bring_view(self, view: ReplaceView, step: Step) -> None:
+        """What keeps the view from being made keeps no row from being loaded."""
+        executor = self._executor()
+        try:
+            for operation in plan_view(executor.table(view.database, view.name), view):
+                executor.execute(operation)
+        except ForeignTable as error:
+            step.warn(
+                f"topic {step.topic}: its view {view.database}.{view.name} is not made, since what has that name is "
+                f"somebody else's ({error.reason}); rename that, or set hive.latest_views = false"
+            )
+        except StatementRefused as error:
+            step.warn(f"topic {step.topic}: its view {view.database}.{view.name} is not made: {error.reason}")
 
     def _is_late(self, current: TableState, slot: int) -> bool:
         """Whether the table is of a later slot of this log; a slot that the log does not have is of a lost one."""

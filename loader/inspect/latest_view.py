@@ -2,19 +2,32 @@
 
 What a field's siblings hold (`note`, `note__int`) is brought together where plain values can be cast, nulls staying
 nulls; what Spark shows as a plain number although it is a time is cast; and what the schema says of a field is the
-column's comment. The statement is Spark's SQL.
+column's comment. The expressions are Spark's SQL.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from headrace.avro_schema import Field, Primitive, PrimitiveType, Record, Schema, Type
-from headrace.hive_ddl.names import quote_identifier, quote_literal
+from headrace.avro_schema import Field, Primitive, PrimitiveType, Record, Schema, Type, parse_schema
+from headrace.hive_ddl.names import quote_identifier
+from headrace.hive_ddl.ops import ReplaceView
 from headrace.hive_ddl.types import column_comment, hive_type
-from headrace.loader.load_schema import KeptRoute, places, sources, split
+from headrace.loader.decide.state import TopicState
+from headrace.loader.follow.layout import PARTITION_COLUMNS
+from headrace.loader.load_schema import (
+    KeptRoute,
+    LoadState,
+    load_record,
+    load_schema_with_kafka,
+    places,
+    root_record,
+    sources,
+    split,
+)
 
 VIEW_SUFFIX: Final = "_latest"
 
@@ -43,35 +56,33 @@ TIMES: Final[Mapping[str, str]] = MappingProxyType(
 """By logical type, what makes a time of the number that Spark shows."""
 
 
+def newest_id(state: TopicState) -> int | None:
+    """The schema id of the newest version that the topic's table follows; None where a release did not keep it."""
+    fold = LoadState.from_json(json.loads(state.load_schema.fold))
+    return next(iter(fold.routes)) if fold.newest is None and len(fold.routes) == 1 else fold.newest
+
+
 def latest_view(
-    database: str, table: str, load: Record, newest: Record, route: KeptRoute, partition_columns: tuple[str, ...]
-) -> str:
-    """The statement that makes the view.
+    topic: str, state: TopicState, kafka_column: str, database: str, newest_id: int, text: str
+) -> ReplaceView | None:
+    """The view of a topic's table by its newest version; None for a version that was not loaded with.
 
     Args:
-        load: what the table has, with the column `kafka` if it is there.
-        newest: the newest version of the schema.
-        route: by which that was folded in.
+        state: what has been decided of the topic.
+        kafka_column: for where that does not say what the table has of it.
+        newest_id: of that version.
+        text: its schema.
     """
-    columns = list(_columns(load, newest, route))
-    columns += [(name, quote_identifier(name), "") for name in partition_columns]
-    heads = [
-        quote_identifier(name) + (f" COMMENT {quote_literal(comment)}" if comment else "")
-        for name, _, comment in columns
+    fold = LoadState.from_json(json.loads(state.load_schema.fold))
+    if newest_id not in fold.routes:
+        return None
+    load = load_record(load_schema_with_kafka(state.load_schema.text, state.kafka_column or kafka_column))
+    record = root_record(parse_schema(text, source=f"schema {newest_id} of {state.load_schema.subject}"))
+    columns = [
+        *_columns(load, record, fold.routes[newest_id]),
+        *((name, quote_identifier(name), "") for name in PARTITION_COLUMNS[state.partition_by]),
     ]
-    view = f"{quote_identifier(database)}.{quote_identifier(table + VIEW_SUFFIX)}"
-    return (
-        f"CREATE OR REPLACE VIEW {view} (\n  "
-        + ",\n  ".join(heads)
-        + "\n) AS SELECT\n  "
-        + ",\n  ".join(_aliased(expression, name) for name, expression, _ in columns)
-        + f"\nFROM {quote_identifier(database)}.{quote_identifier(table)}"
-    )
-
-
-def _aliased(expression: str, name: str) -> str:
-    """Spark makes no permanent view of an expression that has no name of its own."""
-    return expression if expression == quote_identifier(name) else f"{expression} AS {quote_identifier(name)}"
+    return ReplaceView(database, state.table + VIEW_SUFFIX, state.table, topic, tuple(columns))
 
 
 def _columns(load: Record, newest: Record, route: KeptRoute) -> Iterator[tuple[str, str, str]]:

@@ -60,7 +60,8 @@ class LoadState:
 
     `text` is a self-contained Avro record without the `kafka` column; "" before the first version. `routes` says by
     schema id how the version of that id was folded in, and so where its messages go for ever. `comments` are of
-    columns by their positions, which never change: what the last version that feeds a column says of its field.
+    columns by their positions, which never change: what the last version that feeds a column says of its
+    field. `newest` is the schema id of the version that was folded in last, None in states of before it was kept.
     """
 
     text: str = ""
@@ -68,13 +69,15 @@ class LoadState:
     applied: tuple[AppliedRule, ...] = ()
     routes: Mapping[int, KeptRoute] = field(default_factory=dict)
     comments: Mapping[int, str] = field(default_factory=dict)
+    newest: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         applied = [[rule.version, rule.column, rule.rule, rule.detail] for rule in self.applied]
         routes = {str(schema_id): route for schema_id, route in self.routes.items()}
         value = {"text": self.text, "versions": list(self.versions), "applied": applied, "routes": routes}
         comments = {str(position): comment for position, comment in self.comments.items()}
-        return {**value, "comments": comments} if comments else value
+        newest = {} if self.newest is None else {"newest": self.newest}
+        return {**value, **newest, **({"comments": comments} if comments else {})}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LoadState:
@@ -82,7 +85,7 @@ class LoadState:
         # States of before routes were kept have none.
         routes = {int(schema_id): route for schema_id, route in value.get("routes", {}).items()}
         comments = {int(position): comment for position, comment in value.get("comments", {}).items()}
-        return cls(value["text"], tuple(value["versions"]), applied, routes, comments)
+        return cls(value["text"], tuple(value["versions"]), applied, routes, comments, value.get("newest"))
 
 
 EMPTY: Final = LoadState()
@@ -114,7 +117,7 @@ def fold(state: LoadState, version: int, schema: Schema, schema_id: int | None =
     applied = tuple(AppliedRule(version, note.column, note.rule, note.detail) for note in notes)
     versions = tuple(dict.fromkeys((*state.versions, version)))
     comments = _comments(state.comments, writer, route)
-    return LoadState(load_text(grown), versions, state.applied + applied, routes, comments)
+    return LoadState(load_text(grown), versions, state.applied + applied, routes, comments, schema_id)
 
 
 def _comments(before: Mapping[int, str], writer: Record, route: KeptRoute) -> Mapping[int, str]:

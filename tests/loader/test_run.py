@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.avro_schema import parse_schema
 from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.hive_ddl.ops import ReplaceView
 from headrace.hive_ddl.table import TableState
 from headrace.kafka_wire.cluster import EpochQuestion
 from headrace.kafka_wire.topic_partition import TopicPartition
@@ -1033,6 +1034,44 @@ def test_a_late_driver_does_not_put_an_older_schema_back(world: World) -> None:
     follower = SchemaFollower(lambda: world.hive, world.tables(), world.log().head)
     follower.apply(late)
     assert len(world.hive.executed) == executed
+
+
+def test_loads_keep_the_view_of_the_newest_schema(world: World) -> None:
+    load(world)
+    assert ("headrace", "orders_latest") not in world.hive.tables
+    world.latest_views = True
+    one_more(world, "orders")
+    load(world)
+    first = world.hive.tables[("headrace", "orders_latest")]
+    one_more(world, "orders")
+    executed = len(world.hive.executed)
+    assert not load(world).has_findings
+    assert not [op for op in world.hive.executed[executed:] if isinstance(op, ReplaceView)]
+    world.registry.register("orders-value", 3, ORDER_V2)
+    world.cluster.topics["orders"].logs[0] += [3]
+    log = world.log()
+    late = step_of(log.read_state(), "orders", (log.decision(3),))
+    load(world)
+    second = world.hive.tables[("headrace", "orders_latest")]
+    assert [column.name for column in second.columns if column not in first.columns] == ["note"]
+    SchemaFollower(lambda: world.hive, world.tables(), log.head).apply(late)
+    assert world.hive.tables[("headrace", "orders_latest")] == second
+
+
+def test_a_view_of_somebody_else_is_left_alone_and_hinders_no_load(world: World) -> None:
+    load(world)
+    world.latest_views = True
+    own = TableState("headrace", "orders_latest", "", (), (), {})
+    world.hive.tables[("headrace", "orders_latest")] = own
+    one_more(world, "orders")
+    report = load(world)
+    assert world.hive.tables[("headrace", "orders_latest")] == own
+    assert [note for note in report.notes if "orders_latest" in note] == [
+        "topic orders: its view headrace.orders_latest is not made, since what has that name is somebody else's (it "
+        "was not made as the view of this topic); rename that, or set hive.latest_views = false"
+    ]
+    assert not report.problems
+    assert [one.topic for one in report.loaded] == ["orders"]
 
 
 def test_a_table_of_a_lost_log_is_taken_over(world: World) -> None:

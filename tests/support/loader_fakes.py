@@ -21,10 +21,12 @@ from headrace.hive_ddl.ops import (
     DropTable,
     Op,
     PartitionValues,
+    ReplaceView,
     SetPartitionLocation,
     SetProperties,
 )
-from headrace.hive_ddl.table import TableState
+from headrace.hive_ddl.render import view_revision
+from headrace.hive_ddl.table import VIEW_OF, VIEW_REVISION, Column, TableState
 from headrace.kafka_wire.cluster import (
     ClusterMetadata,
     EpochAnswers,
@@ -42,7 +44,9 @@ from headrace.loader.follow.audit import AuditFollower
 from headrace.loader.follow.chain import chain_of
 from headrace.loader.follow.complete import CompleteUntil
 from headrace.loader.follow.schema import TableSettings
+from headrace.loader.inspect.latest_view import latest_view, newest_id
 from headrace.loader.load_schema import table_schema
+from headrace.loader.plan.kept_schemas import KeptSchemas
 from headrace.loader.plan.load_plan import PlanSettings
 from headrace.loader.plan.schemas import WriterSchemas
 from headrace.loader.policy import TopicPolicy
@@ -307,6 +311,10 @@ class FakeHive:
             self.tables[(op.table.database, op.table.name)] = op.table
         elif isinstance(op, SetProperties):
             self._set(op)
+        elif isinstance(op, ReplaceView):
+            columns = tuple(Column(name, "", comment) for name, _, comment in op.columns)
+            properties = {VIEW_OF: op.topic, VIEW_REVISION: view_revision(op)}
+            self.tables[(op.database, op.name)] = TableState(op.database, op.name, "", columns, (), properties)
         elif isinstance(op, DropTable):
             self.tables.pop((op.database, op.name), None)
             self.parts.pop((op.database, op.name), None)
@@ -360,6 +368,7 @@ class World:
         self.policy = POLICY
         self.policies: dict[str, TopicPolicy] = {}
         self.subjects: dict[str, str] = {}
+        self.latest_views = False
 
     def subject_of(self, topic: str) -> str:
         """What `subjects` says of the topic, else by its name."""
@@ -376,7 +385,13 @@ class World:
         def schema_of(topic: str, state: TopicState) -> str:
             return table_schema(state.load_schema.text, state.kafka_column)
 
-        return TableSettings(local_storage(self.warehouse).files, "headrace", 30_000, schema_of, ORDER_V1)
+        def view_of(topic: str, state: TopicState) -> ReplaceView | None:
+            number = newest_id(state) if self.latest_views else None
+            text = None if number is None else KeptSchemas(storage.slots, keeps=False).text(number)
+            return latest_view(topic, state, "position", "headrace", number, text) if number and text else None
+
+        storage = local_storage(self.warehouse)
+        return TableSettings(storage.files, "headrace", 30_000, schema_of, ORDER_V1, view_of)
 
     def ports(self) -> Ports:
         return self._driver()[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import re
@@ -11,13 +12,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.avro_schema import parse_schema
 from headrace.cli.sql import _print
+from headrace.hive_ddl.errors import ForeignTable, StatementRefused
 from headrace.hive_ddl.executors.session import close_session, open_session
-from headrace.loader.inspect.latest_view import latest_view
-from headrace.loader.load_schema import EMPTY, fold, load_record, root_record
+from headrace.hive_ddl.executors.spark import SparkExecutor
+from headrace.hive_ddl.plan import plan_view
 from headrace.pipeline.sql import QueryFailed, QueryResult, check_statement, run_query
 from pages import page
+from topic_views import view_of
 
 pytestmark = pytest.mark.spark
 
@@ -202,19 +204,21 @@ def test_the_view_of_the_newest_schema_brings_columns_together(session: SparkSes
         "insert into shop.orders partition (dt='2026-01-31', hr='12') values "
         "(1, '7', null, 1769860800000001, 1769860800001), (2, 'x', null, null, null), (3, null, 9, null, null)"
     )
-    state = EMPTY
-    for number, kind in enumerate(("string", "int"), 1):
+    versions = []
+    for kind in ("string", "int"):
         times = (
             '{"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}, '
             '{"name": "here", "type": {"type": "long", "logicalType": "local-timestamp-millis"}}'
         )
-        schema = parse_schema(
+        versions.append(
             '{"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}, '
             f'{{"name": "note", "type": "{kind}", "doc": "it\'s ${{x}}"}}, {times}]}}'
         )
-        state = fold(state, number, schema, number)
-    newest = root_record(schema)
-    session.sql(latest_view("shop", "orders", load_record(state.text), newest, state.routes[2], ("dt", "hr")))
+    view = view_of(*versions, kafka_column="none")
+    executor = SparkExecutor(session)
+    for op in plan_view(executor.table("shop", view.name), view):
+        executor.execute(op)
+    assert plan_view(executor.table("shop", view.name), view) == ()
     rows = answer(session, "select * from orders_latest order by id").rows
     assert rows == (
         ("1", "7", "2026-01-31 12:00:00.000001", "2026-01-31 12:00:00.001", "2026-01-31", "12"),
@@ -222,6 +226,13 @@ def test_the_view_of_the_newest_schema_brings_columns_together(session: SparkSes
         ("3", "9", None, None, "2026-01-31", "12"),
     )
     assert ("note", "int", "it's ${x}") in answer(session, "describe orders_latest").rows
+    executor.execute(dataclasses.replace(view, columns=view.columns[:1]))
+    assert answer(session, "select * from orders_latest order by id").rows == (("1",), ("2",), ("3",))
+    of_another = dataclasses.replace(view, topic="Orders")
+    with pytest.raises(ForeignTable, match="it was not made as the view of this topic"):
+        plan_view(executor.table("shop", view.name), of_another)
+    with pytest.raises(StatementRefused, match=r"the view shop\.of_nothing"):
+        executor.execute(dataclasses.replace(view, name="of_nothing", table="nothing"))
 
 
 def test_queries_of_the_page_read_only_the_partitions_that_they_name(session: SparkSession) -> None:

@@ -5,21 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headrace.avro_schema import parse_schema
-from headrace.loader.inspect.latest_view import latest_view
-from headrace.loader.load_schema import EMPTY, fold, load_record, load_schema_with_kafka, root_record
+from headrace.hive_ddl.render import render
+from topic_views import view_of
 
 
 def view(*versions: list[dict[str, Any]]) -> str:
-    state = EMPTY
-    schema = None
-    for number, fields in enumerate(versions, 1):
-        schema = parse_schema(json.dumps({"type": "record", "name": "O", "fields": fields}))
-        state = fold(state, number, schema, number)
-    assert schema is not None
-    load = load_record(load_schema_with_kafka(state.text, "position"))
-    newest = root_record(schema)
-    return latest_view("shop", "orders", load, newest, state.routes[len(versions)], ("dt", "hr"))
+    return render(view_of(*(json.dumps({"type": "record", "name": "O", "fields": fields}) for fields in versions)))
 
 
 def f(name: str, kind: Any, **more: Any) -> dict[str, Any]:
@@ -47,14 +38,14 @@ def test_siblings_are_one_column_and_what_was_removed_is_none() -> None:
         "  `kafka` COMMENT 'partition, offset and timestamp of the message',\n"
         "  `dt`,\n"
         "  `hr`\n"
-        ") AS SELECT\n"
+        ") TBLPROPERTIES ('headrace.view' = '97b10aadba010aff',\n    'headrace.view_of' = 'orders') AS SELECT\n"
         "  `id`,\n"
         "  coalesce(`note__int`, try_cast(`note` AS int)) AS `note`,\n"
         "  `tags`,\n"
         "  `kafka`,\n"
         "  `dt`,\n"
         "  `hr`\n"
-        "FROM `shop`.`orders`"
+        "FROM `shop`.`orders`;\n"
     )
 
 
@@ -79,10 +70,10 @@ def test_times_that_spark_shows_as_numbers_are_times() -> None:
 def test_what_cannot_be_cast_is_not_brought_together() -> None:
     found = view([f("v", "int")], [f("v", logical("int", "date"))])
     assert "  `v__date` AS `v`,\n" in found
-    assert "  `v`,\n" in found.partition(" AS SELECT")[0]
+    assert "  `v`,\n" in found.partition("TBLPROPERTIES")[0]
     assert "coalesce" not in found
 
 
 def test_names_that_differ_in_case_only_stay_apart() -> None:
-    heads = view([f("a", "int"), f("A", "int")]).partition(" AS SELECT")[0]
+    heads = view([f("a", "int"), f("A", "int")]).partition("TBLPROPERTIES")[0]
     assert "  `a`,\n  `a_2`," in heads

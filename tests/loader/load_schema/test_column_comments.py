@@ -70,7 +70,7 @@ def test_files_are_written_without_comments() -> None:
 
 
 def test_a_fold_with_nothing_said_is_written_as_by_releases_that_kept_no_comments() -> None:
-    assert set(folded(record(field("id", "long"))).to_json()) == {"text", "versions", "applied", "routes"}
+    assert set(fold(EMPTY, 1, record(field("id", "long"))).to_json()) == {"text", "versions", "applied", "routes"}
 
 
 def test_a_fold_reads_itself_again() -> None:
