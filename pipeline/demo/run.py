@@ -11,8 +11,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -25,7 +25,16 @@ from headrace.hive_ddl.table import local_location
 from headrace.pipeline.children import python_command, python_environment
 from headrace.pipeline.clients.producer import Producer
 from headrace.pipeline.demo.answers import QUESTIONS, Question, Table, differences, numeric_columns, shown
-from headrace.pipeline.demo.data import TOPICS, Event, Topic, find_data, flight_event_v2, is_second_half, read_rows
+from headrace.pipeline.demo.data import (
+    TOPICS,
+    Event,
+    Row,
+    Topic,
+    find_data,
+    flight_event_v2,
+    is_second_half,
+    read_rows,
+)
 from headrace.pipeline.progress import Progress
 from headrace.pipeline.text_table import table_lines
 from headrace.pipeline.up.part import Part
@@ -56,6 +65,27 @@ DEMO_SETTINGS = {
 
 class DemoError(Exception):
     """The demo could not run to its end; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Events of a topic that are sent together: those of its rows that `has_row` takes, made into events by `event`."""
+
+    topic: str
+    schema: str
+    has_row: Callable[[Row], bool] = lambda row: True
+    event: Callable[[Event], Event] = lambda event: event
+
+
+FIRST_HALF = (
+    *(Sent(name, name) for name in ("airlines", "airports", "planes")),
+    Sent("weather", "weather", lambda row: not is_second_half(row)),
+    Sent("flights", "flights-v1", lambda row: not is_second_half(row)),
+)
+SECOND_HALF = (
+    Sent("weather", "weather", is_second_half),
+    Sent("flights", "flights-v2", is_second_half, flight_event_v2),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +131,11 @@ def schema_text(name: str) -> str:
     return (folder / f"{name}.avsc").read_text(encoding="utf-8")
 
 
+def events_of(data: Path, sent: Sent) -> list[Event]:
+    topic = TOPICS[sent.topic]
+    return [sent.event(topic.event(row)) for row in read_rows(data, topic.file) if sent.has_row(row)]
+
+
 class _Demo:
     def __init__(self, data: Path, data_dir: Path, environment: Mapping[str, str], out: TextIO) -> None:
         self._data = data
@@ -108,12 +143,15 @@ class _Demo:
         self._environment = environment
         self._out = out
         self._log_dir = data_dir / "logs"
+        self._reader = ThreadPoolExecutor(max_workers=1)
+        self._read: dict[Sent, Future[list[Event]]] = {}
 
     def start(self) -> None:
         self._say("Starting registry, broker and metastore")
         started = time.monotonic()
         command = PartCommand("up", ("headrace", "up", "--data-dir", str(self._data_dir), "--only", SERVERS))
         self._up = Part(command, self._log_dir, self._environment)
+        self._read_ahead(FIRST_HALF)
         try:
             found = self._up.wait_until_ready(time.monotonic() + START_TIMEOUT_S, lambda: False)
         except BaseException:
@@ -134,20 +172,14 @@ class _Demo:
         self._detail(f"ready after {time.monotonic() - started:.1f} s")
 
     def stop(self) -> None:
+        self._reader.shutdown(cancel_futures=True)
         self._up.stop(time.monotonic() + START_TIMEOUT_S)
 
     def first_half(self) -> None:
         self._say("Producing January to June: airlines, airports, planes, weather and flights under schema v1")
-        events = 0
-        seconds = 0.0
-        for name in ("airlines", "airports", "planes"):
-            count, took = self._produce(TOPICS[name], schema_text(name), self._events(TOPICS[name]))
-            events, seconds = events + count, seconds + took
-        for name, schema in (("weather", "weather"), ("flights", "flights-v1")):
-            half = (event for event in self._events(TOPICS[name]) if not is_second_half(event))
-            count, took = self._produce(TOPICS[name], schema_text(schema), half)
-            events, seconds = events + count, seconds + took
-        self._detail(f"{events:,} events acknowledged, {events / max(seconds, 1e-6):,.0f}/s")
+        self._produce_all(FIRST_HALF)
+        # While the load starts Spark and waits for the metastore, the rest is read.
+        self._read_ahead(SECOND_HALF)
         self._load()
 
     def evolve(self) -> None:
@@ -176,12 +208,7 @@ class _Demo:
 
     def second_half(self) -> None:
         self._say("Producing July to December: weather, and flights under schema v2")
-        weather = (event for event in self._events(TOPICS["weather"]) if is_second_half(event))
-        flights = (flight_event_v2(event) for event in self._events(TOPICS["flights"]) if is_second_half(event))
-        events, seconds = self._produce(TOPICS["weather"], schema_text("weather"), weather)
-        count, took = self._produce(TOPICS["flights"], schema_text("flights-v2"), flights)
-        events, seconds = events + count, seconds + took
-        self._detail(f"{events:,} events acknowledged, {events / max(seconds, 1e-6):,.0f}/s")
+        self._produce_all(SECOND_HALF)
         self._load()
 
     def ask(self) -> list[str]:
@@ -266,12 +293,18 @@ class _Demo:
         ):
             self._detail(f"  {command}")
 
-    def _events(self, topic: Topic) -> Iterable[Event]:
-        return (topic.event(row) for row in read_rows(self._data, topic.file))
+    def _read_ahead(self, batches: Iterable[Sent]) -> None:
+        self._read = {one: self._reader.submit(events_of, self._data, one) for one in batches}
 
-    def _produce(self, topic: Topic, schema: str, events: Iterable[Event]) -> tuple[int, float]:
+    def _produce_all(self, batches: Iterable[Sent]) -> None:
+        events, seconds = 0, 0.0
+        for one in batches:
+            count, took = self._produce(TOPICS[one.topic], schema_text(one.schema), self._read.pop(one).result())
+            events, seconds = events + count, seconds + took
+        self._detail(f"{events:,} events acknowledged, {events / max(seconds, 1e-6):,.0f}/s")
+
+    def _produce(self, topic: Topic, schema: str, listed: Sequence[Event]) -> tuple[int, float]:
         """Sends the events and waits until all are acknowledged; returns how many and the seconds it took."""
-        listed = list(events)
         progress = Progress(f"  {topic.name}", len(listed), self._out)
         key = topic.key
         original = [key(event) for event in listed]
