@@ -145,7 +145,7 @@ def table_columns(schema: Schema, partition_columns: Sequence[str] = ()) -> tupl
 
 def column_comment(doc: str | None) -> str:
     """What a schema says of a field as a column's comment: one line that every metastore's database can hold."""
-    line = "".join(one for one in " ".join((doc or "").split()) if one.isprintable())
+    line = " ".join("".join(one if one.isprintable() else " " for one in doc or "").split())
     # Java, and Derby with it, counts a character beyond the first 65,536 as two.
     return line.encode("utf-16-le")[: 2 * COMMENT_CHARS_MAX].decode("utf-16-le", "ignore")
 
