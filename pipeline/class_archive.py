@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.hive_ddl.errors import HiveDdlError
-from headrace.hive_ddl.executors.class_archive import PREFIX, archive_path
+from headrace.hive_ddl.executors.class_archive import PREFIX, archive_key, archive_name, whole_archive
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
 
 logger = logging.getLogger(__name__)
@@ -48,9 +48,9 @@ def main() -> int:
 def is_wanted() -> bool:
     """Whether there is no archive and it can be made; what failed once is not tried again."""
     try:
-        path = archive_path()
-        folder = next(one for one in path.parents if one.exists())
-        is_new = not path.exists() and not _failed(path).exists()
+        key = archive_key()
+        folder = next(one for one in key.parents if one.exists())
+        is_new = whole_archive(key) is None and not _failed(key).exists()
         return is_new and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= DISK_BYTES_MIN
     except OSError:
         return False
@@ -62,24 +62,27 @@ def make_archive(scratch: Path) -> None:
     Raises:
         HiveDdlError, OSError: it cannot be made.
     """
-    path = archive_path()
+    key = archive_key()
     if not is_wanted():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path.parent / "classes.lock") as is_alone:
+    key.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(key.parent / "classes.lock") as is_alone:
         if not is_alone:
             return
-        made = path.with_suffix(".new")
+        made = key.with_name(f"{key.name}.new")
         made.unlink(missing_ok=True)
         _run_jvm(scratch, made)
         if not made.is_file():
-            _failed(path).touch()
-            raise OSError(f"Java wrote none; it is not tried again while {_failed(path)} is there")
-        for other in path.parent.glob(f"{PREFIX}*"):
+            _failed(key).touch()
+            raise OSError(f"Java wrote none; it is not tried again while {_failed(key)} is there")
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
+        for other in key.parent.glob(f"{PREFIX}*"):
             if other != made:
                 other.unlink()
+        path = archive_name(key, made.stat().st_size)
         made.replace(path)
-        logger.info("class_archive_made path=%s bytes=%d", path, path.stat().st_size)
+        logger.info("class_archive_made path=%s", path)
 
 
 def _run_jvm(scratch: Path, archive: Path) -> None:
@@ -128,8 +131,8 @@ def _alone(path: Path) -> Iterator[bool]:
             yield True
 
 
-def _failed(path: Path) -> Path:
-    return path.with_suffix(".failed")
+def _failed(key: Path) -> Path:
+    return key.with_name(f"{key.name}.failed")
 
 
 if __name__ == "__main__":

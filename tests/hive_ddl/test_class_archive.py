@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from headrace.hive_ddl.executors import class_archive
-from headrace.hive_ddl.executors.class_archive import archive_options, archive_path
+from headrace.hive_ddl.executors.class_archive import CHECKED, archive_key, archive_name, archive_options
 from headrace.hive_ddl.executors.session import session_properties
 
 
@@ -34,25 +36,46 @@ def java_options(folder: Path) -> str:
 
 def test_a_jvm_is_told_of_an_archive_that_is_there(installation: Path) -> None:
     assert "SharedArchiveFile" not in java_options(installation)
-    archive_path().parent.mkdir(parents=True)
-    archive_path().touch()
-    assert f'"-XX:SharedArchiveFile={archive_path()}"' in java_options(installation)
-    assert archive_path().is_relative_to(installation / "its own")
+    path = archive_name(archive_key(), 7)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"classes")
+    assert f'"-XX:SharedArchiveFile={path}" -XX:+VerifySharedSpaces' in java_options(installation)
+    assert path.is_relative_to(installation / "its own")
+    path.write_bytes(b"cut")
+    assert "SharedArchiveFile" not in java_options(installation)
 
 
 def test_an_archive_is_of_one_java_and_one_set_of_jars(installation: Path) -> None:
     jar = installation / "pyspark" / "jars" / "spark.jar"
-    found = [archive_path()]
+    found = [archive_key()]
     jar.write_bytes(b"22")
-    found.append(archive_path())
+    found.append(archive_key())
     os.utime(jar, ns=(1, 1))
-    found.append(archive_path())
+    found.append(archive_key())
     (installation / "java" / "release").write_text('JAVA_VERSION="21"\n')
-    found.append(archive_path())
+    found.append(archive_key())
     assert len(set(found)) == len(found)
-    assert archive_path() == found[-1]
+    assert archive_key() == found[-1]
 
 
 def test_where_spark_s_jars_are_elsewhere_there_is_none(installation: Path) -> None:
     (installation / "pyspark" / "jars").rename(installation / "elsewhere")
     assert archive_options() == ()
+
+
+def test_a_damaged_archive_costs_time_alone_and_says_nothing_on_standard_output(tmp_path: Path) -> None:
+    java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}")
+    assert java is not None
+    archive = tmp_path / "classes.jsa"
+    subprocess.run([java, f"-XX:ArchiveClassesAtExit={archive}", "-version"], check=True, capture_output=True)
+    archive.chmod(0o644)
+    whole = archive.read_bytes()
+    for at in (len(whole) // 3, len(whole) // 2, len(whole) - 5_000):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x10
+        archive.write_bytes(damaged)
+        done = subprocess.run(
+            [java, f"-XX:SharedArchiveFile={archive}", *CHECKED, "-version"], check=True, capture_output=True
+        )
+        assert done.stdout == b""
+        assert b"Unable to use shared archive" in done.stderr
