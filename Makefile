@@ -76,7 +76,7 @@ test-compat: setup-dev ## the compatibility check against Avro Java on 20,000 pa
 	  tests/compat/test_avro_java.py tests/compat/test_reading.py $(PYTEST_ARGUMENTS)
 
 equality: setup-dev ## rows by the core, by the reference and by Avro Java on CASES=n generated histories and messages
-	@HEADRACE_EQUALITY_CASES=$$(($(CASES) / 2)) $(BIN)/python -m pytest -m java tests/component/java/test_loader_task_avro_java.py $(PYTEST_ARGUMENTS)
+	@HEADRACE_EQUALITY_CASES=$$(($(CASES) / 2)) $(BIN)/python -m pytest tests/component/java/test_loader_task_avro_java.py $(PYTEST_ARGUMENTS)
 
 fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPLES=n of each kind
 	@HEADRACE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/component/registry/test_fuzz.py $(PYTEST_ARGUMENTS)
