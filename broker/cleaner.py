@@ -2,7 +2,8 @@
 
 A log is due when what was added since the last time (its dirty part) is at least `min.cleanable.dirty.ratio` of its
 closed segments, or older than `max.compaction.lag.ms`. The active segment is never touched, nor what has not been
-forced to disk. Up to where each log is clean stands in `cleaner-offset-checkpoint`; without it all is looked at again.
+forced to disk, nor what lies behind the first open transaction. Up to where each log is clean stands in
+`cleaner-offset-checkpoint`; without it all is looked at again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.scan import SegmentFacts
 from headrace.broker.log.segment import ClosedSegment
+from headrace.broker.log.transactions import Outcomes
 from headrace.kafka_wire.errors import CorruptBatch
 
 logger = logging.getLogger(__name__)
@@ -83,7 +85,8 @@ class Cleaner:
         if log in self._given_up:
             return ()
         log.roll_if_older(now_ms - wish.lag_ms_max, now_ms)
-        segments = [segment for segment in log.closed if segment.next_offset <= log.recovery_point]
+        end = min(log.recovery_point, log.last_stable_offset)
+        segments = [segment for segment in log.closed if segment.next_offset <= end]
         young = (at for at, each in enumerate(segments) if now_ms - each.timestamp_ms < wish.lag_ms_min)
         segments = segments[: next(young, len(segments))]
         dirty = [segment for segment in segments if segment.next_offset > self.clean_to.get(key, 0)]
@@ -104,7 +107,8 @@ class Cleaner:
     ) -> bool:
         loop, pace = asyncio.get_running_loop(), compaction.Pace(is_there)
         start = max(self.clean_to.get(key, 0), log.log_start_offset)
-        found = await loop.run_in_executor(self._executor, compaction.newest_records, segments, start, pace)
+        outcomes = Outcomes(log.aborted(segments[0].base_offset, segments[-1].next_offset))
+        found = await loop.run_in_executor(self._executor, compaction.newest_records, segments, start, outcomes, pace)
         rules = compaction.Rules(now_ms + wish.tombstones_ms, now_ms, log.producers.last_offsets())
         before = log.size
         self._before_change()
@@ -112,7 +116,9 @@ class Cleaner:
             if group[0].base_offset >= found.end:
                 break
             try:
-                facts = await loop.run_in_executor(self._executor, compaction.write_cleaned, group, found, rules, pace)
+                facts = await loop.run_in_executor(
+                    self._executor, compaction.write_cleaned, group, found, rules, outcomes, pace
+                )
             except BaseException:
                 # Also so that a full disk gets back what this took.
                 compaction.discard(group)

@@ -370,14 +370,20 @@ def _varint(b: bytes, p: int) -> tuple[int, int]:
     return n, p + 1
 
 
-def build_batch(entries: Sequence[tuple[bytes | None, bytes | None]], timestamp_ms: int) -> bytes:
-    """One uncompressed batch of (key, value) pairs, at base offset 0."""
+def build_batch(
+    entries: Sequence[tuple[bytes | None, bytes | None]],
+    timestamp_ms: int,
+    *,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+) -> bytes:
+    """One uncompressed batch of (key, value) pairs, at base offset 0; with a producer, of its transaction."""
     builder = DefaultRecordBatchBuilder(
         magic=MAGIC,
         compression_type=0,
-        is_transactional=False,
-        producer_id=-1,
-        producer_epoch=-1,
+        is_transactional=producer_id >= 0,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
         base_sequence=-1,
         batch_size=1 << 30,
     )

@@ -8,7 +8,8 @@ What is decided and written here may run in a thread, since nobody writes to a c
 - A record without a value (a tombstone) takes the older ones of its key with it. It stays itself for
   `delete.retention.ms` after it was met here first, so that whoever reads from the start sees it; until when is
   stamped into its batch (attribute bit 6, in place of the base timestamp, KIP-534).
-- A record without a key is taken out.
+- A record without a key is taken out, and so is all that was aborted. The marker of a transaction goes as a tombstone
+  does once nothing is left of that; nothing is touched from where a transaction is still open.
 
 Several small segments become one. Files: `<base>.log.cleaned` while it is written, which the next start removes, and
 `<base>.log.swap` from when it stands for several segments until those are gone, which the next start finishes.
@@ -36,6 +37,7 @@ from headrace.broker.log.segment import (
     segment_path,
     walk_file,
 )
+from headrace.broker.log.transactions import Outcomes
 from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import (
     CONTROL,
@@ -114,7 +116,7 @@ class Pace:
             self._since_s = self._clock()
 
 
-def newest_records(segments: Sequence[ClosedSegment], start: int, pace: Pace) -> Found:
+def newest_records(segments: Sequence[ClosedSegment], start: int, outcomes: Outcomes, pace: Pace) -> Found:
     """Reads which records of [start, the segments' end) are the newest of their keys, KEYS_MAX of them at most.
 
     Raises:
@@ -127,7 +129,7 @@ def newest_records(segments: Sequence[ClosedSegment], start: int, pace: Pace) ->
             continue
         for placed, batch in _batches(segment):
             header = placed.header
-            if header.last_offset < start or header.attributes & CONTROL:
+            if header.last_offset < start or header.attributes & CONTROL or outcomes.is_aborted(header):
                 continue
             if len(newest) >= KEYS_MAX:
                 return Found(newest, header.base_offset)
@@ -154,8 +156,13 @@ def in_groups(segments: Sequence[ClosedSegment], bytes_max: int) -> Iterator[tup
         yield tuple(group)
 
 
-def write_cleaned(group: Sequence[ClosedSegment], found: Found, rules: Rules, pace: Pace) -> SegmentFacts | None:
+def write_cleaned(
+    group: Sequence[ClosedSegment], found: Found, rules: Rules, outcomes: Outcomes, pace: Pace
+) -> SegmentFacts | None:
     """Writes and forces to disk what stays of a group; returns what is in it, None where nothing would change.
+
+    Args:
+        outcomes: the same for all groups of a log, one after the other from its start on.
 
     Raises:
         CorruptBatch: a batch cannot be opened.
@@ -170,10 +177,11 @@ def write_cleaned(group: Sequence[ClosedSegment], found: Found, rules: Rules, pa
         for segment in group:
             for placed, batch in _batches(segment):
                 is_last = segment is group[-1] and placed.position + placed.header.size == segment.size
-                kept = cleaned_batch(batch, placed.header, found, rules, must_stay=is_last)
+                kept = cleaned_batch(batch, placed.header, found, rules, outcomes, must_stay=is_last)
                 is_changed = is_changed or kept is not batch
                 if kept is not None:
-                    facts.add(read_batch_header(kept), len(kept))
+                    outcomes.keep(placed.header)
+                    facts.add(read_batch_header(kept), kept)
                     pieces.append(kept)
                 if facts.size - written >= WRITE_BYTES:
                     write_fully(fd, [b"".join(pieces)], written)
@@ -190,24 +198,37 @@ def write_cleaned(group: Sequence[ClosedSegment], found: Found, rules: Rules, pa
     return facts
 
 
-def cleaned_batch(batch: bytes, header: BatchHeader, found: Found, rules: Rules, *, must_stay: bool) -> bytes | None:
+def cleaned_batch(
+    batch: bytes, header: BatchHeader, found: Found, rules: Rules, outcomes: Outcomes, *, must_stay: bool
+) -> bytes | None:
     """What stays of a batch: the very same object where all of it does, None where nothing.
 
     Raises:
         CorruptBatch: it cannot be opened.
     """
-    if header.last_offset >= found.end or header.attributes & CONTROL:
+    if header.attributes & CONTROL:
+        must_stay = must_stay or header.last_offset >= found.end
+        return batch if outcomes.is_needed(header) or must_stay else _cleaned_marker(batch, header, rules)
+    if header.last_offset >= found.end:
         return batch
     must_stay = must_stay or header.last_offset in rules.kept_ends
     records = opened(batch, is_our_own=True)
     has_horizon = bool(header.attributes & DELETE_HORIZON)
     keeps_tombstones = not has_horizon or header.base_timestamp >= rules.now_ms
-    kept = [record for record in records if _stays(record, found.newest, keeps_tombstones)]
+    is_aborted = outcomes.is_aborted(header)
+    kept = [record for record in records if not is_aborted and _stays(record, found.newest, keeps_tombstones)]
     if not kept:
         return (batch if not records else rebuilt_batch(header, ())) if must_stay else None
     if not has_horizon and any(value is None for _, _, _, value, _ in kept):
         return rebuilt_batch(header, kept, delete_horizon_ms=rules.tombstones_until_ms)
     return batch if len(kept) == len(records) else rebuilt_batch(header, kept)
+
+
+def _cleaned_marker(batch: bytes, header: BatchHeader, rules: Rules) -> bytes | None:
+    """Of a marker whose transaction has nothing left: whoever is reading that just now still meets it."""
+    if header.attributes & DELETE_HORIZON:
+        return batch if header.base_timestamp >= rules.now_ms else None
+    return rebuilt_batch(header, opened(batch, is_our_own=True), delete_horizon_ms=rules.tombstones_until_ms)
 
 
 def _stays(record: Record, newest: Newest, keeps_tombstones: bool) -> bool:

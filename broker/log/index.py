@@ -16,7 +16,7 @@ import contextlib
 import os
 import struct
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,11 @@ class OffsetIndex:
         """The position of the last entry at or below `offset`; 0 when there is none."""
         at = bisect_right(self._offsets, offset)
         return self._positions[at - 1] if at else 0
+
+    def offset_at(self, position: int) -> int | None:
+        """The last offset of some batch at or behind a position, the first that is known of; None without one."""
+        at = bisect_left(self._positions, position)
+        return self._offsets[at] if at < len(self._positions) else None
 
     @property
     def last_position(self) -> int:
@@ -136,6 +141,17 @@ def floor_position_in_file(path: Path, offset: int) -> int:
     """`OffsetIndex.floor` on the file of a closed segment; 0, the whole segment, when there is no such file."""
     found = floor_entry_in_file(path, offset)
     return found.position if found is not None else 0
+
+
+def offset_at_in_file(path: Path, position: int) -> int | None:
+    """`OffsetIndex.offset_at` on the file of a closed segment; None also when there is no such file."""
+    try:
+        entries = _FileEntries(path, _OFFSET_ENTRY)
+    except FileNotFoundError:
+        return None
+    with contextlib.closing(entries):
+        at = bisect_left(entries, position, key=lambda found: found[1])
+        return entries[at][0] if at < len(entries) else None
 
 
 def floor_time_in_file(path: Path, timestamp_ms: int) -> TimeEntry | None:

@@ -2,11 +2,14 @@
 
 Invariants: segments are contiguous or ascend with holes, never overlap; `log_start_offset` <= `high_watermark` <=
 `log_end_offset`; bytes below `recovery_point` have been forced to disk; a consumer sees nothing at or above the high
-watermark. The high watermark is the log end, except where acknowledgement waits for the disk (fsync `always`): there
-it is what has been forced, so that nobody reads a message that a power failure could take back.
+watermark, and one that reads what is committed nothing at or above the last stable offset, which is the first of the
+oldest open transaction or the high watermark, whatever comes first. The high watermark is the log end, except where
+acknowledgement waits for the disk (fsync `always`): there it is what has been forced, so that nobody reads a message
+that a power failure could take back.
 
-Files per partition: `<base>.log`, `.index`, `.timeindex` and, where a segment begins, `<offset>.snapshot` with the
-state of idempotent producers up to that offset; `leader-epoch-checkpoint` says which leader epochs its batches are of.
+Files per partition: `<base>.log`, `.index`, `.timeindex`, `.txnindex` and, where a segment begins,
+`<offset>.snapshot` with the state of idempotent producers up to that offset; `leader-epoch-checkpoint` says which
+leader epochs its batches are of.
 
 Not for use by threads. Only `flush_job` results are meant to be carried out by one.
 """
@@ -16,16 +19,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log import compaction, leader_epochs, produced
 from headrace.broker.log.files import OpenFiles, sync_folder, write_fully
-from headrace.broker.log.index import TimeEntry, floor_entry_in_file, floor_position_in_file, floor_time_in_file
+from headrace.broker.log.index import (
+    TimeEntry,
+    floor_entry_in_file,
+    floor_position_in_file,
+    floor_time_in_file,
+    offset_at_in_file,
+)
 from headrace.broker.log.leader_epochs import LeaderEpochs
 from headrace.broker.log.opened import opened
 from headrace.broker.log.producer_state import ProducerStates
@@ -39,6 +50,7 @@ from headrace.broker.log.segment import (
     SNAPSHOT,
     TIME_INDEX,
     ClosedSegment,
+    aborted_in,
     base_offsets,
     facts_of,
     header_at,
@@ -47,9 +59,10 @@ from headrace.broker.log.segment import (
     walk_file,
     write_indexes,
 )
+from headrace.broker.log.transactions import AbortedTransaction, end_marker, overlapping
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.errors import CorruptBatch
-from headrace.kafka_wire.record_batch import MAGIC, PREFIX_BYTES, BatchHeader
+from headrace.kafka_wire.record_batch import MAGIC, PREFIX_BYTES, BatchHeader, read_batch_header
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +96,14 @@ class FoundTimestamp:
     offset: int
 
 
+class Bound(NamedTuple):
+    """How far a reader may read: to `offset`, which is at `position` of the segment that begins at `base_offset`."""
+
+    offset: int
+    base_offset: int
+    position: int
+
+
 class PartitionLog:
     """See the module. Built by `recovery.open_log`."""
 
@@ -90,6 +111,7 @@ class PartitionLog:
         "_active_since_ms",
         "_files",
         "_is_saved",
+        "_stable",
         "_unforced",
         "_visible_in",
         "_visible_to",
@@ -141,10 +163,19 @@ class PartitionLog:
         # Files that may not be on disk as they are, and the folder while it has names that may not be.
         self._unforced = list(dict.fromkeys(unforced))
         self._visible_in, self._visible_to = active.base_offset, active.size
+        self._stable = self._visible  # of the last stable offset, as it was looked for last
 
     @property
     def log_end_offset(self) -> int:
         return self.active.next_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Up to here every transaction has ended."""
+        first = self.producers.first_open()
+        if first is None:
+            return self.high_watermark
+        return max(min(first, self.high_watermark), self.log_start_offset)
 
     @property
     def first_base_offset(self) -> int:
@@ -170,8 +201,37 @@ class PartitionLog:
             RequestRefused: an idempotence rule, or the disk, refused it; the log is as before.
         """
         known = self.producers.duplicate_of(header)
-        if known is not None:
-            return known
+        return known if known is not None else self.put(batch, header, now_ms)
+
+    def end_transaction(self, producer_id: int, epoch: int, *, is_commit: bool, now_ms: int) -> bool:
+        """Writes the marker that ends a producer's transaction; returns whether there was one to end.
+
+        Raises:
+            RequestRefused: the disk refused it; the transaction is open as before.
+        """
+        ending = self.producers.open.get(producer_id)
+        if ending is None:
+            return False
+        others = self.producers.first_open(but=producer_id)
+        marker = end_marker(
+            producer_id,
+            epoch,
+            is_commit=is_commit,
+            first_offset=ending.first_offset,
+            last_stable_offset=self.log_end_offset + 1 if others is None else others,
+            now_ms=now_ms,
+        )
+        self.put(marker, read_batch_header(marker), now_ms)
+        # How much that lets readers see is theirs to find out.
+        self.wake(sys.maxsize)
+        return True
+
+    def put(self, batch: memoryview | bytes, header: BatchHeader, now_ms: int) -> int:
+        """Stores a batch whose producer need not be asked about; returns the base offset it was given.
+
+        Raises:
+            RequestRefused: the disk refused it; the log is as before.
+        """
         size = len(batch)
         active = self.active
         if active.size and (
@@ -192,7 +252,7 @@ class PartitionLog:
         self._write(produced.prefix(base_offset, header, self.leader_epoch), memoryview(batch)[PREFIX_BYTES:])
         self._is_saved = False
         placed = header._replace(base_offset=base_offset)
-        active.add(placed, size)
+        active.add(placed, batch)
         self.producers.record(header, base_offset, now_ms)
         if not self.limits.forced_reads_only:
             self._advance(active.next_offset, active.base_offset, active.size)
@@ -248,9 +308,7 @@ class PartitionLog:
         # With its indexes: below the recovery point they are taken as they are.
         suffixes = SEGMENT_SUFFIXES if self.recovery_point < active.next_offset else INDEX_SUFFIXES
         self._unforced += [segment_path(self.folder, active.base_offset, suffix) for suffix in suffixes]
-        self.closed.append(
-            ClosedSegment(self.folder, active.base_offset, active.next_offset, active.size, active.largest)
-        )
+        self.closed.append(ClosedSegment.of(self.folder, active))
         self._files.forget(segment_path(self.folder, active.base_offset, LOG))
         self.active = SegmentFacts(active.next_offset, active.next_offset)
         self._active_since_ms = now_ms
@@ -313,37 +371,97 @@ class PartitionLog:
         Raises:
             RequestRefused: the offset is outside [log_start_offset, log_end_offset].
         """
+        return self._read(offset, bytes_max, whole_first, self._visible)[0]
+
+    def read_committed(
+        self, offset: int, bytes_max: int, *, whole_first: bool
+    ) -> tuple[bytes, Sequence[AbortedTransaction]]:
+        """As `read`, but to the last stable offset, and with what was aborted of what is returned.
+
+        Raises:
+            RequestRefused: the offset is outside [log_start_offset, log_end_offset].
+        """
+        bound = self._stable_bound()
+        records, base, end = self._read(offset, bytes_max, whole_first, bound)
+        if not records:
+            return records, ()
+        return records, self.aborted(offset, min(self._offset_at(base, end), bound.offset))
+
+    def _read(self, offset: int, bytes_max: int, whole_first: bool, bound: Bound) -> tuple[bytes, int, int]:
+        """What can be read, and in which segment and at which position of it that ends."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise RequestRefused(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} is outside [{self.log_start_offset}, {self.log_end_offset}]",
             )
-        if offset >= self.high_watermark:
-            return b""
-        for base, end, position in self._places(offset):
+        if offset >= bound.offset:
+            return b"", 0, 0
+        for base, end, position in self._places(offset, bound):
             fd = self._files.fd(segment_path(self.folder, base, LOG))
             for placed in walk_file(fd, position, end):
                 if placed.header.last_offset >= offset:
                     size = placed.header.size
                     if size > bytes_max and not whole_first:
-                        return b""
-                    return os.pread(fd, min(max(size, bytes_max), end - placed.position), placed.position)
-        return b""
+                        return b"", 0, 0
+                    records = os.pread(fd, min(max(size, bytes_max), end - placed.position), placed.position)
+                    return records, base, placed.position + len(records)
+        return b"", 0, 0
+
+    @property
+    def _visible(self) -> Bound:
+        return Bound(self.high_watermark, self._visible_in, self._visible_to)
+
+    def _stable_bound(self) -> Bound:
+        end = self.last_stable_offset
+        if end >= self.high_watermark:
+            return self._visible
+        if self._stable.offset != end:
+            self._stable = Bound(end, *self._place_of(end))
+        return self._stable
+
+    def _place_of(self, offset: int) -> tuple[int, int]:
+        """The segment, and the position in it, of the batch that holds an offset below the high watermark."""
+        for base, end, position in self._places(offset, self._visible):
+            fd = self._files.fd(segment_path(self.folder, base, LOG))
+            for placed in walk_file(fd, position, end):
+                if placed.header.last_offset >= offset:
+                    return base, placed.position
+        return self._visible_in, self._visible_to
+
+    def _offset_at(self, base: int, position: int) -> int:
+        """An offset that nothing before this position of a segment reaches, close behind it where an index tells."""
+        if base == self.active.base_offset:
+            relative = self.active.index.offset_at(position)
+            return self.log_end_offset if relative is None else base + relative
+        segment = self.closed[bisect_right(self.closed, base, key=lambda segment: segment.base_offset) - 1]
+        relative = offset_at_in_file(segment.path(INDEX), position)
+        return segment.next_offset if relative is None else base + relative
+
+    def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The transactions that were aborted and have something in [start, end)."""
+        found: list[AbortedTransaction] = []
+        first = max(bisect_right(self.closed, start, key=lambda segment: segment.base_offset) - 1, 0)
+        for segment in self.closed[first:]:
+            if segment.aborted_from is not None and segment.aborted_from < end:
+                entries = aborted_in(self.folder, segment.base_offset, segment.size)
+                found += overlapping(entries, start, end)
+        found += overlapping(self.active.aborted, start, end)
+        return found
 
     def is_in_last_segment(self, offset: int) -> bool:
         """Is all that can be read from here on in one segment? A read ends with the segment that it begins in."""
         return offset >= self._visible_in
 
-    def _places(self, offset: int) -> Iterator[tuple[int, int, int]]:
+    def _places(self, offset: int, bound: Bound) -> Iterator[tuple[int, int, int]]:
         """(segment base, readable bytes, position to start at) of the segments from the one that may hold `offset`."""
         first = max(bisect_right(self.closed, offset, key=lambda segment: segment.base_offset) - 1, 0)
         for segment in self.closed[first:]:
             if segment.next_offset > offset:
                 position = self._position(segment, max(offset - segment.base_offset, 0))
-                yield segment.base_offset, self._readable(segment.base_offset, segment.size), position
+                yield segment.base_offset, _readable(segment.base_offset, segment.size, bound), position
         active = self.active
         position = active.index.floor(max(offset - active.base_offset, 0))
-        yield active.base_offset, self._readable(active.base_offset, active.size), position
+        yield active.base_offset, _readable(active.base_offset, active.size, bound), position
 
     def _position(self, segment: ClosedSegment, relative: int) -> int:
         """From where on to read a closed segment for an offset; an index that says what is not so is made anew."""
@@ -366,7 +484,7 @@ class PartitionLog:
         write_indexes(self.folder, facts)
         self._unforced += [segment.path(suffix) for suffix in INDEX_SUFFIXES]
         at = self.closed.index(segment)
-        self.closed[at] = replace(segment, largest=facts.largest)
+        self.closed[at] = ClosedSegment.of(self.folder, facts, segment.next_offset)
         logger.warning("indexes rebuilt folder=%s segment=%d", self.folder.name, segment.base_offset)
 
     @property
@@ -378,15 +496,9 @@ class PartitionLog:
         rest = sum(segment.size for segment in self.closed[max(at - 1, 0) :]) - self._visible_to
         return self.active.size + rest
 
-    def _readable(self, base_offset: int, size: int) -> int:
-        """How many bytes of a segment lie below the high watermark."""
-        if base_offset == self._visible_in:
-            return self._visible_to
-        return size if base_offset < self._visible_in else 0
-
     def batches(self, offset: int) -> Iterator[tuple[PlacedBatch, bytes]]:
         """Every readable batch from the one that holds `offset` on, with its bytes."""
-        for base, end, position in self._places(offset):
+        for base, end, position in self._places(offset, self._visible):
             fd = self._files.fd(segment_path(self.folder, base, LOG))
             for placed in walk_file(fd, position, end):
                 if placed.header.last_offset >= offset:
@@ -466,9 +578,7 @@ class PartitionLog:
             self._files.forget(segment.path())
         renamed = compaction.replace_files(group)
         first = group[0]
-        self.closed[at : at + len(group)] = [
-            ClosedSegment(self.folder, first.base_offset, group[-1].next_offset, facts.size, facts.largest)
-        ]
+        self.closed[at : at + len(group)] = [ClosedSegment.of(self.folder, facts, group[-1].next_offset)]
         # Without them, on a full disk, reading begins with the segment.
         with contextlib.suppress(OSError):
             write_indexes(self.folder, facts)
@@ -504,6 +614,13 @@ class PartitionLog:
         for segment in self.closed:
             self._files.forget(segment.path())
         self._files.forget(segment_path(self.folder, self.active.base_offset, LOG))
+
+
+def _readable(base_offset: int, size: int, bound: Bound) -> int:
+    """How many bytes of a segment lie before a bound."""
+    if base_offset == bound.base_offset:
+        return bound.position
+    return size if base_offset < bound.base_offset else 0
 
 
 def _refusal(path: Path, error: OSError) -> RequestRefused:

@@ -4,23 +4,30 @@ A producer's last five batches are known, which is as many as clients may have i
 again and be answered with its offset. What was stored before those is answered with DUPLICATE_SEQUENCE_NUMBER, which
 clients take for stored. `run` says how far back that is known: nothing is taken for stored that was never seen here.
 
-Snapshot layout: version i16 = 2, CRC-32C u32 of the rest, count i32, then per producer: producerId i64, epoch i16,
-timestamp i64, run i32, number of batches i8, and per batch, oldest first: lastSequence i32, lastOffset i64, offsetDelta
-i32. Version 1 is Kafka's, with the last batch alone: read, and not written any more.
+Transactions that are open in the partition are known by their producers too: one begins with its first batch here and
+ends with its marker. As long as one is open its producer is not forgotten.
+
+Snapshot layout: version i16 = 3, CRC-32C u32 of the rest, count i32, then per producer: producerId i64, epoch i16,
+timestamp i64, run i32, number of batches i8, and per batch, oldest first: lastSequence i32, lastOffset i64,
+offsetDelta i32; then the open transactions in the order of their first offsets: producerId i64, epoch i16,
+firstOffset i64. Version 2 had no transactions, version 1 is Kafka's, with the last batch alone: read, and not written
+any more.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from headrace.broker.errors import RequestRefused
+from headrace.broker.log.transactions import OpenTransaction
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.kafka_wire.record_batch import BatchHeader
+from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, BatchHeader
 
 WINDOW_BATCHES = 5
 EXPIRATION_MS = 86_400_000
@@ -33,7 +40,8 @@ RUN_MAX = SEQUENCE_MODULUS // 2
 _START = struct.Struct(">hIi")
 _PRODUCER = struct.Struct(">qhqib")
 _BATCH = struct.Struct(">iqi")
-_VERSION = 2
+_OPEN = struct.Struct(">qhq")
+_VERSION, _WITHOUT_TRANSACTIONS = 3, 2
 _KAFKAS_ENTRY = struct.Struct(">qhiqiqiq")
 _KAFKAS_VERSION = 1
 
@@ -56,7 +64,8 @@ class Producer:
 
     @property
     def next_sequence(self) -> int:
-        return (self.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
+        """0 where the epoch has just begun, by the marker of the one before."""
+        return (self.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS if self.batches else 0
 
     def add(self, batch: AppendedBatch) -> None:
         records = batch.last_offset - batch.base_offset + 1
@@ -71,12 +80,20 @@ def last_sequence(header: BatchHeader) -> int:
 
 
 class ProducerStates:
-    """All producers with an id that wrote to one partition."""
+    """All producers with an id that wrote to one partition; `open` transactions are in the order they began in."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_producers", "open")
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
+        self.open: dict[int, OpenTransaction] = {}
+
+    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+        return iter(self._producers.items())
+
+    def first_open(self, but: int | None = None) -> int | None:
+        """Where the oldest open transaction begins, leaving out that of one producer; None without one."""
+        return next((one.first_offset for producer_id, one in self.open.items() if producer_id != but), None)
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -94,6 +111,11 @@ class ProducerStates:
             return None
         if header.base_sequence < 0:
             raise RequestRefused(ErrorCode.INVALID_RECORD, "a producer id without a sequence number")
+        if header.producer_id in self.open and not header.attributes & TRANSACTIONAL:
+            raise RequestRefused(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has an open transaction, which this is no part of",
+            )
         producer = self._producers.get(header.producer_id)
         if producer is None:
             # Nothing is known, as after retention removed all it wrote: any sequence is accepted.
@@ -123,7 +145,15 @@ class ProducerStates:
 
     def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Takes note of a batch that was appended at `base_offset`."""
-        if header.producer_id < 0 or header.base_sequence < 0:
+        if header.producer_id < 0:
+            return
+        if header.attributes & CONTROL:
+            self._end(header, now_ms)
+            return
+        if header.attributes & TRANSACTIONAL and header.producer_id not in self.open:
+            self.open[header.producer_id] = OpenTransaction(header.producer_epoch, base_offset)
+        if header.base_sequence < 0:
+            # The broker's own, of the offsets that a transaction commits.
             return
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
@@ -131,6 +161,13 @@ class ProducerStates:
         producer.seen_at_ms = now_ms
         last_offset = base_offset + header.last_offset_delta
         producer.add(AppendedBatch(header.base_sequence, last_sequence(header), base_offset, last_offset))
+
+    def _end(self, marker: BatchHeader, now_ms: int) -> None:
+        self.open.pop(marker.producer_id, None)
+        producer = self._producers.get(marker.producer_id)
+        if producer is not None and marker.producer_epoch > producer.epoch:
+            # The transaction was ended for a producer that is not heard any more.
+            self._producers[marker.producer_id] = Producer(marker.producer_epoch, now_ms)
 
     def last_offsets(self) -> frozenset[int]:
         """Where the known batches of all producers end."""
@@ -140,7 +177,7 @@ class ProducerStates:
         for producer_id in [
             producer_id
             for producer_id, producer in self._producers.items()
-            if now_ms - producer.seen_at_ms > EXPIRATION_MS
+            if now_ms - producer.seen_at_ms > EXPIRATION_MS and producer_id not in self.open
         ]:
             del self._producers[producer_id]
 
@@ -152,6 +189,7 @@ class ProducerStates:
             )
             for batch in producer.batches:
                 body += _BATCH.pack(batch.last_sequence, batch.last_offset, batch.last_offset - batch.base_offset)
+        body += b"".join(_OPEN.pack(producer_id, *one) for producer_id, one in self.open.items())
         return struct.pack(">hI", _VERSION, crc32c(body)) + bytes(body)
 
     @classmethod
@@ -160,11 +198,13 @@ class ProducerStates:
         if len(content) < _START.size:
             return None
         version, crc, count = _START.unpack_from(content)
-        if version not in (_KAFKAS_VERSION, _VERSION) or crc32c(content[6:]) != crc:
+        if version not in (_KAFKAS_VERSION, _WITHOUT_TRANSACTIONS, _VERSION) or crc32c(content[6:]) != crc:
             return None
         states, at = cls(), _START.size
         for _ in range(count):
             at = states._read_kafkas(content, at) if version == _KAFKAS_VERSION else states._read(content, at)
+        for producer_id, epoch, first_offset in _OPEN.iter_unpack(content[at:]):
+            states.open[producer_id] = OpenTransaction(epoch, first_offset)
         return states
 
     def _read(self, content: bytes, at: int) -> int:

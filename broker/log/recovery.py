@@ -43,6 +43,7 @@ from headrace.broker.log.segment import (
     SNAPSHOT,
     TIME_INDEX,
     ClosedSegment,
+    aborted_in,
     base_offsets,
     is_in_log,
     segment_path,
@@ -112,9 +113,7 @@ def open_log(
             sync_file(path)
         reading.unforced.clear()
     active = segments.pop()
-    closed = [
-        ClosedSegment(folder, facts.base_offset, facts.next_offset, facts.size, facts.largest) for facts in segments
-    ]
+    closed = [ClosedSegment.of(folder, facts) for facts in segments]
     log = PartitionLog(
         folder,
         files,
@@ -250,7 +249,7 @@ def _closed(folder: Path, base: int, size: int, following: int) -> SegmentFacts 
     largest = last_time_entry_in_file(segment_path(folder, base, TIME_INDEX))
     if largest is None or not is_in_log(segment_path(folder, base, LOG), base, size, index, largest):
         return None
-    return SegmentFacts(base, following, size, largest)
+    return SegmentFacts(base, following, size, largest, aborted=aborted_in(folder, base, size))
 
 
 def _indexed(folder: Path, base: int, size: int) -> SegmentFacts | None:
@@ -271,9 +270,10 @@ def _indexed(folder: Path, base: int, size: int) -> SegmentFacts | None:
     fd = os.open(segment_path(folder, base, LOG), os.O_RDONLY)
     try:
         for placed in walk_file(fd, index.last_position, size):
-            facts.add(placed.header, placed.header.size)
+            facts.add(placed.header, b"")
     finally:
         os.close(fd)
+    facts.aborted = aborted_in(folder, base, size)
     return facts if facts.size == size else None
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from headrace.broker.log.index import INTERVAL_BYTES, OffsetIndex, TimeEntry, TimeIndex
 from headrace.broker.log.leader_epochs import LeaderEpochs
+from headrace.broker.log.transactions import AbortedTransaction, aborted_by
 from headrace.kafka_wire.record_batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
@@ -32,7 +33,8 @@ class SegmentFacts:
     """What is known of a segment's content; grows with every batch.
 
     `next_offset` follows the last record; `size` is in bytes; `largest` has the largest timestamp with the last
-    offset of the first batch that has it, None while the segment is empty.
+    offset of the first batch that has it, None while the segment is empty. `aborted` are the transactions whose abort
+    markers it has, in their order.
     """
 
     base_offset: int
@@ -41,10 +43,14 @@ class SegmentFacts:
     largest: TimeEntry | None = None
     index: OffsetIndex = field(default_factory=OffsetIndex)
     time_index: TimeIndex = field(default_factory=TimeIndex)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
     _unindexed_bytes: int = 0
 
-    def add(self, header: BatchHeader, batch_bytes: int) -> None:
-        """Takes note of a batch that stands at position `size`."""
+    def add(self, header: BatchHeader, batch: bytes | memoryview) -> None:
+        """Takes note of a batch that stands at position `size`; of all but markers the bytes are not looked at."""
+        aborted = aborted_by(header, batch)
+        if aborted is not None:
+            self.aborted.append(aborted)
         last = header.last_offset - self.base_offset
         if self.largest is None or header.max_timestamp > self.largest.timestamp_ms:
             self.largest = TimeEntry(header.max_timestamp, last)
@@ -52,8 +58,8 @@ class SegmentFacts:
             self.index.add(last, self.size)
             self.time_index.add(self.largest)
             self._unindexed_bytes = 0
-        self._unindexed_bytes += batch_bytes
-        self.size += batch_bytes
+        self._unindexed_bytes += header.size
+        self.size += header.size
         self.next_offset = header.last_offset + 1
 
     def complete_time_index(self) -> None:
@@ -99,7 +105,7 @@ def scan_segment(view: memoryview, base_offset: int, expected: Expected) -> Scan
             return Scan(facts, fault)
         header = read_batch_header(view, facts.size)
         note_epoch(header, expected)
-        facts.add(header, header.size)
+        facts.add(header, view[facts.size : facts.size + header.size])
     return Scan(facts, "")
 
 

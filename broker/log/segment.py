@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,10 +10,19 @@ from pathlib import Path
 
 from headrace.broker.log.index import TimeEntry, floor_position_in_file
 from headrace.broker.log.scan import PlacedBatch, SegmentFacts, walk_batches
-from headrace.kafka_wire.record_batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, BatchHeader, read_batch_header
+from headrace.broker.log.transactions import AbortedTransaction, aborted_by, from_index, to_index
+from headrace.kafka_wire.record_batch import (
+    CONTROL,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    read_batch_header,
+)
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".snapshot", ".deleted"
-INDEX_SUFFIXES = (INDEX, TIME_INDEX)
+TXN_INDEX = ".txnindex"
+INDEX_SUFFIXES = (INDEX, TIME_INDEX, TXN_INDEX)
 SEGMENT_SUFFIXES = (LOG, *INDEX_SUFFIXES)
 CHUNK_BYTES = 64 * 1024
 """Read at once when headers are walked: some hundred small batches, or a few large ones' headers."""
@@ -34,13 +44,24 @@ def base_offsets(folder: Path, suffix: str = LOG) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class ClosedSegment:
-    """A segment that is no longer written; offsets [base_offset, next_offset), `size` in bytes."""
+    """A segment that is no longer written; offsets [base_offset, next_offset), `size` in bytes.
+
+    Transactions whose abort marker it has begin at `aborted_from` at the earliest; None where it has none.
+    """
 
     folder: Path
     base_offset: int
     next_offset: int
     size: int
     largest: TimeEntry | None
+    aborted_from: int | None = None
+
+    @classmethod
+    def of(cls, folder: Path, facts: SegmentFacts, next_offset: int | None = None) -> ClosedSegment:
+        """Of what is known of its content; it ends with its last batch where nothing else is said."""
+        end = facts.next_offset if next_offset is None else next_offset
+        earliest = min((one.first_offset for one in facts.aborted), default=None)
+        return cls(folder, facts.base_offset, end, facts.size, facts.largest, earliest)
 
     def path(self, suffix: str = LOG) -> Path:
         return segment_path(self.folder, self.base_offset, suffix)
@@ -59,7 +80,12 @@ class ClosedSegment:
 def write_indexes(folder: Path, facts: SegmentFacts) -> None:
     """Writes the indexes of a segment; forcing them to disk is the caller's."""
     facts.complete_time_index()
-    for suffix, content in ((INDEX, facts.index.to_bytes()), (TIME_INDEX, facts.time_index.to_bytes())):
+    contents = (
+        (INDEX, facts.index.to_bytes()),
+        (TIME_INDEX, facts.time_index.to_bytes()),
+        (TXN_INDEX, to_index(facts.aborted, facts.size)),
+    )
+    for suffix, content in contents:
         segment_path(folder, facts.base_offset, suffix).write_bytes(content)
 
 
@@ -69,10 +95,36 @@ def facts_of(segment: ClosedSegment) -> SegmentFacts:
     fd = os.open(segment.path(), os.O_RDONLY)
     try:
         for placed in walk_file(fd, 0, segment.size):
-            facts.add(placed.header, placed.header.size)
+            facts.add(placed.header, _if_marker(fd, placed))
     finally:
         os.close(fd)
     return facts
+
+
+def _if_marker(fd: int, placed: PlacedBatch) -> bytes:
+    """The bytes of a batch of control, nothing of others."""
+    return os.pread(fd, placed.header.size, placed.position) if placed.header.attributes & CONTROL else b""
+
+
+def aborted_in(folder: Path, base_offset: int, size: int) -> list[AbortedTransaction]:
+    """The transactions whose abort markers a segment has; without a good index all its headers are read for it."""
+    index = segment_path(folder, base_offset, TXN_INDEX)
+    try:
+        known = from_index(index.read_bytes(), size)
+    except FileNotFoundError:
+        known = None
+    if known is not None:
+        return known
+    fd = os.open(segment_path(folder, base_offset, LOG), os.O_RDONLY)
+    try:
+        markers = (aborted_by(placed.header, _if_marker(fd, placed)) for placed in walk_file(fd, 0, size))
+        found = [one for one in markers if one is not None]
+    finally:
+        os.close(fd)
+    # On a full disk it is read again.
+    with contextlib.suppress(OSError):
+        index.write_bytes(to_index(found, size))
+    return found
 
 
 def header_at(fd: int, position: int, size: int) -> BatchHeader | None:

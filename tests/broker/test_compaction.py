@@ -25,6 +25,7 @@ from headrace.broker.log.compaction import Interrupted, Pace, Rules
 from headrace.broker.log.opened import opened as records_of
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, base_offsets, segment_path
+from headrace.broker.log.transactions import Outcomes
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -47,13 +48,14 @@ def kept(log: PartitionLog) -> Kept:
 
 def clean(log: PartitionLog, start: int = 0, now_ms: int = NOW_MS, limits: LogLimits = SMALL) -> int:
     """Compacts all closed segments; returns up to where the log is clean."""
-    segments = list(log.closed)
+    segments = [segment for segment in log.closed if segment.next_offset <= log.last_stable_offset]
     if not segments:
         return start
-    found = compaction.newest_records(segments, start, Pace())
+    outcomes = Outcomes(log.aborted(segments[0].base_offset, segments[-1].next_offset))
+    found = compaction.newest_records(segments, start, outcomes, Pace())
     rules = Rules(now_ms + DAY_MS, now_ms, log.producers.last_offsets())
     for group in compaction.in_groups(segments, limits.segment_bytes_max):
-        facts = compaction.write_cleaned(group, found, rules, Pace())
+        facts = compaction.write_cleaned(group, found, rules, outcomes, Pace())
         if facts is not None:
             for path in log.put_in_place(group, facts):
                 path.unlink()
@@ -279,8 +281,8 @@ def test_a_start_finishes_what_a_kill_cut_short(tmp_path: Path, done: str) -> No
     log.roll(NOW_MS)
     before = kept(log)
     group = next(compaction.in_groups(log.closed, 1 << 30))
-    found = compaction.newest_records(group, 0, Pace())
-    compaction.write_cleaned(group, found, Rules(NOW_MS, NOW_MS, frozenset()), Pace())
+    found = compaction.newest_records(group, 0, Outcomes(), Pace())
+    compaction.write_cleaned(group, found, Rules(NOW_MS, NOW_MS, frozenset()), Outcomes(), Pace())
     path = segment_path(tmp_path, 0, LOG)
     cleaned = path.with_name(path.name + ".cleaned")
     if done != "cleaned":

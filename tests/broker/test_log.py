@@ -20,7 +20,16 @@ from headrace.broker.log.produced import check_produced
 from headrace.broker.log.producer_state import ProducerStates
 from headrace.broker.log.retention import UNLIMITED, expired_segments
 from headrace.broker.log.scan import walk_batches
-from headrace.broker.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, ClosedSegment, base_offsets, segment_path
+from headrace.broker.log.segment import (
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    ClosedSegment,
+    base_offsets,
+    segment_path,
+)
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.record_batch import read_batch_header
 
@@ -377,7 +386,7 @@ def test_what_spares_the_next_start_time_is_forced_too(tmp_path: Path) -> None:
     assert log.flush_job().paths == ()
     append(log, batch(b"x"))
     suffixes = {path.suffix for path in log.close() if path.is_file()}
-    assert suffixes == {LOG, INDEX, TIME_INDEX, SNAPSHOT}
+    assert suffixes == {LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT}
 
 
 def test_offsets_in_a_segment_fit_the_32_bits_that_indexes_have_for_them(tmp_path: Path) -> None:
@@ -394,7 +403,7 @@ def test_indexes_of_closed_segments_are_forced_also_when_the_log_was(tmp_path: P
     log.flushed(log.flush_job())
     log.roll(NOW_MS)
     assert log.needs_flush
-    assert {path.suffix for path in log.flush_job().paths} == {INDEX, TIME_INDEX}
+    assert {path.suffix for path in log.flush_job().paths} == {INDEX, TIME_INDEX, TXN_INDEX}
 
 
 def test_retention_drops_whole_old_segments_and_moves_the_start(tmp_path: Path) -> None:

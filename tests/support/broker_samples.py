@@ -12,7 +12,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from headrace.broker.log.files import OpenFiles
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
 from headrace.broker.log.recovery import OpenLog, open_log
-from headrace.kafka_wire.record_batch import BatchHeader, read_batch_header
+from headrace.kafka_wire.record_batch import CONTROL, BatchHeader, read_batch_header
 
 NOW_MS = 1_700_000_000_000
 
@@ -24,9 +24,10 @@ def batch(
     epoch: int = -1,
     sequence: int = -1,
     codec: int = 0,
+    is_transactional: bool = False,
 ) -> bytes:
     """One record batch as a producer sends it; the records' timestamps go up by one millisecond."""
-    builder = DefaultRecordBatchBuilder(2, codec, False, producer_id, epoch, sequence, 1 << 30)
+    builder = DefaultRecordBatchBuilder(2, codec, is_transactional, producer_id, epoch, sequence, 1 << 30)
     for delta, value in enumerate(values):
         builder.append(delta, timestamp_ms + delta, None, value, [])
     return bytes(builder.build())
@@ -94,16 +95,34 @@ def contents(log: PartitionLog) -> list[tuple[int, bytes | None]]:
     ]
 
 
+def committed(log: PartitionLog) -> list[bytes]:
+    """The values of all records below the last stable offset that were not aborted."""
+    from headrace.broker.log.opened import opened
+
+    gone = log.aborted(0, log.log_end_offset)
+    found = []
+    for placed, raw in log.batches(log.log_start_offset):
+        header = placed.header
+        is_gone = any(
+            one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset
+            for one in gone
+        )
+        if not header.attributes & CONTROL and not is_gone and header.last_offset < log.last_stable_offset:
+            found += [value or b"" for _, _, _, value, _ in opened(raw)]
+    return found
+
+
 def keyed_batch(
     *entries: tuple[bytes | None, bytes | None],
     timestamp_ms: int = NOW_MS,
     producer_id: int = -1,
     sequence: int = -1,
     codec: int = 0,
+    is_transactional: bool = False,
 ) -> bytes:
     """One record batch of keys and values as a producer sends it."""
     epoch = 0 if producer_id >= 0 else -1
-    builder = DefaultRecordBatchBuilder(2, codec, False, producer_id, epoch, sequence, 1 << 30)
+    builder = DefaultRecordBatchBuilder(2, codec, is_transactional, producer_id, epoch, sequence, 1 << 30)
     for delta, (key, value) in enumerate(entries):
         builder.append(delta, timestamp_ms + delta, key, value, [("h", b"1")])
     return bytes(builder.build())

@@ -1,0 +1,375 @@
+"""Transactions in the log of a partition: what readers of committed records see, whatever becomes of the files."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_samples import NOW_MS, append, batch, keyed_batch, opened
+from headrace.broker.errors import RequestRefused
+from headrace.broker.log import compaction
+from headrace.broker.log.compaction import Pace, Rules
+from headrace.broker.log.partition_log import LogLimits, PartitionLog
+from headrace.broker.log.producer_state import EXPIRATION_MS, ProducerStates
+from headrace.broker.log.segment import SNAPSHOT, TXN_INDEX, base_offsets
+from headrace.broker.log.transactions import (
+    AbortedTransaction,
+    Outcomes,
+    aborted_by,
+    end_marker,
+    from_index,
+    is_commit,
+    overlapping,
+    to_index,
+)
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.kafka_wire import requests
+from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, frames, has_valid_crc, read_batch
+from headrace.kafka_wire.record_batch import read_batch_header as header_of
+from headrace.loader.read.range_reader import BatchKind, TransactionFilter
+
+SMALL = LogLimits(segment_bytes_max=400)
+DAY_MS = 86_400_000
+
+
+class Writer:
+    """Producers that write to one log, each batch with the next sequence number."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self._sequences: dict[int, int] = {}
+
+    def send(self, producer_id: int, value: bytes, key: bytes = b"key") -> int:
+        sequence = self._sequences.get(producer_id, 0)
+        self._sequences[producer_id] = sequence + 1
+        raw = keyed_batch((key, value), producer_id=producer_id, sequence=sequence, is_transactional=True)
+        return append(self.log, raw)
+
+    def plain(self, value: bytes) -> int:
+        return append(self.log, batch(value))
+
+    def end(self, producer_id: int, *, is_commit: bool, epoch: int = 0) -> bool:
+        return self.log.end_transaction(producer_id, epoch, is_commit=is_commit, now_ms=NOW_MS)
+
+
+def committed(log: PartitionLog, bytes_max: int = 1 << 20) -> list[bytes | None]:
+    """What the loader's own reader takes of a log, fetch by fetch."""
+    found: list[bytes | None] = []
+    offset = log.log_start_offset
+    while True:
+        records, aborted = log.read_committed(offset, bytes_max, whole_first=True)
+        told = [requests.AbortedTransaction(one.producer_id, one.first_offset) for one in aborted]
+        reader, before = TransactionFilter(told), offset
+        for frame in frames(records, "test"):
+            read = read_batch(frame, "test", 1 << 20)
+            if reader.kind(read) is BatchKind.DATA:
+                found += [value for at, _, _, value, _ in read.records if at >= before]
+            offset = read.next_offset
+        if offset == before:
+            return found
+
+
+def history(log: PartitionLog) -> list[bytes]:
+    """Four producers, one of them without transactions; returns what was committed, in its order."""
+    writer = Writer(log)
+    for turn in range(12):
+        writer.send(1, b"one %d" % turn)
+        writer.send(2, b"two %d" % turn)
+        writer.plain(b"plain %d" % turn)
+        writer.end(1, is_commit=turn % 2 == 0)
+        if turn % 3 == 2:
+            writer.end(2, is_commit=turn % 2 == 1)
+    order = [value for turn in range(12) for value in (b"one %d" % turn, b"two %d" % turn, b"plain %d" % turn)]
+    gone = {b"one %d" % turn for turn in range(1, 12, 2)}
+    gone |= {b"two %d" % turn for turn in range(12) if (turn // 3 * 3 + 2) % 2 == 0}
+    return [value for value in order if value not in gone]
+
+
+def test_what_is_open_is_not_seen_and_the_end_of_the_oldest_is_the_next_to_be_seen(tmp_path: Path) -> None:
+    log = opened(tmp_path).log
+    writer = Writer(log)
+    writer.plain(b"before")
+    writer.send(1, b"a")
+    writer.send(2, b"b")
+    writer.plain(b"after")
+    assert (log.last_stable_offset, log.high_watermark) == (1, 4)
+    assert committed(log) == [b"before"]
+    assert writer.end(2, is_commit=True)
+    assert log.last_stable_offset == 1, "the first one is still open"
+    assert writer.end(1, is_commit=False)
+    assert log.last_stable_offset == log.high_watermark == 6
+    assert committed(log) == [b"before", b"b", b"after"]
+    assert log.aborted(0, 6) == [AbortedTransaction(1, 1, 5, 6)]
+
+
+def test_a_transaction_ends_once(tmp_path: Path) -> None:
+    log = opened(tmp_path).log
+    writer = Writer(log)
+    writer.send(1, b"a")
+    assert writer.end(1, is_commit=True)
+    end = log.log_end_offset
+    assert not writer.end(1, is_commit=False), "a second marker could abort what comes next"
+    assert not writer.end(7, is_commit=True)
+    assert log.log_end_offset == end
+
+
+def test_a_marker_is_what_kafkas_clients_expect_of_one() -> None:
+    raw = end_marker(7, 3, is_commit=False, first_offset=5, last_stable_offset=11, now_ms=NOW_MS)
+    header = header_of(raw)
+    assert has_valid_crc(memoryview(raw), header)
+    assert header.attributes == TRANSACTIONAL | CONTROL
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, -1)
+    ((_, time_ms, key, value, _),) = read_batch(next(iter(frames(raw, ""))), "", 1000).records
+    assert (time_ms, key, value) == (NOW_MS, b"\0\0\0\0", b"\0\0\0\0\0\0")
+    assert not is_commit(raw)
+    assert aborted_by(header._replace(base_offset=9), raw) == AbortedTransaction(7, 5, 9, 11)
+    committing = end_marker(7, 3, is_commit=True, first_offset=5, last_stable_offset=11, now_ms=NOW_MS)
+    assert is_commit(committing)
+    assert aborted_by(header_of(committing), committing) is None
+
+
+@pytest.mark.parametrize("bytes_max", [1, 150, 700, 1 << 20])
+@pytest.mark.parametrize("limits", [LogLimits(), SMALL], ids=["one segment", "many"])
+def test_readers_see_what_was_committed_whatever_they_take_at_once(
+    tmp_path: Path, limits: LogLimits, bytes_max: int
+) -> None:
+    log = opened(tmp_path, limits=limits).log
+    expected = history(log)
+    assert committed(log, bytes_max) == expected
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "killed"])
+def test_a_start_knows_what_is_open_and_what_was_aborted(tmp_path: Path, is_clean: bool) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    expected = history(log)
+    writer = Writer(log)
+    writer.send(5, b"left open")
+    end = log.log_end_offset - 1
+    if is_clean:
+        log.close()
+    again = opened(tmp_path, limits=SMALL, is_clean=is_clean).log
+    assert committed(again) == expected
+    assert again.last_stable_offset == end
+    assert again.producers.open == log.producers.open
+    assert again.end_transaction(5, 0, is_commit=True, now_ms=NOW_MS)
+    assert committed(again) == [*expected, b"left open"]
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("harm", ["gone", "empty", "flipped", "older"])
+def test_nothing_aborted_is_seen_where_its_index_is_lost(tmp_path: Path, harm: str, is_clean: bool) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    expected = history(log)
+    log.close()
+    assert (
+        sum(from_index(path.read_bytes(), path.with_suffix(".log").stat().st_size) != [] for path in _indexes(log)) > 3
+    )
+    for path in _indexes(log):
+        if harm == "gone":
+            path.unlink()
+        elif harm == "empty":
+            path.write_bytes(b"")
+        elif harm == "older":
+            path.write_bytes(to_index([], 17))
+        else:
+            raw = bytearray(path.read_bytes())
+            raw[len(raw) // 2] ^= 1
+            path.write_bytes(raw)
+    forced_to = log.log_end_offset
+    again = opened(tmp_path, limits=SMALL, is_clean=is_clean, recovery_point=forced_to).log
+    assert committed(again) == expected
+    for path in _indexes(again):
+        path.unlink()
+    assert committed(again) == expected, "also where they go while it runs"
+
+
+def _indexes(log: PartitionLog) -> list[Path]:
+    return sorted(log.folder.glob(f"*{TXN_INDEX}"))
+
+
+def test_without_a_snapshot_what_is_open_is_known_from_the_batches(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    expected = history(log)
+    Writer(log).send(5, b"open")
+    for base in base_offsets(tmp_path, SNAPSHOT):
+        (tmp_path / f"{base:020d}{SNAPSHOT}").write_bytes(b"damaged")
+    again = opened(tmp_path, limits=SMALL).log
+    assert again.producers.open == log.producers.open
+    assert committed(again) == expected
+
+
+def test_a_transaction_whose_begin_is_deleted_holds_nobody_up_before_the_start(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    writer = Writer(log)
+    for number in range(10):
+        writer.send(1, b"%d" % number)
+    log.drop_segments(2)
+    assert log.last_stable_offset == log.log_start_offset > 0
+    assert committed(log) == []
+    start = log.log_start_offset
+    writer.end(1, is_commit=True)
+    assert committed(log) == [b"%d" % number for number in range(start, 10)]
+
+
+def test_a_batch_outside_of_the_open_transaction_of_its_producer_is_refused(tmp_path: Path) -> None:
+    log = opened(tmp_path).log
+    Writer(log).send(1, b"a")
+    with pytest.raises(RequestRefused) as refused:
+        append(log, batch(b"b", producer_id=1, epoch=0, sequence=1))
+    assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+
+
+def test_a_marker_of_a_later_epoch_ends_the_epoch_of_its_producer(tmp_path: Path) -> None:
+    log = opened(tmp_path).log
+    writer = Writer(log)
+    writer.send(1, b"a")
+    writer.end(1, is_commit=False, epoch=1)
+    with pytest.raises(RequestRefused) as refused:
+        writer.send(1, b"late")
+    assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    first = batch(b"next", producer_id=1, epoch=1, sequence=0, is_transactional=True)
+    assert append(log, first) == 2
+    again = ProducerStates.from_snapshot(log.producers.to_snapshot())
+    assert again is not None and again.open == log.producers.open
+
+
+def test_a_producer_with_an_open_transaction_is_not_forgotten(tmp_path: Path) -> None:
+    log = opened(tmp_path).log
+    Writer(log).send(1, b"a")
+    log.producers.expire(NOW_MS + 2 * EXPIRATION_MS)
+    assert len(log.producers) == 1
+    Writer(log).end(1, is_commit=True)
+    log.producers.expire(NOW_MS + 2 * EXPIRATION_MS)
+    assert len(log.producers) == 0
+
+
+def test_only_what_is_forced_is_seen_where_that_is_asked_for(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=LogLimits(forced_reads_only=True)).log
+    told: list[int] = []
+    log.waiters.add(told.append)
+    writer = Writer(log)
+    writer.send(1, b"a")
+    writer.end(1, is_commit=True)
+    assert committed(log) == [] and log.last_stable_offset == 0
+    log.flushed(log.flush_job())
+    assert committed(log) == [b"a"]
+    assert told, "who waits is told"
+
+
+def test_who_waits_is_told_that_a_transaction_has_ended(tmp_path: Path) -> None:
+    log = opened(tmp_path).log
+    writer = Writer(log)
+    writer.send(1, b"a" * 5000)
+    told: list[int] = []
+    log.waiters.add(told.append)
+    writer.end(1, is_commit=True)
+    assert sum(told) > 5000, "also who waits for many bytes"
+
+
+ENTRIES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(0, 40)), max_size=12).map(
+    lambda rows: [AbortedTransaction(one, min(a, b), max(a, b), 0) for one, a, b in rows]
+)
+
+
+@given(ENTRIES, st.integers(0, 45), st.integers(0, 45))
+def test_what_overlaps_is_found_and_nothing_else(entries: list[AbortedTransaction], start: int, end: int) -> None:
+    entries.sort(key=lambda one: one.last_offset)
+    # What had been decided when one ended: all that end later begin there or behind it.
+    placed = [
+        one._replace(
+            last_stable_offset=min((each.first_offset for each in entries[at + 1 :]), default=one.last_offset + 1)
+        )
+        for at, one in enumerate(entries)
+    ]
+    found = list(overlapping(placed, start, end))
+    assert found == [one for one in placed if one.last_offset >= start and one.first_offset < end]
+    assert from_index(to_index(placed, 99), 99) == placed
+    assert from_index(to_index(placed, 99), 98) is None
+
+
+# Compaction
+
+
+def clean(log: PartitionLog, now_ms: int = NOW_MS) -> None:
+    segments = [segment for segment in log.closed if segment.next_offset <= log.last_stable_offset]
+    outcomes = Outcomes(log.aborted(segments[0].base_offset, segments[-1].next_offset))
+    found = compaction.newest_records(segments, 0, outcomes, Pace())
+    rules = Rules(now_ms + DAY_MS, now_ms, log.producers.last_offsets())
+    for group in compaction.in_groups(segments, 1 << 20):
+        facts = compaction.write_cleaned(group, found, rules, outcomes, Pace())
+        if facts is not None:
+            for path in log.put_in_place(group, facts):
+                path.unlink()
+
+
+def table(log: PartitionLog) -> dict[bytes | None, bytes | None]:
+    """The newest committed record of each key, as a reader from the start finds them."""
+    found: dict[bytes | None, bytes | None] = {}
+    offset = log.log_start_offset
+    records, aborted = log.read_committed(offset, 1 << 20, whole_first=True)
+    while records:
+        reader = TransactionFilter([requests.AbortedTransaction(one.producer_id, one.first_offset) for one in aborted])
+        for frame in frames(records, "test"):
+            read = read_batch(frame, "test", 1 << 20)
+            if reader.kind(read) is BatchKind.DATA:
+                found.update({key: value for _, _, key, value, _ in read.records})
+            offset = read.next_offset
+        records, aborted = log.read_committed(offset, 1 << 20, whole_first=True)
+    return found
+
+
+Step = tuple[int, int, bool]
+STEPS = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(0, 4), st.sampled_from([None, None, True, False])), max_size=60
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(STEPS, st.data())
+def test_compaction_keeps_the_table_of_what_was_committed(
+    steps: list[tuple[int, int, bool | None]], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = opened(Path(folder), limits=SMALL).log
+        writer = Writer(log)
+        for number, (producer_id, key, end) in enumerate(steps):
+            writer.send(producer_id, b"value %d" % number, b"k%d" % key)
+            if end is not None:
+                writer.end(producer_id, is_commit=end)
+        expected, stable = table(log), log.last_stable_offset
+        for round_ in range(3):
+            if any(segment.next_offset <= stable for segment in log.closed):
+                clean(log, NOW_MS + round_ * 2 * DAY_MS)
+            assert table(log) == expected
+            assert log.last_stable_offset == stable
+        if data.draw(st.booleans(), "without snapshots"):
+            for base in base_offsets(Path(folder), SNAPSHOT):
+                (Path(folder) / f"{base:020d}{SNAPSHOT}").unlink()
+        again = opened(Path(folder), limits=SMALL, recovery_point=log.log_end_offset).log
+        assert table(again) == expected
+        assert again.producers.open == log.producers.open
+
+
+def test_markers_go_when_nothing_is_left_of_what_they_ended(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    writer = Writer(log)
+    for number in range(40):
+        writer.send(number, b"value", b"hot")
+        writer.end(number, is_commit=number % 2 == 0)
+    log.roll(NOW_MS)
+    writer.plain(b"active")
+    log.producers.expire(NOW_MS + 2 * EXPIRATION_MS)
+    clean(log)
+    assert len(_markers(log)) == 40, "whoever is reading just now still meets them"
+    clean(log, NOW_MS + 2 * DAY_MS)
+    assert len(_markers(log)) == 2, "that of the newest record, and the last batch, which says where the segment ends"
+    assert committed(log) == [b"value", b"active"]
+    assert log.aborted(0, 80) == [AbortedTransaction(39, 78, 79, 80)]
+
+
+def _markers(log: PartitionLog) -> list[int]:
+    return [placed.header.base_offset for placed, _ in log.batches(0) if placed.header.attributes & CONTROL]
