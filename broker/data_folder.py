@@ -26,6 +26,14 @@ _PARTITION = re.compile(r"[a-zA-Z0-9._-]+-(0|[1-9][0-9]*)")
 _DELETED = re.compile(r"[0-9a-f]{32}-[0-9]+-delete")
 
 
+def boot_id() -> str:
+    """What this start of the machine is called; "" where the system does not say, as only Linux does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
 def lock(folder: Path) -> int:
     """Makes the folder and takes it for this process; closing the descriptor gives it back.
 

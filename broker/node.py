@@ -24,10 +24,14 @@ from types import MappingProxyType
 from headrace.broker import descriptors
 from headrace.broker.cleaner import Cleaner, Wish
 from headrace.broker.config import BrokerConfig, FsyncMode
+from headrace.broker.coordinator import transactions
 from headrace.broker.coordinator.coordinator import GroupCoordinator
+from headrace.broker.coordinator.table import LogTable
+from headrace.broker.coordinator.transactions import TransactionCoordinator
 from headrace.broker.data_folder import (
     CLEAN_MARKER,
     DELETED_FOLDER,
+    boot_id,
     lock,
     put_strays_aside,
     remove_folders,
@@ -54,6 +58,7 @@ from headrace.broker.topic_config import BY_NAME, effective_number, is_compacted
 from headrace.broker.topics import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
     Topic,
     TopicStore,
     check_partition_count,
@@ -64,6 +69,9 @@ logger = logging.getLogger(__name__)
 
 TOPICS_AT_ONCE = 100
 """Created for one client that asks for them, while all others wait."""
+OFFSETS_PARTITION = (OFFSETS_TOPIC, 0)
+TRANSACTIONS_PARTITION = (TRANSACTIONS_TOPIC, 0)
+
 PARTITIONS_TOTAL_MAX = 20_000
 """Of all topics: clients create topics by asking for them, and each partition costs a folder and a start's time."""
 
@@ -130,13 +138,26 @@ class BrokerNode:
         if OFFSETS_TOPIC not in {topic.name for topic in self.topics}:
             self.create_topic(OFFSETS_TOPIC, 1, {})
         self.groups = GroupCoordinator(
-            self.logs[OFFSETS_TOPIC, 0],
+            self.logs[OFFSETS_PARTITION],
             self.flusher,
             self.config.fsync,
             self.now_ms,
             unlink=self.unlink_later,
             rebalance_delay_ms=self.config.rebalance_delay_ms,
             session_timeout_ms_min=self.config.session_timeout_ms_min,
+        )
+        self.transactions = TransactionCoordinator(
+            self.logs,
+            self.groups,
+            OFFSETS_PARTITION,
+            self.flusher,
+            self.config.fsync,
+            self.producer_ids,
+            self.now_ms,
+            table=self._transaction_table() if TRANSACTIONS_PARTITION in self.logs else None,
+            open_table=self._new_transaction_table,
+            is_clean=is_clean,
+            boot_id=boot_id(),
         )
         logger.info(
             "logs opened folder=%s topics=%d partitions=%d clean=%s truncated_bytes=%d duration_ms=%d",
@@ -148,6 +169,24 @@ class BrokerNode:
             (time.monotonic() - started) * 1000,
         )
 
+    def _new_transaction_table(self) -> LogTable:
+        """
+        Raises:
+            RequestRefused: the disk refused it.
+        """
+        self.create_topic(TRANSACTIONS_TOPIC, 1, {})
+        return self._transaction_table()
+
+    def _transaction_table(self) -> LogTable:
+        return LogTable(
+            self.logs[TRANSACTIONS_PARTITION],
+            self.flusher,
+            self.config.fsync,
+            self.now_ms,
+            unlink=self.unlink_later,
+            grows_by=transactions.COMPACT_BYTES,
+        )
+
     def start(self) -> None:
         """Starts what runs beside the connections; needs a running event loop."""
         loop = asyncio.get_running_loop()
@@ -155,6 +194,7 @@ class BrokerNode:
             loop.create_task(self._repeat(self.config.housekeeping_interval_ms, self._keep_house)),
             loop.create_task(self._repeat(self.config.cleaner_interval_ms, self._clean)),
             loop.create_task(self.groups.run()),
+            loop.create_task(self._repeat(transactions.LOOK_MS, self.transactions.look)),
         ]
         flush = self.flusher.flush_closed_segments if self.config.fsync is FsyncMode.NONE else self.flusher.flush_dirty
         self._tasks.append(loop.create_task(self._repeat(self.config.flush_interval_ms, flush)))
@@ -400,9 +440,11 @@ class BrokerNode:
         full: OSError | None = None
         for name, index in tuple(self.logs):
             topic, log = self.topics.get(name), self.logs.get((name, index))
-            if topic is None or log is None or topic.is_internal:
+            if topic is None or log is None:
                 continue
             log.producers.expire(self.now_ms())
+            if topic.is_internal:
+                continue
             try:
                 await self._retain((name, index), topic, log, self.now_ms())
             except OSError as error:

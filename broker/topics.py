@@ -22,9 +22,11 @@ from headrace.broker.log.files import write_atomically
 from headrace.broker.protocol.error_codes import ErrorCode
 
 FILE_NAME = "topics.json"
-FORMAT = 2
-"""From 2 on there are leader epochs; a release that knows none would take batches that have one for damaged."""
-FORMATS_READ = (1, 2)
+FORMAT, FORMAT_WITH_TRANSACTIONS = 2, 3
+"""From 2 on there are leader epochs; a release that
+knows none would take batches that have one for damaged. 3 is written once there are transactions; a release that
+knows none would show what was aborted."""
+FORMATS_READ = (1, FORMAT, FORMAT_WITH_TRANSACTIONS)
 EPOCH_CLOCK_FROM_S = 1_577_836_800
 EPOCH_CLOCK_MAX = 1 << 30
 """A leader epoch is the seconds since 2020, as long as a wrong clock leaves room in 32 bits to count on by ones. So a
@@ -35,7 +37,8 @@ NAME_CHARS_MAX = 249
 PARTITIONS_MAX = 10_000
 """Of one topic: more is a slip of the finger on a single node."""
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -156,7 +159,7 @@ class TopicStore:
 
     def _write(self) -> None:
         document = {
-            "format": FORMAT,
+            "format": FORMAT_WITH_TRANSACTIONS if TRANSACTIONS_TOPIC in self._by_name else FORMAT,
             "cluster_id": self.cluster_id,
             "leader_epoch": self.leader_epoch,
             "topics": [
@@ -175,7 +178,7 @@ class TopicStore:
 def _parse(path: Path, document: Any) -> tuple[str, list[Topic], int]:
     try:
         if document["format"] not in FORMATS_READ:
-            raise CorruptFile(path, f"format {document['format']}; this version reads {FORMAT}")
+            raise CorruptFile(path, f"format {document['format']}; this version reads up to {FORMAT_WITH_TRANSACTIONS}")
         topics = [
             Topic(
                 str(row["name"]),

@@ -1,4 +1,5 @@
-"""What a user may do: rights on topics and groups by patterns of their names. Decisions over values."""
+"""What a user may do: rights on topics, groups and transactional ids by patterns of their names. Decisions over
+values."""
 
 from __future__ import annotations
 
@@ -20,18 +21,26 @@ class Right(StrEnum):
     """`read` and `write` stand by themselves; `admin` includes both."""
 
     READ = "read"  # messages; members, offsets and commits of a group
-    WRITE = "write"  # messages, and having a topic made by asking for it
+    WRITE = "write"  # messages, and having a topic made by asking for it; using a transactional id
     ADMIN = "admin"  # creating, altering, deleting
 
 
 class Kind(StrEnum):
     TOPIC = "topic"
     GROUP = "group"
+    TRANSACTION = "transaction"  # a transactional id
+
+
+_REFUSED: Final = {
+    Kind.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    Kind.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    Kind.TRANSACTION: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """`kind` is None for everything there is: topics, groups, the broker itself."""
+    """`kind` is None for everything there is: topics, groups, transactional ids, the broker itself."""
 
     right: Right
     kind: Kind | None
@@ -50,9 +59,14 @@ class Grant:
             return cls(Right(right), None, re.compile(".*", re.DOTALL))
         kind, colon, pattern = resource.partition(":")
         if kind not in list(Kind) or not colon or not pattern:
-            raise ValueError(f"{resource} is nothing to have a right on; expected topic:PATTERN, group:PATTERN or *")
+            raise ValueError(
+                f"{resource} is nothing to have a right on; expected topic:PATTERN, group:PATTERN, "
+                "transaction:PATTERN or *"
+            )
         if kind == Kind.GROUP and right == Right.WRITE:
             raise ValueError("nobody writes to a group; its members need read")
+        if kind == Kind.TRANSACTION and right == Right.READ:
+            raise ValueError("nobody reads a transactional id; its producers need write")
         parts = (re.escape(part) for part in pattern.split(WILDCARD))
         return cls(Right(right), Kind(kind), re.compile(".*".join(parts), re.DOTALL))
 
@@ -70,7 +84,7 @@ class Rights:
         self._known: dict[tuple[Kind, str], frozenset[Right]] = {}
 
     def on(self, kind: Kind, name: str) -> frozenset[Right]:
-        """All rights on one topic or group."""
+        """All rights on one topic, group or transactional id."""
         known = self._known.get((kind, name))
         if known is None:
             given = {grant.right for grant in self.grants if grant.covers(kind, name)}
@@ -88,8 +102,9 @@ class Rights:
         """
         given = self.on(kind, name)
         if right not in given and (right is not None or not given):
-            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED if kind is Kind.TOPIC else ErrorCode.GROUP_AUTHORIZATION_FAILED
-            raise RequestRefused(code, f"no line of the users file grants {right or 'anything'} on {kind} {name!r}")
+            raise RequestRefused(
+                _REFUSED[kind], f"no line of the users file grants {right or 'anything'} on {kind} {name!r}"
+            )
 
     @property
     def is_admin(self) -> bool:
@@ -109,7 +124,7 @@ class Rights:
     @property
     def may_write(self) -> bool:
         """Is there any topic that could be written to?"""
-        return any(grant.right is not Right.READ and grant.kind is not Kind.GROUP for grant in self.grants)
+        return any(grant.right is not Right.READ and grant.kind in (None, Kind.TOPIC) for grant in self.grants)
 
 
 class _Unlimited(Rights):

@@ -4,8 +4,10 @@ Groups and committed offsets are stored in one partition of `__consumer_offsets`
 batch, so by the batch's CRC it is in the log as a whole or not at all, for all its partitions. An answer goes out when
 its batch is in the log and, unless fsync is `none`, on disk.
 
-The log is compacted by writing what is alive anew, as ordinary records behind the rest, forcing that, and dropping the
-older segments. Reading old and new after a crash in between gives the same state, so there is nothing to mend.
+Offsets that a transaction commits are stored as a batch of its producer, and nobody sees them. When it is committed
+they are stored once more as a commit like any other, before the marker that ends the transaction in this log: so
+nothing that was committed since is set back, whenever a crash comes. Whatever is committed or deleted later than they
+were counts, and they do not any more.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from headrace.broker.config import FsyncMode
 from headrace.broker.coordinator.group import NAME_CHARS_MAX, SESSION_TIMEOUT_MS_MIN, Group, GroupState
@@ -36,13 +37,14 @@ from headrace.broker.coordinator.records import (
     encode_key,
     encode_offset,
 )
+from headrace.broker.coordinator.table import Entry, LogTable, in_batches
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.opened import opened
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.errors import CorruptBatch, MalformedMessage
-from headrace.kafka_wire.record_batch import build_batch, read_batch_header
+from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL
 
 logger = logging.getLogger(__name__)
 
@@ -54,13 +56,8 @@ EMPTY_GROUP_MS = 600_000
 """Without members and offsets a group is forgotten after this time, as in Kafka: consumers of a moment make up ids."""
 MEMBER_PREFIX_CHARS = 200
 """Of a client id or instance id, at the front of a member id."""
-BATCH_RECORDS_MAX = 1000
-"""Of one batch that compaction or a deletion writes: some 4 ms, in which everything else waits."""
 TICK_MS_MAX = 60_000
 """The longest the coordinator sleeps; deadlines wake it earlier."""
-
-Entry = tuple[bytes, bytes | None]
-Key = TypeVar("Key", bound=OffsetKey | GroupKey)
 
 
 class GroupCoordinator:
@@ -81,14 +78,13 @@ class GroupCoordinator:
         self.offsets = OffsetTable()
         self.groups: dict[str, Group] = {}
         self._unused_since_ms: dict[str, int] = {}
-        self._log, self._flusher, self._fsync = log, flusher, fsync
-        self._now_ms, self._monotonic_ms, self._unlink = now_ms, monotonic_ms, unlink
+        self._table = LogTable(log, flusher, fsync, now_ms, unlink=unlink, grows_by=COMPACT_BYTES)
+        self._now_ms, self._monotonic_ms = now_ms, monotonic_ms
         self._rebalance_delay_ms, self._session_timeout_ms_min = rebalance_delay_ms, session_timeout_ms_min
         self._tickets = itertools.count(1)
         self._waiting: dict[Ticket, asyncio.Future[JoinResult | SyncResult]] = {}
         self._changed = asyncio.Event()
         self._due_ms: dict[str, int] = {}  # group id -> when its time has something to do, at the earliest
-        self._compact_above = COMPACT_BYTES
         self._stopped = False
         self._load()
 
@@ -158,12 +154,50 @@ class GroupCoordinator:
         if group_id not in self.groups:
             self._add_group(group_id)
         keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
-        self._append([(encode_key(key), encode_offset(committed)) for key, committed in keyed.items()])
+        self._append(_entries(keyed))
         # In memory at once, so that memory and log agree on the order of two commits. Whoever reads it before it is
         # forced may at worst see an offset that a power failure takes back.
         for key, committed in keyed.items():
             self.offsets.apply(key, committed)
-        await self._forced()
+        await self._table.forced()
+
+    def check_transaction(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
+        """Raises:
+        RequestRefused: this member of this generation may not have its offsets committed by a transaction.
+        """
+        # Clients that do not say for which member they ask are as old as exactly-once itself.
+        if generation >= 0 or member_id or instance_id is not None:
+            self.check_commit(group_id, member_id, instance_id, generation)
+
+    async def commit_later(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], producer_id: int, epoch: int
+    ) -> None:
+        """Stores offsets that count as soon as the transaction of a producer is committed.
+
+        Raises:
+            RequestRefused: they could not be stored.
+        """
+        if not offsets:
+            return
+        if group_id not in self.groups:
+            self._add_group(group_id)
+        keyed = {OffsetKey(group_id, topic, index): committed for (topic, index), committed in offsets.items()}
+        self._table.append(_entries(keyed), producer_id=producer_id, producer_epoch=epoch)
+        self.offsets.add_pending(producer_id, epoch, keyed)
+        await self._table.forced()
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """Lets what a transaction had stored count, or forgets it; the marker is written next, and not here.
+
+        Raises:
+            RequestRefused: that could not be stored.
+        """
+        pending = self.offsets.pending(producer_id)
+        if is_commit and pending:
+            self._append(_entries(pending))
+            for key, committed in pending.items():
+                self.offsets.apply(key, committed)
+        self.offsets.drop_pending(producer_id)
 
     async def delete_offsets(self, keys: Iterable[OffsetKey]) -> None:
         """Raises:
@@ -172,11 +206,11 @@ class GroupCoordinator:
         doomed = list(keys)
         if doomed:
             await self._forget_offsets(doomed)
-            await self._forced()
+            await self._table.forced()
 
     async def _forget_offsets(self, keys: Sequence[OffsetKey]) -> None:
         """Stores that the offsets are gone, some at a time: there may be many, and all others wait meanwhile."""
-        for some in _in_batches(keys):
+        for some in in_batches(keys):
             self._append([(encode_key(key), None) for key in some])
             for key in some:
                 self.offsets.apply(key, None)
@@ -192,16 +226,19 @@ class GroupCoordinator:
         if group is None:
             raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
         group.check_empty()
+        if self.offsets.pending_of(group_id):
+            raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"a transaction is to commit offsets of group {group_id!r}")
         await self._forget_offsets([OffsetKey(group_id, *key) for key in self.offsets.of_group(group_id)])
         # Somebody may have joined or committed meanwhile, or deleted it too.
-        if self.groups.get(group_id) is not group or self.offsets.of_group(group_id):
+        is_used = self.offsets.of_group(group_id) or self.offsets.pending_of(group_id)
+        if self.groups.get(group_id) is not group or is_used:
             raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} is used again")
         group.check_empty()
         self._append([(encode_key(GroupKey(group_id)), None)])
         group.delete()
         del self.groups[group_id]
         self._unused_since_ms.pop(group_id, None)
-        await self._forced()
+        await self._table.forced()
         logger.info("group deleted group=%s", group_id)
 
     async def forget_topic(self, topic: str) -> None:
@@ -213,14 +250,14 @@ class GroupCoordinator:
         doomed = self.offsets.of_topic(topic)
         for key in doomed:
             self.offsets.apply(key, None)
-        for some in _in_batches(doomed):
+        for some in in_batches(doomed):
             # Not those that were committed meanwhile in a new topic of the name.
             gone = [key for key in some if self.offsets.get(key) is None]
             if gone:
                 self._append([(encode_key(key), None) for key in gone])
             await asyncio.sleep(0)
         if doomed:
-            await self._forced()
+            await self._table.forced()
 
     def forget_before(self, topic: str) -> None:
         """Stores before a topic is created that what was committed in one of its name is gone.
@@ -230,7 +267,7 @@ class GroupCoordinator:
         Raises:
             RequestRefused: it could not be stored.
         """
-        for some in _in_batches(self.offsets.of_topic(topic)):
+        for some in in_batches(self.offsets.of_topic(topic)):
             self._append([(encode_key(key), None) for key in some])
             for key in some:
                 self.offsets.apply(key, None)
@@ -243,7 +280,7 @@ class GroupCoordinator:
                 unused_since_ms = self._unused_since_ms.get(group_id, 0)
                 await self._forget_offsets(self.offsets.expired(group_id, unused_since_ms, now_ms))
                 is_unused = group.state is GroupState.EMPTY and self.groups.get(group_id) is group
-                if is_unused and not self.offsets.of_group(group_id):
+                if is_unused and not self.offsets.of_group(group_id) and not self.offsets.pending_of(group_id):
                     self._forget_unused(group_id, self._unused_since_ms.get(group_id, 0), now_ms)
 
     def _forget_unused(self, group_id: str, unused_since_ms: int, now_ms: int) -> None:
@@ -269,12 +306,11 @@ class GroupCoordinator:
                     # Its members find out by their own timeouts; the other groups go on.
                     logger.exception("group stuck group=%s", group_id)
                     self._due_ms[group_id] = now_ms + TICK_MS_MAX
-            if self._log.size > self._compact_above:
+            if self._table.is_due:
                 try:
                     await self._compact()
                 except (OSError, RequestRefused) as error:
-                    # What was written so far does no harm; the next attempt comes when as much has been added again.
-                    logger.error("offsets not compacted bytes=%d reason=%s", self._log.size, error)
+                    logger.error("offsets not compacted bytes=%d reason=%s", self._table.log.size, error)
             if not self._stopped:
                 self._changed.clear()
             wait_ms = min(max(min(self._due_ms.values(), default=now_ms + TICK_MS_MAX) - now_ms, 1), TICK_MS_MAX)
@@ -354,63 +390,44 @@ class GroupCoordinator:
     # The log
 
     def _append(self, entries: Sequence[Entry]) -> None:
-        now_ms = self._now_ms()
-        batch = build_batch(entries, now_ms)
-        try:
-            self._log.append(batch, read_batch_header(batch), now_ms)
-        except RequestRefused as refused:
-            raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused.message) from refused
-        self._flusher.note(self._log)
-        if self._log.size > self._compact_above:
+        self._table.append(entries)
+        if self._table.is_due:
             self._changed.set()
-
-    async def _forced(self) -> None:
-        if self._fsync is not FsyncMode.NONE:
-            await self._flusher.force(self._log)
 
     def _group_entry(self, group: Group) -> Entry:
         changed_at_ms = self._unused_since_ms.get(group.group_id, 0)
         return encode_key(GroupKey(group.group_id)), encode_group(group, changed_at_ms)
 
     async def _compact(self) -> None:
-        """Writes what is alive behind the rest and drops the rest."""
-        before = self._log.size
-        # Raised first, since appending what is alive must not ask for another compaction.
-        self._compact_above = before + COMPACT_BYTES
-        self._log.roll(self._now_ms())
-        older = len(self._log.closed)
-        # Some at a time, between which others have their turn. What changes meanwhile is behind what is written here.
-        keys: list[GroupKey | OffsetKey] = []
-        for group_id in {**self.groups, **dict.fromkeys(self.offsets.groups())}:
-            keys += [GroupKey(group_id), *(OffsetKey(group_id, *place) for place in self.offsets.of_group(group_id))]
-            if len(keys) >= BATCH_RECORDS_MAX:
-                await self._append_alive(keys)
-                keys = []
-        await self._append_alive(keys)
-        await self._flusher.force(self._log)
-        self._unlink(self._log.drop_segments(older))
-        self._compact_above = self._log.size + COMPACT_BYTES
-        logger.info("offsets compacted bytes_before=%d bytes_after=%d", before, self._log.size)
+        before, after = await self._table.compact(self._alive(), self._row_of, self._append_pending)
+        logger.info("offsets compacted bytes_before=%d bytes_after=%d", before, after)
 
-    async def _append_alive(self, keys: Sequence[GroupKey | OffsetKey]) -> None:
-        for some in _in_batches(keys):
-            alive: list[Entry] = []
-            for key in some:
-                if isinstance(key, OffsetKey):
-                    committed = self.offsets.get(key)
-                    if committed is not None:
-                        alive.append((encode_key(key), encode_offset(committed)))
-                elif key.group_id in self.groups:
-                    alive.append(self._group_entry(self.groups[key.group_id]))
-            if alive:
-                self._append(alive)
-            await asyncio.sleep(0)
+    def _alive(self) -> Iterator[GroupKey | OffsetKey]:
+        for group_id in {**self.groups, **dict.fromkeys(self.offsets.groups())}:
+            yield GroupKey(group_id)
+            yield from [OffsetKey(group_id, *place) for place in self.offsets.of_group(group_id)]
+
+    def _row_of(self, key: GroupKey | OffsetKey) -> Entry | None:
+        if isinstance(key, OffsetKey):
+            committed = self.offsets.get(key)
+            return (encode_key(key), encode_offset(committed)) if committed is not None else None
+        return self._group_entry(self.groups[key.group_id]) if key.group_id in self.groups else None
+
+    def _append_pending(self) -> None:
+        for producer_id, epoch, offsets in self.offsets.all_pending():
+            self._table.append(_entries(offsets), producer_id=producer_id, producer_epoch=epoch)
 
     def _load(self) -> None:
         """Folds the log into groups and offsets."""
         metadata: dict[str, GroupMetadata] = {}
-        for placed, batch in self._log.batches(self._log.log_start_offset):
+        for placed, batch in self._table.batches():
+            if placed.header.attributes & CONTROL:
+                self.offsets.drop_pending(placed.header.producer_id)
+                continue
             try:
+                if placed.header.attributes & TRANSACTIONAL:
+                    self._load_pending(placed.header.producer_id, placed.header.producer_epoch, batch)
+                    continue
                 for _, _, raw_key, value, _ in opened(batch, is_our_own=True):
                     key = decode_key(raw_key or b"")
                     if isinstance(key, OffsetKey):
@@ -422,7 +439,7 @@ class GroupCoordinator:
             except (MalformedMessage, CorruptBatch) as error:
                 logger.error("offsets of groups skipped offset=%d reason=%s", placed.header.base_offset, error)
         now_ms = self._monotonic_ms()
-        for group_id in {*metadata, *self.offsets.groups()}:
+        for group_id in {*metadata, *self.offsets.groups(), *self.offsets.pending_groups()}:
             group = self.groups[group_id] = self._new_group(group_id)
             stored = metadata.get(group_id)
             if stored is not None:
@@ -432,9 +449,17 @@ class GroupCoordinator:
                 group.restore(stored.members, now_ms)
                 self._note_due(group)
 
+    def _load_pending(self, producer_id: int, epoch: int, batch: bytes) -> None:
+        found: dict[OffsetKey, CommittedOffset] = {}
+        for _, _, raw_key, value, _ in opened(batch, is_our_own=True):
+            key = decode_key(raw_key or b"")
+            if isinstance(key, OffsetKey) and value is not None:
+                found[key] = decode_offset(value)
+        self.offsets.add_pending(producer_id, epoch, found)
 
-def _in_batches(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
-    return (keys[at : at + BATCH_RECORDS_MAX] for at in range(0, len(keys), BATCH_RECORDS_MAX))
+
+def _entries(offsets: Mapping[OffsetKey, CommittedOffset]) -> list[Entry]:
+    return [(encode_key(key), encode_offset(committed)) for key, committed in offsets.items()]
 
 
 def _new_member_id(prefix: str) -> str:

@@ -39,6 +39,13 @@ class RequestContext:
         """
         self.login.rights.check(Kind.GROUP, group_id, right)
 
+    def check_transaction(self, transactional_id: str, right: Right | None = None) -> None:
+        """
+        Raises:
+            RequestRefused: the client has not this right on the transactional id, or without one not any.
+        """
+        self.login.rights.check(Kind.TRANSACTION, transactional_id, right)
+
     def group_error(self, group_id: str, right: Right | None = None) -> ErrorCode:
         """`check_group` for answers that have one error code; NONE where the right is there."""
         try:
@@ -46,3 +53,8 @@ class RequestContext:
         except RequestRefused as refused:
             return refused.code
         return ErrorCode.NONE
+
+
+def fenced_code(code: ErrorCode, knows_fenced: bool) -> ErrorCode:
+    """PRODUCER_FENCED for versions that know it; the older ones have INVALID_PRODUCER_EPOCH for it (KIP-588)."""
+    return ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED and not knows_fenced else code

@@ -17,6 +17,8 @@ from kafka.protocol import metadata as cluster
 
 from headrace.broker.handlers import (
     acls,
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     api_versions,
     create_partitions,
@@ -28,6 +30,9 @@ from headrace.broker.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
+    describe_transactions,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -37,6 +42,7 @@ from headrace.broker.handlers import (
     leave_group,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -44,6 +50,7 @@ from headrace.broker.handlers import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
 )
 from headrace.broker.handlers import sasl as login
 from headrace.broker.handlers.context import RequestContext
@@ -131,6 +138,13 @@ HANDLERS: Mapping[int, Handler] = {
     api.INCREMENTAL_ALTER_CONFIGS: _generated(admin.IncrementalAlterConfigsRequest, incremental_alter_configs.handle),
     api.OFFSET_DELETE: _generated(consumer.OffsetDeleteRequest, offset_delete.handle),
     api.DESCRIBE_CLUSTER: _generated(admin.DescribeClusterRequest, describe_cluster.handle),
+    api.ADD_PARTITIONS_TO_TXN: _generated(producer.AddPartitionsToTxnRequest, add_partitions_to_txn.handle),
+    api.ADD_OFFSETS_TO_TXN: _generated(producer.AddOffsetsToTxnRequest, add_offsets_to_txn.handle),
+    api.END_TXN: _generated(producer.EndTxnRequest, end_txn.handle),
+    api.TXN_OFFSET_COMMIT: _generated(producer.TxnOffsetCommitRequest, txn_offset_commit.handle),
+    api.DESCRIBE_PRODUCERS: _generated(admin.DescribeProducersRequest, describe_producers.handle),
+    api.DESCRIBE_TRANSACTIONS: _generated(admin.DescribeTransactionsRequest, describe_transactions.handle),
+    api.LIST_TRANSACTIONS: _generated(admin.ListTransactionsRequest, list_transactions.handle),
 }
 
 

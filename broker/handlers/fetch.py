@@ -1,22 +1,24 @@
 """Fetch, versions 4 to 17: batches from the given offsets on, waiting a while when there is little to read.
 
-9: leader epochs are checked; 12: compact encoding; 13: topics by id. Every fetch is a full one (session id 0): clients
-fall back to that, and incremental sessions are a known source of errors. There are no transactions, so the last
-stable offset is the high watermark and no transaction is ever aborted: both isolation levels read the same.
+9: leader epochs are checked; 12: compact encoding; 13: topics by id. Every fetch is a full one (session id 0):
+clients fall back to that, and incremental sessions are a known source of errors. Who reads what is committed
+(isolation level 1) reads to the last stable offset, and is told which transactions of what it reads were aborted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
 from headrace.broker.access.rights import Right
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log.partition_log import PartitionLog
+from headrace.broker.log.transactions import AbortedTransaction
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.fetch import (
+    READ_COMMITTED,
     TOPIC_IDS_FROM,
     FetchedPartition,
     FetchedTopic,
@@ -28,6 +30,7 @@ from headrace.broker.protocol.fetch import (
 RESPONSE_BYTES_MAX = 8 * 1024 * 1024
 """Of records in one answer, whatever the client allows: it is read and handed to the socket while all others wait, and
 kept until the client has read it. Larger answers are slower, not faster."""
+NOTHING_ABORTED: Sequence[AbortedTransaction] = ()
 WAIT_MS_MAX = 300_000
 """A client that asks to wait longer is answered then, so that a forgotten connection does not wait for ever."""
 
@@ -43,6 +46,7 @@ class _Reading:
     """One pass over a request: what it found, and the logs that a waiting fetch must watch."""
 
     rest: int
+    is_committed: bool
     found_bytes: int = 0
     has_error: bool = False
     is_capped: bool = False  # there is more than the client, or RESPONSE_BYTES_MAX, allows
@@ -117,7 +121,7 @@ def _name(context: RequestContext, topic: FetchTopic) -> str:
 
 def _read(context: RequestContext, request: FetchRequest) -> tuple[FetchAnswer, int]:
     """What there is now, and how many bytes it should be more to be answered."""
-    reading = _Reading(min(max(request.bytes_max, 0), RESPONSE_BYTES_MAX))
+    reading = _Reading(min(max(request.bytes_max, 0), RESPONSE_BYTES_MAX), request.isolation_level == READ_COMMITTED)
     topics = []
     for topic in request.topics:
         name = _name(context, topic)
@@ -132,21 +136,28 @@ def _partition(context: RequestContext, name: str, wanted: FetchPartition, readi
     try:
         log = _log(context, name, wanted)
         limit = min(wanted.bytes_max, reading.rest)
-        records = b""
+        records, aborted = b"", NOTHING_ABORTED
         if limit > 0 or reading.found_bytes == 0:
             # The first batch of an answer is sent whole whatever its size, so that every consumer gets on.
-            records = log.read(wanted.offset, max(limit, 0), whole_first=reading.found_bytes == 0)
+            whole_first = reading.found_bytes == 0
+            if reading.is_committed:
+                records, aborted = log.read_committed(wanted.offset, max(limit, 0), whole_first=whole_first)
+            else:
+                records = log.read(wanted.offset, max(limit, 0), whole_first=whole_first)
         reading.rest -= len(records)
         reading.found_bytes += len(records)
         is_cut = len(records) >= limit or not log.is_in_last_segment(wanted.offset)
-        reading.is_capped |= is_cut and wanted.offset < log.high_watermark
+        reading.is_capped |= is_cut and wanted.offset < (
+            log.last_stable_offset if reading.is_committed else log.high_watermark
+        )
         return FetchedPartition(
             wanted.partition,
             ErrorCode.NONE,
             log.high_watermark,
-            log.high_watermark,
+            log.last_stable_offset,
             log.log_start_offset,
             records,
+            aborted,
         )
     except RequestRefused as refused:
         reading.has_error = True

@@ -1,7 +1,7 @@
-"""FindCoordinator, versions 0 to 6: this node coordinates every group. 4: several keys in one request.
+"""FindCoordinator, versions 0 to 6: this node coordinates every group and transaction. 4: several keys in one request.
 
-Transaction coordinators (key type 1) are not served. They are refused as forbidden: at another error librdkafka asks
-on until its time is up, and so would a client that waits for a coordinator to come.
+Other coordinators (key type 2, of share groups) are refused as forbidden: at another error clients ask on until their
+time is up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 
-GROUP = 0
+GROUP, TRANSACTION = 0, 1
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -34,12 +34,14 @@ def handle(context: RequestContext, request: Any) -> Any:
 def _found(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
     code, message = ErrorCode.NONE, None
     try:
-        if key_type != GROUP:
+        if key_type == TRANSACTION:
+            context.check_transaction(key)
+        elif key_type == GROUP:
+            context.check_group(key)
+        else:
             raise RequestRefused(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "this broker coordinates consumer groups only, no transactions",
+                ErrorCode.GROUP_AUTHORIZATION_FAILED, "this broker coordinates consumer groups and transactions only"
             )
-        context.check_group(key)
     except RequestRefused as refused:
         code, message = refused.code, refused.message
     host, port = context.node.address

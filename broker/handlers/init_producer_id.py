@@ -1,6 +1,7 @@
-"""InitProducerId, versions 0 to 5: an id for an idempotent producer.
+"""InitProducerId, versions 0 to 5: an id for an idempotent producer, or the next epoch of a transactional id.
 
-3: a producer that lost its place asks with its id to have the epoch raised (KIP-360). Transactional ids are refused.
+3: a producer that lost its place asks with its id to have the epoch raised (KIP-360). 4: a fenced producer is told
+PRODUCER_FENCED.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from typing import Any
 
 from kafka.protocol.producer import InitProducerIdResponse
 
-from headrace.broker.handlers.context import RequestContext
+from headrace.broker.access.rights import Right
+from headrace.broker.coordinator.transaction import EPOCH_MAX, Identity
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext, fenced_code
 from headrace.broker.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-EPOCH_MAX = 32766
-"""A producer that reaches it is given a new id: the next epoch would be the last that fits 16 bits."""
+FENCED_FROM = 4
 
 
 def handle(context: RequestContext, request: Any) -> Any:
     version = context.version
     if request.transactional_id is not None:
-        return _response(version, ErrorCode.INVALID_TXN_STATE)
+        return _take(context, request)
     if version >= 3 and request.producer_id >= 0 and 0 <= request.producer_epoch < EPOCH_MAX:
         return _response(version, ErrorCode.NONE, request.producer_id, request.producer_epoch + 1)
     if not context.rights.may_write:
@@ -32,6 +35,18 @@ def handle(context: RequestContext, request: Any) -> Any:
     except OSError as error:
         logger.error("no producer ids claimed error=%s", error)
         return _response(version, ErrorCode.STORAGE_ERROR)
+
+
+async def _take(context: RequestContext, request: Any) -> Any:
+    version = context.version
+    claims = version >= 3 and request.producer_id >= 0
+    claimed = Identity(request.producer_id, request.producer_epoch) if claims else None
+    try:
+        context.check_transaction(request.transactional_id, Right.WRITE)
+        taken = await context.node.transactions.take(request.transactional_id, request.transaction_timeout_ms, claimed)
+    except RequestRefused as refused:
+        return _response(version, fenced_code(refused.code, version >= FENCED_FROM))
+    return _response(version, ErrorCode.NONE, *taken)
 
 
 def _response(version: int, code: ErrorCode, producer_id: int = -1, epoch: int = -1) -> Any:

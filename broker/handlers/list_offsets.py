@@ -1,7 +1,8 @@
 """ListOffsets, versions 1 to 9: the ends of partitions, and the first record at or above a timestamp.
 
-4: leader epochs; 7: timestamp -3 asks for the record with the largest timestamp; 8 and 9: -4 and -5 ask for the local
-start and the tiered end; without tiered storage that is the start of the log, and none.
+2: who reads what is committed is told of nothing behind the last stable offset; 4: leader epochs; 7: timestamp -3
+asks for the record with the largest timestamp; 8 and 9: -4 and -5 ask for the local start and the tiered end; without
+tiered storage that is the start of the log, and none.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log.partition_log import FoundTimestamp, PartitionLog
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.fetch import READ_COMMITTED
 
 LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 NO_TIMESTAMP = -1
@@ -23,26 +25,30 @@ _PartitionResponse = _TopicResponse.ListOffsetsPartitionResponse
 
 
 def handle(context: RequestContext, request: Any) -> Any:
+    is_committed = context.version >= 2 and request.isolation_level == READ_COMMITTED
     return ListOffsetsResponse(
         version=context.version,
         topics=[
             _TopicResponse(
                 version=context.version,
                 name=topic.name or "",
-                partitions=[_partition(context, topic.name or "", wanted) for wanted in topic.partitions or ()],
+                partitions=[
+                    _partition(context, topic.name or "", wanted, is_committed) for wanted in topic.partitions or ()
+                ],
             )
             for topic in request.topics or ()
         ],
     )
 
 
-def _partition(context: RequestContext, name: str, wanted: Any) -> Any:
+def _partition(context: RequestContext, name: str, wanted: Any, is_committed: bool) -> Any:
     code, found, epoch = ErrorCode.NONE, None, -1
     try:
         context.check_topic(name)
         leader_epoch = wanted.current_leader_epoch if context.version >= 4 else -1
         log = context.node.log(name, wanted.partition_index, leader_epoch)
-        found = _look_up(log, wanted.timestamp)
+        end = log.last_stable_offset if is_committed else log.high_watermark
+        found = _look_up(log, wanted.timestamp, end)
         if found is not None:
             epoch = log.leader_epoch if found.offset >= log.log_end_offset else log.epochs.at(found.offset)
     except RequestRefused as refused:
@@ -57,15 +63,20 @@ def _partition(context: RequestContext, name: str, wanted: Any) -> Any:
     )
 
 
-def _look_up(log: PartitionLog, timestamp_ms: int) -> FoundTimestamp | None:
+def _look_up(log: PartitionLog, timestamp_ms: int, end: int) -> FoundTimestamp | None:
+    """What is asked for, below `end`."""
     if timestamp_ms == LATEST:
-        return FoundTimestamp(NO_TIMESTAMP, log.high_watermark)
+        return FoundTimestamp(NO_TIMESTAMP, end)
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return FoundTimestamp(NO_TIMESTAMP, log.log_start_offset)
     if timestamp_ms == LARGEST_TIMESTAMP:
-        return log.largest_timestamp()
+        return _below(end, log.largest_timestamp())
     if timestamp_ms == LATEST_TIERED:
         return None
     if timestamp_ms < 0:
         raise RequestRefused(ErrorCode.INVALID_REQUEST, f"timestamp {timestamp_ms}")
-    return log.find_timestamp(timestamp_ms)
+    return _below(end, log.find_timestamp(timestamp_ms))
+
+
+def _below(end: int, found: FoundTimestamp | None) -> FoundTimestamp | None:
+    return found if found is not None and found.offset < end else None

@@ -1,6 +1,7 @@
 """OffsetFetch, versions 1 to 9: a group's committed offsets, -1 where there is none.
 
-2: null topics ask for all; 8: several groups in one request. "Require stable" (7) changes nothing without transactions.
+2: null topics ask for all; 7: who requires what is stable is told UNSTABLE_OFFSET_COMMIT where a transaction is about
+to commit an offset; 8: several groups in one request.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 
 _NONE = CommittedOffset(-1, -1, "", 0)
-_GROUPS_FROM = 8
+_STABLE_FROM, _GROUPS_FROM = 7, 8
 
 
 def handle(context: RequestContext, request: Any) -> Any:
     version = context.version
+    needs_stable = version >= _STABLE_FROM and bool(request.require_stable)
     if version < _GROUPS_FROM:
         topics = _topics(
             context,
@@ -29,6 +31,7 @@ def handle(context: RequestContext, request: Any) -> Any:
             request.topics,
             OffsetFetchResponse.OffsetFetchResponseTopic,
             "OffsetFetchResponsePartition",
+            needs_stable,
         )
         return OffsetFetchResponse(
             version=version, topics=topics, error_code=context.group_error(request.group_id or "")
@@ -44,6 +47,7 @@ def handle(context: RequestContext, request: Any) -> Any:
                 group.topics,
                 answer.OffsetFetchResponseTopics,
                 "OffsetFetchResponsePartitions",
+                needs_stable,
             ),
             error_code=context.group_error(group.group_id or ""),
         )
@@ -53,11 +57,18 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _topics(
-    context: RequestContext, group_id: str, wanted: Iterable[Any] | None, topic_class: Any, partition_name: str
+    context: RequestContext,
+    group_id: str,
+    wanted: Iterable[Any] | None,
+    topic_class: Any,
+    partition_name: str,
+    needs_stable: bool,
 ) -> list[Any]:
     error, rights = context.group_error(group_id), context.rights
     offsets = context.node.groups.offsets.of_group(group_id)
     partition_class = getattr(topic_class, partition_name)
+    pending = context.node.groups.offsets.pending_of(group_id) if needs_stable else ()
+    unstable = dict.fromkeys(pending, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     return [
         topic_class(
             version=context.version,
@@ -68,7 +79,7 @@ def _topics(
                     context.version,
                     index,
                     offsets.get((name, index), _NONE) if not error and rights.on(Kind.TOPIC, name) else _NONE,
-                    error,
+                    error or unstable.get((name, index), ErrorCode.NONE),
                 )
                 for index in indexes
             ],
@@ -88,6 +99,7 @@ def _wanted(wanted: Iterable[Any] | None, offsets: Mapping[TopicPartition, Commi
 
 
 def _partition(partition_class: Any, version: int, index: int, committed: CommittedOffset, error: ErrorCode) -> Any:
+    committed = _NONE if error else committed
     return partition_class(
         version=version,
         partition_index=index,

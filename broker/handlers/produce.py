@@ -2,7 +2,8 @@
 
 acks 0 gets no answer; 1 and all are the same on a single node: answered when the batch is in the log and, with fsync
 `always`, on disk. 8: error messages; 9: compact encoding. Versions 0 to 2 carry messages of versions 0 and 1, which
-are not stored; they are advertised (see api_versions) and refused. Transactions are not served.
+are not stored; they are advertised (see api_versions) and refused. A batch of a transaction is taken only while its
+producer has one that the partition was added to, so that one which comes late is in none.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kafka.protocol.producer import ProduceResponse
 
 from headrace.broker.access.rights import Right
 from headrace.broker.config import FsyncMode
+from headrace.broker.coordinator.transaction import Identity
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log.partition_log import PartitionLog
@@ -28,6 +30,7 @@ from headrace.broker.protocol.produce import (
 )
 from headrace.broker.topic_config import is_compacted
 from headrace.broker.topics import Topic
+from headrace.kafka_wire.record_batch import TRANSACTIONAL
 
 Answer = tuple[ProducedTopic, ...]
 
@@ -62,7 +65,7 @@ def _append(
         context.check_topic(name, Right.WRITE)
         topic = node.topic(name)
         log = node.log(name, wanted.partition)
-        result.base_offset = _store(context, topic, log, wanted.records)
+        result.base_offset = _store(context, topic, log, wanted, request.transactional_id)
         result.log_start_offset = log.log_start_offset
         node.flusher.note(log)
         appended[id(result)] = (log, result)
@@ -75,18 +78,23 @@ def _append(
 
 
 def _check_request(request: ProduceRequest) -> None:
-    if request.transactional_id is not None:
-        raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
     if request.acks not in (-1, 0, 1):
         raise RequestRefused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}; expected -1, 0 or 1")
 
 
-def _store(context: RequestContext, topic: Topic, log: PartitionLog, records: memoryview | None) -> int:
+def _store(
+    context: RequestContext, topic: Topic, log: PartitionLog, wanted: ProducePartition, transactional_id: str | None
+) -> int:
+    records = wanted.records
     if topic.is_internal:
         raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{topic.name} is the broker's own")
     if records is None:
         raise RequestRefused(ErrorCode.INVALID_RECORD, "no records")
     header = check_produced(records, context.node.message_bytes_max(topic))
+    if header.attributes & TRANSACTIONAL:
+        context.check_transaction(transactional_id or "", Right.WRITE)
+        user = Identity(header.producer_id, header.producer_epoch)
+        context.node.transactions.check_part(transactional_id, user, (topic.name, wanted.partition))
     if is_compacted(topic.configs):
         check_keys(records)
     return log.append(records, header, context.node.now_ms())

@@ -81,8 +81,8 @@ def _old_format() -> RequestRefused:
 def _check_fields(header: BatchHeader) -> None:
     if header.attributes & CODEC_MASK not in CODECS:
         raise RequestRefused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {header.attributes & CODEC_MASK}")
-    if header.attributes & TRANSACTIONAL:
-        raise RequestRefused(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
+    if header.attributes & TRANSACTIONAL and header.producer_id < 0:
+        raise RequestRefused(ErrorCode.INVALID_RECORD, "a transaction without a producer id")
     if header.attributes & CONTROL:
         raise RequestRefused(ErrorCode.INVALID_RECORD, "control batches are the broker's to write")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:

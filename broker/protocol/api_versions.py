@@ -1,8 +1,10 @@
 """Which versions of which API are served: one row per API key.
 
 A row here is a promise: clients pick the highest version of a row and retry until their timeout when no handler
-answers. So every row has a handler (a test compares the two tables), and what has none is not listed: transactions
-(24, 25, 26, 28), the consumer-group protocol of KIP-848 (68, 69) and telemetry (71, 72).
+answers. So every row has a handler (a test compares the two tables), and what has none is not listed: the
+consumer-group protocol of KIP-848 (68, 69) and telemetry (71, 72), and markers that clients write to end a
+transaction of another's (27). Transactions of version 2 (KIP-890) begin with versions that are not listed either, and
+no feature says otherwise.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ INIT_PRODUCER_ID, OFFSET_FOR_LEADER_EPOCH = 22, 23
 DESCRIBE_CONFIGS, CREATE_PARTITIONS, DELETE_GROUPS, INCREMENTAL_ALTER_CONFIGS = 32, 37, 42, 44
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, ALTER_CONFIGS, DESCRIBE_LOG_DIRS = 29, 30, 31, 33, 35
 SASL_AUTHENTICATE, OFFSET_DELETE, DESCRIBE_CLUSTER = 36, 47, 60
+ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
+DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 61, 65, 66
 
 ROWS = (
     # Produce is advertised from 0 although only record batches of version 2 (Produce 3 and later) are stored: older
@@ -66,6 +70,10 @@ ROWS = (
     ApiVersions(DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
     ApiVersions(INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
     ApiVersions(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
+    ApiVersions(ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 3, 3),
+    ApiVersions(ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 3, 3),
+    ApiVersions(END_TXN, "EndTxn", 0, 3, 3),
+    ApiVersions(TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 3, 3),
     ApiVersions(DESCRIBE_ACLS, "DescribeAcls", 1, 3, 2),
     ApiVersions(CREATE_ACLS, "CreateAcls", 1, 3, 2),
     ApiVersions(DELETE_ACLS, "DeleteAcls", 1, 3, 2),
@@ -78,6 +86,9 @@ ROWS = (
     ApiVersions(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
     ApiVersions(OFFSET_DELETE, "OffsetDelete", 0, 0, NEVER),
     ApiVersions(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
+    ApiVersions(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
+    ApiVersions(DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
+    ApiVersions(LIST_TRANSACTIONS, "ListTransactions", 0, 1, 0),
 )
 
 BY_KEY: Mapping[int, ApiVersions] = {row.key: row for row in ROWS}

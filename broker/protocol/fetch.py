@@ -5,13 +5,17 @@ From version 13 on topics are named by id alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from headrace.broker.log.transactions import AbortedTransaction
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.primitives import Reader, Writer
 
 TOPIC_IDS_FROM = 13
+READ_COMMITTED = 1
+"""Of isolation levels; 0 reads everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class FetchedPartition:
     last_stable_offset: int
     log_start_offset: int
     records: bytes
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,11 @@ def _encode_partition(writer: Writer, partition: FetchedPartition, version: int)
     writer.i64(partition.last_stable_offset)
     if version >= 5:
         writer.i64(partition.log_start_offset)
-    writer.array_size(0)  # aborted transactions: there are none
+    writer.array_size(len(partition.aborted))
+    for one in partition.aborted:
+        writer.i64(one.producer_id)
+        writer.i64(one.first_offset)
+        writer.tags()
     if version >= 11:
         writer.i32(-1)  # preferred read replica
     writer.bytes_size(len(partition.records))

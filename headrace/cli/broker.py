@@ -36,8 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="make a line of the users file",
         description="Prints the line of the file broker.users that makes a user, with what a password is checked "
         "with. The password is asked for on a terminal, and otherwise the first line of standard input. Beside such "
-        "lines the file has lines `grant NAME read|write|admin RESOURCE`, where RESOURCE is topic:PATTERN or "
-        "group:PATTERN, with * as a wildcard, or * for everything.",
+        "lines the file has lines `grant NAME read|write|admin RESOURCE`, where RESOURCE is topic:PATTERN, "
+        "group:PATTERN or transaction:PATTERN (a transactional id), with * as a wildcard, or * for everything.",
         epilog=examples("broker user shop >> /etc/headrace/broker-users"),
     )
     user.add_argument("name", metavar="NAME", help="the user's name")

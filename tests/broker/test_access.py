@@ -99,6 +99,10 @@ def test_a_users_file_says_who_there_is_and_what_each_may_do() -> None:
         (users_text("shop") + "grant shop read shop", "shop is nothing to have a right on; expected topic:PATTERN"),
         (users_text("shop") + "grant shop read topic:", "topic: is nothing to have a right on"),
         (users_text("shop") + "grant shop write group:g", "nobody writes to a group; its members need read"),
+        (
+            users_text("shop") + "grant shop read transaction:x",
+            "nobody reads a transactional id; its producers need write",
+        ),
         ("", "it has no user"),
         ("user " + "x" * 5000, "line 1: it is longer than 4096 characters"),
     ],
@@ -485,6 +489,7 @@ def questions() -> dict[int, list[Question]]:
     described = admin.DescribeConfigsRequest.DescribeConfigsResource
     gone = consumer.OffsetDeleteRequest.OffsetDeleteRequestTopic
     leaving = consumer.LeaveGroupRequest.MemberIdentity
+    later = producer.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     fetched = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
     produced = ProduceRequest(None, 1, 1, (ProduceTopic("t", (ProducePartition(0, memoryview(batch(b"v"))),)),))
     wanted = FetchRequest(
@@ -607,7 +612,58 @@ def questions() -> dict[int, list[Question]]:
             )
         ],
         api.INIT_PRODUCER_ID: [
-            (producer.InitProducerIdRequest(transactional_id=None, producer_id=-1, producer_epoch=-1), "write topic:t")
+            (producer.InitProducerIdRequest(transactional_id=None, producer_id=-1, producer_epoch=-1), "write topic:t"),
+            (
+                producer.InitProducerIdRequest(
+                    transactional_id="x", transaction_timeout_ms=1000, producer_id=-1, producer_epoch=-1
+                ),
+                "write transaction:x",
+            ),
+        ],
+        api.ADD_PARTITIONS_TO_TXN: [
+            (
+                producer.AddPartitionsToTxnRequest(
+                    v3_and_below_transactional_id="x",
+                    v3_and_below_topics=[
+                        producer.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="t", partitions=[0])
+                    ],
+                ),
+                "write transaction:x and topic:t",
+            )
+        ],
+        api.ADD_OFFSETS_TO_TXN: [
+            (
+                producer.AddOffsetsToTxnRequest(transactional_id="x", group_id="g"),
+                "write transaction:x and read group:g",
+            )
+        ],
+        api.TXN_OFFSET_COMMIT: [
+            (
+                producer.TxnOffsetCommitRequest(
+                    transactional_id="x",
+                    group_id="g",
+                    topics=[
+                        later(
+                            name="t",
+                            partitions=[
+                                later.TxnOffsetCommitRequestPartition(
+                                    partition_index=0, committed_offset=1, committed_metadata=""
+                                )
+                            ],
+                        )
+                    ],
+                ),
+                "write transaction:x and read group:g",
+            )
+        ],
+        api.END_TXN: [(producer.EndTxnRequest(transactional_id="x", committed=True), "write transaction:x")],
+        api.DESCRIBE_PRODUCERS: [
+            (
+                admin.DescribeProducersRequest(
+                    topics=[admin.DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])]
+                ),
+                "read topic:t",
+            )
         ],
         # What tells of nothing and nobody, and lists that are tried below.
         **{
@@ -621,6 +677,8 @@ def questions() -> dict[int, list[Question]]:
                 api.CREATE_ACLS,
                 api.DELETE_ACLS,
                 api.LIST_GROUPS,
+                api.LIST_TRANSACTIONS,
+                api.DESCRIBE_TRANSACTIONS,
             )
         },
     }
@@ -633,7 +691,7 @@ def codes(answer: Any) -> Iterator[int]:
             yield from codes(item)
     elif isinstance(answer, dict):
         for name, value in answer.items():
-            yield from (value,) if name in ("error_code", "error") else codes(value)
+            yield from (value,) if name in ("error_code", "partition_error_code", "error") else codes(value)
     elif hasattr(answer, "to_dict"):
         yield from codes(answer.to_dict())
     elif dataclasses.is_dataclass(answer):
@@ -644,6 +702,7 @@ FORBIDDEN = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
 
@@ -673,9 +732,9 @@ def test_there_is_a_row_for_every_kind_of_request() -> None:
 @pytest.mark.parametrize(("key", "at"), [(key, at) for key, rows in questions().items() for at in range(len(rows))])
 def test_each_request_takes_its_right_and_no_other(tmp_path: Path, key: int, at: int) -> None:
     request, needed = questions()[key][at]
-    right, _, resources = needed.partition(" ")
-    granted = [f"{right} {resource}" for resource in resources.split(" and ")]
-    too_little: list[tuple[str, ...]] = [(), ("read topic:other", "admin group:other")]
+    right = needed.partition(" ")[0]
+    granted = [each if " " in each else f"{right} {each}" for each in needed.split(" and ")]
+    too_little: list[tuple[str, ...]] = [(), ("read topic:other", "admin group:other", "admin transaction:other")]
     if key != api.INIT_PRODUCER_ID:  # which any topic will do for
         too_little.append(("admin topic:other", "admin group:other"))
     if len(granted) > 1:
@@ -702,12 +761,24 @@ def test_lists_show_what_one_may_see(tmp_path: Path) -> None:
         for name in ("a.x", "a.y", "b"):
             node.create_topic(name, 1, {})
             node.groups._add_group(name)
-        context = RequestContext(node, 5, "c", "127.0.0.1", of("read topic:a.*", "read group:b"))
+            await node.transactions.take(name, 1000, None)
+        granted = of("read topic:a.*", "read group:b", "write transaction:a.*")
+        context = RequestContext(node, 5, "c", "127.0.0.1", granted)
         told = HANDLERS[api.METADATA].handle(context, metadata.MetadataRequest(topics=None))
         assert sorted(topic.name for topic in told.topics) == ["a.x", "a.y"]
         request = admin.ListGroupsRequest(states_filter=[], types_filter=[])
         listed = HANDLERS[api.LIST_GROUPS].handle(context, request)
         assert [group.group_id for group in listed.groups] == ["b"]
+        wanted = admin.ListTransactionsRequest(state_filters=[], producer_id_filters=[], duration_filter=-1)
+        context = RequestContext(node, 1, "c", "127.0.0.1", granted)
+        shown = HANDLERS[api.LIST_TRANSACTIONS].handle(context, wanted)
+        assert sorted(one.transactional_id for one in shown.transaction_states) == ["a.x", "a.y"]
+        both = admin.DescribeTransactionsRequest(transactional_ids=["a.x", "b"])
+        told = HANDLERS[api.DESCRIBE_TRANSACTIONS].handle(RequestContext(node, 0, "c", "", granted), both)
+        assert [one.error_code for one in told.transaction_states] == [
+            ErrorCode.NONE,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ]
 
     with_node(tmp_path, work)
 

@@ -226,10 +226,10 @@ def test_no_error_has_no_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 4, 6])
-def test_transactions_are_refused_with_an_error_that_clients_end_on(tmp_path: Path, version: int) -> None:
+def test_this_node_coordinates_groups_and_transactions_and_nothing_else(tmp_path: Path, version: int) -> None:
     async def work(node: BrokerNode) -> None:
         keys: dict[str, Any] = {"coordinator_keys": ["x"]} if version >= 4 else {"key": "x"}
-        for key_type, code in ((1, 53), (0, 0)):
+        for key_type, code in ((2, 30), (1, 0), (0, 0)):
             request = FindCoordinatorRequest(version=version, key_type=key_type, **keys)
             answer = find_coordinator.handle(context(node, version), request)
             told = answer.coordinators[0] if version >= 4 else answer

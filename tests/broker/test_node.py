@@ -18,6 +18,7 @@ from broker_samples import NOW_MS, append, batch, contents, opened
 from headrace.broker import node as node_module
 from headrace.broker.config import BrokerConfig, FsyncMode
 from headrace.broker.coordinator import coordinator as coordinator_module
+from headrace.broker.coordinator import table as table_module
 from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest, SyncRequest
 from headrace.broker.coordinator.offsets import RETENTION_MS
@@ -233,7 +234,7 @@ def test_what_changes_while_the_offsets_log_is_compacted_stays_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is written some at a time, and the others have their turn in between."""
-    monkeypatch.setattr(coordinator_module, "BATCH_RECORDS_MAX", 3)
+    monkeypatch.setattr(table_module, "BATCH_RECORDS_MAX", 3)
 
     async def first(node: BrokerNode) -> None:
         for number in range(40):
@@ -575,7 +576,7 @@ def test_a_damaged_topic_file_stops_the_start_and_touches_nothing(tmp_path: Path
     if damage == "missing":
         path.unlink()
     else:
-        changed = {"cut": text[:-20], "format": text.replace('"format":2', '"format":3')}
+        changed = {"cut": text[:-20], "format": text.replace('"format":2', '"format":4')}
         path.write_text(changed.get(damage, text.replace('"partitions"', '"part"')))
     with pytest.raises(CorruptFile, match=r"topics\.json"):
         run(tmp_path, nothing)

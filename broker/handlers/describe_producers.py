@@ -1,0 +1,61 @@
+"""DescribeProducers, version 0: who writes to partitions with a producer id, and which transactions are open there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.admin import DescribeProducersResponse
+
+from headrace.broker.access.rights import Right
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.log.producer_state import ProducerStates
+from headrace.broker.protocol.error_codes import ErrorCode
+
+_Topic = DescribeProducersResponse.TopicResponse
+_Partition = _Topic.PartitionResponse
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    return DescribeProducersResponse(
+        version=context.version,
+        topics=[
+            _Topic(
+                version=context.version,
+                name=topic.name or "",
+                partitions=[_one(context, topic.name or "", index) for index in topic.partition_indexes or ()],
+            )
+            for topic in request.topics or ()
+        ],
+    )
+
+
+def _one(context: RequestContext, name: str, index: int) -> Any:
+    code, message, producers = ErrorCode.NONE, None, []
+    try:
+        context.check_topic(name, Right.READ)
+        producers = _described(context.version, context.node.log(name, index).producers)
+    except RequestRefused as refused:
+        code, message = refused.code, refused.message
+    return _Partition(
+        version=context.version,
+        partition_index=index,
+        error_code=code,
+        error_message=message,
+        active_producers=producers,
+    )
+
+
+def _described(version: int, states: ProducerStates) -> list[Any]:
+    return [
+        _Partition.ProducerState(
+            version=version,
+            producer_id=producer_id,
+            producer_epoch=producer.epoch,
+            last_sequence=producer.batches[-1].last_sequence if producer.batches else -1,
+            last_timestamp=producer.seen_at_ms,
+            coordinator_epoch=0,
+            current_txn_start_offset=states.open[producer_id].first_offset if producer_id in states.open else -1,
+        )
+        for producer_id, producer in states
+    ]

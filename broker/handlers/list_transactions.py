@@ -1,0 +1,42 @@
+"""ListTransactions, versions 0 and 1: all transactional ids, or those of some states or producers.
+
+1: only those whose transaction has been running for longer than so many milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.admin import ListTransactionsResponse
+
+from headrace.broker.access.rights import Kind
+from headrace.broker.coordinator.transaction import IDLE, Status
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
+
+_DURATION_FROM = 1
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    states, producers = set(request.state_filters or ()), set(request.producer_id_filters or ())
+    known = {status.value for status in Status}
+    longer_than_ms = request.duration_filter if context.version >= _DURATION_FROM else -1
+    now_ms = context.node.now_ms()
+    return ListTransactionsResponse(
+        version=context.version,
+        error_code=ErrorCode.NONE,
+        unknown_state_filters=sorted(states - known),
+        transaction_states=[
+            ListTransactionsResponse.TransactionState(
+                version=context.version,
+                transactional_id=transactional_id,
+                producer_id=each.producer_id,
+                transaction_state=each.status.value,
+            )
+            for transactional_id, each in context.node.transactions.all.items()
+            if context.rights.on(Kind.TRANSACTION, transactional_id)
+            and (not states or each.status.value in states)
+            and (not producers or each.producer_id in producers)
+            and (longer_than_ms < 0 or (each.status not in IDLE and now_ms - each.started_at_ms > longer_than_ms))
+        ],
+    )

@@ -1,0 +1,213 @@
+"""Power is lost, or the broker killed, at every moment of its transactions: each is there as a whole or not at all.
+
+As in `test_power_loss`; every disk is looked at by another broker, in the same start of the machine where it was killed
+and in the next one where the power failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_history import Life, Lost, Promises, abandon, opened
+from broker_power_loss import Inline
+from broker_samples import NOW_MS, append, batch, committed
+from headrace.broker import node as node_module
+from headrace.broker.config import FsyncMode
+from headrace.broker.coordinator import transactions as transactions_module
+from headrace.broker.coordinator.records import CommittedOffset
+from headrace.broker.coordinator.transaction import TIMEOUT_MS_MAX, Identity
+from headrace.broker.coordinator.transactions import TransactionCoordinator
+from headrace.broker.errors import RequestRefused
+from headrace.broker.log import files
+from headrace.broker.node import OFFSETS_PARTITION, BrokerNode
+
+SEED = 20260101
+PLACES = (("a", 0), ("a", 1), ("b", 0))
+NEVER, PERHAPS, SURELY = "never", "perhaps", "surely"
+
+
+@dataclass
+class TransactionPromises(Promises):
+    """Of each transaction, by number, whether it is to be seen, and which value it has in which partition."""
+
+    seen: dict[int, str] = field(default_factory=dict)
+    parts: dict[int, dict[tuple[str, int], bytes]] = field(default_factory=dict)
+    offset_of: dict[int, int] = field(default_factory=dict)
+
+
+class TransactionalLife(Life):
+    def __init__(self, root: Path, fsync: FsyncMode) -> None:
+        super().__init__(root, fsync)
+        self.told = self.promises = TransactionPromises()
+        self.sequences: dict[tuple[tuple[str, int], Identity], int] = {}
+
+    async def begin(self, number: int, name: str, user: Identity, *places: tuple[str, int], offset: int = -1) -> None:
+        """Writes one record to each partition, and commits an offset, in a transaction that stays open."""
+        self.told.seen[number], self.told.parts[number] = NEVER, {}
+        if offset >= 0:
+            self.told.offset_of[number] = offset
+        coordinator = self.node.transactions
+        await coordinator.add(name, user, places)
+        for place in places:
+            sequence = self.sequences.get((place, user), 0)
+            self.sequences[place, user] = sequence + 1
+            value = b"%d" % number
+            self.told.parts[number][place] = value
+            coordinator.check_part(name, user, place)
+            raw = batch(value, producer_id=user.producer_id, epoch=user.epoch, sequence=sequence, is_transactional=True)
+            append(self.node.log(*place), raw)
+            self.node.flusher.note(self.node.log(*place))
+        if offset >= 0:
+            await coordinator.add(name, user, [OFFSETS_PARTITION])
+            await self.node.groups.commit_later("g", {PLACES[0]: CommittedOffset(offset, -1, "", NOW_MS)}, *user)
+
+    async def end(self, number: int, name: str, user: Identity, *, is_commit: bool) -> None:
+        self.told.seen[number] = PERHAPS if is_commit else NEVER
+        await self.node.transactions.end(name, user, is_commit=is_commit)
+        self.told.seen[number] = SURELY if is_commit else NEVER
+
+
+async def transactional_life(life: Life) -> None:
+    assert isinstance(life, TransactionalLife)
+    life.start()
+    for name, partitions in (("a", 2), ("b", 1)):
+        life.node.create_topic(name, partitions, {})
+    one = await life.node.transactions.take("one", 60_000, None)
+    two = await life.node.transactions.take("two", 60_000, None)
+    await life.begin(1, "one", one, *PLACES, offset=1)
+    await life.begin(2, "two", two, *PLACES)
+    await life.end(1, "one", one, is_commit=True)
+    await life.node.flusher.flush_dirty()
+    await life.end(2, "two", two, is_commit=False)
+    await life.begin(3, "two", two, *PLACES[:2])
+    await life.begin(4, "one", one, *PLACES[1:], offset=4)
+    await life.end(4, "one", one, is_commit=False)
+    await life.begin(5, "one", one, *PLACES, offset=5)
+    life.kill()
+
+    life.start()
+    await life.node.transactions.look()
+    await life.end(3, "two", two, is_commit=True)
+    await life.end(5, "one", one, is_commit=True)
+    await life.node.groups._compact()
+    await life.begin(6, "one", one, PLACES[0], offset=6)
+    one = await life.node.transactions.take("one", 60_000, None)
+    await life.begin(7, "one", one, *PLACES, offset=7)
+    await life.begin(8, "two", two, PLACES[2])
+    await life.node.flusher.flush_dirty()
+    await life.stop()
+
+    life.start()
+    await life.node.transactions.look()
+    await life.end(7, "one", one, is_commit=True)
+    await life.end(8, "two", two, is_commit=True)
+
+
+def check(root: Path, promises: TransactionPromises, fsync: FsyncMode) -> None:
+    """Starts a broker on what is left of the disk, lets it end what is decided, and then all there is.
+
+    Raises:
+        Lost: a transaction is not as was promised, or not whole.
+    """
+    clock = [NOW_MS + 20_000]
+
+    async def look() -> None:
+        try:
+            node = opened(root, fsync, 0)
+        except Exception as error:
+            raise Lost(f"it does not start: {error!r}") from error
+        node.transactions._now_ms = node.now_ms = lambda: clock[0]
+        try:
+            await node.transactions.look()
+            _check(node, promises)
+            clock[0] += TIMEOUT_MS_MAX + 1
+            await node.transactions.look()
+            await node.flusher.flush_dirty()
+            _check(node, promises)
+            for place in (*PLACES, OFFSETS_PARTITION):
+                log = node.logs.get(place)
+                if log is not None and log.last_stable_offset != log.log_end_offset:
+                    raise Lost(f"{place} is held up at {log.last_stable_offset} of {log.log_end_offset}")
+        except RequestRefused as refused:
+            raise Lost(f"it refuses: {refused}") from refused
+        finally:
+            abandon(node)
+
+    asyncio.run(look())
+
+
+def _check(node: BrokerNode, promises: TransactionPromises) -> None:
+    found = {place: committed(node.logs[place]) if place in node.logs else [] for place in PLACES}
+    committed_offset = node.groups.offsets.of_group("g").get(PLACES[0])
+    newest = committed_offset.offset if committed_offset is not None else -1
+    for number, parts in promises.parts.items():
+        seen = [found[place].count(value) for place, value in parts.items()]
+        allowed = {NEVER: (0,), SURELY: (1,), PERHAPS: (0, 1)}[promises.seen[number]]
+        if len(set(seen)) > 1 or not set(seen) <= set(allowed):
+            raise Lost(f"transaction {number} is to be seen {promises.seen[number]}, and is {seen}")
+        if number in promises.offset_of:
+            offset, is_seen = promises.offset_of[number], bool(seen and seen[0])
+            if (is_seen and newest < offset) or (not is_seen and newest == offset):
+                raise Lost(f"transaction {number} is seen {seen}, and offset {newest} is committed")
+
+
+def looked_at(life: Life, folder: Path, patch: pytest.MonkeyPatch, *, mixes: int, step: int = 1) -> int:
+    patch.setattr(node_module, "ThreadPoolExecutor", Inline)
+    patch.setattr(files.os, "fsync", lambda fd: None)
+    patch.setattr(files.os, "fdatasync", lambda fd: None)
+    count = 0
+    for name, image, promises in life.disks(SEED, mixes, step):
+        assert isinstance(promises, TransactionPromises)
+        folder.mkdir(parents=True)
+        image.write(folder)
+        patch.setattr(node_module, "boot_id", lambda name=name: "one" if name.endswith("killed") else "two")
+        try:
+            check(folder, promises, life.fsync)
+        except Lost as lost:
+            raise Lost(f"{name}: {lost}") from lost
+        shutil.rmtree(folder)
+        count += 1
+    return count
+
+
+@pytest.fixture
+def lived(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def live(fsync: FsyncMode) -> Life:
+        monkeypatch.setattr(node_module, "boot_id", lambda: "one")
+        monkeypatch.setattr(transactions_module, "COMPACT_BYTES", 1500)
+        return TransactionalLife(memory_path / "disk", fsync).live(transactional_life)
+
+    return live
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])
+def test_a_transaction_is_whole_or_not_there_whenever_the_power_fails(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, lived: Any, fsync: FsyncMode
+) -> None:
+    assert looked_at(lived(fsync), memory_path / "left", monkeypatch, mixes=0, step=4) > 300
+
+
+async def _nothing(*_: object) -> None:
+    return
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("left_out", ["_force_parts", "_forced", "_force", "boot"])
+def test_nothing_that_is_forced_for_that_may_be_left_out(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, lived: Any, left_out: str
+) -> None:
+    with monkeypatch.context() as patch:
+        if left_out == "boot":
+            patch.setattr(TransactionCoordinator, "_fence_all", lambda self: None)
+        else:
+            patch.setattr(TransactionCoordinator, left_out, _nothing)
+        life = lived(FsyncMode.INTERVAL)
+        with pytest.raises(Lost):
+            looked_at(life, memory_path / "left", monkeypatch, mixes=0, step=2)
