@@ -68,7 +68,7 @@ test-postgres: setup-dev ## the registry on a PostgreSQL server of its own, whic
 test-node: setup-dev ## the registry under its clients of Node, which npm fetches once
 	@$(BIN)/python -m pytest -m node $(PYTEST_ARGUMENTS)
 
-test-java: setup-dev ## against Confluent's own Java client and schema classes, and Oozie's schemas, which Maven fetches
+test-java: setup-dev ## against the Java clients of Confluent and Kafka, schema classes, and Oozie's schemas, which Maven fetches
 	@$(BIN)/python -m pytest -m java $(PYTEST_ARGUMENTS)
 
 test-compat: setup-dev ## the compatibility check against Avro Java on 20,000 pairs; PAIRS=n, SEED=n for the same ones

@@ -1,0 +1,346 @@
+"""Transactions of unmodified kafka-python and confluent-kafka against a running broker, also one that is killed."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+from free_ports import free_port
+from headrace.kafka_wire.cluster import KafkaCluster
+from headrace.kafka_wire.record_batch import frames, read_batch
+from headrace.kafka_wire.topic_partition import TopicPartition as Place
+from headrace.loader.read.range_reader import BatchKind, TransactionFilter
+
+PATIENCE_S = 60
+QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50}
+
+
+def unique(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def create(address: str, **topics: int) -> None:
+    admin = AdminClient({"bootstrap.servers": address, **QUIET})
+    for future in admin.create_topics([NewTopic(name, count) for name, count in topics.items()]).values():
+        future.result(PATIENCE_S)
+
+
+def read_with_confluent(address: str, topic: str, isolation: str = "read_committed") -> list[bytes | None]:
+    """All there is in partition 0, to its end as this isolation level sees it."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": unique("reader"),
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            **QUIET,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    values: list[bytes | None] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        assert time.monotonic() < deadline
+        message = consumer.poll(1)
+        if message is not None and message.error():
+            consumer.close()
+            return values
+        if message is not None:
+            values.append(message.value())
+
+
+def read_with_kafka_python(address: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
+    consumer = KafkaConsumer(bootstrap_servers=address, enable_auto_commit=False, isolation_level=isolation)
+    place = TopicPartition(topic, 0)
+    consumer.assign([place])
+    consumer.seek_to_beginning()
+    end = consumer.end_offsets([place])[place]
+    values: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while consumer.position(place) < end:
+        assert time.monotonic() < deadline
+        values += [record.value for records in consumer.poll(timeout_ms=200).values() for record in records]
+    consumer.close()
+    return values
+
+
+def read_as_the_loader(address: str, topic: str) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    offset = 0
+    with KafkaCluster(address) as cluster:
+        end = cluster.offsets([Place(topic, 0)], "latest")[Place(topic, 0)]
+        while offset < end:
+            piece = cluster.fetch(Place(topic, 0), offset, 1 << 20)
+            reader = TransactionFilter(piece.aborted)
+            for frame in frames(piece.records, topic):
+                read = read_batch(frame, topic, 1 << 24)
+                if reader.kind(read) is BatchKind.DATA:
+                    values += [value for at, _, _, value, _ in read.records if at >= offset]
+                offset = read.next_offset
+    return values
+
+
+READERS = [read_with_confluent, read_with_kafka_python, read_as_the_loader]
+
+
+def producer_of(kind: str, address: str, transactional_id: str) -> Any:
+    if kind == "kafka-python":
+        producer: Any = KafkaProducer(bootstrap_servers=address, transactional_id=transactional_id)
+        producer.init_transactions()
+        return producer
+    producer = confluent_kafka.Producer({"bootstrap.servers": address, "transactional.id": transactional_id, **QUIET})
+    producer.init_transactions(PATIENCE_S)
+    return producer
+
+
+def send(producer: Any, topic: str, value: bytes) -> None:
+    if isinstance(producer, KafkaProducer):
+        producer.send(topic, value, partition=0)
+    else:
+        producer.produce(topic, value, partition=0)
+
+
+@pytest.mark.parametrize("kind", ["kafka-python", "confluent"])
+def test_what_is_committed_is_read_and_what_is_aborted_or_open_is_not(broker_address: str, kind: str) -> None:
+    topic = unique(f"txn-{kind}")
+    create(broker_address, **{topic: 2})
+    producer = producer_of(kind, broker_address, unique("id"))
+    for number in range(12):
+        producer.begin_transaction()
+        for part in range(50):
+            send(producer, topic, b"%d-%d" % (number, part))
+        producer.flush(PATIENCE_S)
+        if number % 3 == 1:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    expected = [b"%d-%d" % (number, part) for number in range(12) if number % 3 != 1 for part in range(50)]
+    for read in READERS:
+        assert read(broker_address, topic) == expected, read.__name__
+    producer.begin_transaction()
+    send(producer, topic, b"open")
+    producer.flush(PATIENCE_S)
+    for read in READERS:
+        assert read(broker_address, topic) == expected, read.__name__
+    for read in (read_with_confluent, read_with_kafka_python):
+        everything = read(broker_address, topic, "read_uncommitted")
+        assert len(everything) == 601 and everything[-1] == b"open"
+    producer.commit_transaction()
+    for read in READERS:
+        assert read(broker_address, topic) == [*expected, b"open"], read.__name__
+
+
+@pytest.mark.parametrize("kind", ["kafka-python", "confluent"])
+def test_the_second_producer_of_an_id_fences_the_first(broker_address: str, kind: str) -> None:
+    topic, name = unique("fenced"), unique("id")
+    create(broker_address, **{topic: 1})
+    first = producer_of(kind, broker_address, name)
+    first.begin_transaction()
+    send(first, topic, b"of the first")
+    first.flush(PATIENCE_S)
+    second = producer_of(kind, broker_address, name)
+    with pytest.raises(Exception, match=r"(?i)fenced|epoch"):
+        first.commit_transaction()
+    second.begin_transaction()
+    send(second, topic, b"of the second")
+    second.commit_transaction()
+    assert read_with_confluent(broker_address, topic) == [b"of the second"]
+
+
+def test_who_waits_for_what_is_committed_gets_it_at_the_commit(broker_address: str) -> None:
+    topic = unique("waiting")
+    create(broker_address, **{topic: 1})
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker_address,
+            "group.id": unique("g"),
+            "fetch.wait.max.ms": 20_000,
+            "fetch.min.bytes": 1000,
+            **QUIET,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    producer = producer_of("confluent", broker_address, unique("id"))
+    producer.begin_transaction()
+    send(producer, topic, b"x" * 5000)
+    assert producer.flush(PATIENCE_S) == 0
+    assert consumer.poll(1) is None
+    begun = time.monotonic()
+    producer.commit_transaction(PATIENCE_S)
+    message = consumer.poll(PATIENCE_S)
+    assert message is not None and message.error() is None
+    assert time.monotonic() - begun < 15, "the wait of 20 s was ended"
+    consumer.close()
+
+
+def test_offsets_of_a_transaction_are_committed_with_it(broker_address: str) -> None:
+    topic, group = unique("offsets"), unique("g")
+    create(broker_address, **{topic: 1})
+    place = TopicPartition(topic, 0)
+    for kind, offset in (("kafka-python", 5), ("confluent", 7)):
+        for is_commit in (False, True):
+            producer = producer_of(kind, broker_address, unique("id"))
+            producer.begin_transaction()
+            send(producer, topic, b"x")
+            if kind == "kafka-python":
+                producer.send_offsets_to_transaction({place: OffsetAndMetadata(offset, "", -1)}, group)
+            else:
+                reader = confluent_kafka.Consumer({"bootstrap.servers": broker_address, "group.id": group, **QUIET})
+                offsets = [confluent_kafka.TopicPartition(topic, 0, offset)]
+                producer.send_offsets_to_transaction(offsets, reader.consumer_group_metadata(), PATIENCE_S)
+                reader.close()
+            if is_commit:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+            consumer = KafkaConsumer(bootstrap_servers=broker_address, group_id=group, enable_auto_commit=False)
+            before = None if kind == "kafka-python" else 5
+            assert consumer.committed(place) == (offset if is_commit else before)
+            consumer.close()
+
+
+def test_an_admin_client_sees_what_is_going_on(broker_address: str) -> None:
+    topic, name = unique("described"), unique("id")
+    create(broker_address, **{topic: 1})
+    producer = producer_of("kafka-python", broker_address, name)
+    producer.begin_transaction()
+    send(producer, topic, b"x")
+    producer.flush(PATIENCE_S)
+    admin = KafkaAdminClient(bootstrap_servers=broker_address)
+    assert name in str(admin.list_transactions())
+    assert "Ongoing" in str(admin.describe_transactions([name]))
+    assert admin.describe_producers([TopicPartition(topic, 0)])
+    producer.commit_transaction()
+    assert "CompleteCommit" in str(admin.describe_transactions([name]))
+    admin.close()
+
+
+class Copier:
+    """Copies partition 0 of `in` to `out` in transactions that also commit the offsets, whatever becomes of the broker.
+
+    What fails is aborted and copied again; a producer that is lost for good is a failure.
+    """
+
+    def __init__(self, address: str, count: int) -> None:
+        self._address, self._count = address, count
+        self.copied = 0
+        self.failures: list[object] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Copier:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._copy()
+        except Exception as error:
+            self.failures.append(error)
+
+    def _copy(self) -> None:
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": self._address, "transactional.id": "copier", "linger.ms": 0, **QUIET}
+        )
+        producer.init_transactions(PATIENCE_S)
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": self._address, "group.id": "copier", **QUIET})
+        while self.copied < self._count:
+            here = confluent_kafka.TopicPartition("in", 0, self.copied)
+            consumer.assign([here])
+            messages: list[Any] = []
+            while not messages:
+                messages = [each for each in consumer.consume(20, 0.5) if not each.error()]
+            end = self.copied + len(messages)
+            offsets = [confluent_kafka.TopicPartition("in", 0, end)]
+            producer.begin_transaction()
+            try:
+                for message in messages:
+                    producer.produce("out", message.value(), partition=0)
+                producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), PATIENCE_S)
+                self._end(producer.commit_transaction)
+                self.copied = end
+            except confluent_kafka.KafkaException as error:
+                if not error.args[0].txn_requires_abort():
+                    raise
+                self._end(producer.abort_transaction)
+        consumer.close()
+
+    def _end(self, ask: Any) -> None:
+        while True:
+            try:
+                ask(PATIENCE_S)
+                return
+            except confluent_kafka.KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+
+    def wait_for(self, more: int) -> None:
+        at_least, deadline = min(self.copied + more, self._count), time.monotonic() + PATIENCE_S
+        while self.copied < at_least:
+            assert not self.failures
+            assert time.monotonic() < deadline, f"{self.copied} of {at_least}"
+            time.sleep(0.002)
+
+
+def copy_through(tmp_path: Path, start_service: Any, ends: list[str], fsync: str) -> None:
+    port, count = free_port(), 400 * len(ends)
+    address = f"127.0.0.1:{port}"
+    service = serve(start_service, tmp_path, port, fsync)
+    create(address, **{"in": 1, "out": 1})
+    source = confluent_kafka.Producer({"bootstrap.servers": address, **QUIET})
+    for number in range(count):
+        source.produce("in", b"%d" % number, partition=0)
+    assert source.flush(PATIENCE_S) == 0
+    with Copier(address, count) as copier:
+        for number, end in enumerate(ends):
+            copier.wait_for(100 + number * 7)
+            if end == "stop":
+                assert service.stop() == 0
+            else:
+                service.kill()
+            service = serve(start_service, tmp_path, port, fsync)
+    assert copier.failures == []
+    expected = [b"%d" % number for number in range(count)]
+    assert read_with_confluent(address, "out") == expected
+    assert read_as_the_loader(address, "out") == expected
+    consumer = KafkaConsumer(bootstrap_servers=address, group_id="copier", enable_auto_commit=False)
+    assert consumer.committed(TopicPartition("in", 0)) == count
+    consumer.close()
+
+
+def serve(start_service: Any, data_dir: Path, port: int, fsync: str) -> Any:
+    return start_service(
+        "headrace",
+        "broker",
+        "serve",
+        "--data-dir",
+        str(data_dir),
+        "--broker-listen",
+        f"127.0.0.1:{port}",
+        environment={"HEADRACE__BROKER__FSYNC": fsync, "HEADRACE__BROKER__SEGMENT_BYTES_MAX": "1000000"},
+    )
+
+
+@pytest.mark.fault
+def test_transactions_are_copied_through_kills_and_stops_once_each(tmp_path: Path, start_service: Any) -> None:
+    copy_through(tmp_path, start_service, ["kill", "stop"] * 3, "interval")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("fsync", ["none", "interval", "always"])
+def test_transactions_are_copied_through_a_hundred_kills_and_a_hundred_stops(
+    tmp_path: Path, start_service: Any, fsync: str
+) -> None:
+    """In all: a third of each for every way to force data."""
+    copy_through(tmp_path, start_service, ["kill", "stop"] * 34, fsync)
