@@ -106,6 +106,8 @@ HISTORIES = (
     History("added decimal with a default", [(None, None), (f(DECIMAL, default="\x01"), b"\x02\x00")]),
     History("added array of records with a default",
             [(None, None), (f({"type": "array", "items": WHO}, default=[{"Name": "d"}]), [{"Name": "n"}])]),
+    History("always null, then with a type", [(f("null"), None), (f("int"), 7), (f("null"), None)]),
+    History("always null, then a record", [(f("null"), None), (f(WHO), {"Name": "n"})]),
     History("removed", [(f("string"), "old"), (None, None)]),
     History("removed and added again", [(f("string"), "old"), (None, None), (f("string", default="d"), "again")]),
     History("removed and added again with another type",
