@@ -19,6 +19,7 @@ from headrace.hive_ddl.table import local_location
 from headrace.pipeline.sql_server import HOST_KEY, PORT_KEY, _start_thrift
 from headrace.settings import Address
 from hive_server import HiveServer
+from hive_values import NestedBytes
 from server_starts import timed_start
 
 SPARK = "Spark SQL"
@@ -44,8 +45,9 @@ class Engine:
         """The expression for an array, map or struct whose answer can be told apart again."""
         return column
 
-    def nested_bytes(self, text: str) -> bytes:
-        return text.encode()
+    @property
+    def nested_bytes(self) -> NestedBytes | None:
+        return str.encode
 
 
 @dataclass
@@ -69,8 +71,9 @@ class ServerEngine(Engine):
         # Spark writes nested values for this protocol without escapes, which is no JSON.
         return f"to_json({column}, map('ignoreNullFields', 'false'))" if self.name == THRIFT_SERVER else column
 
-    def nested_bytes(self, text: str) -> bytes:
-        return base64.b64decode(text) if self.name == THRIFT_SERVER else text.encode()
+    @property
+    def nested_bytes(self) -> NestedBytes | None:
+        return base64.b64decode if self.name == THRIFT_SERVER else None
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
         assert isinstance(self.executor, HiveServerExecutor)

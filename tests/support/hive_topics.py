@@ -52,8 +52,8 @@ def wrong_rows(engine: Engine, table: str, load: Schema, sent: Mapping[tuple[int
     for at, one in sent.items():
         should_row = expected_row(one.writer, one.then, load, one.message)
         for column, value in zip(root.fields, answered.get(at, ()), strict=False):
-            says = found(load, column.type, value, engine.nested_bytes)
             should = should_be(load, column.type, should_row[column.name])
+            says = found(load, column.type, value, engine.nested_bytes, should)
             if should != says:
                 wrong.append(f"{table}: offset {at}, column {column.name}: {says!r} instead of {should!r}")
     return wrong

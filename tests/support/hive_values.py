@@ -60,6 +60,8 @@ def _primitive(node: Primitive, raw: Any) -> Any:
 
 
 NestedBytes = Callable[[str], bytes]
+STRINGS = json.JSONDecoder(parse_float=str)
+BARE_END = ",]}"
 
 
 def is_nested(schema: Schema, node: Type) -> bool:
@@ -69,14 +71,68 @@ def is_nested(schema: Schema, node: Type) -> bool:
     return isinstance(node, Record | Array | Map)
 
 
-def found(schema: Schema, node: Type, value: Any, nested_bytes: NestedBytes = str.encode) -> Any:
-    """The form of what an engine answered for a column of this type."""
+def found(
+    schema: Schema, node: Type, value: Any, nested_bytes: NestedBytes | None = str.encode, should: Any = None
+) -> Any:
+    """The form of what an engine answered for a column of this type.
+
+    Without `nested_bytes` they are bare, as HiveServer2 writes them into what is else JSON. Where they end is then told
+    by what they should be, and else by the next sign that ends a value.
+    """
     node = schema.resolve(node)
     if isinstance(node, Union):
         node = next(schema.resolve(branch) for branch in node.branches if not _is_null(branch))
     if isinstance(value, str) and isinstance(node, Record | Array | Map):
-        value = json.loads(value, parse_float=lambda text: text)
-    return _found(schema, node, value, nested_bytes)
+        value = STRINGS.decode(value) if nested_bytes else _bare(schema, node, value, 0, should)[0]
+    return _found(schema, node, value, nested_bytes or str.encode)
+
+
+def _bare(schema: Schema, node: Type, text: str, at: int, should: Any) -> tuple[Any, int]:
+    """The value that begins there, with bytes as such, and where it ends."""
+    node = schema.resolve(node)
+    if isinstance(node, Union):
+        node = next(schema.resolve(branch) for branch in node.branches if not _is_null(branch))
+    if text.startswith("null", at) and should is None:
+        return None, at + 4
+    match node:
+        case Array(items=items):
+            listed: list[Any] = []
+            wanted = should or ()
+            at += 1
+            while text[at] != "]" or len(listed) < len(wanted):
+                item, at = _bare(schema, items, text, at, next(iter(wanted[len(listed) :]), None))
+                listed.append(item)
+                if text[at] == "]":
+                    break
+                at += 1
+            return listed, at + 1
+        case Map() | Record():
+            named: dict[str, Any] = {}
+            at += 1
+            while text[at] != "}":
+                name, at = STRINGS.raw_decode(text, at)
+                named[name], at = _bare(schema, _member(node, name), text, at + 1, (should or {}).get(name))
+                at += text[at] == ","
+            return named, at + 1
+        case Primitive() | Fixed() if _is_bytes(node):
+            known = bytes.fromhex(should) if isinstance(should, str) else b""
+            if known and text.startswith(shown := known.decode(errors="replace"), at):
+                return known, at + len(shown)
+            end = min((end for sign in BARE_END if (end := text.find(sign, at)) >= 0), default=len(text))
+            return text[at:end].encode(), end
+    return STRINGS.raw_decode(text, at)
+
+
+def _member(node: Map | Record, name: str) -> Type:
+    if isinstance(node, Map):
+        return node.values
+    return next(field.type for field in node.fields if field.name.lower() == name)
+
+
+def _is_bytes(node: Primitive | Fixed) -> bool:
+    """Whether the column is binary."""
+    is_decimal = node.logical is not None and node.logical.name == "decimal"
+    return isinstance(node, Fixed) or (node.type is PrimitiveType.BYTES and not is_decimal)
 
 
 def _found(schema: Schema, node: Type, value: Any, nested_bytes: NestedBytes) -> Any:
