@@ -53,6 +53,8 @@ AVRO_OUTPUT = "org.apache.hadoop.hive.ql.io.avro.AvroContainerOutputFormat"
 
 PARTITIONS_PER_READ_MAX = 1000  # each answer is one string through the gateway, about 1 kB for each partition
 
+TABLES_KNOWN_MAX = 1000  # objects of the JVM, each with its columns and their schema
+
 PLAIN_VALUE = re.compile(r"[0-9A-Za-z_-]+")
 """Values of which Hive escapes nothing in the name of a partition; others it is asked about one by one."""
 
@@ -72,7 +74,7 @@ class SparkExecutor:
         self._jvm: JavaObject = session._jvm
         self._api: JavaObject = self._jvm.org.apache.hadoop.hive.metastore.api
         self._values = ThriftValues(self._jvm)
-        self._looked_at: tuple[str, str, JavaObject] | None = None  # the table whose partitions were asked for last
+        self._known: dict[tuple[str, str], JavaObject] = {}  # tables, the one seen last at the end
         self._refuses_late_writers: bool | None = None
         self._probe_database = "default"
         with self._failures("a connection"):
@@ -100,6 +102,7 @@ class SparkExecutor:
     def table(self, database: str, name: str) -> TableState | None:
         with self._failures(f"a look at table {database}.{name}"):
             table = self._get_table(database, name)
+            self._note(database, name, table)
             return None if table is None else self._state(table)
 
     def partitions(
@@ -147,6 +150,19 @@ class SparkExecutor:
             if java_class(error) != "AlreadyExistsException":
                 raise
 
+    def _known_table(self, database: str, name: str) -> JavaObject | None:
+        """For what of a table does not change: how its partitions are made. A load looks at each table before."""
+        if (database, name) not in self._known:
+            self._note(database, name, self._get_table(database, name))
+        return self._known.get((database, name))
+
+    def _note(self, database: str, name: str, table: JavaObject | None) -> None:
+        self._known.pop((database, name), None)
+        if table is not None:
+            self._known[database, name] = table
+        if len(self._known) > TABLES_KNOWN_MAX:
+            self._known.pop(next(iter(self._known)))
+
     def _get_table(self, database: str, name: str) -> JavaObject | None:
         try:
             return self._client.getTable(database, name)
@@ -189,11 +205,10 @@ class SparkExecutor:
             names = self._client.listPartitionNames(database, name, -1)
             joined = self._jvm.java.lang.String.join("\n", names)
             return joined.split("\n") if joined else ()
-        table = self._get_table(database, name)
-        if table is None or not wanted:
+        table = self._known_table(database, name) if wanted else None
+        if table is None:
             return ()
-        self._looked_at = (database, name, table)
-        columns = [key["name"] for key in self._values.json(table).get("partitionKeys", ())]
+        columns = [str(key.getName()) for key in table.getPartitionKeys()]
         return [self._partition_name(table, columns, values) for values in sorted(wanted)]
 
     def _partition_name(self, table: JavaObject, columns: Sequence[str], values: PartitionValues) -> str:
@@ -204,8 +219,10 @@ class SparkExecutor:
 
     def _create_table(self, wanted: TableState) -> None:
         with self._failures(f"the new table {wanted.full_name}"):
+            table = self._java_table(wanted)
             try:
-                self._client.createTable(self._java_table(wanted))
+                self._client.createTable(table)
+                self._note(wanted.database, wanted.name, table)
                 return
             except METASTORE_FAILURES as error:
                 current = self.table(wanted.database, wanted.name)
@@ -286,15 +303,12 @@ class SparkExecutor:
             owner = table.getParameters().get(TOPIC)
             if owner != op.topic:
                 raise ForeignTable(op.database, op.name, op.topic, f"it belongs to topic {owner}")
+            self._note(op.database, op.name, None)
             self._client.dropTable(op.database, op.name, False, True)
 
     def _add_partitions(self, op: AddPartitions) -> None:
         with self._failures(f"partitions of {op.database}.{op.name}"):
-            looked_at, self._looked_at = self._looked_at, None
-            if looked_at is not None and looked_at[:2] == (op.database, op.name):
-                table = looked_at[2]
-            else:
-                table = self._get_table(op.database, op.name)
+            table = self._known_table(op.database, op.name)
             if table is None:
                 raise StatementRefused(f"partitions of {op.database}.{op.name}", "the table does not exist")
             wanted = [(part.values, part.location) for part in op.partitions]

@@ -29,27 +29,35 @@ class PartitionsFollower:
 
     def apply(self, step: Step) -> None:
         for kind in FileKind:
-            self.bring(step.topic, step.state, kind, _buckets(step, kind), step.slot)
+            self.bring(step.topic, step.state, kind, _buckets(step, kind), step.slot, step.since)
 
-    def bring(self, topic: str, state: TopicState, kind: FileKind, buckets: Collection[str], slot: int) -> None:
-        """Makes the partitions of these buckets agree with what is decided up to a slot."""
+    def bring(
+        self, topic: str, state: TopicState, kind: FileKind, buckets: Collection[str], slot: int, since: int = -1
+    ) -> None:
+        """Makes the partitions of these buckets agree with what is decided up to a slot.
+
+        Args:
+            since: the slot up to which they do already. A bucket that had no files then has no partition, and none is
+                looked for; one that is there all the same, as when this is done twice, is left alone.
+        """
         if not buckets:
             return
         wanted: dict[PartitionValues, str] = {}
+        looked_for: set[PartitionValues] = set()
         gone: set[PartitionValues] = set()
         for bucket in sorted(buckets):
-            generation = 0
-            if state.generation:
-                indexed = self.index.bucket(topic, kind, bucket)
-                generation = generation_at(indexed, slot)
-                if not live_at(indexed, slot):
-                    gone.add(partition_values(bucket))
-                    continue
-            folder = bucket_folder(state.folder, kind, bucket, generation)
-            wanted[partition_values(bucket)] = self.settings.files.location(folder)
+            values = partition_values(bucket)
+            indexed = self.index.bucket(topic, kind, bucket)
+            if state.generation and not live_at(indexed, slot):
+                gone.add(values)
+                continue
+            folder = bucket_folder(state.folder, kind, bucket, generation_at(indexed, slot))
+            wanted[values] = self.settings.files.location(folder)
+            if since < 0 or indexed.generations or live_at(indexed, since):
+                looked_for.add(values)
         table = self._table(topic, state, kind)
         executor = self.executor()
-        existing = executor.partitions(table.database, table.name, wanted) if wanted else {}
+        existing = executor.partitions(table.database, table.name, looked_for) if looked_for else {}
         for operation in plan_partitions(table, existing, wanted, gone):
             executor.execute(operation)
 

@@ -103,6 +103,19 @@ def test_the_next_run_goes_on_where_the_last_ended(world: World) -> None:
     assert world.rows("orders") == world.produced("orders")
 
 
+def test_partitions_are_looked_for_where_there_were_files_before(world: World) -> None:
+    """A load asks a slow metastore no more than it must; what it finds elsewhere it puts where its files are."""
+    load(world)
+    assert world.hive.asked == []
+    (values,) = world.hive.parts["headrace", "orders"]
+    there = world.hive.parts["headrace", "orders"][values]
+    world.hive.parts["headrace", "orders"][values] = "file:///elsewhere"
+    world.topic("orders", [1] * 20, [1] * 5)
+    load(world)
+    assert world.hive.asked == [frozenset({values})]
+    assert world.hive.parts["headrace", "orders"] == {values: there}
+
+
 def test_a_new_topic_and_a_new_field_need_no_configuration(world: World) -> None:
     load(world)
     world.registry.register("clicks-value", 2, ORDER_V1)

@@ -282,6 +282,8 @@ class FakeHive:
     databases: set[str] = field(default_factory=set)
     failure: Exception | None = None
     executed: list[Op] = field(default_factory=list)
+    asked: list[frozenset[PartitionValues] | None] = field(default_factory=list)
+    """The partitions that were looked for, None for all."""
     refuses_late_writers: bool = True
     looks: int = 0
 
@@ -302,6 +304,7 @@ class FakeHive:
         self, database: str, name: str, wanted: Collection[PartitionValues] | None = None
     ) -> Mapping[PartitionValues, str]:
         self._check()
+        self.asked.append(None if wanted is None else frozenset(wanted))
         return dict(self.parts.get((database, name), {}))
 
     def execute(self, op: Op) -> None:
@@ -320,7 +323,8 @@ class FakeHive:
             self.parts.pop((op.database, op.name), None)
         elif isinstance(op, AddPartitions):
             parts = self.parts.setdefault((op.database, op.name), {})
-            parts.update({one.values: one.location for one in op.partitions})
+            for one in op.partitions:
+                parts.setdefault(one.values, one.location)
         elif isinstance(op, SetPartitionLocation):
             self.parts[(op.database, op.name)][op.partition.values] = op.partition.location
         elif isinstance(op, DropPartitions):

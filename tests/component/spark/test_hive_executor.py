@@ -17,7 +17,7 @@ from headrace.hive_ddl.executors import metastore
 from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.names import folder_name, quote_literal, table_name
-from headrace.hive_ddl.ops import CreateTable, SetProperties
+from headrace.hive_ddl.ops import CreateTable, DropTable, SetProperties
 from headrace.hive_ddl.plan import plan_partitions, plan_table
 from headrace.hive_ddl.render import render
 from headrace.hive_ddl.table import REVISION, SCHEMA_LITERAL, SCHEMA_URL, TableState, desired_table, local_location
@@ -328,6 +328,28 @@ def test_partitions_added_twice_and_moved(hive: Hive) -> None:
     left = hive.executor.partitions(DATABASE, table.name)
     assert len(left) == 22 and not set(gone) & set(left)
     hive.session.sql(render(drop).rstrip().rstrip(";"))
+
+
+def test_partitions_cost_no_second_look_at_their_table(hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A metastore takes as long for a look at a table as for three partitions."""
+    table = hive.wanted("looked_at", record(ID))
+    hive.bring(table)
+    seen_before = SparkExecutor(hive.session)
+    assert seen_before.table(DATABASE, table.name) is not None
+
+    def refuse(*name: str) -> None:
+        raise AssertionError(name)
+
+    for hour, executor in enumerate((hive.executor, seen_before)):
+        monkeypatch.setattr(executor, "_get_table", refuse)
+        asked = {("2026-01-31", f"{hour:02}"): f"{table.location}/dt=2026-01-31/hr={hour:02}"}
+        for op in plan_partitions(table, executor.partitions(DATABASE, table.name, asked), asked):
+            executor.execute(op)
+        monkeypatch.undo()
+    assert len(hive.executor.partitions(DATABASE, table.name)) == 2
+    hive.executor.execute(DropTable(DATABASE, table.name, "looked_at"))
+    with pytest.raises(StatementRefused, match="does not exist"):
+        hive.executor.execute(plan_partitions(table, {}, {("2026-02-01", "00"): table.location})[0])
 
 
 def test_partitions_of_odd_values_in_several_pieces(hive: Hive, monkeypatch: pytest.MonkeyPatch) -> None:
