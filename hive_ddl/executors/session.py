@@ -21,6 +21,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from py4j.java_gateway import JavaGateway
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -316,6 +317,8 @@ def _failures_told(log_path: Path) -> Iterator[None]:
         yield
     except (PySparkException, OSError) as error:
         raise SessionFailed(f"Spark did not start: {_last_words(log_path, log_start, str(error))}") from error
+    except Py4JError as error:
+        raise SessionFailed(f"Spark did not start: {root_cause(error)}") from error
 
 
 @contextlib.contextmanager
