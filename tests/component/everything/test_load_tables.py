@@ -138,22 +138,46 @@ def test_an_executor_that_prints_shows_the_statements(world: LoadWorld) -> None:
     assert "`printed`" in run.stdout
 
 
-def test_oozie_runs_a_load_as_its_ssh_action_does(world: LoadWorld, tmp_path: Path) -> None:
-    """In a folder of its own, by a shell that reads no profile, with words joined by blanks and nobody's input."""
+def test_a_spark_that_refuses_its_settings_says_so_in_one_line(world: LoadWorld) -> None:
+    world.produce("refused", 10)
+    run = world.load("--master", "yarm")
+    assert run.returncode == 2
+    assert "Traceback" not in run.stderr
+    assert run.stderr.splitlines()[-1] == "headrace: Spark did not start: Could not parse Master URL: 'yarm'"
+    assert world.load().returncode == 0
+    assert is_loaded(world, "refused")
+
+
+def oozie_action(example: str, kind: str) -> ElementTree.Element:
+    action = ElementTree.parse(ROOT / "examples" / example / "workflow.xml").find(f".//{{*}}{kind}")
+    assert action is not None
+    return action
+
+
+@pytest.fixture
+def paths_of_examples(world: LoadWorld, tmp_path: Path) -> dict[str, str]:
+    """Where the program and the settings are here, by where the examples have them."""
     settings = tmp_path / "headrace.toml"
     settings.write_text(
         f'data_dir = "{world.data_dir}"\n[registry]\nurl = "{world.addresses["registry"]}"\n'
         f'[kafka]\nbootstrap_servers = "{world.addresses["broker"]}"\n'
         f'[hive]\nmetastore = "{world.addresses["metastore"]}"\n[spark]\nmaster = "local[2]"\n'
     )
-    action = ElementTree.parse(ROOT / "examples" / "schedule" / "oozie" / "workflow.xml").find(".//{*}ssh")
-    assert action is not None
+    program = str(Path(sys.executable).with_name("headrace"))
+    return {"/opt/headrace/.venv/bin/headrace": program, "/etc/headrace/headrace.toml": str(settings)}
+
+
+def is_loaded(world: LoadWorld, topic: str) -> bool:
+    return sorted(at for at, _ in world.published(topic)[0]) == sorted(world.produced[topic].rows)
+
+
+def test_oozie_runs_a_load_as_its_ssh_action_does(
+    world: LoadWorld, paths_of_examples: dict[str, str], tmp_path: Path
+) -> None:
+    """In a folder of its own, by a shell that reads no profile, with words joined by blanks and nobody's input."""
+    action = oozie_action("schedule/oozie", "ssh")
     words = [action.findtext("{*}command"), *(node.text for node in action.iterfind("{*}args"))]
-    paths = {
-        "/opt/headrace/.venv/bin/headrace": str(Path(sys.executable).with_name("headrace")),
-        "/etc/headrace/headrace.toml": str(settings),
-    }
-    command = " ".join(paths.get(str(word), str(word)) for word in words)
+    command = " ".join(paths_of_examples.get(str(word), str(word)) for word in words)
     folder = tmp_path / "oozie-oozi" / "0000001-W" / "load--ssh"
     folder.mkdir(parents=True)
     (tmp_path / "home").mkdir()
@@ -171,8 +195,53 @@ def test_oozie_runs_a_load_as_its_ssh_action_does(world: LoadWorld, tmp_path: Pa
     told = [(folder / f"action.{name}").read_text() for name in ("stdout", "stderr")]
     assert run.returncode == 0, told
     assert "oozie" in told[0]
-    assert sorted(at for at, _ in world.published("oozie")[0]) == sorted(world.produced["oozie"].rows)
+    assert is_loaded(world, "oozie")
     assert sorted(path.name for path in folder.iterdir()) == ["action.stderr", "action.stdout"]
+
+
+def test_oozie_runs_a_load_as_its_shell_action_does(
+    world: LoadWorld, paths_of_examples: dict[str, str], tmp_path: Path
+) -> None:
+    """In a container's fresh folder with the action's files, which is the last of its PATH, by a user with no home."""
+    action = oozie_action("cluster/oozie", "shell")
+    folder = tmp_path / "usercache" / "headrace" / "appcache" / "application_1_0001" / "container_1_0001_01_000001"
+    folder.mkdir(parents=True)
+    for node in action.iterfind("{*}file"):
+        origin, _, name = str(node.text).partition("#")
+        text = (ROOT / "examples" / "cluster" / "oozie" / origin.removeprefix("${appPath}/")).read_text()
+        for here, there in paths_of_examples.items():
+            text = text.replace(here, there)
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o500)
+    brought = sorted(path.name for path in folder.iterdir())
+    (tmp_path / "local").mkdir()
+    environment = {
+        "LOCAL_DIRS": str(tmp_path / "local"),
+        **dict(str(node.text).split("=", 1) for node in action.iterfind("{*}env-var")),
+        "USER": "headrace",
+        "LOGNAME": "headrace",
+        "HOME": str(tmp_path / "nowhere"),
+        "PWD": str(folder),
+        "CONTAINER_ID": folder.name,
+        "OOZIE_ACTION_CONF_XML": str(folder / "action.xml"),
+        "MALLOC_ARENA_MAX": "4",
+    }
+    command = [str(action.findtext("{*}exec")), *(str(node.text) for node in action.iterfind("{*}argument"))]
+    world.produce("shelled", 10)
+    run = subprocess.run(
+        ["/usr/bin/env", *command],  # which looks for it on the PATH
+        cwd=folder,
+        env={**environment, "PATH": f"/usr/local/bin:/usr/bin:/bin:{folder}"},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=180,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "shelled" in run.stdout
+    assert is_loaded(world, "shelled")
+    assert sorted(path.name for path in folder.iterdir()) == brought
 
 
 def test_tasks_run_in_executors_of_a_cluster(world: LoadWorld) -> None:

@@ -15,7 +15,9 @@ from checkout import ROOT
 
 pytestmark = pytest.mark.java
 
-EXAMPLE = ROOT / "examples" / "schedule" / "oozie"
+EXAMPLES = ROOT / "examples"
+WORKFLOW, COORDINATOR = "schedule/oozie/workflow.xml", "schedule/oozie/coordinator.xml"
+SHELL_WORKFLOW = "cluster/oozie/workflow.xml"
 POM = ROOT / "tests" / "support" / "servers" / "oozie.pom.xml"
 
 
@@ -49,10 +51,10 @@ def errors_of(document: ElementTree.Element, folder: Path) -> list[str]:
 
 
 def parsed(name: str) -> ElementTree.Element:
-    return ElementTree.parse(EXAMPLE / name).getroot()
+    return ElementTree.parse(EXAMPLES / name).getroot()
 
 
-@pytest.mark.parametrize("name", ["workflow.xml", "coordinator.xml"])
+@pytest.mark.parametrize("name", [WORKFLOW, COORDINATOR, SHELL_WORKFLOW])
 def test_oozie_accepts_the_example(name: str, schemas: Path) -> None:
     assert errors_of(parsed(name), schemas) == []
 
@@ -60,11 +62,12 @@ def test_oozie_accepts_the_example(name: str, schemas: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "parent", "child"),
     [
-        ("workflow.xml", ".//{*}action/{*}ssh", "command"),
-        ("workflow.xml", ".//{*}action", "error"),
-        ("workflow.xml", ".", "start"),
-        ("coordinator.xml", "{*}action/{*}workflow", "app-path"),
-        ("coordinator.xml", ".", "action"),
+        (WORKFLOW, ".//{*}action/{*}ssh", "command"),
+        (WORKFLOW, ".//{*}action", "error"),
+        (WORKFLOW, ".", "start"),
+        (SHELL_WORKFLOW, ".//{*}action/{*}shell", "exec"),
+        (COORDINATOR, "{*}action/{*}workflow", "app-path"),
+        (COORDINATOR, ".", "action"),
     ],
 )
 def test_oozie_refuses_it_without_what_it_needs(name: str, parent: str, child: str, schemas: Path) -> None:
@@ -79,7 +82,7 @@ def test_oozie_refuses_it_without_what_it_needs(name: str, parent: str, child: s
 
 
 def test_oozie_refuses_an_element_that_it_does_not_know(schemas: Path) -> None:
-    document = parsed("coordinator.xml")
+    document = parsed(COORDINATOR)
     controls = document.find("{*}controls")
     assert controls is not None
     ElementTree.SubElement(controls, controls.tag.replace("controls", "overlap")).text = "never"
