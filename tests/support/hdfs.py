@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +22,7 @@ import pytest
 from free_ports import free_port
 from server_starts import timed_start
 
+MEMORY = Path("/dev/shm")
 POM = Path(__file__).resolve().parent / "servers" / "hdfs.pom.xml"
 READY_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
@@ -38,6 +40,8 @@ class Hdfs:
             (self.conf / "webapps" / name).mkdir(parents=True)  # the jar has none, and asks for them
         self._ports = {name: free_port() for name in ("rpc", "http", "data", "data_http", "data_ipc")}
         self.uri = f"hdfs://127.0.0.1:{self._ports['rpc']}"
+        # Every change of a name waits for its disk, and these have to outlive a process and no more.
+        self._names = Path(tempfile.mkdtemp(prefix="headrace-names-", dir=MEMORY if MEMORY.is_dir() else None))
         _write(self.conf / "core-site.xml", {"fs.defaultFS": self.uri, "hadoop.tmp.dir": folder / "tmp"})
         _write(self.conf / "hdfs-site.xml", self._settings())
         (self.conf / "log4j.properties").write_text(
@@ -70,6 +74,7 @@ class Hdfs:
         for process in self.processes.values():
             process.kill()  # nothing of it is needed any more
             process.wait(STOP_TIMEOUT_S)
+        shutil.rmtree(self._names, ignore_errors=True)
 
     def wait_until_ready(self) -> None:
         """Until a DataNode serves and the NameNode has left its safe mode."""
@@ -135,7 +140,7 @@ class Hdfs:
             return f"127.0.0.1:{self._ports[name]}"
 
         return {
-            "dfs.namenode.name.dir": f"file://{self.folder}/names",
+            "dfs.namenode.name.dir": f"file://{self._names}",
             "dfs.datanode.data.dir": f"file://{self.folder}/blocks",
             "dfs.replication": 1,
             "dfs.namenode.rpc-address": at("rpc"),

@@ -8,10 +8,11 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from load_world import FIELDS, NOTE, LoadWorld
+from load_world import FIELDS, LOAD_TIMEOUT_S, NOTE, LoadWorld, StoppingLoad
 
 POINTS = (
     "plan:discover:after",
@@ -34,6 +35,17 @@ POINTS = (
 """Of `fault/load_launcher.py`: every load of this world passes them."""
 
 FIRST_KILLS_S = 12.0  # the latest after the start of a load; one that has ended by then is tried again
+OUTAGE_S = 20.0  # the longest: Hadoop's client gives a server up after ten
+OUTAGE_EVERY = 3  # kills
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A server that loads need and that can die under them; `end` returns when it serves again."""
+
+    name: str
+    begin: Callable[[], None]
+    end: Callable[[], None]
 
 
 class RemoteWorld(LoadWorld):
@@ -75,9 +87,9 @@ def kills_of_test() -> int:
     return int(os.environ.get("HEADRACE_TEST_KILLS") or 4)
 
 
-def kill_loads(world: RemoteWorld, folder: Path, kills: int) -> None:
-    """Kills the driver or a worker of load after load, by turns at a step of it and at a random moment; every second is
-    followed by one that ends."""
+def kill_loads(world: RemoteWorld, folder: Path, kills: int, outages: Sequence[Outage] = ()) -> None:
+    """Kills the driver or a worker of load after load, or a server under it, by turns at a step of it and at a random
+    moment; every second is followed by one that ends."""
     seed = int(os.environ.get("HEADRACE_TEST_SEED") or time.time_ns() % 10**6)
     print(f"\nseed {seed}")
     chance = random.Random(seed)
@@ -99,9 +111,12 @@ def kill_loads(world: RemoteWorld, folder: Path, kills: int) -> None:
             latest_s = max(2.0, latest_s * 0.8)
             load.wait()
             continue
-        load.kill(victim)
+        if outages and number % OUTAGE_EVERY == OUTAGE_EVERY - 1:
+            who = _outlive(load, chance.choice(outages), chance.uniform(0.5, OUTAGE_S))
+        else:
+            load.kill(victim)
+            who = "driver" if victim == load.process.pid else "worker"
         number += 1
-        who = "driver" if victim == load.process.pid else "worker"
         print(f"kill {number}: {who} at {point or load.last_phase()}", flush=True)
         world.check(whole=False)
         if number % 2 == 0:
@@ -109,6 +124,29 @@ def kill_loads(world: RemoteWorld, folder: Path, kills: int) -> None:
     world.load_well()
     total = len(world.produced["orders"].rows)
     assert world.counts("orders") == (total, total)
+
+
+def _outlive(load: StoppingLoad, outage: Outage, seconds: float) -> str:
+    """A server dies and is back after a while, to a load that waits for it or has given up and says so."""
+    outage.begin()
+    _run_on(load, seconds)
+    outage.end()
+    _run_on(load, LOAD_TIMEOUT_S)
+    code = load.wait()
+    text = load.log.read_text()
+    assert code in (0, 1, 2), text
+    assert "Traceback" not in text, text
+    return f"{outage.name} for {seconds:.0f} s (exit {code})"
+
+
+def _run_on(load: StoppingLoad, seconds: float) -> None:
+    """Until the load has ended, or that long; each new worker stops where the first one did, and is woken."""
+    deadline = time.monotonic() + seconds
+    while load.process.poll() is None and time.monotonic() < deadline:
+        for pid in {int(word) for word in load.announce.read_text().split()[::2]}:
+            with contextlib.suppress(ProcessLookupError):
+                load.wake(pid)
+        time.sleep(0.2)
 
 
 def read_and_change(world: RemoteWorld) -> None:
@@ -152,12 +190,7 @@ def lose_a_worker(world: RemoteWorld, folder: Path) -> None:
     world.produce("orders", 40, fields=[*FIELDS, NOTE])
     load = world.start_load(folder / "load.log", "--master", "local[2,3]", point="write:finish:after")
     os.kill(load.wait_until_stopped(), signal.SIGKILL)
-    while load.process.poll() is None:
-        # Each new worker stops where the first one did.
-        for pid in {int(word) for word in load.announce.read_text().split()[::2]}:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-        time.sleep(0.2)
+    _run_on(load, LOAD_TIMEOUT_S)
     assert load.wait() == 0, load.log.read_text()
     world.check(whole=True)
     assert world.staged() == []

@@ -108,10 +108,11 @@ class S3Server:
             "hadoop.fs.s3a.connection.ssl.enabled": "false",
         }
 
-    def settings_file(self, folder: Path) -> Path:
-        """A `headrace.toml` with these."""
+    def settings_file(self, folder: Path, **more: str) -> Path:
+        """A `headrace.toml` with these, and more of them."""
         path = folder / "headrace.toml"
-        rows = "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in self.spark(folder).items())
+        keys = {**self.spark(folder), **more}
+        rows = "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in keys.items())
         path.write_text(f"[spark]\n{rows}")
         return path
 

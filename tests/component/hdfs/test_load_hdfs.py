@@ -10,7 +10,7 @@ import pytest
 
 from hdfs import DATA_NODE, NAME_NODE, Hdfs
 from load_world import FIELDS, NOTE
-from remote_world import RemoteWorld, kill_loads, kills_of_test, lose_a_worker, read_and_change, two_drivers
+from remote_world import Outage, RemoteWorld, kill_loads, kills_of_test, lose_a_worker, read_and_change, two_drivers
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -45,8 +45,16 @@ def test_a_load_and_the_next_are_read_by_spark_sql(world: RemoteWorld) -> None:
     assert world.staged() == []
 
 
-def test_killed_loads_leave_what_the_next_one_makes_whole(world: RemoteWorld, tmp_path: Path) -> None:
-    kill_loads(world, tmp_path, kills_of_test())
+def test_killed_loads_leave_what_the_next_one_makes_whole(world: RemoteWorld, hdfs: Hdfs, tmp_path: Path) -> None:
+    kill_loads(world, tmp_path, kills_of_test(), [outage(hdfs, NAME_NODE), outage(hdfs, DATA_NODE)])
+
+
+def outage(hdfs: Hdfs, main: str) -> Outage:
+    def end() -> None:
+        hdfs.start(main)
+        hdfs.wait_until_ready()
+
+    return Outage(main.rpartition(".")[2], lambda: hdfs.kill(main), end)
 
 
 @pytest.mark.parametrize("main", [NAME_NODE, DATA_NODE])

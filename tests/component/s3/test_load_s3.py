@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from load_world import FIELDS, NOTE
 from remote_world import RemoteWorld, kill_loads, kills_of_test, lose_a_worker, read_and_change, two_drivers
-from s3_server import BUCKET, S3Server
+from s3_server import BUCKET, CHANGES, S3Server
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(1800)]
 
 PREFIX = "warehouse"
+SLOW_S = 8.0  # more than one try of S3A takes
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +61,38 @@ def test_two_drivers_at_once_load_everything_once(world: RemoteWorld, tmp_path: 
 def test_the_other_commands_read_and_change_it(world: RemoteWorld) -> None:
     """Last, since `check` does not look where compaction puts files."""
     read_and_change(world)
+
+
+def test_a_bucket_that_says_slow_down_makes_a_load_wait(world: RemoteWorld, s3: S3Server) -> None:
+    """From its first file on, to everything, for a while."""
+    world.produce("orders", 20, fields=[*FIELDS, NOTE])
+    ends_s = 0.0
+
+    def fault(request: dict[str, Any]) -> str:
+        nonlocal ends_s
+        if not ends_s and request["REQUEST_METHOD"] == "PUT" and "/staging/" in request["PATH_INFO"]:
+            ends_s = time.monotonic() + SLOW_S
+        return "slow" if time.monotonic() < ends_s else ""
+
+    with s3.faulty(fault):
+        world.load_well()
+    assert s3.met > 1
+    assert world.staged() == []
+
+
+def test_a_bucket_that_stays_slow_is_one_line_and_nothing_is_lost(
+    world: RemoteWorld, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With fewer tries, since S3A doubles its wait twenty times."""
+    few = {"hadoop.fs.s3a.retry.throttle.limit": "3", "hadoop.fs.s3a.attempts.maximum": "2"}
+    world.produce("orders", 20, fields=[*FIELDS, NOTE])
+    monkeypatch.setenv("HEADRACE_CONFIG", str(s3.settings_file(tmp_path, **few)))
+    with s3.faulty(lambda request: "slow" if request["REQUEST_METHOD"] in CHANGES else ""):
+        run = world.load()
+    assert run.returncode == 2, run.stdout + run.stderr
+    (line,) = run.stderr.splitlines()
+    assert "503" in line, line
+    world.load_well()
 
 
 def test_a_bucket_without_conditional_puts_is_refused(world: RemoteWorld, s3: S3Server, tmp_path: Path) -> None:
