@@ -15,14 +15,17 @@ CASES ?= 100000
 # Processes that the tests of a target are spread over, where they are.
 WORKERS ?= 2
 SEED ?= $(shell date +%s)
+# Releases of Spark that clusters have, beside ours.
+SPARKS ?= 3.5.9 4.0.5
 
 # What `make test` leaves out: tests that need more than Python and Java, and the long ones that kill real processes
 # again and again. `make ci` runs these too, tier by tier (tools/run_tiers.py); `make test-full` all in one run.
-SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or yarn or s3 or soak
+SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or yarn or s3 or cluster or soak
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ci test test-fault test-kafka test-hdfs test-s3 test-hive test-pig test-yarn test-postgres test-node test-java test-compat \
-	test-full equality fuzz fuzz-core check format bench setup setup-dev wheel clean
+.PHONY: help demo demo-cluster ci test test-fault test-kafka test-hdfs test-s3 test-hive test-pig test-yarn \
+	test-cluster test-sparks test-postgres test-node test-java test-compat test-full equality fuzz fuzz-core check format bench \
+	setup setup-dev wheel clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +33,10 @@ help: ## show this list
 demo: setup ## a year of real flights from producer to Hive table, checked against the data set
 	@$(BIN)/headrace demo --data-dir $(DATA_DIR)
 	@command -v headrace >/dev/null || echo '   after: export PATH="$$PWD/$(BIN):$$PATH"'
+
+demo-cluster: setup-dev ## the same through PostgreSQL, a secured Apache Kafka, YARN, HDFS, HiveServer2 and Pig, which Maven fetches
+	@$(BIN)/python tools/setup_postgres.py
+	@$(BIN)/python tools/demo_cluster.py
 
 ci: ## check and all test targets, side by side as far as the machine goes; logs in .make/tiers
 	@test -n "$(PYTHON)" || { echo "$(NO_PYTHON)" >&2; exit 2; }
@@ -61,6 +68,15 @@ test-pig: setup-dev ## Pig over files and tables, which Maven fetches (200 MB). 
 test-yarn: setup-dev ## loads on a YARN over an HDFS, which Maven fetches, from a packed environment. Not in `make ci`
 	@$(BIN)/python -m pytest -m yarn $(PYTEST_ARGUMENTS)
 
+test-cluster: setup-dev ## what `make demo-cluster` does, in eight minutes, and that it leaves nothing running. Not in `make ci`
+	@$(BIN)/python tools/setup_postgres.py
+	@$(BIN)/python -m pytest -m cluster $(PYTEST_ARGUMENTS)
+
+test-sparks: setup-dev ## loads and their tables with other releases of Spark, each in .make/spark-RELEASE; SPARKS="…". Not in `make ci`
+	@for release in $(SPARKS); do \
+	  echo "== Spark $$release"; $(BIN)/python tools/spark_environment.py $$release \
+	  && .make/spark-$$release/bin/python -m pytest tests/component/everything/test_load_tables.py $(PYTEST_ARGUMENTS) || exit 1; done
+
 test-postgres: setup-dev ## the registry on a PostgreSQL server of its own, which as root on Debian is installed when missing
 	@$(BIN)/python tools/setup_postgres.py
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m postgres $(PYTEST_ARGUMENTS)
@@ -84,9 +100,10 @@ fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPL
 fuzz-core: setup-dev ## the loader's core under mutated batches and sanitizers, for SECONDS=n; SEED=n for the same ones
 	@PYTHONPATH=tests/support $(BIN)/python tests/support/core_fuzz.py $(SECONDS) $(SEED)
 
-test-full: setup-dev ## every test in one run: those of `make ci`, and any marked hdfs, hive, pig, yarn, s3 or soak, which it leaves out
+test-full: setup-dev ## every test: those of `make ci`, and any marked cluster, hdfs, hive, pig, yarn, s3 or soak, which it leaves out; then test-sparks
 	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
+	@$(MAKE) --no-print-directory test-sparks
 
 check: setup-dev ## format, lint and types
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }

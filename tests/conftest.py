@@ -26,6 +26,7 @@ settings.load_profile("headrace")
 MEMORY = "/dev/shm"
 
 LEFT_OUT = {
+    "cluster": "make test-cluster",
     "fault": "make test-fault",
     "hdfs": "make test-hdfs",
     "hive": "make test-hive",

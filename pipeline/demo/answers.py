@@ -22,7 +22,8 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One query, the names of its columns, and the function that knows the right answer."""
+    """One query, which Spark and Hive both take, the names of its columns, and the function that knows the right
+    answer."""
 
     title: str
     sql: str
@@ -93,16 +94,18 @@ def _mean(values: Sequence[int]) -> float | None:
 QUESTIONS = (
     Question(
         "Events per topic",
-        "SELECT 'airlines' AS topic, count(*) FROM airlines UNION ALL SELECT 'airports', count(*) FROM airports "
-        "UNION ALL SELECT 'flights', count(*) FROM flights UNION ALL SELECT 'planes', count(*) FROM planes "
-        "UNION ALL SELECT 'weather', count(*) FROM weather ORDER BY topic",
+        "SELECT 'airlines' AS topic, count(*) AS events FROM airlines "
+        "UNION ALL SELECT 'airports' AS topic, count(*) AS events FROM airports "
+        "UNION ALL SELECT 'flights' AS topic, count(*) AS events FROM flights "
+        "UNION ALL SELECT 'planes' AS topic, count(*) AS events FROM planes "
+        "UNION ALL SELECT 'weather' AS topic, count(*) AS events FROM weather ORDER BY topic",
         ("topic", "events"),
         events_per_topic,
     ),
     Question(
         "Flights per carrier",
-        "SELECT a.name, count(*) AS flights FROM flights f JOIN airlines a ON f.carrier = a.carrier "
-        "GROUP BY a.name ORDER BY flights DESC, a.name",
+        "SELECT a.name AS airline, count(*) AS flights FROM flights f JOIN airlines a ON f.carrier = a.carrier "
+        "GROUP BY a.name ORDER BY flights DESC, airline",
         ("carrier", "flights"),
         flights_per_carrier,
     ),
@@ -117,14 +120,14 @@ QUESTIONS = (
         "SELECT kind, count(*), avg(dep_delay) FROM (SELECT f.dep_delay, "
         "CASE WHEN w.precip > 0 AND w.wind_speed >= 20 THEN 'rain and wind' WHEN w.precip > 0 THEN 'rain' "
         "WHEN w.wind_speed >= 20 THEN 'wind' ELSE 'calm' END AS kind FROM flights f "
-        "JOIN weather w ON f.origin = w.origin AND date_trunc('HOUR', f.header.time) = w.header.time) "
-        "GROUP BY kind ORDER BY kind",
+        "JOIN weather w ON f.origin = w.origin AND floor(unix_timestamp(f.header.`time`) / 3600) = "
+        "floor(unix_timestamp(w.header.`time`) / 3600)) joined GROUP BY kind ORDER BY kind",
         ("weather", "flights", "mean delay"),
         delay_by_weather,
     ),
     Question(
         "What the schema change touched (old events answer with the new fields' defaults)",
-        "SELECT count(*), count_if(feed = 'legacy'), count_if(header.region = 'unknown'), "
+        "SELECT count(*), sum(if(feed = 'legacy', 1, 0)), sum(if(header.region = 'unknown', 1, 0)), "
         "count(DISTINCT tail_number), sum(distance) FROM flights",
         ("events", "feed by default", "region by default", "planes (renamed)", "miles (widened)"),
         evolved_columns,

@@ -1,13 +1,13 @@
 """`headrace demo`: a year of real flights from producer to Hive table, with a schema change in the middle.
 
-Everything runs as a user would run it: `headrace up`, the Producer, `headrace load`, Spark SQL on the tables. The
-answers are then computed a second time, straight from the data set, and must be the same.
+Everything runs as a user would run it: `headrace up`, the Producer, `headrace load`, Spark SQL on the tables; or, in
+another `Place`, the servers of a cluster. The answers are then computed a second time, straight from the data set, and
+must be the same.
 """
 
 from __future__ import annotations
 
 import importlib.resources
-import os
 import shutil
 import subprocess
 import time
@@ -15,13 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from headrace.avro_schema import parse_schema
 from headrace.compat.levels import CompatibilityLevel, VersionedSchema, check_level
 from headrace.compat.report import text_report
-from headrace.hive_ddl.executors.session import close_session, open_session
-from headrace.hive_ddl.table import local_location
 from headrace.pipeline.children import python_command, python_environment
 from headrace.pipeline.clients.producer import Producer
 from headrace.pipeline.demo.answers import QUESTIONS, Question, Table, differences, numeric_columns, shown
@@ -35,32 +33,16 @@ from headrace.pipeline.demo.data import (
     is_second_half,
     read_rows,
 )
+from headrace.pipeline.demo.place import Ask, OneMachine, Place
 from headrace.pipeline.progress import Progress
 from headrace.pipeline.text_table import table_lines
-from headrace.pipeline.up.part import Part
-from headrace.pipeline.up.plan import PartCommand
-from headrace.registry.client import RegistryClient
+from headrace.registry.client.of_settings import registry_client
 from headrace.registry.errors import IncompatibleSchema
-from headrace.settings import Settings, load_settings
-from headrace.settings.addresses import LiveAddresses, live_addresses
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from headrace.settings import Settings
+from headrace.settings.addresses import live_addresses
 
 MARKER = ".made-by-headrace-demo"
 BATCH = 1_000  # events between two updates of the progress bar
-SAMPLE_QUERY = "SELECT * FROM flights LIMIT 5"
-START_TIMEOUT_S = 180.0
-SERVERS = "registry,broker,metastore"  # the demo loads and asks by itself
-DEMO_SETTINGS = {
-    # Free ports, so that the demo runs beside whatever else listens here.
-    "HEADRACE__REGISTRY__LISTEN": "127.0.0.1:0",
-    "HEADRACE__BROKER__LISTEN": "127.0.0.1:0",
-    "HEADRACE__HIVE__LISTEN": "127.0.0.1:0",
-    # A year of events is filed by day; the demo loads by itself, so the schedule stays out of the way.
-    "HEADRACE__LOADER__PARTITION_BY": "day",
-    "HEADRACE__LOADER__INTERVAL": "365d",
-}
 
 
 class DemoError(Exception):
@@ -101,18 +83,27 @@ class Verdict:
 
 
 def run_demo(settings: Settings, environment: Mapping[str, str], out: TextIO) -> Verdict:
-    """Runs the whole demo in `settings.data_dir`, which it empties first if an earlier demo made it.
+    """Runs the whole demo on this machine in `settings.data_dir`, which it empties first if an earlier demo made it.
 
     Raises:
         DemoError: something could not be done; the message says what and where the log is.
     """
     data = find_data()
     data_dir = settings.data_dir.resolve()
-    _prepare_folder(data_dir)
-    demo = _Demo(data, data_dir, {**environment, **DEMO_SETTINGS, "HEADRACE__DATA_DIR": str(data_dir)}, out)
+    prepare_folder(data_dir)
+    return run_demo_at(OneMachine(data_dir, environment), data, data_dir / "logs", out)
+
+
+def run_demo_at(place: Place, data: Path, log_dir: Path, out: TextIO) -> Verdict:
+    """Runs the whole demo where it is told to, and stops everything there again.
+
+    Raises:
+        DemoError: something could not be done; the message says what and where the log is.
+    """
+    demo = _Demo(place, data, log_dir, out)
     started = time.monotonic()
-    demo.start()
     try:
+        demo.start()
         demo.first_half()
         demo.evolve()
         demo.second_half()
@@ -137,43 +128,24 @@ def events_of(data: Path, sent: Sent) -> list[Event]:
 
 
 class _Demo:
-    def __init__(self, data: Path, data_dir: Path, environment: Mapping[str, str], out: TextIO) -> None:
+    def __init__(self, place: Place, data: Path, log_dir: Path, out: TextIO) -> None:
+        self._place = place
         self._data = data
-        self._data_dir = data_dir
-        self._environment = environment
+        self._log_dir = log_dir
         self._out = out
-        self._log_dir = data_dir / "logs"
         self._reader = ThreadPoolExecutor(max_workers=1)
         self._read: dict[Sent, Future[list[Event]]] = {}
 
     def start(self) -> None:
-        self._say("Starting registry, broker and metastore")
+        self._say("Starting the servers")
         started = time.monotonic()
-        command = PartCommand("up", ("headrace", "up", "--data-dir", str(self._data_dir), "--only", SERVERS))
-        self._up = Part(command, self._log_dir, self._environment)
         self._read_ahead(FIRST_HALF)
-        try:
-            found = self._up.wait_until_ready(time.monotonic() + START_TIMEOUT_S, lambda: False)
-        except BaseException:
-            self.stop()
-            raise
-        self._addresses = LiveAddresses(
-            pid=self._up.process.pid,
-            started_at="",
-            registry=found["registry"],
-            broker=found["broker"],
-            metastore=found["metastore"],
-            sql="",
-            sql_socket="",
-            warehouse=found["warehouse"],
-        )
-        self._settings = load_settings(environment=self._environment, working_dir=self._data_dir)
-        self._detail(f"registry {found['registry']}, broker {found['broker']}, metastore {found['metastore']}")
+        self._place.start(self._detail)
         self._detail(f"ready after {time.monotonic() - started:.1f} s")
 
     def stop(self) -> None:
         self._reader.shutdown(cancel_futures=True)
-        self._up.stop(time.monotonic() + START_TIMEOUT_S)
+        self._place.stop()
 
     def first_half(self) -> None:
         self._say("Producing January to June: airlines, airports, planes, weather and flights under schema v1")
@@ -184,7 +156,7 @@ class _Demo:
 
     def evolve(self) -> None:
         self._say("Changing the schema of flights")
-        client = RegistryClient(self._addresses.registry)
+        client = registry_client(self._place.settings)
         registered = client.register("flights-value", schema_text("flights-v2"))
         self._detail(f"v2 registered as version {registered.version or 2}, id {registered.schema_id}:")
         for text in (
@@ -212,32 +184,21 @@ class _Demo:
         self._load()
 
     def ask(self) -> list[str]:
-        """Asks every question through Spark SQL and returns the titles of those answered wrongly."""
-        self._say("Asking the Hive tables through Spark SQL, and the data set itself")
+        """Asks every question in SQL and returns the titles of those answered wrongly."""
+        self._say("Asking the Hive tables in SQL, and the data set itself")
         with ThreadPoolExecutor(max_workers=1) as aside:
-            # The data set is asked while Spark starts and reads.
+            # The data set is asked while the engine starts and reads.
             expected = [aside.submit(question.expected, self._data) for question in QUESTIONS]
-            session = open_session(
-                app_name="headrace demo",
-                master=self._settings.spark["master"],
-                metastore_uri=self._addresses.metastore,
-                data_dir=self._data_dir,
-                warehouse_uri=local_location(Path(self._addresses.warehouse)),
-                extra={},
-            )
-            try:
-                self._read_tables(session)
+            with self._place.engine(self._detail) as ask:
                 return [
                     question.title
                     for question, answer in zip(QUESTIONS, expected, strict=True)
-                    if not self._is_answered_right(session, question, answer.result())
+                    if not self._is_answered_right(ask, question, answer.result())
                 ]
-            finally:
-                close_session(session)
 
-    def _is_answered_right(self, session: SparkSession, question: Question, expected: Table) -> bool:
+    def _is_answered_right(self, ask: Ask, question: Question, expected: Table) -> bool:
         started = time.monotonic()
-        found = [tuple(row) for row in session.sql(question.sql).collect()]
+        found = ask(question.sql)
         self._detail("")
         self._detail(f"{question.title}  ({time.monotonic() - started:.1f} s)")
         self._table(question.columns, shown(found), numeric_columns(expected))
@@ -247,24 +208,6 @@ class _Demo:
         if not different:
             self._detail("  the data set says the same")
         return not different
-
-    def _read_tables(self, session: SparkSession) -> None:
-        """Reads every Hive table once into memory, for all questions.
-
-        Spark plans at least one task per partition of a Hive table, so a year of days is some hundred tasks per scan
-        and table, most of their time overhead. Coalesced, one task per core walks through them; and one table's files
-        are listed while another one is read.
-        """
-        started = time.monotonic()
-
-        def read(name: str) -> None:
-            table = session.table(f"{self._settings.hive.database}.{name}")
-            table.coalesce(os.cpu_count() or 1).cache().createOrReplaceTempView(name)
-            session.table(name).count()
-
-        with ThreadPoolExecutor(max_workers=len(TOPICS)) as pool:
-            list(pool.map(read, TOPICS))
-        self._detail(f"read the {len(TOPICS)} tables in {time.monotonic() - started:.1f} s")
 
     def audit(self) -> bool:
         self._say("Auditing: what producers sent, what the broker holds, what the tables got")
@@ -283,14 +226,8 @@ class _Demo:
             self._detail("the audit found events that did not arrive once")
         if verdict.right:
             self._detail("every answer is right and every event arrived exactly once")
-        place = _shortest(self._data_dir)
         self._detail("Where to look next:")
-        for command in (
-            f'headrace sql --data-dir {place} "{SAMPLE_QUERY}"',
-            f"headrace load status --data-dir {place}",
-            f"headrace audit report --data-dir {place}   (with `headrace up --data-dir {place}` running)",
-            f"ls {place}/warehouse/flights",
-        ):
+        for command in self._place.next_steps():
             self._detail(f"  {command}")
 
     def _read_ahead(self, batches: Iterable[Sent]) -> None:
@@ -308,7 +245,7 @@ class _Demo:
         progress = Progress(f"  {topic.name}", len(listed), self._out)
         key = topic.key
         original = [key(event) for event in listed]
-        with Producer(self._settings, app="headrace-demo") as producer:
+        with Producer(self._place.settings, app="headrace-demo") as producer:
             for start in range(0, len(listed), BATCH):
                 batch = listed[start : start + BATCH]
                 for event, event_key in zip(batch, original[start : start + BATCH], strict=True):
@@ -331,7 +268,7 @@ class _Demo:
             python_command("headrace", *arguments),
             capture_output=True,
             text=True,
-            env=python_environment(self._environment),
+            env=python_environment(self._place.environment),
             stdin=subprocess.DEVNULL,
             check=False,
         )
@@ -352,7 +289,7 @@ class _Demo:
         self._out.flush()
 
 
-def _prepare_folder(data_dir: Path) -> None:
+def prepare_folder(data_dir: Path) -> None:
     """An empty folder with the demo's mark; whatever else is there is never deleted."""
     marker = data_dir / MARKER
     try:
@@ -372,11 +309,3 @@ def _prepare_folder(data_dir: Path) -> None:
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].removeprefix("headrace: ") if lines else "it said nothing"
-
-
-def _shortest(path: Path) -> str:
-    """The path as a person in the current folder would type it."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

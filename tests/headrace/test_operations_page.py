@@ -25,6 +25,7 @@ from pages import block, page
 PAGE = page("docs/operations.md")
 SCHEDULE = ROOT / "examples" / "schedule"
 OOZIE = SCHEDULE / "oozie"
+CLUSTER = ROOT / "examples" / "cluster"
 SETTINGS_FILE = "/etc/headrace/headrace.toml"
 PROGRAM = "/opt/headrace/.venv/bin/headrace"
 
@@ -135,6 +136,22 @@ def test_oozie_runs_the_load() -> None:
     controls = ElementTree.parse(OOZIE / "coordinator.xml").getroot().find("{*}controls")
     assert controls is not None
     assert (controls.findtext("{*}concurrency"), controls.findtext("{*}execution")) == ("1", "LAST_ONLY")
-    given = set(re.findall(r"^([\w.]+)=", (OOZIE / "job.properties").read_text(), re.MULTILINE))
-    for file in OOZIE.iterdir():
-        assert set(re.findall(r"\$\{(\w+)\}", file.read_text())) <= given, file
+    for folder in (OOZIE, CLUSTER / "oozie"):
+        given = set(re.findall(r"^([\w.]+)=", (folder / "job.properties").read_text(), re.MULTILINE))
+        for file in (*folder.iterdir(), OOZIE / "coordinator.xml"):
+            assert set(re.findall(r"\$\{(\w+)\}", file.read_text())) <= given, file
+
+
+def test_oozie_runs_the_load_of_a_cluster_too() -> None:
+    words = shlex.split((CLUSTER / "oozie" / "load.sh").read_text().splitlines()[-1])
+    assert words[:2] == ["exec", PROGRAM]
+    assert _parser(words[2:-1]).parse_args(words[2:-1]).config == Path(SETTINGS_FILE)
+    assert words[-1] == "$@"
+
+
+def test_the_settings_of_a_cluster_are_those_of_its_page() -> None:
+    text = (CLUSTER / "headrace.toml").read_text(encoding="utf-8")
+    assert block(page("docs/cluster.md"), f"# {SETTINGS_FILE}") == text
+    settings = load_settings(config=CLUSTER / "headrace.toml")
+    assert settings.spark["master"] == "yarn"
+    assert settings.kafka.sasl_mechanism == "SCRAM-SHA-512"

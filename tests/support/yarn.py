@@ -104,14 +104,10 @@ class Yarn:
 
 
 def packed_environment(folder: Path) -> Path:
-    """An archive for `spark.archives`, made as docs/cluster.md says: a wheel of this checkout and what tasks import."""
-    environment = folder / "env"
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    """An archive for `spark.archives`, made as docs/cluster.md says, of this checkout."""
     ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "headrace-data", "__pycache__", "tests", "docs")
     source = shutil.copytree(ROOT, folder / "source", ignore=ignored)
-    pip = [str(environment / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    subprocess.run([*pip, f"{source}[executor]", "venv-pack", "setuptools<81"], check=True, timeout=600)
     archive = folder / "headrace.tgz"
-    pack = [str(environment / "bin" / "venv-pack"), "--quiet", "--prefix", str(environment), "--output", str(archive)]
-    subprocess.run(pack, check=True, env={**os.environ, "VIRTUAL_ENV": str(environment)}, timeout=300)
+    pack = [str(ROOT / "examples" / "cluster" / "pack.sh"), str(source), str(archive)]
+    subprocess.run(pack, check=True, env={**os.environ, "PYTHON": sys.executable}, timeout=900)
     return archive

@@ -1,0 +1,135 @@
+"""Where the demo runs: what it needs of that place, and this machine with `headrace up`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.hive_ddl.executors.session import close_session, open_session
+from headrace.hive_ddl.table import local_location
+from headrace.pipeline.demo.answers import Table
+from headrace.pipeline.demo.data import TOPICS
+from headrace.pipeline.up.part import Part
+from headrace.pipeline.up.plan import PartCommand
+from headrace.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Detail = Callable[[str], None]
+"""Says a line to whoever watches."""
+Ask = Callable[[str], Table]
+"""Answers a query with its rows."""
+
+SAMPLE_QUERY = "SELECT * FROM flights LIMIT 5"
+START_TIMEOUT_S = 180.0
+SERVERS = "registry,broker,metastore"  # the demo loads and asks by itself
+DEMO_SETTINGS = {
+    # Free ports, so that the demo runs beside whatever else listens here.
+    "HEADRACE__REGISTRY__LISTEN": "127.0.0.1:0",
+    "HEADRACE__BROKER__LISTEN": "127.0.0.1:0",
+    "HEADRACE__HIVE__LISTEN": "127.0.0.1:0",
+    # A year of events is filed by day; the demo loads by itself, so the schedule stays out of the way.
+    "HEADRACE__LOADER__PARTITION_BY": "day",
+    "HEADRACE__LOADER__INTERVAL": "365d",
+}
+
+
+class Place(Protocol):
+    """Where the demo runs: its servers, how commands and clients find them, and an engine that answers SQL.
+
+    `settings` and `environment` are there when it has started; `stop` may be called at any time.
+    """
+
+    settings: Settings
+    environment: Mapping[str, str]
+
+    def start(self, detail: Detail) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def engine(self, detail: Detail) -> AbstractContextManager[Ask]:
+        """What answers a query with its rows; tables need no database before them."""
+        ...
+
+    def next_steps(self) -> Sequence[str]:
+        """Commands that show more of what the demo has left."""
+        ...
+
+
+class OneMachine:
+    """Everything of `headrace up`, and Spark SQL in this process."""
+
+    settings: Settings
+
+    def __init__(self, data_dir: Path, environment: Mapping[str, str]) -> None:
+        self.environment: Mapping[str, str] = {**environment, **DEMO_SETTINGS, "HEADRACE__DATA_DIR": str(data_dir)}
+        self._data_dir = data_dir
+        self._up: Part | None = None
+
+    def start(self, detail: Detail) -> None:
+        command = PartCommand("up", ("headrace", "up", "--data-dir", str(self._data_dir), "--only", SERVERS))
+        self._up = Part(command, self._data_dir / "logs", self.environment)
+        self._found = self._up.wait_until_ready(time.monotonic() + START_TIMEOUT_S, lambda: False)
+        self.settings = load_settings(environment=self.environment, working_dir=self._data_dir)
+        detail(", ".join(f"{name} {self._found[name]}" for name in ("registry", "broker", "metastore")))
+
+    def stop(self) -> None:
+        if self._up is not None:
+            self._up.stop(time.monotonic() + START_TIMEOUT_S)
+
+    @contextmanager
+    def engine(self, detail: Detail) -> Iterator[Ask]:
+        session = open_session(
+            app_name="headrace demo",
+            master=self.settings.spark["master"],
+            metastore_uri=self._found["metastore"],
+            data_dir=self._data_dir,
+            warehouse_uri=local_location(Path(self._found["warehouse"])),
+            extra={},
+        )
+        try:
+            started = time.monotonic()
+            self._read_tables(session)
+            detail(f"read the {len(TOPICS)} tables in {time.monotonic() - started:.1f} s")
+            yield lambda query: [tuple(row) for row in session.sql(query).collect()]
+        finally:
+            close_session(session)
+
+    def _read_tables(self, session: SparkSession) -> None:
+        """Reads every Hive table once into memory, for all questions.
+
+        Spark plans at least one task per partition of a Hive table, so a year of days is some hundred tasks per scan
+        and table, most of their time overhead. Coalesced, one task per core walks through them; and one table's files
+        are listed while another one is read.
+        """
+
+        def read(name: str) -> None:
+            table = session.table(f"{self.settings.hive.database}.{name}")
+            table.coalesce(os.cpu_count() or 1).cache().createOrReplaceTempView(name)
+            session.table(name).count()
+
+        with ThreadPoolExecutor(max_workers=len(TOPICS)) as pool:
+            list(pool.map(read, TOPICS))
+
+    def next_steps(self) -> Sequence[str]:
+        place = _shortest(self._data_dir)
+        return (
+            f'headrace sql --data-dir {place} "{SAMPLE_QUERY}"',
+            f"headrace load status --data-dir {place}",
+            f"headrace audit report --data-dir {place}   (with `headrace up --data-dir {place}` running)",
+            f"ls {place}/warehouse/flights",
+        )
+
+
+def _shortest(path: Path) -> str:
+    """The path as a person in the current folder would type it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,198 @@
+"""`make demo-cluster`: the flights of `headrace demo` through the servers of a real cluster, all on this machine.
+
+The registry is on PostgreSQL, the broker is an Apache Kafka that asks for a password over TLS, loads run on YARN from
+the packed environment, files are on HDFS, tables in HiveServer2. Settings are those of examples/cluster/headrace.toml
+with this machine's addresses. HiveServer2 is asked by PyHive and by the driver of beeline, which must agree, and Pig
+counts the files. Maven fetches the servers, some 700 MB the first time; the tests start the same ones.
+
+Exit 0: all answers are right. 1: one is wrong, or events are missing. 2: it could not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+import pyhive.exc  # noqa: E402
+import pytest  # noqa: E402  # whose skip is how these servers say that something is missing
+from pyhive import hive  # noqa: E402
+
+from apache_kafka import ApacheKafka  # noqa: E402
+from hdfs import Hdfs  # noqa: E402
+from headrace.pipeline.demo.answers import Table, differences  # noqa: E402
+from headrace.pipeline.demo.data import DemoDataError, find_data  # noqa: E402
+from headrace.pipeline.demo.place import Ask, Detail  # noqa: E402
+from headrace.pipeline.demo.run import DemoError, prepare_folder, run_demo_at  # noqa: E402
+from headrace.settings import Settings, load_settings  # noqa: E402
+from hive_jdbc import HiveJdbc  # noqa: E402
+from hive_server import HiveServer  # noqa: E402
+from kafka_security import KafkaSecurity  # noqa: E402
+from pig import Pig  # noqa: E402
+from postgres_server import PostgresServer  # noqa: E402
+from running_service import Service  # noqa: E402
+from yarn import Yarn, packed_environment  # noqa: E402
+
+EXAMPLE = ROOT / "examples" / "cluster" / "headrace.toml"
+DATA_DIR = ROOT / "headrace-data" / "demo-cluster"
+DATABASE = "headrace"
+# A year of events is filed by day, with one file for each, since there is one executor. The HiveServer2 of the tests
+# asks nobody who he is.
+ENVIRONMENT = {
+    "HEADRACE__LOADER__PARTITION_BY": "day",
+    "HEADRACE__LOADER__TASKS": "1",
+    "HEADRACE__HIVE__SERVER_AUTH": "NOSASL",
+}
+# One small machine is the whole cluster, and has Spark's jars.
+SMALL = """\
+"yarn.am.memory" = "512m"
+"driver.host" = "127.0.0.1"
+"""
+CANNOT_RUN = (
+    *(DemoError, DemoDataError, pyhive.exc.Error),
+    *(RuntimeError, AssertionError, subprocess.SubprocessError, pytest.skip.Exception),  # of servers that do not start
+)
+COUNTED = "SELECT carrier, count(*) FROM flights GROUP BY carrier ORDER BY carrier"
+
+
+class Cluster:
+    """A place for the demo, see `headrace.pipeline.demo.place.Place`."""
+
+    settings: Settings
+    environment: Mapping[str, str]
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._servers = ExitStack()
+
+    def start(self, detail: Detail) -> None:
+        folder = self._folder
+        postgres = PostgresServer()
+        self._servers.callback(postgres.remove)
+        database = {"HEADRACE__REGISTRY__DATABASE_URL": postgres.new_database()}
+        upgrade = [sys.executable, "-m", "headrace", "registry", "db", "upgrade"]
+        subprocess.run(upgrade, check=True, env={**os.environ, **database}, stdout=subprocess.DEVNULL)
+        listen = ["--data-dir", str(folder / "registry"), "--registry-listen", "127.0.0.1:0"]
+        registry = Service(["headrace", "registry", "serve", *listen], database)
+        self._servers.callback(registry.stop)
+        detail(f"registry on PostgreSQL: {registry.addresses['registry']}")
+        security = KafkaSecurity(folder / "kafka-security")
+        kafka = ApacheKafka(folder / "kafka", security)
+        self._servers.callback(kafka.stop)
+        detail(f"Apache Kafka, SCRAM over TLS: {kafka.secured['LOGIN']}")
+        self._hdfs = Hdfs(folder / "hdfs")
+        self._servers.callback(self._hdfs.stop)
+        yarn = Yarn(folder / "yarn", self._hdfs)
+        self._servers.callback(yarn.stop)
+        detail(f"HDFS: {self._hdfs.uri}, YARN: http://{yarn.web}")
+        self._hive = HiveServer(folder / "hive")
+        self._servers.callback(self._hive.stop)
+        detail(f"HiveServer2: {self._hive.address}")
+        archive = packed_environment(folder)
+        detail(f"the environment of the tasks: {archive.stat().st_size / 1e6:.0f} MB")
+        client = security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-512")
+        config = folder / "headrace.toml"
+        text = filled(
+            EXAMPLE.read_text(encoding="utf-8"),
+            {
+                "data_dir": str(folder / "data"),
+                **{name: getattr(client, name) for name in ("bootstrap_servers", "ca", "user", "password_file")},
+                "url": registry.addresses["registry"],
+                "warehouse": f"{self._hdfs.uri}/data/headrace",
+                "executor": f"hive://{self._hive.address}",
+                "yarn.dist.archives": f"{archive}#env",
+                "executor.instances": "1",
+                "executor.memory": "512m",
+            },
+        )
+        config.write_text(of_this_machine(text), encoding="utf-8")
+        changes = {"HEADRACE_CONFIG": str(config), "HADOOP_CONF_DIR": str(yarn.conf), **ENVIRONMENT}
+        os.environ.update(changes)  # the producer of this process is told so too
+        os.environ.pop("PYSPARK_PYTHON", None)
+        self.environment = dict(os.environ)
+        self.settings = load_settings(environment=self.environment, working_dir=folder)
+
+    def stop(self) -> None:
+        self._servers.close()
+
+    @contextmanager
+    def engine(self, detail: Detail) -> Iterator[Ask]:
+        host, _, port = self._hive.address.rpartition(":")
+        with closing(hive.connect(host, int(port), auth="NOSASL", database=DATABASE)) as connection:
+            jdbc = HiveJdbc(f"jdbc:hive2://{self._hive.address}/{DATABASE};auth=noSasl")
+            with closing(jdbc):
+
+                def ask(query: str) -> Table:
+                    found = asked(connection, query)
+                    if different := differences(jdbc.ask(query), found):
+                        raise DemoError(f"the driver of beeline answers otherwise than PyHive: {different[0]}")
+                    return found
+
+                detail("each answer is PyHive's and, the same, that of beeline's driver")
+                yield ask
+                counted = [(str(carrier), int(number)) for carrier, number in ask(COUNTED)]
+        found = self._counted_by_pig()
+        if found != counted:
+            raise DemoError(f"Pig counts {found} and HiveServer2 {counted}")
+        detail("Pig counts the same flights of each carrier, from the files")
+
+    def _counted_by_pig(self) -> list[tuple[str, int]]:
+        flights = f"{self._hdfs.uri}/data/headrace/flights"
+        script = (
+            f"t = LOAD '{flights}/dt=*' USING AvroStorage('', '-f {flights}/_schema/current.avsc');\n"
+            "result = FOREACH (GROUP t BY carrier) GENERATE group, COUNT(t);"
+        )
+        lines = Pig(self._folder / "pig", "pig").dump(script)
+        return [(carrier, int(number)) for carrier, number in (line.strip("()").split(",") for line in lines)]
+
+    def next_steps(self) -> Sequence[str]:
+        return (f"less {self._folder / 'headrace.toml'}", "less docs/cluster.md")
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """Settings with other values for some keys, each of which they have once."""
+    for key, value in values.items():
+        line = re.compile(rf'^("?{re.escape(key)}"?) = "[^"]*"', re.MULTILINE)
+        text, count = line.subn(lambda match, value=value: f'{match[1]} = "{value}"', text)
+        if count != 1:
+            raise DemoError(f"{EXAMPLE}: expected one {key}, found {count}")
+    return text
+
+
+def of_this_machine(text: str) -> str:
+    from pyspark.find_spark_home import _find_spark_home
+
+    lines = [line for line in text.splitlines(keepends=True) if not line.startswith('"yarn.archive"')]
+    return "".join((*lines, f'"yarn.jars" = "local:{_find_spark_home()}/jars/*"\n', SMALL))
+
+
+def asked(connection: Any, query: str) -> Table:
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(query)
+        return [tuple(row) for row in cursor.fetchall()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, default=DATA_DIR, help="emptied when it runs again")
+    folder = parser.parse_args().data_dir.resolve()
+    try:
+        prepare_folder(folder)
+        verdict = run_demo_at(Cluster(folder), find_data(), folder / "logs", sys.stdout)
+    except CANNOT_RUN as error:
+        print(f"demo-cluster: {error}", file=sys.stderr)
+        return 2
+    return 0 if verdict.right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
