@@ -107,9 +107,10 @@ def serve(options: SqlOptions, stop: threading.Event) -> None:
             _start_thrift(session, options.listen)
         with listening(options.socket) as listener:
             desk = _Desk(session, options.memory)
-            desk.warm_up()
             threading.Thread(target=desk.take_questions, args=(listener,), name="sql", daemon=True).start()
             print("ready", *words, flush=True)
+            # Beside the first question, which may be one that needs less: whoever waits is answered the sooner.
+            threading.Thread(target=desk.warm_up, name="warm-up", daemon=True).start()
             try:
                 wait_for_end(gateway, stop, "sql.memory", options.memory)
             finally:
