@@ -153,12 +153,17 @@ class OneVersion:
 def test_latest_prints_a_view_of_the_newest_schema(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.registry.client.of_settings.registry_client", lambda settings: OneVersion(2))
+    """Without a registry, but for what an earlier release loaded, which did not keep which version is the newest."""
+    monkeypatch.setattr("headrace.registry.client.of_settings.registry_client", lambda settings: None)
     assert hive(world, "latest", "orders") == 0
     printed = capsys.readouterr().out
     assert printed.startswith("CREATE OR REPLACE VIEW `headrace`.`orders_latest` (\n  `id`")
     assert "  `note`,\n" in printed
     assert printed.endswith("  `dt`,\n  `hr`\nFROM `headrace`.`orders`\n")
+    monkeypatch.setattr("headrace.loader.inspect.latest_view.newest_id", lambda state: None)
+    monkeypatch.setattr("headrace.registry.client.of_settings.registry_client", lambda settings: OneVersion(2))
+    assert hive(world, "latest", "orders") == 0
+    assert capsys.readouterr().out == printed
     monkeypatch.setattr("headrace.registry.client.of_settings.registry_client", lambda settings: OneVersion(9))
     assert hive(world, "latest", "orders") == 2
     assert "version 2 of orders-value is another one than was loaded: headrace load" in capsys.readouterr().err
