@@ -24,6 +24,7 @@ from headrace.settings.addresses import UP_FILE_NAME, LiveAddresses, sql_socket,
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 20.0  # a part that has not ended by then is killed; all parts survive that
+ASIDE_STOP_TIMEOUT_S = 1.0  # beyond what the others took; of work that nobody waits for, and that is begun anew
 LOG_LOOK_S = 60.0
 # Looks whether there is anything to do by itself: this process has no Java and no Spark.
 CLASS_ARCHIVE = PartCommand("classes", ("headrace.pipeline.class_archive",), is_server=False)
@@ -137,16 +138,17 @@ class _Supervisor:
 
     def stop(self) -> None:
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        if self._archiving is not None:
-            self._archiving.stop(deadline)
         if self._schedule is not None:
             self._schedule.stop(deadline)
         running = [part for name, part in self._parts.items() if name not in self._due]
         # All are told first: none needs another to end, and each has the whole time for it.
-        for part in running:
+        aside = [self._archiving] if self._archiving is not None else []
+        for part in (*running, *aside):
             part.ask_to_stop()
         for part in running:
             part.stop(deadline)
+        for part in aside:
+            part.stop(time.monotonic() + ASIDE_STOP_TIMEOUT_S)
 
     def _start(self, name: str) -> None:
         self._parts[name] = Part(part_command(name, self._settings, self._found), self._log_dir, self._environment)
