@@ -328,7 +328,7 @@ def serve(start_service: Any, data_dir: Path, port: int, fsync: str) -> Any:
         str(data_dir),
         "--broker-listen",
         f"127.0.0.1:{port}",
-        environment={"HEADRACE__BROKER__FSYNC": fsync, "HEADRACE__BROKER__SEGMENT_BYTES_MAX": "1000000"},
+        environment={"HEADRACE__BROKER__FSYNC": fsync, "HEADRACE__BROKER__SEGMENT_BYTES_MAX": "1048576"},
     )
 
 
