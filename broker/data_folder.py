@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from headrace.broker.errors import DataFolderInUse, StartError
@@ -52,6 +53,28 @@ def lock(folder: Path) -> int:
         os.close(fd)
         raise DataFolderInUse(folder) from error
     return fd
+
+
+@contextlib.contextmanager
+def kept_from_brokers(folder: Path) -> Iterator[None]:
+    """While open, no broker starts on the folder; nothing is written, and a copy without a lock file needs none.
+
+    Raises:
+        DataFolderInUse: a broker runs on it.
+    """
+    try:
+        fd = os.open(folder / LOCK_FILE, os.O_RDONLY)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DataFolderInUse(folder) from error
+        yield
+    finally:
+        os.close(fd)
 
 
 def partition_folders(folder: Path) -> list[Path]:

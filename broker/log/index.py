@@ -25,6 +25,8 @@ INTERVAL_BYTES = 4096
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES = _OFFSET_ENTRY.size, _TIME_ENTRY.size
+offset_entries, time_entries = _OFFSET_ENTRY.iter_unpack, _TIME_ENTRY.iter_unpack
+"""The entries of a part of a file, which must be whole."""
 
 
 @dataclass(frozen=True, slots=True)

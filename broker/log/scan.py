@@ -19,7 +19,7 @@ from headrace.kafka_wire.record_batch import (
     read_batch_header,
 )
 
-_PLAUSIBLE_START = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)
+PLAUSIBLE_START = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)
 """Where a batch may begin: a base offset below 2**48, and the version where it belongs."""
 
 
@@ -158,7 +158,7 @@ def intact_batches(view: memoryview, next_offset: int, end: int | None) -> Itera
             position += header.size
             next_offset = header.last_offset + 1
             continue
-        found = _PLAUSIBLE_START.search(view, position + 1)
+        found = PLAUSIBLE_START.search(view, position + 1)
         if found is None:
             return
         position = found.start()

@@ -9,6 +9,7 @@ import logging
 import secrets
 import signal
 
+from headrace.cli import broker_folder
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
 from headrace.cli.registry_access import asked_password, is_loopback
 from headrace.settings import Address, BrokerSettings, Settings
@@ -42,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     user.add_argument("name", metavar="NAME", help="the user's name")
     user.set_defaults(run_verb=print_user)
+    broker_folder.add_verbs(verbs)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,0 +1,328 @@
+"""`headrace broker dump` and `verify`: what the files of the bundled broker hold, read without it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.colour import say
+from headrace.cli.command import (
+    EXIT_FINDINGS,
+    EXIT_OK,
+    CommandError,
+    add_format_flag,
+    add_settings_flags,
+    examples,
+    print_json,
+    settings_from,
+)
+from headrace.cli.terminal import steps_shown
+
+if TYPE_CHECKING:
+    from headrace.broker.inspect.dump import Dumped, DumpedBatch, DumpedRecord
+    from headrace.broker.inspect.verify import Verified
+
+FINDINGS_SHOWN_MAX = 20  # of a partition; json has more
+KEY_CHARS_MAX = 60
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+DUMP_CODES = """
+
+exit codes:
+  0  all that was asked for is whole
+  1  some of it is damaged; each place is named
+  2  could not tell
+"""
+VERIFY_CODES = """
+
+What is compared:
+  batches      each is whole and passes its CRC, at offsets that ascend within its segment
+  offsets      none is missing, but in a compacted topic
+  indexes      say where batches are, and how old, as the batches do
+  checkpoints  what was forced to disk is there
+  epochs       batches are of the leader epoch that the partition's file says
+  producers    batches that the newest snapshot of idempotent producers knows of are there
+
+A note is what a start puts right by itself, such as the end of a log after a crash.
+
+exit codes:
+  0  all is well, perhaps with notes
+  1  findings: each names its file and position
+  2  could not tell
+"""
+
+
+def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `dump` and `verify` to the verbs of `headrace broker`."""
+    dump = verbs.add_parser(
+        "dump",
+        help="show the batches and records of a partition's files",
+        description="Reads the files of one partition, batch by batch, and changes nothing: also while a broker runs, "
+        "which is not asked. Bytes that are no batches are named, with where the log goes on.",
+        epilog=examples(
+            "broker dump orders 0",
+            "broker dump orders 0 --offset 1500:1520 --records",
+            "broker dump orders 0 --folder /backup/broker --format json",
+        )
+        + DUMP_CODES,
+    )
+    dump.add_argument("topic", metavar="TOPIC", help="name of the topic")
+    dump.add_argument("partition", metavar="PARTITION", type=int, help="number of the partition")
+    dump.add_argument(
+        "--offset",
+        metavar="FIRST[:END]",
+        type=_range,
+        default=(0, None),
+        help="only what has offsets from FIRST up to, and not including, END (default: all)",
+    )
+    dump.add_argument("--records", action="store_true", help="also each record: offset, time, key, size, headers")
+    _add_flags(dump)
+    dump.set_defaults(run_verb=run_dump)
+    verify = verbs.add_parser(
+        "verify",
+        help="check all files of a broker that does not run",
+        description="Reads every batch of a data folder and compares what the files beside them say, and changes "
+        "nothing. The broker must not run meanwhile; of a copy of its folder, taken while it ran, the end of a log may "
+        "be cut off, which is a note.",
+        epilog=examples("broker verify", "broker verify --folder /backup/broker --format json") + VERIFY_CODES,
+    )
+    _add_flags(verify)
+    verify.set_defaults(run_verb=run_verify)
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--folder", type=Path, metavar="PATH", help="the broker's own folder (default: broker in the data folder)"
+    )
+    add_settings_flags(parser, ())
+    add_format_flag(parser)
+
+
+def _range(text: str) -> tuple[int, int | None]:
+    match = re.fullmatch(r"(\d{1,18})(?::(\d{1,18})?)?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected FIRST or FIRST:END in whole numbers, found {text!r}")
+    first, end = int(match[1]), int(match[2]) if match[2] else None
+    if end is not None and end <= first:
+        raise argparse.ArgumentTypeError(f"expected an END above FIRST, found {text!r}")
+    return first, end
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    folder: Path = args.folder if args.folder is not None else settings_from(args).data_dir / "broker"
+    if not folder.is_dir():
+        raise CommandError(
+            f"{folder}: there is no such folder; name the broker's with --folder, or --data-dir above it"
+        )
+    return folder
+
+
+def run_dump(args: argparse.Namespace) -> int:
+    from headrace.broker.inspect.dump import DumpedDamage, dump
+
+    folder = _folder(args)
+    place = folder / f"{args.topic}-{args.partition}"
+    if args.partition < 0 or not place.is_dir() or place.parent != folder:
+        raise CommandError(f"{folder} has no partition {args.topic}-{args.partition}{_others(folder, args.topic)}")
+    start, end = args.offset
+    damaged = False
+    try:
+        for found in dump(place, start, end, with_records=args.records):
+            damaged |= isinstance(found, DumpedDamage)
+            for line in [json.dumps(_dumped_json(found))] if args.format == "json" else _dumped_lines(found):
+                sys.stdout.write(line + "\n")
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CommandError(f"{error.filename or place} cannot be read: {error.strerror or error}") from error
+    return EXIT_FINDINGS if damaged else EXIT_OK
+
+
+def _others(folder: Path, topic: str) -> str:
+    """What of this topic is there."""
+    name = re.compile(rf"{re.escape(topic)}-(\d+)")
+    numbers = sorted(int(match[1]) for entry in folder.iterdir() if (match := name.fullmatch(entry.name)))
+    return f"; of this topic it has {', '.join(map(str, numbers[:10]))}" if numbers else ""
+
+
+def _dumped_lines(found: Dumped) -> Iterator[str]:
+    from headrace.broker.inspect.dump import DumpedDamage
+
+    if isinstance(found, DumpedDamage):
+        yield (
+            f"DAMAGE: {found.file} position {found.position}: {found.reason}; {found.byte_count:,} bytes are no "
+            f"batches, from offset {found.next_offset} on"
+        )
+        return
+    header = found.header
+    facts = [f"{header.record_count:,} records", f"{header.size:,} bytes", _time(header.max_timestamp), _codec(header)]
+    if header.producer_id >= 0:
+        facts.append(f"producer {header.producer_id}:{header.producer_epoch} sequence {header.base_sequence}")
+    facts += [*_marks(found), f"epoch {header.leader_epoch}", f"{found.file}:{found.position}"]
+    yield f"{header.base_offset}-{header.last_offset}  " + "  ".join(facts)
+    if found.unopened:
+        yield f"  its records are not shown: {found.unopened}"
+    for record in found.records or ():
+        yield _record_line(record)
+
+
+def _record_line(record: DumpedRecord) -> str:
+    size = "no value" if record.value_bytes is None else f"{record.value_bytes:,} bytes"
+    names = f"  headers {', '.join(record.header_names)}" if record.header_names else ""
+    return f"  {record.offset}  {_time(record.timestamp_ms)}  key {_key(record.key)}  {size}{names}"
+
+
+def _key(key: bytes | None) -> str:
+    if key is None:
+        return "-"
+    try:
+        text = json.dumps(key.decode(), ensure_ascii=False)
+        shown = text if text.isprintable() else key.hex()
+    except UnicodeDecodeError:
+        shown = key.hex()
+    return shown if len(shown) <= KEY_CHARS_MAX else f"{shown[:KEY_CHARS_MAX]}… ({len(key):,} bytes)"
+
+
+def _marks(found: DumpedBatch) -> list[str]:
+    from headrace.kafka_wire.record_batch import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL
+
+    attributes = found.header.attributes
+    named = (
+        (TRANSACTIONAL, "transactional"),
+        (CONTROL, f"control {found.marker}".rstrip()),
+        (LOG_APPEND_TIME, "log append time"),
+        (DELETE_HORIZON, "delete horizon"),
+    )
+    return [name for bit, name in named if attributes & bit]
+
+
+def _codec(header: Any) -> str:
+    from headrace.kafka_wire.record_batch import CODEC_MASK
+
+    number = header.attributes & CODEC_MASK
+    return CODECS[number] if number < len(CODECS) else f"codec {number}"
+
+
+def _time(timestamp_ms: int) -> str:
+    try:
+        return (
+            datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        )
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
+
+
+def _dumped_json(found: Dumped) -> dict[str, Any]:
+    from headrace.broker.inspect.dump import DumpedDamage
+
+    if isinstance(found, DumpedDamage):
+        return {
+            "kind": "damage",
+            "file": found.file,
+            "position": found.position,
+            "bytes": found.byte_count,
+            "next_offset": found.next_offset,
+            "reason": found.reason,
+        }
+    header = found.header
+    row: dict[str, Any] = {
+        "kind": "batch",
+        "file": found.file,
+        "position": found.position,
+        "bytes": header.size,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.record_count,
+        "max_timestamp_ms": header.max_timestamp,
+        "codec": _codec(header),
+        "leader_epoch": header.leader_epoch,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "marks": _marks(found),
+    }
+    if found.unopened:
+        row["unopened"] = found.unopened
+    if found.records is not None:
+        row["content"] = [
+            {
+                "offset": record.offset,
+                "timestamp_ms": record.timestamp_ms,
+                "key": None if record.key is None else _key_json(record.key),
+                "value_bytes": record.value_bytes,
+                "headers": list(record.header_names),
+            }
+            for record in found.records
+        ]
+    return row
+
+
+def _key_json(key: bytes) -> str | dict[str, str]:
+    """Text as a text, and what is none in hexadecimal digits."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return {"hex": key.hex()}
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    from headrace.broker.data_folder import kept_from_brokers
+    from headrace.broker.errors import BrokerError, DataFolderInUse
+    from headrace.broker.inspect.verify import verify
+
+    folder = _folder(args)
+    verified = []
+    try:
+        with kept_from_brokers(folder), steps_shown() as show:
+            for one in verify(folder, lambda where: show(f"reading {where}")):
+                verified.append(one)
+    except DataFolderInUse as error:
+        raise CommandError(f"a broker runs on {folder}; stop it, or name a copy of the folder with --folder") from error
+    except BrokerError as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(f"{error.filename or folder} cannot be read: {error.strerror or error}") from error
+    if args.format == "json":
+        print_json({"folder": str(folder), "partitions": [_verified_json(one) for one in verified]})
+    else:
+        _print_verified(folder, verified)
+    return EXIT_OK if all(one.is_sound for one in verified) else EXIT_FINDINGS
+
+
+def _print_verified(folder: Path, verified: list[Verified]) -> None:
+    for one in verified:
+        for finding in one.findings[:FINDINGS_SHOWN_MAX]:
+            kind = "note" if finding.is_note else "FINDING"
+            say(f"{kind}: {one.name}: {finding.check}: {finding.where}: {finding.message}")
+        more = one.more + max(len(one.findings) - FINDINGS_SHOWN_MAX, 0)
+        if more:
+            say(f"FINDING: {one.name}: and {more:,} more")
+    partitions = verified[1:]
+    findings = sum(one.more + sum(not finding.is_note for finding in one.findings) for one in verified)
+    print(
+        f"{folder}: {len(partitions):,} partitions, {sum(one.segments for one in partitions):,} segments, "
+        f"{sum(one.batches for one in partitions):,} batches, {sum(one.records for one in partitions):,} records, "
+        f"{sum(one.size_bytes for one in partitions) / 1e6:,.1f} MB: {findings:,} findings"
+    )
+
+
+def _verified_json(one: Verified) -> dict[str, Any]:
+    return {
+        "partition": one.name,
+        "segments": one.segments,
+        "batches": one.batches,
+        "records": one.records,
+        "bytes": one.size_bytes,
+        "log_start_offset": one.log_start_offset,
+        "log_end_offset": one.log_end_offset,
+        "findings": [
+            {"check": each.check, "where": each.where, "message": each.message, "is_note": each.is_note}
+            for each in one.findings
+        ],
+        "more_findings": one.more,
+    }

@@ -1,0 +1,378 @@
+"""What `broker dump` and `verify` make of a data folder: every byte that is not as it was is told, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker_samples import NOW_MS, append, batch, keyed_batch, opened, with_attributes
+from headrace.broker.config import BrokerConfig
+from headrace.broker.data_folder import CLEAN_MARKER, kept_from_brokers
+from headrace.broker.errors import CorruptFile, DataFolderInUse
+from headrace.broker.inspect.dump import DumpedBatch, DumpedDamage, dump
+from headrace.broker.inspect.verify import FINDINGS_MAX, Verified, verify
+from headrace.broker.inspect.walk import CHUNK_BYTES, Damage, SegmentWalk, segment_files
+from headrace.broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_checkpoint, write_checkpoint
+from headrace.broker.log.leader_epochs import FILE_NAME as EPOCHS_FILE
+from headrace.broker.log.partition_log import LogLimits
+from headrace.broker.node import BrokerNode
+from headrace.cli import main
+from headrace.kafka_wire.record_batch import CONTROL, read_batch_header
+
+SEGMENT_BYTES = 10_000
+"""With some entries in each index."""
+SEGMENTS, BATCHES = 3, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """(partition, check, where) of findings and of notes."""
+
+    found: list[tuple[str, str, str]]
+    noted: list[tuple[str, str, str]]
+
+
+def looked_at(folder: Path) -> Findings:
+    found: list[tuple[str, str, str]] = []
+    noted: list[tuple[str, str, str]] = []
+    for one in verify(folder):
+        for each in one.findings:
+            (noted if each.is_note else found).append((one.name, each.check, each.where))
+    return Findings(found, noted)
+
+
+def fill(node: BrokerNode, topic: str) -> None:
+    log = node.logs[topic, 0]
+    for number in range(BATCHES):
+        append(log, batch(b"value %d" % number, b"x" * 600, producer_id=7, epoch=0, sequence=2 * number))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder that was closed in order: `orders-0` has several segments and an idempotent producer."""
+    folder = tmp_path_factory.mktemp("whole") / "broker"
+
+    async def work() -> None:
+        node = BrokerNode(BrokerConfig(folder, segment_bytes_max=SEGMENT_BYTES), now_ms=lambda: NOW_MS)
+        node.create_topic("orders", 1, {})
+        node.create_topic("empty", 2, {})
+        fill(node, "orders")
+        await node.close()
+
+    asyncio.run(work())
+    return folder
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "broker"))
+
+
+def test_a_folder_that_was_closed_in_order_is_sound(whole: Path) -> None:
+    verified = {one.name: one for one in verify(whole)}
+    assert set(verified) == {str(whole), "__consumer_offsets-0", "orders-0", "empty-0", "empty-1"}
+    assert looked_at(whole) == Findings([], [])
+    orders = verified["orders-0"]
+    assert (orders.batches, orders.records, orders.log_end_offset) == (BATCHES, 2 * BATCHES, 2 * BATCHES)
+    assert orders.segments == SEGMENTS
+    assert orders.size_bytes == sum(path.stat().st_size for path in (whole / "orders-0").glob("*.log"))
+
+
+def test_so_is_one_whose_broker_was_killed(folder: Path) -> None:
+    (folder / CLEAN_MARKER).unlink()
+    write_checkpoint(folder / RECOVERY_POINTS, {})
+    last = segment_files(folder / "orders-0")[-1].path
+    for suffix in (".index", ".timeindex"):
+        last.with_suffix(suffix).unlink()
+    assert looked_at(folder) == Findings([], [])
+
+
+def test_every_flipped_byte_of_a_log_is_found(folder: Path) -> None:
+    """Also those that no CRC covers: the base offset and the leader epoch."""
+    for path in (segment_files(folder / "orders-0")[1].path, segment_files(folder / "orders-0")[-1].path):
+        content = path.read_bytes()
+        for at in range(0, len(content), 199):
+            changed = bytearray(content)
+            changed[at] ^= 0x10
+            path.write_bytes(changed)
+            found = looked_at(folder).found
+            assert found and {name for name, _, _ in found} == {"orders-0"}, f"{path.name} byte {at}"
+        for at in range(61):  # of the first header, every one
+            changed = bytearray(content)
+            changed[at] ^= 0x01
+            path.write_bytes(changed)
+            assert looked_at(folder).found, f"{path.name} byte {at}"
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
+def test_every_flipped_byte_beside_a_log_is_found(folder: Path, suffix: str) -> None:
+    paths = sorted((folder / "orders-0").glob(f"*{suffix}"))
+    path = max(paths, key=lambda one: one.stat().st_size) if suffix != ".snapshot" else paths[-1]
+    content = path.read_bytes()
+    assert content
+    for at in range(len(content)):
+        changed = bytearray(content)
+        changed[at] ^= 0x20
+        path.write_bytes(changed)
+        assert [where for _, _, where in looked_at(folder).found] == [path.name], at
+
+
+def cut_indexes(folder: Path) -> None:
+    first = segment_files(folder / "orders-0")[0].path
+    first.with_suffix(".timeindex").write_bytes(first.with_suffix(".timeindex").read_bytes()[:-1])
+
+
+def drop_middle(folder: Path) -> None:
+    middle = segment_files(folder / "orders-0")[1].path
+    for suffix in (".log", ".index", ".timeindex"):
+        middle.with_suffix(suffix).unlink()
+
+
+def drop_last(folder: Path) -> None:
+    segment_files(folder / "orders-0")[-1].path.unlink()
+
+
+def drop_partition(folder: Path) -> None:
+    shutil.rmtree(folder / "empty-1")
+
+
+def drop_index(folder: Path) -> None:
+    segment_files(folder / "orders-0")[0].path.with_suffix(".index").unlink()
+
+
+def drop_epochs(folder: Path) -> None:
+    (folder / "orders-0" / EPOCHS_FILE).unlink()
+
+
+def other_epoch(folder: Path) -> None:
+    (folder / "orders-0" / EPOCHS_FILE).write_text("0\n1\n3 0\n")
+
+
+def promise_more(folder: Path) -> None:
+    points = read_checkpoint(folder / RECOVERY_POINTS)
+    write_checkpoint(folder / RECOVERY_POINTS, {**points, ("orders", 0): 1000})
+
+
+def start_behind_the_end(folder: Path) -> None:
+    write_checkpoint(folder / LOG_STARTS, {("orders", 0): 1000})
+
+
+def no_checkpoint(folder: Path) -> None:
+    (folder / LOG_STARTS).write_text("0\n1\nnonsense\n")
+
+
+@pytest.mark.parametrize(
+    ("harm", "partition", "check"),
+    [
+        (cut_indexes, "orders-0", "indexes"),
+        (drop_index, "orders-0", "indexes"),
+        (drop_middle, "orders-0", "offsets"),
+        (drop_last, "orders-0", "checkpoints"),
+        (drop_partition, "empty-1", "folders"),
+        (drop_epochs, "orders-0", "epochs"),
+        (other_epoch, "orders-0", "epochs"),
+        (promise_more, "orders-0", "checkpoints"),
+        (start_behind_the_end, "orders-0", "checkpoints"),
+        (no_checkpoint, None, "checkpoints"),
+    ],
+)
+def test_what_is_missing_or_contradicts_is_found(
+    folder: Path, harm: Callable[[Path], None], partition: str | None, check: str
+) -> None:
+    harm(folder)
+    found = looked_at(folder).found
+    assert (partition or str(folder), check) in {(name, kind) for name, kind, _ in found}
+    assert {name for name, _, _ in found} == {partition or str(folder)}
+
+
+def test_the_end_that_a_kill_left_is_a_note_and_below_the_recovery_point_a_finding(folder: Path) -> None:
+    (folder / CLEAN_MARKER).unlink()
+    last = segment_files(folder / "orders-0")[-1]
+    content = last.path.read_bytes()
+    last.path.write_bytes(content[:-5])
+    place = read_batch_header(content)
+    write_checkpoint(folder / RECOVERY_POINTS, {("orders", 0): last.base_offset})
+    where = f"{last.path.name} position {len(content) - place.size}"
+    assert looked_at(folder) == Findings([], [("orders-0", "batches", where)])
+    write_checkpoint(folder / RECOVERY_POINTS, {("orders", 0): 2 * BATCHES})
+    assert ("orders-0", "batches", where) in looked_at(folder).found
+
+
+def test_a_compacted_topic_may_lack_offsets(folder: Path) -> None:
+    document = json.loads((folder / "topics.json").read_bytes())
+    for topic in document["topics"]:
+        topic["configs"] = {"cleanup.policy": "compact"}
+    (folder / "topics.json").write_text(json.dumps(document))
+    drop_middle(folder)
+    assert looked_at(folder) == Findings([], [])
+
+
+def test_what_was_put_aside_is_a_note(folder: Path) -> None:
+    (folder / "gone-0-stray").mkdir()
+    (folder / "gone-1").mkdir()
+    drop_middle(folder)
+    (folder / "orders-0" / "00000000000000000007.log.corrupt").touch()
+    noted = looked_at(folder)
+    assert {(name, check) for name, check, _ in noted.noted} == {
+        (str(folder), "folders"),
+        ("orders-0", "folders"),
+        ("orders-0", "offsets"),
+    }
+    assert {check for _, check, _ in noted.found} == {"producers"} or not noted.found
+
+
+def test_findings_are_bounded() -> None:
+    verified = Verified("orders-0")
+    for number in range(FINDINGS_MAX + 5):
+        verified.add("batches", str(number), "damaged")
+    assert (len(verified.findings), verified.more, verified.is_sound) == (FINDINGS_MAX, 5, False)
+
+
+def test_no_folder_of_a_broker(tmp_path: Path) -> None:
+    with pytest.raises(CorruptFile, match=r"topics\.json"):
+        list(verify(tmp_path))
+
+
+# The walk and the dump
+
+
+@given(st.binary(max_size=300), st.integers(0, 6))
+@settings(max_examples=150)
+def test_batches_on_both_sides_of_damage_are_shown(
+    tmp_path_factory: pytest.TempPathFactory, junk: bytes, at: int
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    log = opened(folder).log
+    for number in range(6):
+        append(log, batch(b"%d" % number))
+    path = segment_files(folder)[0].path
+    content = path.read_bytes()
+    size = len(content) // 6
+    path.write_bytes(content[: at * size] + junk + content[at * size :])
+    found = list(dump(folder, 0, None, with_records=False))
+    assert [one.header.base_offset for one in found if isinstance(one, DumpedBatch)] == list(range(6))
+    lost = [(one.position, one.byte_count) for one in found if isinstance(one, DumpedDamage)]
+    assert lost == ([(at * size, len(junk))] if junk else [])
+
+
+def test_a_walk_holds_no_more_than_a_chunk_of_damage_or_of_a_large_batch(tmp_path: Path) -> None:
+    log = opened(tmp_path).log
+    append(log, batch(b"x" * (2 * CHUNK_BYTES)))
+    path = segment_files(tmp_path)[0].path
+    content = path.read_bytes()
+    with path.open("ab") as file:
+        file.write(b"\xff" * (CHUNK_BYTES - 10))
+        file.write(struct.pack(">q", 1) + content[8:])
+    with SegmentWalk(segment_files(tmp_path)[0]) as walk:
+        found = list(walk.batches())
+        assert len(walk._chunk) <= CHUNK_BYTES
+    assert [type(one) is Damage for one in found] == [False, True, False]
+    assert found[1] == Damage(len(content), len(content) + CHUNK_BYTES - 10, 1, "batch version -1")
+
+
+def test_dump_takes_a_range_and_opens_batches(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=LogLimits(segment_bytes_max=200)).log
+    for number in range(10):
+        append(log, keyed_batch((b"k%d" % number, b"abc"), (None, None), codec=1))
+    found = [one for one in dump(tmp_path, 5, 9, with_records=True) if isinstance(one, DumpedBatch)]
+    assert [(one.header.base_offset, len(one.records or ())) for one in found] == [(4, 1), (6, 2), (8, 1)]
+    first, second = found[1].records or ()
+    assert (first.offset, first.timestamp_ms, first.key, first.value_bytes) == (6, NOW_MS, b"k3", 3)
+    assert first.header_names == ("h",)
+    assert (second.offset, second.key, second.value_bytes) == (7, None, None)
+
+
+@pytest.mark.parametrize(("kind", "said"), [(0, "abort"), (1, "commit"), (5, "type 5")])
+def test_dump_reads_what_a_control_batch_says(tmp_path: Path, kind: int, said: str) -> None:
+    log = opened(tmp_path).log
+    append(log, with_attributes(keyed_batch((struct.pack(">hh", 0, kind), b"\0" * 6)), CONTROL))
+    (found,) = dump(tmp_path, 0, None, with_records=False)
+    assert isinstance(found, DumpedBatch)
+    assert (found.marker, found.records) == (said, None)
+
+
+def test_dump_waits_a_moment_for_a_batch_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(tmp_path).log
+    append(log, batch(b"a"))
+    append(log, batch(b"b"))
+    path = segment_files(tmp_path)[0].path
+    content = path.read_bytes()
+    path.write_bytes(content[:-3])
+    monkeypatch.setattr("headrace.broker.inspect.dump.time.sleep", lambda seconds: path.write_bytes(content))
+    found = list(dump(tmp_path, 0, None, with_records=False))
+    assert [type(one) for one in found] == [DumpedBatch, DumpedBatch]
+
+
+# The commands
+
+
+def test_the_commands_say_by_their_exit_codes_what_they_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--folder", str(folder)]
+    assert main(["broker", "verify", *words]) == 0
+    assert "40 batches, 80 records" in capsys.readouterr().out
+    assert main(["broker", "dump", "orders", "0", "--offset", "10:12", "--records", *words]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("10-11  2 records") and "producer 7:0 sequence 10" in said[0]
+    assert said[1].split()[:4] == ["10", "2023-11-14T22:13:20.000Z", "key", "-"]
+    first = segment_files(folder / "orders-0")[0].path
+    content = bytearray(first.read_bytes())
+    content[100] ^= 1
+    first.write_bytes(content)
+    assert main(["broker", "verify", *words]) == 1
+    assert "FINDING: orders-0: batches: 00000000000000000000.log position 0: the batch fails" in capsys.readouterr().out
+    assert main(["broker", "dump", "orders", "0", *words]) == 1
+    assert "DAMAGE: 00000000000000000000.log position 0" in capsys.readouterr().out
+    assert main(["broker", "dump", "orders", "0", "--format", "json", *words]) == 1
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["kind"] for row in rows] == ["damage"] + ["batch"] * (BATCHES - 1)
+    assert main(["broker", "verify", "--format", "json", *words]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert next(one["check"] for part in report["partitions"] for one in part["findings"]) == "batches"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dump", "orders", "7"], "has no partition orders-7; of this topic it has 0"),
+        (["dump", "../broker/orders", "0"], "has no partition"),
+        (["verify"], ""),
+    ],
+)
+def test_what_is_not_there_is_told_in_one_line(
+    folder: Path, tmp_path: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words == ["verify"]:
+        (folder / "topics.json").unlink()
+        said = "topics.json is damaged: it is missing"
+    assert main(["broker", *words, "--folder", str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_nothing_is_verified_under_a_running_broker_and_dump_does_not_mind(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def work() -> None:
+        node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
+        assert main(["broker", "verify", "--folder", str(folder)]) == 2
+        assert "a broker runs on" in capsys.readouterr().err
+        assert main(["broker", "dump", "orders", "0", "--folder", str(folder)]) == 0
+        await node.close()
+
+    asyncio.run(work())
+
+
+def test_no_broker_starts_while_a_folder_is_verified(folder: Path) -> None:
+    with kept_from_brokers(folder), pytest.raises(DataFolderInUse):
+        BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
