@@ -278,6 +278,28 @@ class KafkaCluster:
 
         return self._retried(once)
 
+    def ask_any(self, ask: Callable[[Connection], T]) -> T:
+        """What the first broker that answers says to a question that all of them know the answer of.
+
+        Raises:
+            KafkaUnavailable: no broker answers.
+            RequestRefused: see `ask`.
+        """
+        return self._with_any_broker(ask)
+
+    def ask_all(self, ask: Callable[[Connection], T]) -> tuple[dict[int, T], dict[int, str]]:
+        """By node what each known broker says (`metadata` finds them), and of the others why they do not."""
+        answers: dict[int, T] = {}
+        errors: dict[int, str] = {}
+        for node_id, address in self._known.brokers.items():
+            try:
+                answers[node_id] = self._ask(address, ask)
+            except AuthenticationRefused:
+                raise
+            except KafkaError as error:
+                errors[node_id] = str(error)
+        return answers, errors
+
     def _learn(self, topic_partitions: Iterable[TopicPartition], *, refresh: bool) -> None:
         topics = sorted({tp.topic for tp in topic_partitions})
         missing = [topic for topic in topics if refresh or topic not in self._known.topics]

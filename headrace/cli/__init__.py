@@ -23,7 +23,7 @@ SUBCOMMANDS = {
     "compat": "check schema changes for compatibility",
     "schema": "validate, register, download and lock schema files",
     "registry": "serve the schema registry; copy what a registry holds",
-    "broker": "serve the bundled Kafka-protocol broker",
+    "broker": "serve the bundled Kafka-protocol broker; look at topics, groups and files",
     "load": "load every topic into its Hive table; plan and status of loads",
     "files": "which files a topic's rows are in, for readers of paths",
     "locate": "where the message of one offset is",

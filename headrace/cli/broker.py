@@ -1,4 +1,4 @@
-"""`headrace broker`: the bundled Kafka-protocol broker on one address, and lines of the file of its users."""
+"""`headrace broker`: the bundled Kafka-protocol broker on one address, lines of its users' file, looks at brokers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ import logging
 import secrets
 import signal
 
-from headrace.cli import broker_folder
+from headrace.cli import broker_asking, broker_folder
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
 from headrace.cli.registry_access import asked_password, is_loopback
 from headrace.settings import Address, BrokerSettings, Settings
 
 logger = logging.getLogger(__name__)
 
+GROUPS = """\
+run the bundled broker:        serve, user
+ask brokers, also others:      topics, groups
+read its files without it:     dump, verify
+"""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = GROUPS
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     serve = verbs.add_parser(
         "serve",
@@ -43,6 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     user.add_argument("name", metavar="NAME", help="the user's name")
     user.set_defaults(run_verb=print_user)
+    broker_asking.add_verbs(verbs)
     broker_folder.add_verbs(verbs)
 
 

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from apache_kafka import ApacheKafka
+from broker_asked import look_at_topics_and_groups
 from checkout import ROOT
 from headrace.avro_schema import frame
 from headrace.registry.client import RegistryClient
@@ -131,6 +132,10 @@ def test_records_removed_before_the_first_load_are_not_missed(world: World) -> N
     world.load()
     kept = {number: place for number, place in world.places.items() if place[0] != 0 or place[1] >= first}
     assert world.rows("trimmed") == sorted(kept.items())
+
+
+def test_topics_and_groups_are_shown_of_it_too(kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    look_at_topics_and_groups(kafka.address, capsys)
 
 
 def test_the_group_shows_no_lag(world: World) -> None:

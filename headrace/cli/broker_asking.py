@@ -1,0 +1,372 @@
+"""`headrace broker topics` and `groups`: what running brokers tell of themselves, ours or Apache Kafka's."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.colour import say
+from headrace.cli.command import (
+    EXIT_OK,
+    CommandError,
+    add_format_flag,
+    add_settings_flags,
+    examples,
+    print_json,
+    print_table,
+    settings_from,
+)
+from headrace.settings.addresses import resolve_bootstrap_servers
+
+if TYPE_CHECKING:
+    from headrace.kafka_wire.admin import Group
+    from headrace.kafka_wire.cluster import ClusterMetadata, KafkaCluster
+    from headrace.kafka_wire.topic_partition import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """Offsets and bytes are None where the leader did not tell them."""
+
+    partition: int
+    leader: int
+    start: int | None
+    end: int | None
+    size_bytes: int | None
+
+    @property
+    def records(self) -> int | None:
+        """Offsets in the log: records, and what compaction and transactions took of them."""
+        return None if self.start is None or self.end is None else self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    name: str
+    topic_id: str
+    is_internal: bool
+    configs: Mapping[str, str]
+    partitions: tuple[PartitionRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LagRow:
+    """`committed` is None of a partition that is assigned and has no offset yet; `member` has it now, "" for nobody."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    end: int | None
+    member: str
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.committed is None or self.end is None else max(self.end - self.committed, 0)
+
+
+def add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `topics` and `groups` to the verbs of `headrace broker`."""
+    topics = verbs.add_parser(
+        "topics",
+        help="show topics, their partitions and sizes, as running brokers tell",
+        description="Shows every topic with its partitions, offsets, size and the configuration that differs from the "
+        "brokers'; of one topic each partition. Asks brokers over the Kafka protocol, the bundled one or others.",
+        epilog=examples("broker topics", "broker topics orders", "broker topics --format json"),
+    )
+    topics.add_argument("topic", nargs="?", metavar="TOPIC", help="each partition of this topic (default: all topics)")
+    topics.add_argument("--internal", action="store_true", help="also the brokers' own topics")
+    _add_flags(topics)
+    topics.set_defaults(run_verb=run_topics)
+    groups = verbs.add_parser(
+        "groups",
+        help="show consumer groups, members and lag, as running brokers tell",
+        description="Shows every consumer group with its state, members and lag; of one group its members and each "
+        "partition. The lag counts offsets from the committed one to the end of the log.",
+        epilog=examples("broker groups", "broker groups shop", "broker groups --format json"),
+    )
+    groups.add_argument("group", nargs="?", metavar="GROUP", help="members and partitions of this group (default: all)")
+    _add_flags(groups)
+    groups.set_defaults(run_verb=run_groups)
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    add_settings_flags(parser, ("kafka.bootstrap_servers",))
+    add_format_flag(parser)
+
+
+@contextmanager
+def _cluster(args: argparse.Namespace) -> Iterator[KafkaCluster]:
+    """
+    Raises:
+        CommandError: no broker answers, or they refuse.
+    """
+    from headrace.kafka_wire.cluster import KafkaCluster
+    from headrace.kafka_wire.errors import KafkaError
+    from headrace.pipeline.brokers import kafka_security
+
+    settings = settings_from(args)
+    try:
+        with KafkaCluster(resolve_bootstrap_servers(settings), security=kafka_security(settings)) as cluster:
+            yield cluster
+    except KafkaError as error:
+        raise CommandError(str(error)) from error
+
+
+# Topics
+
+
+def run_topics(args: argparse.Namespace) -> int:
+    with _cluster(args) as cluster:
+        metadata = cluster.metadata(None if args.topic is None else [args.topic])
+        if args.topic is not None and (problem := metadata.topics[args.topic].error):
+            raise CommandError(f"topic {args.topic}: {problem}")
+        rows, notes = _topic_rows(cluster, metadata, with_internal=args.internal or args.topic is not None)
+    if args.format == "json":
+        print_json({"topics": [_topic_json(row) for row in rows], "notes": notes})
+        return EXIT_OK
+    if args.topic is None:
+        _print_topics(rows)
+    else:
+        _print_partitions(rows[0])
+    _print_notes(notes)
+    return EXIT_OK
+
+
+def _topic_rows(
+    cluster: KafkaCluster, metadata: ClusterMetadata, *, with_internal: bool
+) -> tuple[list[TopicRow], list[str]]:
+    from headrace.kafka_wire.admin import log_sizes, own_configs
+    from headrace.kafka_wire.errors import RequestRefused
+    from headrace.kafka_wire.topic_partition import TopicPartition
+
+    topics = {name: one for name, one in sorted(metadata.topics.items()) if with_internal or not one.is_internal}
+    notes = [f"topic {name}: {one.error}" for name, one in topics.items() if one.error]
+    places = [TopicPartition(name, index) for name, one in topics.items() for index in sorted(one.partitions)]
+    starts, start_notes = _offsets(cluster, places, "earliest")
+    ends, _ = _offsets(cluster, places, "latest")
+    sizes, errors = cluster.ask_all(log_sizes)
+    notes += [*start_notes, *(f"sizes of node {node}: {error}" for node, error in errors.items())]
+    try:
+        configs = cluster.ask_any(lambda connection: own_configs(connection, list(topics)))
+    except RequestRefused as refused:
+        configs = {}
+        notes.append(f"configuration: {refused}")
+    rows = []
+    for name, one in topics.items():
+        partitions = []
+        for index, known in sorted(one.partitions.items()):
+            place = TopicPartition(name, index)
+            size = sizes.get(known.leader, {}).get(place)
+            partitions.append(PartitionRow(index, known.leader, starts.get(place), ends.get(place), size))
+        rows.append(TopicRow(name, one.topic_id, one.is_internal, configs.get(name, {}), tuple(partitions)))
+    return rows, notes
+
+
+def _offsets(
+    cluster: KafkaCluster, places: Iterable[TopicPartition], which: Any
+) -> tuple[Mapping[TopicPartition, int], list[str]]:
+    answers = cluster.offset_answers(places, which, read_committed=False)
+    return answers.offsets, [f"{tp.topic}-{tp.partition}: {reason}" for tp, reason in answers.errors.items()]
+
+
+def _print_topics(rows: Iterable[TopicRow]) -> None:
+    print_table(
+        ("topic", "partitions", "offsets", "MB", "configuration"),
+        [
+            (
+                row.name,
+                str(len(row.partitions)),
+                _number(_total(one.records for one in row.partitions)),
+                _megabytes(_total(one.size_bytes for one in row.partitions)),
+                " ".join(f"{name}={value}" for name, value in sorted(row.configs.items())) or "-",
+            )
+            for row in rows
+        ],
+        right=(1, 2, 3),
+    )
+
+
+def _print_partitions(row: TopicRow) -> None:
+    facts = [f"{name}={value}" for name, value in sorted(row.configs.items())]
+    kind = ", of the brokers" if row.is_internal else ""
+    print(f"topic {row.name}{f', id {row.topic_id}' if row.topic_id else ''}{kind}")
+    print(f"configuration: {' '.join(facts) or 'as the brokers have it'}")
+    print_table(
+        ("partition", "leader", "start", "end", "offsets", "MB"),
+        [
+            (
+                str(one.partition),
+                str(one.leader),
+                _plain(one.start),
+                _plain(one.end),
+                _number(one.records),
+                _megabytes(one.size_bytes),
+            )
+            for one in row.partitions
+        ],
+        right=range(6),
+    )
+
+
+def _topic_json(row: TopicRow) -> dict[str, Any]:
+    return {
+        "topic": row.name,
+        "topic_id": row.topic_id,
+        "is_internal": row.is_internal,
+        "configs": dict(row.configs),
+        "partitions": [
+            {
+                "partition": one.partition,
+                "leader": one.leader,
+                "start": one.start,
+                "end": one.end,
+                "bytes": one.size_bytes,
+            }
+            for one in row.partitions
+        ],
+    }
+
+
+# Groups
+
+
+def run_groups(args: argparse.Namespace) -> int:
+    from headrace.kafka_wire.admin import groups
+
+    with _cluster(args) as cluster:
+        cluster.metadata(())
+        by_node, errors = cluster.ask_all(lambda connection: groups(connection, args.group))
+        found = sorted((one for some in by_node.values() for one in some), key=lambda one: one.group_id)
+        notes = [f"groups of node {node}: {error}" for node, error in errors.items()]
+        notes += [f"group {one.group_id}: {one.error}" for one in found if one.error]
+        if not by_node and errors:
+            raise CommandError("; ".join(errors.values()))
+        ends, end_notes = _offsets(cluster, sorted({place for one in found for place in _places(one)}), "latest")
+    if args.group is not None and not found:
+        raise CommandError(f"there is no consumer group {args.group!r}{'; ' + '; '.join(notes) if notes else ''}")
+    lags = {one.group_id: _lag_rows(one, ends) for one in found}
+    notes += end_notes
+    if args.format == "json":
+        print_json({"groups": [_group_json(one, lags[one.group_id]) for one in found], "notes": notes})
+        return EXIT_OK
+    if args.group is None:
+        _print_groups(found, lags)
+    else:
+        _print_group(found[0], lags[args.group])
+    _print_notes(notes)
+    return EXIT_OK
+
+
+def _places(group: Group) -> set[TopicPartition]:
+    return {*group.committed, *(place for member in group.members for place in member.assigned)}
+
+
+def _lag_rows(group: Group, ends: Mapping[TopicPartition, int]) -> list[LagRow]:
+    holders = {place: member.member_id for member in group.members for place in member.assigned}
+    return [
+        LagRow(place.topic, place.partition, group.committed.get(place), ends.get(place), holders.get(place, ""))
+        for place in sorted(_places(group))
+    ]
+
+
+def _print_groups(groups: Iterable[Group], lags: Mapping[str, list[LagRow]]) -> None:
+    print_table(
+        ("group", "state", "protocol", "members", "partitions", "lag"),
+        [
+            (
+                one.group_id,
+                one.state or "-",
+                one.protocol or "-",
+                str(len(one.members)),
+                str(len(lags[one.group_id])),
+                _number(_total(row.lag for row in lags[one.group_id])),
+            )
+            for one in groups
+        ],
+        right=(3, 4, 5),
+    )
+
+
+def _print_group(group: Group, rows: Iterable[LagRow]) -> None:
+    print(f"group {group.group_id}: {group.state or '-'}, {group.protocol or 'no protocol'}, by {group.coordinator}")
+    if group.members:
+        print_table(
+            ("member", "instance", "client", "host", "partitions"),
+            [
+                (one.member_id, one.instance_id or "-", one.client_id or "-", one.host or "-", str(len(one.assigned)))
+                for one in group.members
+            ],
+            right=(4,),
+        )
+    print_table(
+        ("topic", "partition", "committed", "end", "lag", "member"),
+        [
+            (
+                row.topic,
+                str(row.partition),
+                _plain(row.committed),
+                _plain(row.end),
+                _number(row.lag),
+                row.member or "-",
+            )
+            for row in rows
+        ],
+        right=(1, 2, 3, 4),
+    )
+
+
+def _group_json(group: Group, rows: Iterable[LagRow]) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol,
+        "coordinator": group.coordinator,
+        "members": [
+            {
+                "member_id": one.member_id,
+                "instance_id": one.instance_id,
+                "client_id": one.client_id,
+                "host": one.host,
+                "partitions": [{"topic": place.topic, "partition": place.partition} for place in one.assigned],
+            }
+            for one in group.members
+        ],
+        "partitions": [
+            {
+                "topic": row.topic,
+                "partition": row.partition,
+                "committed": row.committed,
+                "end": row.end,
+                "lag": row.lag,
+                "member_id": row.member,
+            }
+            for row in rows
+        ],
+    }
+
+
+def _total(numbers: Iterable[int | None]) -> int | None:
+    """The sum of what is known, None where nothing is."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
+
+
+def _number(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
+
+
+def _plain(offset: int | None) -> str:
+    return "-" if offset is None else str(offset)
+
+
+def _megabytes(number: int | None) -> str:
+    return "-" if number is None else f"{number / 1e6:,.1f}"
+
+
+def _print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        say(f"note: {note}")
