@@ -19,6 +19,7 @@ VERSION = (HERE / "headrace" / "version.py").read_text(encoding="utf-8").split('
 DECOMPRESSION = ["cramjam>=2.9,<3", "lz4>=4.3,<5", "zstandard>=0.23,<1"]
 # kafka-python has the protocol: it finds out whether a broker lets us in, and loads read by it.
 KAFKA = ["kafka-python==3.0.12", "fastavro>=1.12,<2", "crc32c>=2.7,<3", "xxhash>=3.5,<4"]
+PROMETHEUS = "prometheus-client>=0.21,<1"
 PRODUCER = ["confluent-kafka>=2.11,<2.17", *KAFKA]
 REGISTRY = [
     "flask>=3.1,<4",
@@ -26,13 +27,13 @@ REGISTRY = [
     "alembic>=1.14,<2",
     "marshmallow>=3.26,<5",
     "granian[uvloop]>=2.8,<3",
-    "prometheus-client>=0.21,<1",
+    PROMETHEUS,
     "psycopg[binary]>=3.2,<4",  # PostgreSQL's driver with its own libpq
     "PyJWT[crypto]>=2.10,<3",
     "uvicorn>=0.34,<1",  # where clients show certificates, whose subjects granian does not tell
 ]
 # The broker looks inside compressed batches when it is asked for an offset by time.
-BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", *DECOMPRESSION]
+BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", *DECOMPRESSION, PROMETHEUS]
 # What tasks of a load import, for the workers of a cluster whose Spark brings its own pyspark.
 EXECUTOR = [*KAFKA, *DECOMPRESSION]
 LOADER = [

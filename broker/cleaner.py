@@ -60,6 +60,12 @@ class Cleaner:
         self.clean_to = dict(clean_to)
         self._before_change, self._unlink = before_change, unlink
         self._given_up: set[PartitionLog] = set()
+        self.compactions = self.freed_bytes = 0
+
+    @property
+    def given_up_count(self) -> int:
+        """Logs that are left as they are, since a batch of theirs is damaged."""
+        return len(self._given_up)
 
     async def clean(
         self, key: PartitionKey, log: PartitionLog, wish: Wish, now_ms: int, is_there: Callable[[], bool]
@@ -132,6 +138,8 @@ class Cleaner:
                 # Before a newer one, where the last trace of a key may end that an older one still has.
                 await loop.run_in_executor(self._executor, sync_folder, log.folder)
         self.clean_to[key] = found.end
+        self.compactions += 1
+        self.freed_bytes += max(before - log.size, 0)
         logger.info(
             "log compacted folder=%s keys=%d clean_to=%d bytes_before=%d bytes_after=%d",
             log.folder.name,

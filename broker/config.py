@@ -27,6 +27,8 @@ class BrokerConfig:
     tls_certificate: str = ""  # PEM file; "" serves without TLS
     tls_key: str = ""  # PEM file, not encrypted; "": the key is in `tls_certificate`
     tls_client_ca: str = ""  # PEM file of the authorities whose certificates clients must show; "": they show none
+    metrics_host: str = ""  # where /metrics is served; "": nowhere
+    metrics_port: int = 0  # 0 takes a free one
     users: str = ""  # file of users and what each may do; "": whoever reaches the broker may do everything
     connections_per_address_max: int = 0  # 0: any number
     bytes_per_second_max: int = 0  # that one user, or one address, may send and be sent; 0: any number

@@ -20,6 +20,7 @@ from typing import Any
 
 from headrace.broker import descriptors
 from headrace.broker.access.login import Login, Users
+from headrace.broker.counts import RequestCounts
 from headrace.broker.errors import FrameRefused, ProtocolError
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.dispatch import HANDLERS, Pieces, refuse_version
@@ -62,6 +63,7 @@ class Connections:
         count_max: so many may be open at once.
         of_address_max: so many of one address; 0: any number.
         rates: what each user, or each address where there are none, may send and be sent; None: any amount.
+        counts: takes note of requests and answers, where somebody asks for that.
     """
 
     def __init__(
@@ -71,9 +73,10 @@ class Connections:
         users: Users | None = None,
         of_address_max: int = 0,
         rates: Rates | None = None,
+        counts: RequestCounts | None = None,
     ) -> None:
         self.count_max = count_max
-        self.users, self.rates = users, rates
+        self.users, self.rates, self.counts = users, rates, counts
         self._of_address_max = of_address_max
         self._of_address: Counter[str] = Counter()
         self.open: set[Connection] = set()
@@ -126,6 +129,7 @@ class _Pending:
     header: RequestHeader
     task: asyncio.Future[Any] | None
     pieces: Pieces | None = None
+    asked_at_s: float = 0.0
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -298,13 +302,22 @@ class Connection(asyncio.BufferedProtocol):
         context = RequestContext(self._node, header.api_version, header.client_id, self._host, self.login)
         if self._all.rates is not None:
             self._charge(len(frame))
+        if self._all.counts is not None:
+            self._all.counts.asked(header.api_key, request)
+        asked_at_s = self.busy_at_s
         result = handler.handle(context, request)
         if inspect.isawaitable(result):
             task = asyncio.ensure_future(_awaited(result))
-            self._pending.append(_Pending(header, task))
+            self._pending.append(_Pending(header, task, asked_at_s=asked_at_s))
             task.add_done_callback(self._answered)
-        elif result is not None:
+            return
+        self._count(header, result, asked_at_s)
+        if result is not None:
             self._send(header, handler.encode(result, header.api_version))
+
+    def _count(self, header: RequestHeader, result: Any, asked_at_s: float) -> None:
+        if self._all.counts is not None:
+            self._all.counts.answered(header.api_key, result, self._loop.time() - asked_at_s)
 
     def _refuse_version(self, header: RequestHeader, frame: memoryview) -> None:
         pieces = refuse_version(frame, header)
@@ -347,6 +360,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._transport.abort()
                     return
                 result = first.task.result()
+                self._count(first.header, result, first.asked_at_s)
                 handler = HANDLERS[first.header.api_key]
                 first.pieces = None if result is None else handler.encode(result, first.header.api_version)
             self._pending.popleft()

@@ -45,8 +45,8 @@ class DataFolderInUse(StartError):
 class AddressUnusable(StartError):
     """The broker cannot listen on the address it was given."""
 
-    def __init__(self, address: str, reason: str) -> None:
-        super().__init__(f"cannot listen on {address}: {reason}; choose another --broker-listen")
+    def __init__(self, address: str, reason: str, setting: str = "--broker-listen") -> None:
+        super().__init__(f"cannot listen on {address}: {reason}; choose another {setting}")
         self.address = address
 
 

@@ -8,15 +8,21 @@ import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
 
 from headrace.broker import descriptors
 from headrace.broker.access.login import Users
 from headrace.broker.access.users import UsersFile
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection import Connection, Connections
+from headrace.broker.counts import RequestCounts
 from headrace.broker.errors import AddressUnusable, DiskFailed, TlsUnusable
 from headrace.broker.node import BrokerNode
 from headrace.broker.rates import Rates
+
+if TYPE_CHECKING:
+    from headrace.broker.metrics import MetricsListener
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +74,8 @@ class BrokerServer:
         self._disk_failure: OSError | None = None
         self._server: asyncio.Server | None = None
         self._looks: list[asyncio.Task[None]] = []
+        self._metrics: MetricsListener | None = None
+        self.metrics_address: tuple[str, int] | None = None
 
     async def start(self) -> tuple[str, int]:
         """Takes the address, opens the logs, then listens; returns the address that it listens on.
@@ -107,11 +115,16 @@ class BrokerServer:
             logger.warning("clients elsewhere are told host=%s; set broker.advertised_host", self.node.address[0])
         self.node.start()
         try:
+            await self._serve_metrics()
             await self._server.start_serving()
             for listener in self._server.sockets:
                 # asyncio lets as many wait as it takes up at once.
                 with listener.dup() as same:
                     same.listen(BACKLOG)
+        except AddressUnusable:
+            self._server.close()
+            await self.node.close()
+            raise
         except OSError as error:
             # Two can be bound to a port to which neither listens yet.
             await self.node.close()
@@ -120,6 +133,20 @@ class BrokerServer:
         if users is not None:
             self._looks.append(loop.create_task(self._repeat(USERS_LOOK_S, self._look_for_users)))
         return self.config.host, port
+
+    async def _serve_metrics(self) -> None:
+        if not self.config.metrics_host:
+            return
+        # Here, since whoever serves none need not have the library.
+        from headrace.broker.metrics import MetricsListener, MetricsPage
+
+        counts = self.connections.counts = RequestCounts(self._topic_name)
+        self._metrics = MetricsListener(MetricsPage(self.node, self.connections, counts))
+        self.metrics_address = await self._metrics.start(self.config.metrics_host, self.config.metrics_port)
+
+    def _topic_name(self, topic_id: UUID) -> str:
+        topic = self.node.topics.by_id(topic_id)
+        return topic.name if topic is not None else ""
 
     def _unusable(self, error: OSError | OverflowError) -> AddressUnusable:
         # asyncio wraps the system's words in its own; a number below 1 is not the system's but a resolver's.
@@ -155,6 +182,8 @@ class BrokerServer:
         if self.connections.users is not None:
             self.connections.users.close()
         self._server.close()
+        if self._metrics is not None:
+            self._metrics.close()
         for connection in tuple(self.connections.open):
             connection.close()
         # Connections notice that they are closed in the loop's next rounds; none may append after the logs are closed.

@@ -62,6 +62,7 @@ class BrokerSettings:
     tls_certificate: str = ""  # PEM file of the certificate, with its chain, that is served with; "": no TLS
     tls_key: str = ""  # PEM file of its key, not encrypted; "": the key is in `tls_certificate`
     tls_client_ca: str = ""  # PEM file of the authorities whose certificates clients must show; "": they show none
+    metrics_listen: str = ""  # host:port where GET /metrics answers Prometheus, whoever asks; "": nowhere
     users: str = ""  # file of users and what each may do; "": whoever reaches the broker may do everything
     open_to: str = "loopback"  # loopback | network: where a broker with neither `users` nor `tls_client_ca` may listen
     connections_per_address_max: int = 0  # at once from one address; 0: any number

@@ -79,6 +79,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "registry.operation": ("prometheus_client",),
     "registry.storage": ("sqlalchemy", "alembic", "psycopg"),
     "broker": ("kafka", "crc32c"),
+    "broker.metrics": ("prometheus_client",),
     "loader.write.container": ("cramjam",),
     "loader.rewrite.merge": ("fastavro",),
     "loader.inspect": ("fastavro",),

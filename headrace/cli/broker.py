@@ -92,11 +92,32 @@ def check_access(settings: BrokerSettings) -> None:
         logger.warning("passwords go over the network in clear: listen=%s tls_certificate is not set", settings.listen)
 
 
+def metrics_address(settings: BrokerSettings) -> Address | None:
+    """Where /metrics is served, None for nowhere.
+
+    Raises:
+        CommandError: it is no address, or names of topics would be open to a network without being told.
+    """
+    if not settings.metrics_listen:
+        return None
+    try:
+        address = Address.parse(settings.metrics_listen)
+    except ValueError as error:
+        raise CommandError(f"broker.metrics_listen {settings.metrics_listen}: {error}") from error
+    if not is_loopback(address.host) and settings.open_to != "network":
+        raise CommandError(
+            f"broker.metrics_listen is {address}, where whoever reaches it reads names of topics and what they get; "
+            "set broker.open_to to network if that is meant"
+        )
+    return address
+
+
 def serve_broker(args: argparse.Namespace) -> int:
     from headrace.broker.errors import BrokerError
 
     settings = settings_from(args)
     check_access(settings.broker)
+    metrics_address(settings.broker)
     try:
         asyncio.run(_serve(settings))
     except BrokerError as error:
@@ -110,6 +131,7 @@ async def _serve(settings: Settings) -> None:
     from headrace.broker.config import BrokerConfig, FsyncMode
     from headrace.broker.server import BrokerServer
 
+    metrics = metrics_address(settings.broker)
     server = BrokerServer(
         BrokerConfig(
             data_dir=settings.data_dir / "broker",
@@ -120,6 +142,8 @@ async def _serve(settings: Settings) -> None:
             tls_certificate=settings.broker.tls_certificate,
             tls_key=settings.broker.tls_key,
             tls_client_ca=settings.broker.tls_client_ca,
+            metrics_host=metrics.host if metrics is not None else "",
+            metrics_port=metrics.port if metrics is not None else 0,
             users=settings.broker.users,
             connections_per_address_max=settings.broker.connections_per_address_max,
             bytes_per_second_max=settings.broker.bytes_per_second_max,
@@ -140,5 +164,6 @@ async def _serve(settings: Settings) -> None:
         loop.add_signal_handler(number, server.stop)
     host, port = await server.start()
     with contextlib.suppress(BrokenPipeError):
-        print(f"ready broker={Address(host, port)}", flush=True)
+        shown = f" metrics={Address(*server.metrics_address)}" if server.metrics_address is not None else ""
+        print(f"ready broker={Address(host, port)}{shown}", flush=True)
     await server.wait()

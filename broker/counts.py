@@ -1,0 +1,108 @@
+"""What the broker counts of its requests, in plain numbers; `metrics` makes a page of them.
+
+Nothing grows with what clients send: APIs and error codes are the protocol's, and topics beyond TOPICS_MAX, which are
+those that came last, are counted together.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.broker.protocol.api_versions import FETCH, PRODUCE
+
+BUCKETS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Upper ends; the last bucket is without one."""
+TOPICS_MAX = 200
+OTHER = "(other)"
+"""In place of the name of a topic beyond those, and no name that one could have."""
+
+_NESTED = ("responses", "results", "topics", "groups", "coordinators", "partitions", "members")
+"""Where answers of the protocol have parts with error codes of their own."""
+
+
+class Histogram:
+    """How long something took, in seconds."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS_S) + 1)
+        self.sum_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.sum_s += seconds
+
+
+class RequestCounts:
+    """Of all connections together, by API key; `errors` by API key and code, `received` and `sent` bytes by topic.
+
+    Args:
+        topic_name: of an id, "" of one that no topic has.
+    """
+
+    def __init__(self, topic_name: Callable[[UUID], str]) -> None:
+        self.seconds: defaultdict[int, Histogram] = defaultdict(Histogram)
+        self.errors: Counter[tuple[int, int]] = Counter()
+        self.received: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self._topics: set[str] = set()
+        self._topic_name = topic_name
+
+    def asked(self, api_key: int, request: Any) -> None:
+        """Takes note of a request while its frame is there."""
+        if api_key == PRODUCE:
+            for topic in request.topics:
+                self.received[self._label(topic.name)] += sum(len(one.records or b"") for one in topic.partitions)
+
+    def answered(self, api_key: int, answer: Any, seconds: float) -> None:
+        """Takes note of an answer, None where the client wants none, and of how long it took."""
+        self.seconds[api_key].add(seconds)
+        if answer is None:
+            return
+        for code in _codes(api_key, answer):
+            if code:
+                self.errors[api_key, code] += 1
+        if api_key == FETCH:
+            for topic in answer.topics:
+                size = sum(len(one.records) for one in topic.partitions)
+                if size:
+                    self.sent[self._label(topic.name or self._topic_name(topic.topic_id))] += size
+
+    def _label(self, topic: str) -> str:
+        if topic in self._topics:
+            return topic
+        if len(self._topics) >= TOPICS_MAX:
+            return OTHER
+        self._topics.add(topic)
+        return topic
+
+    def keep_within(self, topics: Collection[str]) -> None:
+        """Lets go of topics that are gone, whose bytes then count with the others'."""
+        for gone in [topic for topic in self._topics if topic not in topics]:
+            self._topics.discard(gone)
+            for counter in (self.received, self.sent):
+                if gone in counter:
+                    counter[OTHER] += counter.pop(gone)
+
+
+def _codes(api_key: int, answer: Any) -> Iterator[int]:
+    if api_key == PRODUCE:
+        yield from (one.error for topic in answer for one in topic.partitions)
+    elif api_key == FETCH:
+        yield answer.error
+        yield from (one.error for topic in answer.topics for one in topic.partitions)
+    else:
+        yield from _generated_codes(answer)
+
+
+def _generated_codes(message: Any) -> Iterator[int]:
+    yield getattr(message, "error_code", None) or 0
+    for name in _NESTED:
+        for part in getattr(message, name, None) or ():
+            if not isinstance(part, (str, int, bytes)):
+                yield from _generated_codes(part)
