@@ -15,6 +15,7 @@ MESSAGE_BYTES_LIMIT = 64 * 1024 * 1024
 
 
 CLEANUP_POLICY, COMPACT = "cleanup.policy", "compact"
+TIMESTAMP_TYPE, LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
 
 
 class ConfigType(IntEnum):
@@ -127,11 +128,11 @@ ROWS = (
         choices=("producer",),
     ),
     ConfigRow(
-        "message.timestamp.type",
+        TIMESTAMP_TYPE,
         ConfigType.STRING,
         lambda config: "CreateTime",
-        "Record timestamps are the producer's.",
-        choices=("CreateTime",),
+        "Record timestamps are the producer's, or when the broker took the batch.",
+        choices=("CreateTime", LOG_APPEND_TIME),
     ),
     ConfigRow(
         "min.insync.replicas", ConfigType.INT, lambda config: "1", "A single node keeps one replica.", choices=("1",)
@@ -189,6 +190,11 @@ def _share(row: ConfigRow, value: str) -> str:
 
 def is_compacted(configs: Mapping[str, str]) -> bool:
     return COMPACT in configs.get(CLEANUP_POLICY, "")
+
+
+def has_append_time(configs: Mapping[str, str]) -> bool:
+    """Are records of the time at which the broker takes them?"""
+    return configs.get(TIMESTAMP_TYPE) == LOG_APPEND_TIME
 
 
 def is_deleted(configs: Mapping[str, str]) -> bool:

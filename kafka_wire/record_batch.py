@@ -392,6 +392,16 @@ def build_batch(
     return bytes(builder.build())
 
 
+def stamped_batch(batch: memoryview, header: BatchHeader, timestamp_ms: int) -> tuple[bytes, BatchHeader]:
+    """A batch all whose records have the time at which the broker took it; they stay as they are, compressed or not."""
+    stamped = header._replace(attributes=header.attributes | LOG_APPEND_TIME, max_timestamp=timestamp_ms)
+    whole = bytearray(batch)
+    HEADER.pack_into(whole, 0, *stamped)
+    crc = crc32c(memoryview(whole)[CRC_FROM:])
+    _CRC.pack_into(whole, CRC_AT, crc)
+    return bytes(whole), stamped._replace(crc=crc)
+
+
 def rebuilt_batch(header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None = None) -> bytes:
     """A batch with these of its records, in its place and of its producer, compressed as it was.
 

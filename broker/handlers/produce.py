@@ -28,9 +28,9 @@ from headrace.broker.protocol.produce import (
     ProducePartition,
     ProduceRequest,
 )
-from headrace.broker.topic_config import is_compacted
+from headrace.broker.topic_config import has_append_time, is_compacted
 from headrace.broker.topics import Topic
-from headrace.kafka_wire.record_batch import TRANSACTIONAL
+from headrace.kafka_wire.record_batch import TRANSACTIONAL, stamped_batch
 
 Answer = tuple[ProducedTopic, ...]
 
@@ -65,7 +65,7 @@ def _append(
         context.check_topic(name, Right.WRITE)
         topic = node.topic(name)
         log = node.log(name, wanted.partition)
-        result.base_offset = _store(context, topic, log, wanted, request.transactional_id)
+        _store(context, topic, log, wanted, request.transactional_id, result)
         result.log_start_offset = log.log_start_offset
         node.flusher.note(log)
         appended[id(result)] = (log, result)
@@ -83,8 +83,13 @@ def _check_request(request: ProduceRequest) -> None:
 
 
 def _store(
-    context: RequestContext, topic: Topic, log: PartitionLog, wanted: ProducePartition, transactional_id: str | None
-) -> int:
+    context: RequestContext,
+    topic: Topic,
+    log: PartitionLog,
+    wanted: ProducePartition,
+    transactional_id: str | None,
+    result: ProducedPartition,
+) -> None:
     records = wanted.records
     if topic.is_internal:
         raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{topic.name} is the broker's own")
@@ -97,7 +102,14 @@ def _store(
         context.node.transactions.check_part(transactional_id, user, (topic.name, wanted.partition))
     if is_compacted(topic.configs):
         check_keys(records)
-    return log.append(records, header, context.node.now_ms())
+    now_ms, end = context.node.now_ms(), log.log_end_offset
+    batch: memoryview | bytes = records
+    if has_append_time(topic.configs):
+        batch, header = stamped_batch(records, header, now_ms)
+    result.base_offset = log.append(batch, header, now_ms)
+    if has_append_time(topic.configs) and result.base_offset >= end:
+        # Of a repetition the time is that of its first coming, which is not known here.
+        result.append_time_ms = now_ms
 
 
 async def _forced(

@@ -32,13 +32,14 @@ class ProduceRequest:
 
 @dataclass(slots=True)
 class ProducedPartition:
-    """The answer for one partition; `base_offset` is -1 with any error."""
+    """The answer for one partition; `base_offset` is -1 with any error, `append_time_ms` with producers' time."""
 
     partition: int
     error: ErrorCode = ErrorCode.NONE
     base_offset: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    append_time_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def encode(topics: tuple[ProducedTopic, ...], version: int) -> bytearray:
             writer.i32(partition.partition)
             writer.i16(partition.error)
             writer.i64(partition.base_offset)
-            writer.i64(-1)  # log append time: record timestamps are the producers'
+            writer.i64(partition.append_time_ms)
             if version >= 5:
                 writer.i64(partition.log_start_offset)
             if version >= 8:

@@ -40,10 +40,13 @@ from headrace.broker.handlers import (
     produce,
 )
 from headrace.broker.handlers.context import RequestContext
+from headrace.broker.log.opened import opened
+from headrace.broker.log.partition_log import FoundTimestamp
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from headrace.kafka_wire.record_batch import has_valid_crc, read_batch_header
 
 
 def with_node(folder: Path, work: Callable[[BrokerNode], Awaitable[None]], **config: Any) -> None:
@@ -333,5 +336,52 @@ def test_there_are_no_access_control_lists(tmp_path: Path) -> None:
         assert [each.error_code for each in created.results] == [54, 54]
         deleted = acls.delete(asked, DeleteAclsRequest(version=2, filters=[one(version=2)]))
         assert [each.error_code for each in deleted.filter_results] == [54]
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize("codec", [0, 1, 4])
+def test_a_topic_of_log_append_time_stores_when_the_broker_took_it(tmp_path: Path, codec: int) -> None:
+    raw = batch(b"a" * 300, b"b", timestamp_ms=NOW_MS - 90_000, producer_id=7, epoch=0, sequence=0, codec=codec)
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("orders", 1, {"message.timestamp.type": "LogAppendTime"})
+        log = node.logs["orders", 0]
+        wanted = ProduceRequest(None, 1, 1000, (ProduceTopic("orders", (ProducePartition(0, memoryview(raw)),)),))
+        first, again = (produce.handle(context(node, 9), wanted) for _ in range(2))
+        assert isinstance(first, tuple) and isinstance(again, tuple)
+        answer, repeated = first[0].partitions[0], again[0].partitions[0]
+        assert (answer.error, answer.base_offset, answer.append_time_ms) == (ErrorCode.NONE, 0, NOW_MS)
+        assert (repeated.error, repeated.base_offset, repeated.append_time_ms) == (ErrorCode.NONE, 0, -1)
+        stored = log.read(0, 1 << 20, whole_first=True)
+        header = read_batch_header(stored)
+        assert has_valid_crc(memoryview(stored), header)
+        assert (header.attributes, header.max_timestamp) == (codec | 8, NOW_MS)
+        assert (header.base_timestamp, header.producer_id) == (NOW_MS - 90_000, 7)
+        assert stored[61:] == raw[61:]
+        assert [(offset, time_ms, value) for offset, time_ms, _, value, _ in opened(stored)] == [
+            (0, NOW_MS, b"a" * 300),
+            (1, NOW_MS, b"b"),
+        ]
+        assert log.find_timestamp(NOW_MS - 1) == FoundTimestamp(NOW_MS, 0)
+        assert log.find_timestamp(NOW_MS + 1) is None
+
+    with_node(tmp_path, work)
+
+
+def test_altering_the_kind_of_timestamps_counts_from_the_next_batch_on(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        topic = node.create_topic("orders", 1, {})
+        for kind in ("LogAppendTime", "CreateTime"):
+            node.alter_topic(topic, {"message.timestamp.type": kind})
+            topic = node.topic("orders")
+            raw = batch(b"a", timestamp_ms=5)
+            produce.handle(
+                context(node, 9),
+                ProduceRequest(None, 1, 1000, (ProduceTopic("orders", (ProducePartition(0, memoryview(raw)),)),)),
+            )
+        log = node.logs["orders", 0]
+        headers = [placed.header for placed, _ in log.batches(0)]
+        assert [(header.attributes, header.max_timestamp) for header in headers] == [(8, NOW_MS), (0, 5)]
 
     with_node(tmp_path, work)

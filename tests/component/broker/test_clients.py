@@ -411,3 +411,27 @@ def test_confluent_kafka_over_tls_at_the_advertised_address(tmp_path: Path, star
     consumer.close()
     assert seen == list(range(20_000))
     assert producer.list_topics(timeout=60).brokers[1].host == "localhost"
+
+
+def test_clients_see_the_time_at_which_the_broker_took_a_message(broker_address: str) -> None:
+    topic = unique("append-time")
+    admin = AdminClient({"bootstrap.servers": broker_address})
+    wanted = NewTopic(topic, 1, 1, config={"message.timestamp.type": "LogAppendTime"})
+    admin.create_topics([wanted])[topic].result(PATIENCE_S)
+    said: list[tuple[int, int]] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker_address, "compression.type": "lz4"})
+    before_ms = int(time.time() * 1000)
+    producer.produce(topic, b"x", timestamp=1000, on_delivery=lambda error, message: said.append(message.timestamp()))
+    assert producer.flush(PATIENCE_S) == 0
+    ((kind, taken_ms),) = said
+    assert kind == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME
+    assert before_ms <= taken_ms <= int(time.time() * 1000)
+    consumer = KafkaConsumer(bootstrap_servers=broker_address, enable_auto_commit=False)
+    place = TopicPartition(topic, 0)
+    consumer.assign([place])
+    consumer.seek_to_beginning()
+    (record,) = consumer.poll(timeout_ms=PATIENCE_S * 1000)[place]
+    assert (record.timestamp, record.timestamp_type) == (taken_ms, 1)
+    assert consumer.offsets_for_times({place: taken_ms})[place].offset == 0
+    assert consumer.offsets_for_times({place: taken_ms + 1})[place] is None
+    consumer.close()
