@@ -52,6 +52,9 @@ class MetricsPage:
         yield GaugeMetricFamily(
             "headrace_broker_connections", "Connections of clients.", value=len(self._connections.open)
         )
+        yield GaugeMetricFamily(
+            "headrace_broker_fetch_sessions", "Fetch sessions of clients.", value=len(self._node.fetch_sessions)
+        )
         times = HistogramMetricFamily(
             "headrace_broker_request_seconds",
             "From a request to its answer; a fetch may wait for messages, and a member for its group.",

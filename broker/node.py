@@ -38,6 +38,7 @@ from headrace.broker.data_folder import (
     unlink_files,
 )
 from headrace.broker.errors import RequestRefused
+from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.log.checkpoints import (
     CLEAN_TO,
     LOG_STARTS,
@@ -93,6 +94,7 @@ class BrokerNode:
         self.logs: dict[PartitionKey, PartitionLog] = {}
         self._executor = ThreadPoolExecutor(max_workers=SYNC_THREADS, thread_name_prefix="broker-disk")
         self.flusher = Flusher(self._executor, on_disk_failure)
+        self.fetch_sessions = FetchSessions()
         self._tasks: list[asyncio.Task[None]] = []
         self._has_old_checkpoints = False  # of deleted topics, which must not meet new ones of their names
         self._closing = asyncio.Event()

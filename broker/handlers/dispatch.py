@@ -100,7 +100,7 @@ def _generated(request_class: Any, handle: Callable[[RequestContext, Any], Resul
 
 
 def _encode_fetch(answer: fetch.FetchAnswer, version: int) -> Pieces:
-    return fetch_codec.encode(answer.topics, answer.error, version)
+    return fetch_codec.encode(answer.topics, answer.error, version, answer.session_id)
 
 
 HANDLERS: Mapping[int, Handler] = {

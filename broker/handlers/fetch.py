@@ -1,8 +1,8 @@
 """Fetch, versions 4 to 17: batches from the given offsets on, waiting a while when there is little to read.
 
-9: leader epochs are checked; 12: compact encoding; 13: topics by id. Every fetch is a full one (session id 0):
-clients fall back to that, and incremental sessions are a known source of errors. Who reads what is committed
-(isolation level 1) reads to the last stable offset, and is told which transactions of what it reads were aborted.
+7: sessions (see `fetch_sessions`); 9: leader epochs are checked; 12: compact encoding; 13: topics by id. Who reads what
+is committed (isolation level 1) reads to the last stable offset, and is told which transactions of what it reads were
+aborted.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from headrace.broker.access.rights import Right
 from headrace.broker.errors import RequestRefused
+from headrace.broker.fetch_sessions import FIRST_EPOCH, FetchSession, TopicKey
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.transactions import AbortedTransaction
@@ -24,7 +26,6 @@ from headrace.broker.protocol.fetch import (
     FetchedTopic,
     FetchPartition,
     FetchRequest,
-    FetchTopic,
 )
 
 RESPONSE_BYTES_MAX = 8 * 1024 * 1024
@@ -39,6 +40,7 @@ WAIT_MS_MAX = 300_000
 class FetchAnswer:
     error: ErrorCode
     topics: tuple[FetchedTopic, ...]
+    session_id: int = 0
 
 
 @dataclass(slots=True)
@@ -53,20 +55,33 @@ class _Reading:
 
 
 def handle(context: RequestContext, request: FetchRequest) -> FetchAnswer | Awaitable[FetchAnswer]:
-    if request.session_id != 0:
-        return FetchAnswer(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())
-    answer, missing_bytes = _read(context, request)
+    now_s = asyncio.get_running_loop().time()
+    try:
+        session = context.node.fetch_sessions.of(request, is_by_id=context.version >= TOPIC_IDS_FROM, now_s=now_s)
+    except RequestRefused as refused:
+        return FetchAnswer(refused.code, ())
+    answer, missing_bytes = _read(context, request, session)
     if not missing_bytes or request.wait_ms_max <= 0:
+        return _told(answer, request, session)
+    return _wait(context, request, session, request.bytes_min - missing_bytes)
+
+
+def _told(answer: FetchAnswer, request: FetchRequest, session: FetchSession | None) -> FetchAnswer:
+    """The answer without what the client knows by its session."""
+    if session is None:
         return answer
-    return _wait(context, request, request.bytes_min - missing_bytes)
+    topics = session.told(answer.topics, is_full=request.session_epoch == FIRST_EPOCH)
+    return FetchAnswer(answer.error, topics, session.session_id if len(session) else 0)
 
 
-async def _wait(context: RequestContext, request: FetchRequest, found_bytes: int) -> FetchAnswer:
+async def _wait(
+    context: RequestContext, request: FetchRequest, session: FetchSession | None, found_bytes: int
+) -> FetchAnswer:
     """Reads again once the partitions have grown by as much as is missing, or time is up."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(request.wait_ms_max, WAIT_MS_MAX) / 1000
     growth = _Growth(request.bytes_min - found_bytes)
-    logs = _watched(context, request)
+    logs = _watched(context, request, session)
     for log in logs:
         log.waiters.add(growth.add)
     try:
@@ -75,10 +90,10 @@ async def _wait(context: RequestContext, request: FetchRequest, found_bytes: int
                 async with asyncio.timeout_at(deadline):
                     await growth.is_enough.wait()
             except TimeoutError:
-                return _read(context, request)[0]
-            answer, missing_bytes = _read(context, request)
+                return _told(_read(context, request, session)[0], request, session)
+            answer, missing_bytes = _read(context, request, session)
             if not missing_bytes:
-                return answer
+                return _told(answer, request, session)
             growth.begin(missing_bytes)
     finally:
         for log in logs:
@@ -102,32 +117,36 @@ class _Growth:
             self.is_enough.set()
 
 
-def _watched(context: RequestContext, request: FetchRequest) -> list[PartitionLog]:
+def _watched(context: RequestContext, request: FetchRequest, session: FetchSession | None) -> list[PartitionLog]:
+    if session is not None:
+        return session.logs(context.node.logs, partial(_name, context))
     found = []
     for topic in request.topics:
-        name = _name(context, topic)
+        name = _name(context, (topic.name, topic.topic_id))
         logs = (context.node.logs.get((name, wanted.partition)) for wanted in topic.partitions)
         found += [log for log in logs if log is not None]
     return found
 
 
-def _name(context: RequestContext, topic: FetchTopic) -> str:
+def _name(context: RequestContext, topic: TopicKey) -> str:
     """The topic's name; "" for an id that no topic has."""
+    name, topic_id = topic
     if context.version < TOPIC_IDS_FROM:
-        return topic.name
-    known = context.node.topics.by_id(topic.topic_id)
+        return name
+    known = context.node.topics.by_id(topic_id)
     return known.name if known else ""
 
 
-def _read(context: RequestContext, request: FetchRequest) -> tuple[FetchAnswer, int]:
+def _read(context: RequestContext, request: FetchRequest, session: FetchSession | None) -> tuple[FetchAnswer, int]:
     """What there is now, and how many bytes it should be more to be answered."""
     reading = _Reading(min(max(request.bytes_max, 0), RESPONSE_BYTES_MAX), request.isolation_level == READ_COMMITTED)
+    wanted_topics = request.topics if session is None else session.due(context.node.logs, partial(_name, context))
     topics = []
-    for topic in request.topics:
-        name = _name(context, topic)
+    for topic in wanted_topics:
+        name = _name(context, (topic.name, topic.topic_id))
         partitions = tuple(_partition(context, name, wanted, reading) for wanted in topic.partitions)
         topics.append(FetchedTopic(topic.name, topic.topic_id, partitions))
-    is_enough = reading.has_error or reading.is_capped or not request.topics
+    is_enough = reading.has_error or reading.is_capped or not (request.topics if session is None else session)
     missing_bytes = 0 if is_enough else max(request.bytes_min - reading.found_bytes, 0)
     return FetchAnswer(ErrorCode.NONE, tuple(topics)), missing_bytes
 

@@ -44,6 +44,7 @@ class FetchRequest:
     session_id: int
     session_epoch: int
     topics: tuple[FetchTopic, ...]
+    forgotten: tuple[FetchTopic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,28 @@ def decode(view: memoryview, pos: int, version: int) -> FetchRequest:
     wait_ms_max, bytes_min, bytes_max, isolation_level = reader.i32(), reader.i32(), reader.i32(), reader.i8()
     session_id, session_epoch = (reader.i32(), reader.i32()) if version >= 7 else (0, -1)
     topics = tuple(_topic(reader, version) for _ in range(reader.array_size()))
-    # What follows (forgotten topics, rack, tags) only matters to fetch sessions and replicas.
-    return FetchRequest(wait_ms_max, bytes_min, bytes_max, isolation_level, session_id, session_epoch, topics)
+    forgotten = tuple(_forgotten(reader, version) for _ in range(reader.array_size())) if version >= 7 else ()
+    # What follows (rack, tags) only matters to replicas.
+    return FetchRequest(
+        wait_ms_max, bytes_min, bytes_max, isolation_level, session_id, session_epoch, topics, forgotten
+    )
+
+
+def _forgotten(reader: Reader, version: int) -> FetchTopic:
+    name, topic_id = _topic_key(reader, version)
+    partitions = tuple(FetchPartition(reader.i32(), -1, -1, 0) for _ in range(reader.array_size()))
+    reader.tags()
+    return FetchTopic(name, topic_id, partitions)
+
+
+def _topic_key(reader: Reader, version: int) -> tuple[str, UUID]:
+    if version >= TOPIC_IDS_FROM:
+        return "", UUID(bytes=bytes(reader.raw(16)))
+    return reader.string(), UUID(int=0)
 
 
 def _topic(reader: Reader, version: int) -> FetchTopic:
-    by_id = version >= TOPIC_IDS_FROM
-    name = "" if by_id else reader.string()
-    topic_id = UUID(bytes=bytes(reader.raw(16))) if by_id else UUID(int=0)
+    name, topic_id = _topic_key(reader, version)
     partitions = tuple(_partition(reader, version) for _ in range(reader.array_size()))
     reader.tags()
     return FetchTopic(name, topic_id, partitions)
@@ -97,14 +112,16 @@ def _partition(reader: Reader, version: int) -> FetchPartition:
     return FetchPartition(index, leader_epoch, offset, bytes_max)
 
 
-def encode(topics: tuple[FetchedTopic, ...], error: ErrorCode, version: int) -> list[bytes | bytearray]:
+def encode(
+    topics: tuple[FetchedTopic, ...], error: ErrorCode, version: int, session_id: int = 0
+) -> list[bytes | bytearray]:
     """Returns the body in pieces: what was encoded, and records as they came from the file."""
     pieces: list[bytes | bytearray] = []
     writer = Writer(flexible=version >= 12)
     writer.i32(0)  # throttle time
     if version >= 7:
         writer.i16(error)
-        writer.i32(0)  # no session: every fetch is a full one
+        writer.i32(session_id)
     writer.array_size(len(topics))
     for topic in topics:
         if version >= TOPIC_IDS_FROM:

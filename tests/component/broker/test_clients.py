@@ -435,3 +435,31 @@ def test_clients_see_the_time_at_which_the_broker_took_a_message(broker_address:
     assert consumer.offsets_for_times({place: taken_ms})[place].offset == 0
     assert consumer.offsets_for_times({place: taken_ms + 1})[place] is None
     consumer.close()
+
+
+def test_a_consumer_of_many_partitions_reads_on_in_its_fetch_session(broker_address: str) -> None:
+    topic, partitions = unique("many"), 200
+    admin = AdminClient({"bootstrap.servers": broker_address})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(PATIENCE_S)
+    consumer = KafkaConsumer(bootstrap_servers=broker_address, enable_auto_commit=False)
+    consumer.assign([TopicPartition(topic, index) for index in range(partitions)])
+    consumer.seek_to_beginning()
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker_address})
+    seen: list[tuple[int, bytes | None]] = []
+    sent = []
+    for number in range(60):
+        partition = number * 37 % 50
+        producer.produce(topic, b"%d" % number, partition=partition)
+        assert producer.flush(PATIENCE_S) == 0
+        sent.append((partition, b"%d" % number))
+        wait_until(
+            lambda: bool(poll_into(consumer, seen)) and len(seen) == len(sent), f"{topic}: {sent[-1]} did not come"
+        )
+        assert seen[-1] == sent[-1]
+    consumer.close()
+
+
+def poll_into(consumer: KafkaConsumer, seen: list[tuple[int, bytes | None]]) -> int:
+    for records in consumer.poll(timeout_ms=1000).values():
+        seen += [(record.partition, record.value) for record in records]
+    return len(seen)
