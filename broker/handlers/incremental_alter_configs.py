@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from kafka.protocol.admin import IncrementalAlterConfigsResponse
 
 from headrace.broker.access.rights import Right
+from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.describe_configs import TOPIC
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.broker.topic_config import BY_NAME, check_config
+from headrace.broker.topic_config import BY_NAME, ConfigType, check_config
 from headrace.broker.topics import Topic
 
-SET, DELETE = 0, 1
-"""Operations; 2 and 3 append to and take from lists, which no configuration here has more than one item of."""
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+"""Operations; the last two are for lists alone."""
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    return altered(context, request, IncrementalAlterConfigsResponse, _changed)
+    changed = partial(_changed, defaults=context.node.config)
+    return altered(context, request, IncrementalAlterConfigsResponse, changed)
 
 
 def altered(
@@ -70,14 +73,14 @@ def _alterable_topic(context: RequestContext, wanted: Any) -> Topic:
     return topic
 
 
-def _changed(topic: Topic, wanted: Any) -> dict[str, str]:
+def _changed(topic: Topic, wanted: Any, *, defaults: BrokerConfig) -> dict[str, str]:
     configs = dict(topic.configs)
     for change in wanted.configs or ():
-        _apply(configs, change)
+        _apply(configs, change, defaults)
     return configs
 
 
-def _apply(configs: dict[str, str], change: Any) -> None:
+def _apply(configs: dict[str, str], change: Any, defaults: BrokerConfig) -> None:
     name = change.name or ""
     if change.config_operation == SET:
         configs[name] = check_config(name, change.value)
@@ -85,5 +88,20 @@ def _apply(configs: dict[str, str], change: Any) -> None:
         if name not in BY_NAME:
             raise RequestRefused(ErrorCode.INVALID_CONFIG, f"unknown topic configuration {name!r}")
         configs.pop(name, None)
+    elif change.config_operation in (APPEND, SUBTRACT):
+        configs[name] = check_config(name, _changed_list(configs, change, defaults))
     else:
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{name}: only set and delete are done here")
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{name}: there is no operation {change.config_operation}")
+
+
+def _changed_list(configs: Mapping[str, str], change: Any, defaults: BrokerConfig) -> str:
+    """A list with items more, or without some, in the order they had."""
+    name = change.name or ""
+    row = BY_NAME.get(name)
+    if row is None or row.type is not ConfigType.LIST:
+        raise RequestRefused(ErrorCode.INVALID_CONFIG, f"{name}: only to lists items are added, and taken from them")
+    items = [item for item in configs.get(name, row.default(defaults)).split(",") if item]
+    given = [item.strip() for item in (change.value or "").split(",")]
+    if change.config_operation == SUBTRACT:
+        return ",".join(item for item in items if item not in given)
+    return ",".join(dict.fromkeys([*items, *given]))

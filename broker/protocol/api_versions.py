@@ -46,6 +46,7 @@ DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, ALTER_CONFIGS, DESCRIBE_LOG_DIRS = 29, 
 SASL_AUTHENTICATE, OFFSET_DELETE, DESCRIBE_CLUSTER = 36, 47, 60
 ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
 DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 61, 65, 66
+ELECT_LEADERS, DESCRIBE_TOPIC_PARTITIONS = 43, 75
 
 ROWS = (
     # Produce is advertised from 0 although only record batches of version 2 (Produce 3 and later) are stored: older
@@ -83,12 +84,14 @@ ROWS = (
     ApiVersions(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2),
     ApiVersions(CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
     ApiVersions(DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
+    ApiVersions(ELECT_LEADERS, "ElectLeaders", 0, 2, 2),
     ApiVersions(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
     ApiVersions(OFFSET_DELETE, "OffsetDelete", 0, 0, NEVER),
     ApiVersions(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
     ApiVersions(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
     ApiVersions(DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
     ApiVersions(LIST_TRANSACTIONS, "ListTransactions", 0, 1, 0),
+    ApiVersions(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
 )
 
 BY_KEY: Mapping[int, ApiVersions] = {row.key: row for row in ROWS}

@@ -70,6 +70,7 @@ class ErrorCode(IntEnum):
     MEMBER_ID_REQUIRED = 79, False, "join again with the member id of this answer"
     GROUP_MAX_SIZE_REACHED = 81, False, "the group has as many members as it may have"
     FENCED_INSTANCE_ID = 82, False, "another member has taken over this group instance id"
+    ELECTION_NOT_NEEDED = 84, False, "a single node leads every partition"
     GROUP_SUBSCRIBED_TO_TOPIC = 86, False, "a member of the group is subscribed to the topic"
     INVALID_RECORD = 87, False, "the records are not valid for this topic"
     UNSTABLE_OFFSET_COMMIT = 88, True, "a transaction is about to commit an offset; ask again"

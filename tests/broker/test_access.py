@@ -595,6 +595,15 @@ def questions() -> dict[int, list[Question]]:
                 "admin *",
             ),
         ],
+        api.ELECT_LEADERS: [(admin.ElectLeadersRequest(topic_partitions=None), "admin *")],
+        api.DESCRIBE_TOPIC_PARTITIONS: [
+            (
+                admin.DescribeTopicPartitionsRequest(
+                    topics=[admin.DescribeTopicPartitionsRequest.TopicRequest(name="t")], cursor=None
+                ),
+                "read topic:t",
+            )
+        ],
         api.DESCRIBE_LOG_DIRS: [(admin.DescribeLogDirsRequest(topics=None), "admin *")],
         api.OFFSET_FOR_LEADER_EPOCH: [
             (

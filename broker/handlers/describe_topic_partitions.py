@@ -1,0 +1,94 @@
+"""DescribeTopicPartitions, version 0 (KIP-966): topics with their partitions, in portions. None is created by asking.
+
+Topics come in the order of their names; where an answer is full it says with which partition the next one begins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.admin import DescribeTopicPartitionsResponse
+
+from headrace.broker.access.rights import Kind
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.operations import of_topic
+
+PARTITIONS_MAX = 2000
+"""Of one answer: Kafka's `max.request.partition.size.limit`."""
+
+_Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+_Partition = _Topic.DescribeTopicPartitionsResponsePartition
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    names = {topic.name or "" for topic in request.topics or ()}
+    if not names:
+        names = {topic.name for topic in context.node.topics if context.rights.on(Kind.TOPIC, topic.name)}
+    first_name, first_index = "", 0
+    if request.cursor is not None:
+        first_name, first_index = request.cursor.topic_name or "", max(request.cursor.partition_index, 0)
+    rest = min(max(request.response_partition_limit, 1), PARTITIONS_MAX)
+    topics: list[Any] = []
+    for name in sorted(name for name in names if name >= first_name):
+        if rest == 0:
+            return _answer(context, topics, name, 0)
+        begin = first_index if name == first_name else 0
+        described, count = _one(context, name, begin, rest)
+        topics.append(described)
+        rest -= count
+        topic = context.node.topics.get(name)
+        if count and topic is not None and begin + count < topic.partitions:
+            return _answer(context, topics, name, begin + count)
+    return _answer(context, topics)
+
+
+def _answer(context: RequestContext, topics: list[Any], name: str | None = None, index: int = 0) -> Any:
+    cursor = DescribeTopicPartitionsResponse.Cursor
+    return DescribeTopicPartitionsResponse(
+        version=context.version,
+        topics=topics,
+        next_cursor=None if name is None else cursor(version=context.version, topic_name=name, partition_index=index),
+    )
+
+
+def _one(context: RequestContext, name: str, begin: int, count_max: int) -> tuple[Any, int]:
+    """A topic with at most so many of its partitions, and how many it has here."""
+    version = context.version
+    try:
+        context.check_topic(name)
+        topic = context.node.topic(name)
+    except RequestRefused as refused:
+        return _Topic(version=version, error_code=refused.code, name=name, partitions=[]), 0
+    indexes = range(begin, min(begin + count_max, topic.partitions))
+    described = _Topic(
+        version=version,
+        error_code=ErrorCode.NONE,
+        name=name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[_partition(context, index) for index in indexes],
+        topic_authorized_operations=_bits(of_topic(context.rights, name)),
+    )
+    return described, len(indexes)
+
+
+def _bits(operations: Any) -> int:
+    return sum(1 << int(operation) for operation in operations)
+
+
+def _partition(context: RequestContext, index: int) -> Any:
+    node_id = context.node.config.node_id
+    return _Partition(
+        version=context.version,
+        error_code=ErrorCode.NONE,
+        partition_index=index,
+        leader_id=node_id,
+        leader_epoch=context.node.topics.leader_epoch,
+        replica_nodes=[node_id],
+        isr_nodes=[node_id],
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=[],
+    )

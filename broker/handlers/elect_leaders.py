@@ -1,0 +1,53 @@
+"""ElectLeaders, versions 0 to 2: a single node leads every partition for good, so that nothing is to be elected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.admin import ElectLeadersResponse
+
+from headrace.broker.errors import RequestRefused
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.protocol.error_codes import ErrorCode
+
+CODE_FROM = 1
+
+_Result = ElectLeadersResponse.ReplicaElectionResult
+
+
+def handle(context: RequestContext, request: Any) -> Any:
+    version, code = context.version, ErrorCode.NONE
+    results: list[Any] = []
+    try:
+        context.rights.check_broker()
+        # Of all partitions Kafka leaves out those whose leader is the one they should have.
+        for topic, indexes in _wanted(request).items():
+            results.append(
+                _Result(
+                    version=version,
+                    topic=topic,
+                    partition_result=[_one(context, topic, index) for index in sorted(indexes)],
+                )
+            )
+    except RequestRefused as refused:
+        code = refused.code
+    top = {"error_code": code} if version >= CODE_FROM else {}
+    return ElectLeadersResponse(version=version, replica_election_results=results, **top)
+
+
+def _wanted(request: Any) -> dict[str, set[int]]:
+    wanted: dict[str, set[int]] = {}
+    for topic in request.topic_partitions or ():
+        wanted.setdefault(topic.topic or "", set()).update(topic.partitions or ())
+    return wanted
+
+
+def _one(context: RequestContext, topic: str, index: int) -> Any:
+    code = ErrorCode.ELECTION_NOT_NEEDED
+    message = f"partition {topic}-{index} has the only leader it can have"
+    try:
+        context.check_topic(topic)
+        context.node.log(topic, index)
+    except RequestRefused as refused:
+        code, message = refused.code, refused.message
+    return _Result.PartitionResult(version=context.version, partition_id=index, error_code=code, error_message=message)
