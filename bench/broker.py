@@ -1,10 +1,19 @@
-"""How fast the broker takes and gives messages, beside baselines of the same run on the same machine.
+"""How the broker does beside Apache Kafka and other baselines, in one run, on the same machine, by the same clients.
 
-    python bench/broker.py [--messages N] [--bytes 100 1000] [--codecs none lz4] [--fsync interval]
+    python -m bench.broker [--brokers headrace kafka] [--what rates latency connections idle recovery] [--fsync none]
 
-The client is confluent-kafka (librdkafka), so what is measured is client and broker together, on the cores that are
-named. Baselines: for producing, the same client against librdkafka's own in-memory mock broker (C, keeps next to
-nothing); for consuming, the same log files sent over a loopback socket without any protocol.
+What is measured:
+  rates        messages a second that confluent-kafka (librdkafka) produces and consumes, and the broker's CPU for one;
+               brokers take turns, and of their rounds the best counts
+  latency      milliseconds from a message to its acknowledgement and to its consumer, at a steady rate
+  connections  what a thousand connections cost: time, memory, and the latency beside them
+  idle         CPU of the broker while a consumer waits for 5,000 partitions in which nothing happens
+  recovery     seconds until it serves again after `kill -9` with so many megabytes in its logs
+
+Client and broker share the cores that are named, so a rate is of both together; the CPU is the broker's own. Baselines
+of the rates: the same client producing to librdkafka's own in-memory mock broker (C, keeps next to nothing), and the
+bundled broker's log files sent over a loopback socket without any protocol. The first start of an Apache Kafka includes
+formatting its folder. `--brokers kafka` needs Java and Maven.
 """
 
 from __future__ import annotations
@@ -12,57 +21,37 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-import subprocess
+import struct
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import confluent_kafka
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer, TopicPartition
 
-TOPIC = "bench"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
+from bench.support.brokers import BROKERS, Broker, Bundled  # noqa: E402
+from headrace.kafka_wire.connection import Connection  # noqa: E402
+from headrace.kafka_wire.security import UNSECURED  # noqa: E402
 
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """What happened to `messages` messages of `record_bytes` each in `seconds`."""
-
-    what: str
-    record_bytes: int
-    codec: str
-    messages: int
-    seconds: float
-
-    def row(self) -> str:
-        per_second = self.messages / self.seconds
-        return (
-            f"{self.what:<34}{self.record_bytes:>8}{self.codec:>8}{per_second:>14,.0f}"
-            f"{per_second * self.record_bytes / 1e6:>12,.0f}"
-        )
+PATIENCE_S = 120
+CONNECTIONS = 1000
+IDLE_PARTITIONS = 5000
+IDLE_S = 8
+_SENT_AT = struct.Struct(">d")
 
 
-@contextmanager
-def running_broker(data_dir: Path, fsync: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "headrace", "broker", "serve", "--broker-listen", "127.0.0.1:0"]
-    process = subprocess.Popen(
-        [*command, "--data-dir", str(data_dir)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=Path(__file__).resolve().parent.parent,
-        env={**os.environ, "HEADRACE__BROKER__FSYNC": fsync, "HEADRACE__BROKER__PARTITIONS": "1"},
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip().removeprefix("ready broker=")
-    finally:
-        process.terminate()
-        process.wait()
+def make_topic(broker: Broker, name: str, partitions: int) -> str:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    topic = NewTopic(name, partitions, 1, config=dict(broker.topic_config()))
+    admin.create_topics([topic])[name].result(PATIENCE_S)
+    return name
 
 
 def payload(record_bytes: int) -> bytes:
@@ -70,7 +59,11 @@ def payload(record_bytes: int) -> bytes:
     return (b'{"flight": %d, "carrier": "UA", "origin": "EWR"} ' * (record_bytes // 20 + 1))[:record_bytes]
 
 
-def produce(settings: dict[str, object], value: bytes, messages: int) -> float:
+# Rates
+
+
+def produce(settings: dict[str, object], topic: str, partitions: int, value: bytes, messages: int) -> float:
+    """Seconds that it took until all was acknowledged."""
     producer = confluent_kafka.Producer(
         {"linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.messages": 1_000_000, **settings}
     )
@@ -78,27 +71,28 @@ def produce(settings: dict[str, object], value: bytes, messages: int) -> float:
     for number in range(messages):
         while True:
             try:
-                producer.produce(TOPIC, value, partition=0)
+                producer.produce(topic, value, partition=number % partitions)
                 break
             except BufferError:
                 producer.poll(0.05)
         if number % 1024 == 0:
             producer.poll(0)
-    assert producer.flush(120) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return time.perf_counter() - began
 
 
-def consume(address: str, messages: int) -> float:
+def consume(address: str, topic: str, partitions: int, messages: int) -> float:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": address,
             "group.id": "bench",
             "enable.auto.commit": False,
             "fetch.message.max.bytes": 4_000_000,
+            "fetch.queue.backoff.ms": 0,
             "queued.min.messages": 1_000_000,
         }
     )
-    consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, 0)])
+    consumer.assign([confluent_kafka.TopicPartition(topic, index, 0) for index in range(partitions)])
     began = time.perf_counter()
     seen = 0
     while seen < messages:
@@ -129,37 +123,217 @@ def send_files(folder: Path) -> float:
     return time.perf_counter() - began
 
 
-def measure(record_bytes: int, codec: str, messages: int, fsync: str, show: Callable[[Rate], None]) -> None:
-    value = payload(record_bytes)
-    mock = produce({"test.mock.num.brokers": 1, "compression.type": codec, "log_level": 0}, value, messages)
-    show(Rate("baseline: produce to a mock", record_bytes, codec, messages, mock))
-    with tempfile.TemporaryDirectory() as folder, running_broker(Path(folder), fsync) as address:
-        settings: dict[str, object] = {"bootstrap.servers": address, "compression.type": codec}
-        seconds = produce({**settings, "enable.idempotence": False}, value, messages)
-        show(Rate("produce", record_bytes, codec, messages, seconds))
-        seconds = produce({**settings, "enable.idempotence": True}, value, messages)
-        show(Rate("produce, idempotent", record_bytes, codec, messages, seconds))
-        show(Rate("consume", record_bytes, codec, 2 * messages, consume(address, 2 * messages)))
-        bare = send_files(Path(folder) / "broker" / f"{TOPIC}-0")
-        show(Rate("baseline: send the log files", record_bytes, codec, 2 * messages, bare))
+def show_rate(
+    what: str, who: str, record_bytes: int, messages: int, seconds: float, cpu_s: float | None = None
+) -> None:
+    per_second = messages / seconds
+    cpu = "" if cpu_s is None else f"{cpu_s / messages * 1e6:>12.2f}"
+    megabytes = per_second * record_bytes / 1e6
+    print(f"{what:<34}{who:<10}{record_bytes:>6}{per_second:>14,.0f}{megabytes:>8,.0f}{cpu}", flush=True)
+
+
+def rates(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
+    print(f"{'':<34}{'':<10}{'bytes':>6}{'messages/s':>14}{'MB/s':>8}{'CPU us/msg':>12}")
+    for record_bytes in args.bytes:
+        mock: dict[str, object] = {"test.mock.num.brokers": 1, "compression.type": args.codec, "log_level": 0}
+        seconds = produce(mock, "mock", 1, payload(record_bytes), args.messages)
+        show_rate("baseline: produce to a mock", "-", record_bytes, args.messages, seconds)
+        for partitions in args.partitions:
+            rates_of(brokers, args, record_bytes, partitions)
+    for broker in brokers:
+        print(f"{broker.name}: started in {broker.start_s:.2f} s, has {broker.memory_mb():,.0f} MB in memory")
+
+
+def rates_of(brokers: Sequence[Broker], args: argparse.Namespace, record_bytes: int, partitions: int) -> None:
+    topic, value = f"rates-{record_bytes}-{partitions}", payload(record_bytes)
+    for broker in brokers:
+        make_topic(broker, topic, partitions)
+    for is_idempotent in (False, True):
+        settings: dict[str, object] = {"compression.type": args.codec, "enable.idempotence": is_idempotent}
+
+        def take(broker: Broker, settings: dict[str, object] = settings) -> float:
+            return produce({"bootstrap.servers": broker.address, **settings}, topic, partitions, value, args.messages)
+
+        what = f"produce{', idempotent' if is_idempotent else ''}, {partitions} partitions"
+        for broker, best in _rounds(brokers, args.rounds, take):
+            show_rate(what, broker.name, record_bytes, args.messages, *best)
+    stored = 2 * args.rounds * args.messages
+    for broker, best in _rounds(brokers, 1, lambda broker: consume(broker.address, topic, partitions, stored)):
+        show_rate(f"consume, {partitions} partitions", broker.name, record_bytes, stored, *best)
+    for broker in brokers:
+        if isinstance(broker, Bundled) and partitions == 1:
+            seconds = send_files(broker.log_folder(topic))
+            show_rate("baseline: send the log files", "-", record_bytes, stored, seconds)
+
+
+def _rounds(
+    brokers: Sequence[Broker], rounds: int, work: Callable[[Broker], float]
+) -> list[tuple[Broker, tuple[float, float]]]:
+    """The best seconds of each broker, which take turns, and its CPU in that round."""
+    found: dict[str, tuple[float, float]] = {}
+    for _ in range(rounds):
+        for broker in brokers:
+            before = broker.cpu_s()
+            seconds = work(broker)
+            found[broker.name] = min(found.get(broker.name, (float("inf"), 0.0)), (seconds, broker.cpu_s() - before))
+    return [(broker, found[broker.name]) for broker in brokers]
+
+
+# Latency
+
+
+def latency(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
+    print(
+        f"{'milliseconds at a steady rate':<34}{'':<10}{'msg/s':>8}{'p50':>9}{'p99':>9}{'p99.9':>9}{'CPU us/msg':>12}"
+    )
+    for rate in args.latency_rates:
+        for broker in brokers:
+            show_latency(broker, rate, args.seconds)
+
+
+def show_latency(broker: Broker, rate: int, seconds: float, what: str = "") -> None:
+    topic = make_topic(broker, f"latency-{rate}-{time.time_ns()}", 1)
+    steadily(broker, topic, rate, 2.0)  # warms both sides
+    before = broker.cpu_s()
+    acknowledged, arrived = steadily(broker, topic, rate, seconds)
+    cpu = (broker.cpu_s() - before) / len(acknowledged) * 1e6
+    for name, found in ((f"{what}acknowledged", acknowledged), (f"{what}consumed", arrived)):
+        found.sort()
+        points = "".join(f"{found[int(len(found) * share)] * 1000:>9.2f}" for share in (0.5, 0.99, 0.999))
+        print(f"{name:<34}{broker.name:<10}{rate:>8,}{points}{cpu:>12.1f}", flush=True)
+
+
+def steadily(broker: Broker, topic: str, rate: int, seconds: float) -> tuple[list[float], list[float]]:
+    """Sends so many messages a second of 100 bytes; the seconds until each was acknowledged, and consumed."""
+    count, acknowledged, arrived = int(rate * seconds), list[float](), list[float]()
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "linger.ms": 0, "acks": "all"})
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 500,
+        }
+    )
+    (place,) = [confluent_kafka.TopicPartition(topic, 0)]
+    place.offset = consumer.get_watermark_offsets(place, timeout=PATIENCE_S)[1]
+    consumer.assign([place])
+
+    def listen() -> None:
+        while len(arrived) < count:
+            # One by one: `consume` would wait for as many as it may give.
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                arrived.append(time.perf_counter() - _SENT_AT.unpack_from(message.value() or b"")[0])
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    time.sleep(1.0)
+    filler = b"x" * 92
+
+    def send() -> None:
+        sent_at = time.perf_counter()
+        producer.produce(
+            topic,
+            _SENT_AT.pack(sent_at) + filler,
+            partition=0,
+            on_delivery=lambda error, message: acknowledged.append(time.perf_counter() - sent_at),
+        )
+
+    began = time.perf_counter()
+    for number in range(count):
+        while (early := began + number / rate - time.perf_counter()) > 0:
+            producer.poll(min(early, 0.001))
+        send()
+        producer.poll(0)
+    assert producer.flush(PATIENCE_S) == 0
+    listener.join()
+    consumer.close()
+    return acknowledged, arrived
+
+
+# Many of something
+
+
+def connections(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
+    for broker in brokers:
+        host, _, port = broker.address.rpartition(":")
+        before, began = broker.memory_mb(), time.perf_counter()
+        opened = [Connection(host, int(port), PATIENCE_S, UNSECURED) for _ in range(CONNECTIONS)]
+        seconds, grown = time.perf_counter() - began, broker.memory_mb() - before
+        print(f"{broker.name}: {CONNECTIONS} connections in {seconds:.2f} s, {grown:,.1f} MB more in memory")
+        show_latency(broker, 1000, args.seconds, "beside them: ")
+        for connection in opened:
+            connection.close()
+
+
+def idle(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
+    for broker in brokers:
+        topic = make_topic(broker, "idle", IDLE_PARTITIONS)
+        for has_session in (False, True):
+            consumer = KafkaConsumer(
+                bootstrap_servers=broker.address,
+                enable_auto_commit=False,
+                enable_incremental_fetch_sessions=has_session,
+            )
+            consumer.assign([TopicPartition(topic, index) for index in range(IDLE_PARTITIONS)])
+            consumer.seek_to_beginning()
+            _poll(consumer, IDLE_S / 2)
+            before = broker.cpu_s()
+            _poll(consumer, IDLE_S)
+            share = (broker.cpu_s() - before) / IDLE_S
+            kind = "with a session" if has_session else "by full fetches"
+            print(f"{broker.name}: a consumer waits for {IDLE_PARTITIONS:,} partitions {kind}: {share:.1%} of a core")
+            consumer.close()
+
+
+def _poll(consumer: KafkaConsumer, seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        consumer.poll(timeout_ms=500)
+
+
+def recovery(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
+    value = payload(1000)
+    for broker in brokers:
+        topic = make_topic(broker, "recovery", 4)
+        produce({"bootstrap.servers": broker.address}, topic, 4, value, args.recovery_mb * 1000)
+        broker.kill()
+        broker.start()
+        print(f"{broker.name}: killed with {args.recovery_mb:,} MB, served again after {broker.start_s:.2f} s")
+
+
+MEASURED = {"rates": rates, "latency": latency, "connections": connections, "idle": idle, "recovery": recovery}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=500_000, help="of each measurement")
-    parser.add_argument("--bytes", type=int, nargs="+", default=[100, 1000], help="sizes of a record's value")
-    parser.add_argument("--codecs", nargs="+", default=["none", "lz4"])
+    parser.add_argument("--brokers", nargs="+", choices=tuple(BROKERS), default=["headrace"])
+    parser.add_argument("--what", nargs="+", choices=tuple(MEASURED), default=["rates", "latency"])
     parser.add_argument("--fsync", choices=("none", "interval", "always"), default="interval")
+    parser.add_argument("--messages", type=int, default=500_000, help="of each round of the rates")
+    parser.add_argument("--bytes", type=int, nargs="+", default=[100, 1000], help="sizes of a record's value")
+    parser.add_argument("--partitions", type=int, nargs="+", default=[1])
+    parser.add_argument("--codec", default="none", help="none, gzip, snappy, lz4 or zstd")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--latency-rates", type=int, nargs="+", default=[1000, 20_000], help="messages a second")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement of latency")
+    parser.add_argument("--recovery-mb", type=int, default=500)
     args = parser.parse_args()
-    cores = len(os.sched_getaffinity(0))
     print(
-        f"cores={cores} load={os.getloadavg()[0]:.1f} fsync={args.fsync} client=confluent-kafka "
-        f"{confluent_kafka.__version__} python={sys.version.split()[0]}"
+        f"cores={len(os.sched_getaffinity(0))} load={os.getloadavg()[0]:.1f} fsync={args.fsync} codec={args.codec} "
+        f"client=confluent-kafka {confluent_kafka.__version__} python={sys.version.split()[0]}"
     )
-    print(f"{'':<34}{'bytes':>8}{'codec':>8}{'messages/s':>14}{'MB/s':>12}")
-    for record_bytes in args.bytes:
-        for codec in args.codecs:
-            measure(record_bytes, codec, args.messages, args.fsync, lambda rate: print(rate.row(), flush=True))
+    with tempfile.TemporaryDirectory() as folder:
+        brokers: list[Broker] = []
+        try:
+            for name in args.brokers:
+                brokers.append(BROKERS[name](Path(folder) / name, args.fsync))
+            for what in args.what:
+                MEASURED[what](brokers, args)
+        finally:
+            for broker in brokers:
+                broker.stop()
 
 
 if __name__ == "__main__":

@@ -57,6 +57,14 @@ class ApacheKafka:
             self._command = [*java, "kafka.Kafka", str(settings)]
             self.start()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
     def start(self) -> None:
         """Once more, where it was stopped."""
         with self._log.open("wb") as log:

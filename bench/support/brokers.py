@@ -1,0 +1,125 @@
+"""The brokers of `bench/broker.py`: the bundled one and an Apache Kafka, processes of their own that can be killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from apache_kafka import ApacheKafka
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Broker:
+    """A running broker; `start_s` is how long its last start took, until it served."""
+
+    name = ""
+    address = ""
+    start_s = 0.0
+
+    @property
+    def pid(self) -> int:
+        raise NotImplementedError
+
+    def topic_config(self) -> Mapping[str, str]:
+        """Of a topic whose batches are forced to disk as the run wants it."""
+        return {}
+
+    def kill(self) -> None:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU that it took so far, of all cores."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+    def memory_mb(self) -> float:
+        """What it has in memory."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+        raise RuntimeError("it is gone")
+
+
+class Bundled(Broker):
+    name = "headrace"
+
+    def __init__(self, folder: Path, fsync: str) -> None:
+        self._folder, self._fsync, self._port = folder, fsync, 0
+        self.start()
+
+    def start(self) -> None:
+        began = time.perf_counter()
+        command = [sys.executable, "-m", "headrace", "broker", "serve", "--data-dir", str(self._folder)]
+        self._process = subprocess.Popen(
+            [*command, "--broker-listen", f"127.0.0.1:{self._port}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "HEADRACE__BROKER__FSYNC": self._fsync},
+        )
+        assert self._process.stdout is not None
+        self.address = self._process.stdout.readline().strip().removeprefix("ready broker=")
+        self.start_s = time.perf_counter() - began
+        self._port = int(self.address.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def log_folder(self, topic: str) -> Path:
+        return self._folder / "broker" / f"{topic}-0"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+class Kafka(Broker):
+    """Forces to disk what a topic's configuration says, as the bundled one's setting does for all of them."""
+
+    name = "kafka"
+
+    def __init__(self, folder: Path, fsync: str) -> None:
+        self._fsync = fsync
+        began = time.perf_counter()
+        self._kafka = ApacheKafka(folder)
+        self.start_s, self.address = time.perf_counter() - began, self._kafka.address
+
+    def start(self) -> None:
+        began = time.perf_counter()
+        self._kafka.start()
+        self.start_s = time.perf_counter() - began
+
+    @property
+    def pid(self) -> int:
+        return int(self._kafka.pid)
+
+    def topic_config(self) -> Mapping[str, str]:
+        return {"always": {"flush.messages": "1"}, "interval": {"flush.ms": "1000"}}.get(self._fsync, {})
+
+    def kill(self) -> None:
+        self._kafka.kill()
+
+    def stop(self) -> None:
+        self._kafka.stop()
+
+
+BROKERS = {"headrace": Bundled, "kafka": Kafka}
