@@ -1,11 +1,9 @@
-"""Transactions of unmodified kafka-python and confluent-kafka against a running broker, also one that is killed."""
+"""Transactions of unmodified kafka-python and confluent-kafka against a running broker."""
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
-from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -14,7 +12,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from free_ports import free_port
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.record_batch import frames, read_batch
 from headrace.kafka_wire.topic_partition import TopicPartition as Place
@@ -222,125 +219,3 @@ def test_an_admin_client_sees_what_is_going_on(broker_address: str) -> None:
     producer.commit_transaction()
     assert "CompleteCommit" in str(admin.describe_transactions([name]))
     admin.close()
-
-
-class Copier:
-    """Copies partition 0 of `in` to `out` in transactions that also commit the offsets, whatever becomes of the broker.
-
-    What fails is aborted and copied again; a producer that is lost for good is a failure.
-    """
-
-    def __init__(self, address: str, count: int) -> None:
-        self._address, self._count = address, count
-        self.copied = 0
-        self.failures: list[object] = []
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Copier:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            self._copy()
-        except Exception as error:
-            self.failures.append(error)
-
-    def _copy(self) -> None:
-        producer = confluent_kafka.Producer(
-            {"bootstrap.servers": self._address, "transactional.id": "copier", "linger.ms": 0, **QUIET}
-        )
-        producer.init_transactions(PATIENCE_S)
-        consumer = confluent_kafka.Consumer({"bootstrap.servers": self._address, "group.id": "copier", **QUIET})
-        while self.copied < self._count:
-            here = confluent_kafka.TopicPartition("in", 0, self.copied)
-            consumer.assign([here])
-            messages: list[Any] = []
-            while not messages:
-                messages = [each for each in consumer.consume(20, 0.5) if not each.error()]
-            end = self.copied + len(messages)
-            offsets = [confluent_kafka.TopicPartition("in", 0, end)]
-            producer.begin_transaction()
-            try:
-                for message in messages:
-                    producer.produce("out", message.value(), partition=0)
-                producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), PATIENCE_S)
-                self._end(producer.commit_transaction)
-                self.copied = end
-            except confluent_kafka.KafkaException as error:
-                if not error.args[0].txn_requires_abort():
-                    raise
-                self._end(producer.abort_transaction)
-        consumer.close()
-
-    def _end(self, ask: Any) -> None:
-        while True:
-            try:
-                ask(PATIENCE_S)
-                return
-            except confluent_kafka.KafkaException as error:
-                if not error.args[0].retriable():
-                    raise
-
-    def wait_for(self, more: int) -> None:
-        at_least, deadline = min(self.copied + more, self._count), time.monotonic() + PATIENCE_S
-        while self.copied < at_least:
-            assert not self.failures
-            assert time.monotonic() < deadline, f"{self.copied} of {at_least}"
-            time.sleep(0.002)
-
-
-def copy_through(tmp_path: Path, start_service: Any, ends: list[str], fsync: str) -> None:
-    port, count = free_port(), 400 * len(ends)
-    address = f"127.0.0.1:{port}"
-    service = serve(start_service, tmp_path, port, fsync)
-    create(address, **{"in": 1, "out": 1})
-    source = confluent_kafka.Producer({"bootstrap.servers": address, **QUIET})
-    for number in range(count):
-        source.produce("in", b"%d" % number, partition=0)
-    assert source.flush(PATIENCE_S) == 0
-    with Copier(address, count) as copier:
-        for number, end in enumerate(ends):
-            copier.wait_for(100 + number * 7)
-            if end == "stop":
-                assert service.stop() == 0
-            else:
-                service.kill()
-            service = serve(start_service, tmp_path, port, fsync)
-    assert copier.failures == []
-    expected = [b"%d" % number for number in range(count)]
-    assert read_with_confluent(address, "out") == expected
-    assert read_as_the_loader(address, "out") == expected
-    consumer = KafkaConsumer(bootstrap_servers=address, group_id="copier", enable_auto_commit=False)
-    assert consumer.committed(TopicPartition("in", 0)) == count
-    consumer.close()
-
-
-def serve(start_service: Any, data_dir: Path, port: int, fsync: str) -> Any:
-    return start_service(
-        "headrace",
-        "broker",
-        "serve",
-        "--data-dir",
-        str(data_dir),
-        "--broker-listen",
-        f"127.0.0.1:{port}",
-        environment={"HEADRACE__BROKER__FSYNC": fsync, "HEADRACE__BROKER__SEGMENT_BYTES_MAX": "1048576"},
-    )
-
-
-@pytest.mark.fault
-def test_transactions_are_copied_through_kills_and_stops_once_each(tmp_path: Path, start_service: Any) -> None:
-    copy_through(tmp_path, start_service, ["kill", "stop"] * 3, "interval")
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("fsync", ["none", "interval", "always"])
-def test_transactions_are_copied_through_a_hundred_kills_and_a_hundred_stops(
-    tmp_path: Path, start_service: Any, fsync: str
-) -> None:
-    """In all: a third of each for every way to force data."""
-    copy_through(tmp_path, start_service, ["kill", "stop"] * 34, fsync)
