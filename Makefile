@@ -68,7 +68,7 @@ test-pig: setup-dev ## Pig over files and tables, which Maven fetches (200 MB). 
 test-yarn: setup-dev ## loads on a YARN over an HDFS, which Maven fetches, from a packed environment. Not in `make ci`
 	@$(BIN)/python -m pytest -m yarn $(PYTEST_ARGUMENTS)
 
-test-cluster: setup-dev ## what `make demo-cluster` does, in eight minutes, and that it leaves nothing running. Not in `make ci`
+test-cluster: setup-dev ## what `make demo-cluster` does, in some fifteen minutes, and that it leaves nothing running. Not in `make ci`
 	@$(BIN)/python tools/setup_postgres.py
 	@$(BIN)/python -m pytest -m cluster $(PYTEST_ARGUMENTS)
 
