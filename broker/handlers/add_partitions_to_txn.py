@@ -37,7 +37,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return AddPartitionsToTxnResponse(
         version=context.version,
         results_by_topic_v3_and_below=[
-            _topic(context, topic, {index: codes.get((topic.name or "", index), refusal) for index in topic.partitions})
+            _topic(
+                context,
+                topic,
+                {index: codes.get((topic.name or "", index), refusal) for index in topic.partitions or ()},
+            )
             for topic in request.v3_and_below_topics or ()
         ],
     )

@@ -18,7 +18,8 @@ _DURATION_FROM = 1
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    states, producers = set(request.state_filters or ()), set(request.producer_id_filters or ())
+    states = {name or "" for name in request.state_filters or ()}
+    producers = set(request.producer_id_filters or ())
     known = {status.value for status in Status}
     longer_than_ms = request.duration_filter if context.version >= _DURATION_FROM else -1
     now_ms = context.node.now_ms()

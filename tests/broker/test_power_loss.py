@@ -133,7 +133,7 @@ def looked_at(life: Life, folder: Path, *, mixes: int, step: int = 1) -> int:
     return count
 
 
-SPARES_TIME = (".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint")
+SPARES_TIME = (".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint")
 """What is not on the disk of these is made anew from the batches: forcing them spares the next start that time."""
 
 

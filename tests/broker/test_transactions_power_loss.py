@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class TransactionPromises(Promises):
     seen: dict[int, str] = field(default_factory=dict)
     parts: dict[int, dict[tuple[str, int], bytes]] = field(default_factory=dict)
     offset_of: dict[int, int] = field(default_factory=dict)
+    open: dict[int, tuple[str, Identity]] = field(default_factory=dict)
+    """All of it was sent, and its end was not asked for."""
 
 
 class TransactionalLife(Life):
@@ -66,8 +68,10 @@ class TransactionalLife(Life):
         if offset >= 0:
             await coordinator.add(name, user, [OFFSETS_PARTITION])
             await self.node.groups.commit_later("g", {PLACES[0]: CommittedOffset(offset, -1, "", NOW_MS)}, *user)
+        self.told.open[number] = (name, user)
 
     async def end(self, number: int, name: str, user: Identity, *, is_commit: bool) -> None:
+        self.told.open.pop(number, None)
         self.told.seen[number] = PERHAPS if is_commit else NEVER
         await self.node.transactions.end(name, user, is_commit=is_commit)
         self.told.seen[number] = SURELY if is_commit else NEVER
@@ -126,10 +130,11 @@ def check(root: Path, promises: TransactionPromises, fsync: FsyncMode) -> None:
         try:
             await node.transactions.look()
             _check(node, promises)
+            told = await _gone_on(node, promises)
             clock[0] += TIMEOUT_MS_MAX + 1
             await node.transactions.look()
             await node.flusher.flush_dirty()
-            _check(node, promises)
+            _check(node, told)
             for place in (*PLACES, OFFSETS_PARTITION):
                 log = node.logs.get(place)
                 if log is not None and log.last_stable_offset != log.log_end_offset:
@@ -140,6 +145,18 @@ def check(root: Path, promises: TransactionPromises, fsync: FsyncMode) -> None:
             abandon(node)
 
     asyncio.run(look())
+
+
+async def _gone_on(node: BrokerNode, promises: TransactionPromises) -> TransactionPromises:
+    """Clients that outlived the broker commit what they had sent, if they may; what they are promised then."""
+    seen = dict(promises.seen)
+    for number, (name, user) in promises.open.items():
+        try:
+            await node.transactions.end(name, user, is_commit=True)
+        except RequestRefused:
+            continue
+        seen[number] = SURELY
+    return replace(promises, seen=seen)
 
 
 def _check(node: BrokerNode, promises: TransactionPromises) -> None:
