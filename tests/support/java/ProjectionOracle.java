@@ -19,14 +19,13 @@ import org.apache.avro.io.DecoderFactory;
  * not resolve, or {@code unreadable TAB reason} when the row itself cannot be read.
  */
 public final class ProjectionOracle {
-  private static final GenericData DATA = new GenericData();
-
   public static void main(String[] args) throws Exception {
     BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
     PrintStream out = new PrintStream(System.out, false, "US-ASCII");
     for (String line = in.readLine(); line != null; line = in.readLine()) {
       String[] words = line.split(" ");
-      // Avro keeps what it made of each pair of schemas for as long as the thread lives that asked for it.
+      // Avro keeps what it made of each pair of schemas for as long as the thread lives that asked for it, and the
+      // GenericData.
       FutureTask<String> answer = new FutureTask<>(() -> answer(words));
       new Thread(answer).start();
       out.println(answer.get());
@@ -54,7 +53,7 @@ public final class ProjectionOracle {
 
   private static Object read(Schema writer, Schema reader, byte[] data) throws Exception {
     BinaryDecoder decoder = DecoderFactory.get().binaryDecoder(data, null);
-    Object value = new GenericDatumReader<Object>(writer, reader, DATA).read(null, decoder);
+    Object value = new GenericDatumReader<Object>(writer, reader, new GenericData()).read(null, decoder);
     if (!decoder.isEnd()) {
       throw new IllegalStateException("bytes follow the value");
     }
