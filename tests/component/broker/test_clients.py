@@ -145,7 +145,7 @@ class GroupMember(threading.Thread):
             self._topic, bootstrap_servers=self._address, group_id=self._group, auto_offset_reset="earliest"
         )
         # kafka-python 3.0.12 that learns of the partitions after it joined can miss what it is then assigned: a second
-        # round of joining that outlasts a poll is never taken up (pipeline/clients/mended_consumer.py).
+        # round of joining that outlasts a poll is never taken up.
         consumer.partitions_for_topic(self._topic)
         while not self._stopping.is_set():
             for records in consumer.poll(timeout_ms=100).values():

@@ -40,7 +40,7 @@ def behind_s(registry: Registry) -> float:
 
 
 def test_a_second_site_follows_through_kills_and_is_promoted_when_the_first_is_lost(
-    start_service: StartService, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    start_service: StartService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def serve(name: str) -> Any:
         folder = str(tmp_path / name)
@@ -74,24 +74,24 @@ def test_a_second_site_follows_through_kills_and_is_promoted_when_the_first_is_l
 
     first_service.kill()
     assert eventually(lambda: behind_s(second) > 0.5), "the clock goes on when nothing is heard of the first one"
-    capfd.readouterr()
+    capsys.readouterr()
     assert main(["registry", "promote", "--data-dir", str(tmp_path / "second")]) == 0
     assert re.search(
-        rf"promoted database .*; it last held all that {first.url} did: [\d.]+ s ago", capfd.readouterr().out
+        rf"promoted database .*; it last held all that {first.url} did: [\d.]+ s ago", capsys.readouterr().out
     )
     assert second.registered("s4", fixed(4)) == 4
     assert eventually(lambda: following.process.poll() is not None)
     assert following.process.returncode == 0
     assert main(["registry", "promote", "--data-dir", str(tmp_path / "second")]) == 2
-    assert "nothing to promote" in capfd.readouterr().err
+    assert "nothing to promote" in capsys.readouterr().err
 
 
 def test_what_cannot_be_followed_is_told_in_one_line(
-    registry_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    registry_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def told(*arguments: str) -> str:
         assert main(["registry", "follow", *arguments]) == 2
-        (line,) = capfd.readouterr().err.splitlines()
+        (line,) = capsys.readouterr().err.splitlines()
         return line
 
     folder = str(tmp_path)
@@ -101,7 +101,7 @@ def test_what_cannot_be_followed_is_told_in_one_line(
     assert "expected a registry of Headrace" in told("--data-dir", folder, "--registry-url", registry_url + path)
     with pytest.raises(SystemExit):
         main(["registry", "follow", "--pause", "0"])
-    assert "expected seconds, more than 0 and at most 3600, found '0'" in capfd.readouterr().err
+    assert "expected seconds, more than 0 and at most 3600, found '0'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

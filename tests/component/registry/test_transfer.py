@@ -38,11 +38,11 @@ Run = Callable[..., Ran]
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def registry_command(verb: str, file: Path | str, registry: Registry, *more: str) -> Ran:
-        capfd.readouterr()
+        capsys.readouterr()
         exit_code = main(["registry", verb, str(file), "--registry-url", registry.url, *more])
-        out, err = capfd.readouterr()
+        out, err = capsys.readouterr()
         # A client of librdkafka that another test of this process left behind logs past Python.
         lines = [line for line in err.splitlines(keepends=True) if "|rdkafka#" not in line]
         return Ran(exit_code, out, "".join(lines))
