@@ -143,17 +143,6 @@ def frames(data: bytes, where: str) -> Iterator[Frame]:
         position = end
 
 
-def offset_behind(data: bytes) -> int | None:
-    """The offset behind the last whole batch of a fetch, as its header says and unchecked; None without one."""
-    position, last = 0, -1
-    while len(data) - position >= HEADER_BYTES:
-        end = position + LENGTH_OVERHEAD + _BASE_AND_LENGTH.unpack_from(data, position)[1]
-        if not position + HEADER_BYTES <= end <= len(data):
-            break
-        last, position = position, end
-    return None if last < 0 else read_batch_header(data, last).last_offset + 1
-
-
 def _base_at(data: bytes, position: int) -> int | None:
     """The offset that the batch at this position begins with, None where the bytes end before they say so."""
     return int(_BASE.unpack_from(data, position)[0]) if len(data) - position >= _BASE.size else None

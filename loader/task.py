@@ -13,12 +13,13 @@ topic was re-created, a file cannot be written) drops all of it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from headrace.avro_schema import AvroSchemaError
@@ -41,7 +42,6 @@ from headrace.loader.project.messages import (
 )
 from headrace.loader.project.quarantine import SCHEMA
 from headrace.loader.project.topic_projection import TopicProjection
-from headrace.loader.read.fetch_ahead import FetchAhead, FetchQuestion, question_after
 from headrace.loader.read.range_reader import Tally, read_range
 from headrace.loader.read.surroundings import CorruptSpan
 from headrace.loader.storage.local.sink import LocalSink
@@ -101,7 +101,7 @@ def run_work_unit(unit: WorkUnit, new_sink: NewSink = LocalSink, sync: bytes = b
         return result(nothing(reason), disk_error=reason)
     try:
         ranges = [task.run(offsets) for offsets in unit.ranges]
-        return replace(result(ranges), files=task.finish())
+        return dataclasses.replace(result(ranges), files=task.finish())
     except OSError as error:
         # A file that several ranges share may be cut, so none of them counts as read.
         reason = f"cannot write to {staging}: {error}"
@@ -111,7 +111,7 @@ def run_work_unit(unit: WorkUnit, new_sink: NewSink = LocalSink, sync: bytes = b
 
 
 def _nothing(offsets: OffsetRange, error: str) -> RangeResult:
-    return RangeResult(replace(offsets, end=offsets.start), RangeCounts(), error=error)
+    return RangeResult(dataclasses.replace(offsets, end=offsets.start), RangeCounts(), error=error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,6 @@ class _Task:
         self._cluster = KafkaCluster(
             self._settings.bootstrap_servers, self._settings.fetch_timeout_ms / 1000, security=self._settings.security
         )
-        self._ahead = FetchAhead(self._fetch)
-        firsts = [FetchQuestion.first_of(offsets, self._settings.fetch_bytes) for offsets in unit.ranges]
-        self._first_after = dict(zip(unit.ranges, firsts[1:], strict=False))
         self._sink = new_sink(unit.settings.staging, unit.task)
         self._files = self._new_files(self._sink)
         self._finished: list[StagedFile] = []
@@ -156,18 +153,8 @@ class _Task:
         return (*self._finished, *self._files.finish())
 
     def close(self) -> None:
-        self._ahead.close()
         self._cluster.close()
         self._files.abandon()
-
-    def _fetch(self, question: FetchQuestion) -> FetchSlice:
-        return self._cluster.fetch(
-            question.topic_partition,
-            question.offset,
-            question.bytes_max,
-            topic_id=question.topic_id,
-            leader_epoch=question.leader_epoch,
-        )
 
     def _new_files(self, sink: BlockSink) -> TaskFiles:
         return TaskFiles(
@@ -288,15 +275,14 @@ class _Task:
         tally: Tally,
         pass_over: Callable[[CorruptSpan], PassedOver] | None = None,
     ) -> None:
-        first, then = FetchQuestion.first_of(offsets, self._settings.fetch_bytes), self._first_after.get(offsets)
-
         def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
-            question = replace(first, offset=offset, bytes_max=bytes_max or first.bytes_max)
-            piece = self._ahead.fetch(question)
-            following = question_after(question, piece, offsets.end, then)
-            if following is not None and bytes_max is None:
-                self._ahead.prepare(following)
-            return piece
+            return self._cluster.fetch(
+                offsets.topic_partition,
+                offset,
+                bytes_max or self._settings.fetch_bytes,
+                topic_id=offsets.topic_id,
+                leader_epoch=offsets.leader_epoch,
+            )
 
         read_range(
             fetch,
@@ -347,7 +333,7 @@ def _range_result(offsets: OffsetRange, tally: Tally, messages: RangeMessages, s
         quarantined=messages.quarantined,
         corrupt=tally.corrupt,
     )
-    done = replace(offsets, end=tally.position)
+    done = dataclasses.replace(offsets, end=tally.position)
     assert counts.total == done.end - done.start, f"{counts} do not add up to {done}"
     return RangeResult(
         done=done,

@@ -17,7 +17,6 @@ from headrace.kafka_wire.record_batch import (
     frames,
     has_valid_crc,
     headers_of,
-    offset_behind,
     open_batch,
     read_batch,
     read_batch_header,
@@ -136,22 +135,3 @@ def test_null_headers_and_values() -> None:
     assert headers_of(b"\x02\x02a\x01") == [("a", None)]
     with pytest.raises(ValueError, match="cut"):
         headers_of(b"\x04\x02a\x01")
-
-
-@given(st.lists(st.integers(1, 5), max_size=4), st.data())
-def test_the_offset_behind_is_that_behind_the_last_whole_batch(counts: list[int], data: st.DataObject) -> None:
-    parts, ends, offset = [], [], 100
-    for count in counts:
-        parts.append(make_batch(range(offset, offset + count)))
-        offset += count
-        ends.append(offset)
-    whole = b"".join(parts)
-    cut = data.draw(st.integers(0, len(whole)))
-    known = [end for n, end in enumerate(ends) if cut >= sum(map(len, parts[: n + 1]))]
-    assert offset_behind(whole[:cut]) == (known[-1] if known else None)
-
-
-@given(st.binary(max_size=200))
-def test_of_garbage_no_offset_behind_is_known_or_any(garbage: bytes) -> None:
-    found = offset_behind(garbage)
-    assert found is None or isinstance(found, int)
