@@ -19,6 +19,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 
+_EPOCHS_FROM = 6
 _Topic = OffsetCommitResponse.OffsetCommitResponseTopic
 
 
@@ -44,7 +45,7 @@ async def _commit(context: RequestContext, request: Any) -> Any:
             for wanted in topic.partitions or ():
                 key = (topic.name or "", wanted.partition_index)
                 try:
-                    offsets[key] = _checked(context, key, wanted)
+                    offsets[key] = checked_offset(context, key, wanted, has_epoch=context.version >= _EPOCHS_FROM)
                 except RequestRefused as refused:
                     codes[key] = refused.code
         await groups.commit(group_id, offsets)
@@ -53,12 +54,17 @@ async def _commit(context: RequestContext, request: Any) -> Any:
     return _response(request, version, codes, refusal)
 
 
-def _checked(context: RequestContext, key: TopicPartition, wanted: Any) -> CommittedOffset:
+def checked_offset(context: RequestContext, key: TopicPartition, wanted: Any, *, has_epoch: bool) -> CommittedOffset:
+    """What a request wants to commit for a partition, also in a transaction.
+
+    Raises:
+        RequestRefused: it may not, or there is no such partition.
+    """
     context.check_topic(key[0], Right.READ)
     context.node.log(*key)
     return CommittedOffset(
         wanted.committed_offset,
-        wanted.committed_leader_epoch if context.version >= 6 else -1,
+        wanted.committed_leader_epoch if has_epoch else -1,
         check_metadata(wanted.committed_metadata),
         context.node.now_ms(),
     )

@@ -10,12 +10,12 @@ from typing import Any
 from kafka.protocol.producer import TxnOffsetCommitResponse
 
 from headrace.broker.access.rights import Right
-from headrace.broker.coordinator.coordinator import check_metadata
 from headrace.broker.coordinator.offsets import TopicPartition
 from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.coordinator.transaction import Identity
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
+from headrace.broker.handlers.offset_commit import checked_offset
 from headrace.broker.node import OFFSETS_PARTITION
 from headrace.broker.protocol.error_codes import ErrorCode
 
@@ -41,24 +41,13 @@ async def handle(context: RequestContext, request: Any) -> Any:
             for wanted in topic.partitions or ():
                 key = (topic.name or "", wanted.partition_index)
                 try:
-                    offsets[key] = _checked(context, key, wanted)
+                    offsets[key] = checked_offset(context, key, wanted, has_epoch=context.version >= _EPOCHS_FROM)
                 except RequestRefused as refused:
                     codes[key] = refused.code
         await node.groups.commit_later(group_id, offsets, user.producer_id, user.epoch)
     except RequestRefused as refused:
         refusal = refused.code
     return _response(context.version, request, codes, refusal)
-
-
-def _checked(context: RequestContext, key: TopicPartition, wanted: Any) -> CommittedOffset:
-    context.check_topic(key[0], Right.READ)
-    context.node.log(*key)
-    return CommittedOffset(
-        wanted.committed_offset,
-        wanted.committed_leader_epoch if context.version >= _EPOCHS_FROM else -1,
-        check_metadata(wanted.committed_metadata),
-        context.node.now_ms(),
-    )
 
 
 def _response(version: int, request: Any, codes: dict[TopicPartition, ErrorCode], refusal: ErrorCode) -> Any:
