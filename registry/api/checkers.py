@@ -3,7 +3,8 @@
 A thread that computes makes the event loop wait for the interpreter each time that it has something to do: three that
 compared large schemas made kept answers take 24 ms and now and then 300. These processes have an application each, on
 the same database, and are nicer to others than the worker that they belong to. They are started when they are first
-needed, which takes a second or more; whoever asks meanwhile is not to wait for that.
+needed, which takes a second or more. A small check is not to wait for that; a large one is: computed in the worker
+meanwhile, large ones take the processor from the very processes that are starting.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Checkers:
         return failure is None
 
     async def answer(self, environ: dict[str, Any]) -> Answer:
-        """What the application answers to a WSGI environ.
+        """What the application answers to a WSGI environ, once there are processes.
 
         Raises:
             LaneFull: this has been closed.
@@ -74,6 +75,9 @@ class Checkers:
         """
         if self._is_closed:
             raise LaneFull
+        if self._starting is not None:
+            await asyncio.wait((self._starting,))
+            self.are_ready()  # tells of those that could not be started, and makes room for others
         sent = {key: value for key, value in environ.items() if key != "wsgi.errors"}
         pool = self._pool
         try:
@@ -102,11 +106,11 @@ _application: WsgiApplication | None = None
 
 def _begin(make_application: Callable[[], WsgiApplication], parent: int) -> None:
     global _application
-    os.nice(NICENESS)
     # Ctrl-C on a terminal reaches every process; the worker ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     _application = make_application()
+    os.nice(NICENESS)  # not before: who waits for it to start is not to wait for all that computes
 
 
 def _answer(environ: dict[str, Any]) -> Answer:

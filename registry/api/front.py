@@ -34,7 +34,15 @@ from headrace.registry.api.hooks import (
     Principal,
 )
 from headrace.registry.api.leases import Leases
-from headrace.registry.api.request_bodies import NO_BODY, Announced, Body, BodyRefused, Receive, RequestBodies
+from headrace.registry.api.request_bodies import (
+    NO_BODY,
+    SMALL_BYTES_MAX,
+    Announced,
+    Body,
+    BodyRefused,
+    Receive,
+    RequestBodies,
+)
 from headrace.registry.api.request_rates import RequestRates
 from headrace.registry.api.wsgi_call import WsgiApplication, call, environ_of
 from headrace.registry.storage.looks import Looks
@@ -250,7 +258,10 @@ class Front:
             if not is_check:
                 return await in_thread()
             checkers = self._checkers
-            work = partial(checkers.answer, environ) if checkers is not None and checkers.are_ready() else in_thread
+            is_large = body is not None and body.length > SMALL_BYTES_MAX
+            work = in_thread
+            if checkers is not None and (checkers.are_ready() or is_large):
+                work = partial(checkers.answer, environ)
             return await self._checks.run(_client_of(scope, principal), partial(self._unless_ending, work))
         except LaneFull:
             return problem(503, "Too many checks of compatibility at once; try again")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
@@ -15,10 +15,12 @@ import pytest
 from headrace.registry.api.app import create_app
 from headrace.registry.api.checkers import NICENESS, Checkers
 from headrace.registry.api.fair_lane import LaneFull
+from headrace.registry.api.front import Front
 from headrace.registry.api.hooks import ANYBODY
-from headrace.registry.api.request_bodies import NO_BODY
+from headrace.registry.api.request_bodies import NO_BODY, SMALL_BYTES_MAX
 from headrace.registry.api.wsgi_call import environ_of
 from headrace.registry.storage.database import Database
+from headrace.registry.storage.looks import Look
 
 SCOPE = {
     "method": "GET",
@@ -36,6 +38,26 @@ def made(url: str) -> Any:
     registry = create_app(Database(url))
     registry.add_url_rule("/process", view_func=lambda: f"{os.getpid()} {os.nice(0)}")
     return registry
+
+
+def elsewhere() -> Any:
+    return saying(b"elsewhere")
+
+
+def saying(answer: bytes) -> Any:
+    def application(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [answer]
+
+    return application
+
+
+class NoLooks:
+    async def look(self, subject_ids: Iterable[int]) -> Look:
+        raise AssertionError("nothing is kept here")
+
+    async def close(self) -> None:
+        pass
 
 
 def run(test: Callable[[Checkers], Coroutine[Any, Any, None]], url: str) -> None:
@@ -73,6 +95,33 @@ def test_nobody_waits_for_a_process_that_is_started(tmp_path: Any) -> None:
         assert (await asked(checkers))[0] == process
 
     run(test, f"sqlite:///{tmp_path / 'registry.db'}")
+
+
+def test_a_large_check_waits_for_the_processes_and_a_small_one_does_not() -> None:
+    async def answered(front: Front, size: int) -> bytes:
+        scope = SCOPE | {"type": "http", "method": "POST", "raw_path": b"/compatibility/subjects/s/versions"}
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b" " * size, "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await front(scope, receive, send)
+        return bytes(sent[1]["body"])
+
+    async def test() -> None:
+        checkers = Checkers(elsewhere, 1)
+        front = Front(saying(b"in the worker"), NoLooks(), request_bytes_max=1 << 20, checkers=checkers)
+        try:
+            small = await answered(front, SMALL_BYTES_MAX)
+            large = await answered(front, SMALL_BYTES_MAX + 1)
+            assert (small, large) == (b"in the worker", b"elsewhere")
+        finally:
+            checkers.close()
+
+    asyncio.run(asyncio.wait_for(test(), 120))
 
 
 def test_another_takes_the_place_of_one_that_died(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
