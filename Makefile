@@ -24,11 +24,11 @@ SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or y
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-cluster ci test test-fault test-kafka test-hdfs test-s3 test-hive test-pig test-yarn \
-	test-cluster test-sparks test-postgres test-node test-java test-compat test-full equality fuzz fuzz-core check format bench \
+	test-cluster test-sparks test-postgres test-node test-java test-compat test-full equality fuzz fuzz-core fuzz-core-guided check format bench \
 	setup setup-dev wheel clean
 
 help: ## show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## a year of real flights from producer to Hive table, checked against the data set
 	@$(BIN)/headrace demo --data-dir $(DATA_DIR)
@@ -104,6 +104,9 @@ test-full: setup-dev ## every test: those of `make ci`, and any marked cluster, 
 	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
 	@$(MAKE) --no-print-directory test-sparks
+
+fuzz-core-guided: setup-dev ## the same under libFuzzer, for which clang must be there; what reaches something new is kept
+	@PYTHONPATH=tests/support $(BIN)/python tests/support/core_guided_fuzz.py $(SECONDS)
 
 check: setup-dev ## format, lint and types
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }

@@ -259,7 +259,7 @@ class Front:
                 return await in_thread()
             checkers = self._checkers
             is_large = body is not None and body.length > SMALL_BYTES_MAX
-            work = in_thread
+            work: Callable[[], Awaitable[Answer]] = in_thread
             if checkers is not None and (checkers.are_ready() or is_large):
                 work = partial(checkers.answer, environ)
             return await self._checks.run(_client_of(scope, principal), partial(self._unless_ending, work))

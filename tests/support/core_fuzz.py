@@ -1,8 +1,9 @@
 """The core under mutated batches, for as long as it is let: `python tests/support/core_fuzz.py SECONDS [SEED]`.
 
 Builds the core with AddressSanitizer and UndefinedBehaviorSanitizer and starts itself again with theirs in front.
-Programs and messages are those of generated histories of schemas. Each round mutates bytes, gives them to the core, and
-compares with the reference what came of them; a finding ends it, with the seed and the bytes that repeat it.
+The kept inputs of `core_corpus` come first. Then programs and messages are those of generated histories of schemas, of
+others from time to time. Each round mutates bytes, gives them to the core, and compares with the reference what came of
+them; a finding ends it, with the seed and the bytes that repeat it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 COMPILER_FLAGS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 HISTORIES = 40
+HISTORIES_S = 120  # then others take their place
 MESSAGES_PER_HISTORY = 12
 
 
@@ -35,8 +37,27 @@ def main(seconds: float, seed: int) -> int:
             "PYTHONMALLOC": "malloc",  # or bytes would lie side by side, and reading beyond one be fine
             "UBSAN_OPTIONS": "print_stacktrace=1",
         }
+        if not _replays(Path(folder), environment):
+            return 1
         command = [sys.executable, __file__, "--under", str(library), str(seconds), str(seed)]
         return subprocess.run(command, env=environment, check=False).returncode
+
+
+def _replays(folder: Path, environment: dict[str, str]) -> bool:
+    """Whether the kept inputs break nothing where each buffer ends with what the core is told of."""
+    import core_corpus
+    from headrace.loader.native.core.build import HERE, SOURCES, compiler
+
+    programs, inputs, target = folder / "programs", folder / "inputs", folder / "replay"
+    core_corpus.write_programs(programs, core_corpus.worlds())
+    core_corpus.write_inputs(inputs, core_corpus.inputs())
+    sources = [str(core_corpus.TARGET), *map(str, SOURCES)]
+    subprocess.run(
+        [*compiler(), *COMPILER_FLAGS, "-std=c11", "-DHR_REPLAY", f"-I{HERE}", "-o", str(target), *sources], check=True
+    )
+    found = {key: value for key, value in environment.items() if key != "LD_PRELOAD"}
+    found["HEADRACE_FUZZ_PROGRAMS"] = str(programs)
+    return subprocess.run([str(target), str(inputs)], env=found, check=False).returncode == 0
 
 
 def under_sanitizers(path: Path, seconds: float, seed: int) -> None:
@@ -45,16 +66,32 @@ def under_sanitizers(path: Path, seconds: float, seed: int) -> None:
 
     native._CORE = Library(path)
     print(f"seed={seed}", flush=True)
+    kept = _check_corpus()
     chance = random.Random(seed)
-    worlds = [one for one in _worlds(seed) if one]
+    worlds = _worlds(seed)
+    rounds, histories = 0, len(worlds)
     ends = time.monotonic() + seconds
-    rounds = 0
+    others = time.monotonic() + HISTORIES_S
     while time.monotonic() < ends:
+        if time.monotonic() > others:
+            worlds = _worlds(chance.randrange(2**32))
+            histories += len(worlds)
+            others = time.monotonic() + HISTORIES_S
         world = chance.choice(worlds)
         _bodies(world, chance)
         _batch(world, chance)
         rounds += 1
-    print(f"{rounds} rounds, {len(worlds)} histories, no finding")
+    print(f"{kept} kept inputs, {rounds} rounds, {histories} histories, no finding")
+
+
+def _check_corpus() -> int:
+    """How many inputs there are."""
+    import core_corpus
+
+    worlds = core_corpus.worlds()
+    for data in (found := core_corpus.inputs()):
+        core_corpus.check(worlds, data)
+    return len(found)
 
 
 def _worlds(seed: int) -> list[list[tuple[object, object, bytes]]]:
@@ -90,7 +127,7 @@ def _worlds(seed: int) -> list[list[tuple[object, object, bytes]]]:
         found.append(messages)
 
     collect()
-    return found
+    return [one for one in found if one]
 
 
 def _bodies(world: list[tuple[object, object, bytes]], chance: random.Random) -> None:

@@ -1,6 +1,7 @@
-"""The core under AddressSanitizer and UndefinedBehaviorSanitizer, with mutated batches, for a short while.
+"""The core under AddressSanitizer and UndefinedBehaviorSanitizer: the inputs that a fuzzer found to be different, and
+mutated batches for a short while.
 
-`make fuzz-core` goes on for longer, with another seed each time.
+`make fuzz-core` goes on for longer, with another seed each time; `make fuzz-core-guided` finds more inputs to keep.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 
 import pytest
 
+import core_corpus
 from checkout import ROOT
 
 SECONDS = 12
@@ -21,3 +23,4 @@ def test_mutated_batches_come_out_as_by_the_reference_and_break_nothing() -> Non
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no finding" in done.stdout
+    assert f"{len(core_corpus.inputs())} kept inputs" in done.stdout
