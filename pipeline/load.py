@@ -47,10 +47,11 @@ from headrace.loader.storage.hadoop.staging import HadoopStaging
 from headrace.loader.storage.protocols import Storage
 from headrace.loader.work_unit import TaskSettings, UnitResult, WorkUnit
 from headrace.pipeline.brokers import kafka_security
-from headrace.pipeline.storage import check_pair, prepare_environment, session_arguments, warehouse_storage
+from headrace.pipeline.load_session import LoadSession
+from headrace.pipeline.storage import check_pair, warehouse_storage
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import LoaderSettings, Settings
-from headrace.settings.addresses import resolve_bootstrap_servers, resolve_metastore, warehouse_folder
+from headrace.settings.addresses import resolve_bootstrap_servers, warehouse_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,21 +70,27 @@ NO_RUN_LOG = "off"
 
 
 class SparkEdge:
-    """Spark and whoever changes tables, started when first needed. Reading goes on without the metastore; changing
-    tables does not."""
+    """Spark and whoever changes tables, for one load. Reading goes on without the metastore; changing tables does
+    not.
 
-    def __init__(self, settings: Settings, storage: Storage, output: TextIO) -> None:
+    Args:
+        session: of loads that come one after the other; without it one of its own.
+    """
+
+    def __init__(
+        self, settings: Settings, storage: Storage, output: TextIO, session: LoadSession | None = None
+    ) -> None:
         self._settings = settings
         self._storage = storage
         self._executor: Executor | None = PrintingExecutor(output) if settings.hive.executor == PRINT else None
         self._server = _hive_server(settings)
-        self._session: SparkSession | None = None
-        self._pool_session: SparkSession | None = None
+        self._session = session or LoadSession()
+        self._reached: SparkSession | None = None
         self._down: MetastoreUnavailable | None = None
 
     @property
     def tables_are_open(self) -> bool:
-        return self._session is not None and self._needs_session
+        return self._reached is not None and self._needs_session
 
     def executor(self) -> Executor:
         """
@@ -95,7 +102,7 @@ class SparkEdge:
         elif self._executor is None:
             from headrace.hive_ddl.executors.spark import SparkExecutor
 
-            self._executor = SparkExecutor(self._open_session())
+            self._executor = SparkExecutor(self._reach())
         return self._executor
 
     @property
@@ -134,44 +141,27 @@ class SparkEdge:
     def close(self) -> None:
         if self._executor is not None:
             self._executor.close()
-        session = self._session or self._pool_session
-        if session is not None:
-            from headrace.hive_ddl.executors.session import close_session
-
-            close_session(session)
+        if not self._session.outlives_load:
+            self._session.close()
 
     def _pool(self) -> SparkSession:
-        if self._session is None and self._pool_session is None and self._needs_session:
+        if self._needs_session:
             try:
-                return self._open_session()
+                return self._reach()
             except MetastoreUnavailable as error:
                 logger.warning("metastore_unavailable error=%s", error)
-        if self._session is None and self._pool_session is None:
-            from headrace.hive_ddl.executors.session import open_unreached, session_properties
+        return self._session.any(self._settings)
 
-            prepare_environment(self._settings)
-            properties = session_properties(**session_arguments(self._settings, None))
-            self._pool_session = open_unreached(self._settings.data_dir, properties)
-        session = self._session or self._pool_session
-        assert session is not None
-        return session
-
-    def _open_session(self) -> SparkSession:
-        from headrace.hive_ddl.executors.session import open_session
-
+    def _reach(self) -> SparkSession:
         if self._down is not None:
             raise self._down
-        if self._session is None:
-            logger.info("phase_started phase=spark")
-            prepare_environment(self._settings)
+        if self._reached is None:
             try:
-                self._session = open_session(
-                    **session_arguments(self._settings, resolve_metastore(self._settings)), short_lived=True
-                )
+                self._reached = self._session.reached(self._settings)
             except MetastoreUnavailable as error:
                 self._down = error
                 raise
-        return self._session
+        return self._reached
 
 
 def _hive_server(settings: Settings) -> HiveServerAddress | None:
@@ -256,18 +246,25 @@ def counted_positions(settings: Settings) -> Mapping[str, Position]:
 
 @contextmanager
 def open_load(
-    settings: Settings, log: DecisionLog, output: TextIO, *, is_dry: bool = False, only: Sequence[str] = ()
+    settings: Settings,
+    log: DecisionLog,
+    output: TextIO,
+    *,
+    is_dry: bool = False,
+    only: Sequence[str] = (),
+    session: LoadSession | None = None,
 ) -> Iterator[Load]:
     """
     Args:
         only: names of the topics to load, none for all.
+        session: see `SparkEdge`.
         log: opened, unless `is_dry` says that the load will only be planned.
         output: where an executor that only prints writes its statements.
     """
     with ExitStack() as stack:
         storage = warehouse_storage(settings)
         check_pair(settings, storage, is_dry=is_dry)
-        spark = SparkEdge(settings, storage, output)
+        spark = SparkEdge(settings, storage, output, session)
         stack.callback(spark.close)
         cluster = stack.enter_context(kafka_cluster(settings))
         registry = stack.enter_context(registry_client(settings))

@@ -62,13 +62,17 @@ def run_server(
     return 0
 
 
-def jvm_properties(settings: Settings, memory: str) -> dict[str, str]:
-    """The Spark properties of the settings, for a JVM of so much memory that ends when it has not enough: one that goes
-    on answers some and not others."""
+def jvm_properties(settings: Settings, memory: str = "") -> dict[str, str]:
+    """The Spark properties of the settings, for a JVM that ends when it has not enough memory: one that goes on answers
+    some and not others.
+
+    Args:
+        memory: that it has; "" is what the properties say.
+    """
     options = settings.spark.get("driver.extraJavaOptions", "")
     return {
         **{key.removeprefix("spark."): value for key, value in settings.spark.items()},
-        "driver.memory": memory,
+        **({"driver.memory": memory} if memory else {}),
         "driver.extraJavaOptions": f"{options} -XX:+ExitOnOutOfMemoryError".strip(),
     }
 

@@ -110,6 +110,7 @@ class LoaderSettings:
     state: str = ""  # the same for the decision log; "" is _headrace in the warehouse
     tasks: int = 0  # size of the fixed pool; 0 is the number of cores
     interval: Duration = Duration(600_000)  # between the scheduled loads of `headrace up`, aligned to the clock
+    spark_kept: Duration = Duration(1_800_000)  # for how long `up` keeps the Spark of a load for the next; 0s: not
     partition_by: str = "hour"  # hour (dt and hr) | day (dt alone)
     topics_include: tuple[str, ...] = (".*",)  # regular expressions matched against whole topic names
     topics_exclude: tuple[str, ...] = ()  # applied after include; `__*` and `_schemas` are always left out

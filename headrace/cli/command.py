@@ -145,13 +145,13 @@ def add_settings_flags(parser: argparse.ArgumentParser, keys: Sequence[str]) -> 
         group.add_argument(flag.name, dest=f"{SETTING_PREFIX}{key}", metavar=flag.metavar, help=shown)
 
 
-def settings_from(args: argparse.Namespace) -> Settings:
+def settings_from(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings in force for these arguments.
 
     Raises:
         SettingsError: see `load_settings`.
     """
-    return load_settings(**_sources(args))
+    return load_settings(**{**_sources(args), "environment": environment})
 
 
 def origins_from(args: argparse.Namespace) -> Mapping[str, str]:

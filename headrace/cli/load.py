@@ -26,6 +26,7 @@ from headrace.cli.command import (
     settings_from,
 )
 from headrace.cli.decided import failures_told
+from headrace.cli.load_serving import serve
 from headrace.cli.terminal import steps_shown
 from headrace.settings import Settings
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from headrace.loader.plan.load_plan import LoadPlan
     from headrace.loader.report import RunReport
     from headrace.loader.run_log import RunLine
+    from headrace.pipeline.load_session import LoadSession
 
 KEYS = (
     "registry.url",
@@ -126,6 +128,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     _add_flags(status)
     status.set_defaults(run_verb=show_status)
+    serving = verbs.add_parser(
+        "serve",
+        help="load when asked to, as `headrace up` does",
+        description="Loads once for each line on standard input, and keeps Spark for the next (loader.spark_kept). "
+        "Answers `ended code=0` on standard output; reports go to standard error. Ends with its input, after a load "
+        "that could not run, and with 75 when it wants to be started again, such as after a change of settings.",
+        epilog=examples("load serve"),
+    )
+    add_settings_flags(serving, KEYS)
+    serving.set_defaults(run_verb=serve)
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -146,8 +158,12 @@ def run(args: argparse.Namespace) -> int:
         return int(args.run_verb(args, settings))
 
 
-def run_once(args: argparse.Namespace, settings: Settings) -> int:
-    """One load, with its line in the log of runs, also where it could not run."""
+def run_once(args: argparse.Namespace, settings: Settings, session: LoadSession | None = None) -> int:
+    """One load, with its line in the log of runs, also where it could not run.
+
+    Args:
+        session: see `pipeline.load.SparkEdge`.
+    """
     from headrace.loader.run_log import RunLine, append_line, line_of
     from headrace.pipeline.load import now_ms, run_log_path
 
@@ -155,7 +171,7 @@ def run_once(args: argparse.Namespace, settings: Settings) -> int:
     path = run_log_path(settings)
     try:
         with _few_collections():
-            report = _load_once(args, settings)
+            report = _load_once(args, settings, session)
     except Exception as error:
         failed = RunLine(started_ms, max(0, now_ms() - started_ms), "failed", EXIT_FAILED, error=str(error)[:1_000])
         append_line(path, failed)
@@ -183,7 +199,7 @@ def _few_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _load_once(args: argparse.Namespace, settings: Settings) -> RunReport | None:
+def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSession | None) -> RunReport | None:
     """What the load did; None when another one runs, which has been said then."""
     from headrace.loader.run import run_load
     from headrace.loader.storage.local.lease import Lease
@@ -208,7 +224,7 @@ def _load_once(args: argparse.Namespace, settings: Settings) -> RunReport | None
         output = sys.stderr if args.format == "json" else sys.stdout
         # Statements go to the same screen, where a line that comes and goes would cut them up.
         shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
-        with shown, open_load(settings, log, output, only=args.topic) as load:
+        with shown, open_load(settings, log, output, only=args.topic, session=session) as load:
             return run_load(load.ports, load.settings)
     finally:
         lease.release()

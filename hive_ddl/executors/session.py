@@ -120,7 +120,7 @@ def open_session(
     if metastore_uri is None:
         await_derby(data_dir / METASTORE_FOLDER)
     else:
-        _await_metastore(metastore_uri)
+        await_metastore(metastore_uri)
     properties = session_properties(
         app_name=app_name,
         master=master,
@@ -247,8 +247,12 @@ def session_properties(
     return properties
 
 
-def _await_metastore(uri: str) -> None:
-    """Fails at once, with the reason, where starting a JVM first would only make the user wait."""
+def await_metastore(uri: str) -> None:
+    """Fails at once, with the reason, where starting a JVM first would only make the user wait.
+
+    Raises:
+        MetastoreUnavailable: nothing listens there.
+    """
     problem = ""
     for part in uri.split(","):
         parts = urlsplit(part.strip())

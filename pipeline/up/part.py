@@ -17,9 +17,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from headrace.pipeline.children import python_command, python_environment
 from headrace.pipeline.up.plan import PartCommand
@@ -49,8 +49,8 @@ class Part:
         self._log_start = self._log.tell()
         self.process = subprocess.Popen(
             python_command(*command.arguments),
-            stdin=subprocess.DEVNULL,
-            # Nobody reads on after the ready line, so what has a report to print writes it to its log.
+            stdin=subprocess.PIPE if command.is_asked else subprocess.DEVNULL,
+            # Nobody reads on after the ready line but for answers, so what has a report to print writes it to its log.
             stdout=subprocess.PIPE if command.is_server else self._log,
             stderr=self._log,
             env=python_environment(environment),
@@ -58,7 +58,8 @@ class Part:
             preexec_fn=_end_with_parent(os.getpid()),
         )
         self.started_at = time.monotonic()
-        self._output = b""
+        self._line_begun = b""
+        self._answers: deque[str] = deque()
         self._addresses: Mapping[str, str] | None = None if command.is_server else {}
         self._ready_at: float | None = None
         self._asked_at: float | None = None
@@ -86,23 +87,44 @@ class Part:
 
     def ready(self, wait_s: float) -> Mapping[str, str] | None:
         """The addresses of the ready line once it was printed, None until then."""
-        if self._addresses is None and self.process.stdout is not None and not self.process.stdout.closed:
-            output = select.poll()  # select(2) has no descriptors above 1023
-            output.register(self.process.stdout.fileno(), select.POLLIN)
-            if output.poll(wait_s * 1000):
-                self._read_output(self.process.stdout)
+        if self._addresses is None:
+            self._read_output(wait_s)
         return self._addresses
 
-    def _read_output(self, output: IO[bytes]) -> None:
-        chunk = os.read(output.fileno(), 65536)
-        self._output += chunk
-        for line in self._output.decode("utf-8", "replace").splitlines(keepends=True):
-            if line.startswith("ready ") and line.endswith("\n"):
-                self._addresses = dict(re.findall(r"(\w+)=(\S+)", line))
-                self._ready_at = time.monotonic()
+    def ask(self, word: str) -> None:
+        """Says a word to it, in a line; what it writes to its log from now on is of that."""
+        assert self.process.stdin is not None
+        self._log_start = self.log_path.stat().st_size
+        with contextlib.suppress(BrokenPipeError):  # it has just ended, which is seen when it is looked at
+            os.write(self.process.stdin.fileno(), f"{word}\n".encode())
+
+    def answer(self) -> str:
+        """The next line that it has printed after its ready line, "" where there is none yet."""
+        if not self._answers:
+            self._read_output(0)
+        return self._answers.popleft() if self._answers else ""
+
+    def _read_output(self, wait_s: float) -> None:
+        if self.process.stdout is None or self.process.stdout.closed:
+            return
+        output = select.poll()  # select(2) has no descriptors above 1023
+        output.register(self.process.stdout.fileno(), select.POLLIN)
+        if not output.poll(wait_s * 1000):
+            return
+        chunk = os.read(self.process.stdout.fileno(), 65536)
+        *lines, self._line_begun = (self._line_begun + chunk).split(b"\n")
+        for line in lines:
+            self._hear(line.decode("utf-8", "replace"))
         if not chunk:
             self.process.wait()
-            output.close()
+            self.process.stdout.close()
+
+    def _hear(self, line: str) -> None:
+        if self._addresses is not None:
+            self._answers.append(line)
+        elif line.startswith("ready "):
+            self._addresses = dict(re.findall(r"(\w+)=(\S+)", line))
+            self._ready_at = time.monotonic()
 
     def last_words(self) -> str:
         """The last line that the part wrote to its log, or how it ended."""
@@ -155,7 +177,9 @@ class Part:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self._log.close()
+        for stream in (self.process.stdin, self._log):
+            if stream is not None:
+                stream.close()
 
     def limit_log(self) -> None:
         """Sets a long log aside while it is written to: the part goes on in the emptied file, and a line that it

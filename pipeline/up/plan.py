@@ -34,12 +34,14 @@ class PartCommand:
     Attributes:
         restarts: whether it is started again when it ends; else the whole ends with it.
         is_server: whether it says that it is ready, in a line.
+        is_asked: whether it does something when a line on its standard input asks for it, and answers with a line.
     """
 
     name: str
     arguments: tuple[str, ...]
     restarts: bool = False
     is_server: bool = True
+    is_asked: bool = False
 
 
 def parts_of(settings: Settings, only: Collection[str] = ()) -> tuple[str, ...]:
@@ -74,7 +76,7 @@ def part_command(name: str, settings: Settings, addresses: Mapping[str, str]) ->
             serve += ["--listen", addresses.get("sql") or str(settings.sql.listen)]
         return PartCommand(name, ("headrace.pipeline.sql_server", *serve), restarts=True)
     if name == LOAD:
-        return PartCommand(name, ("headrace", "load", "--data-dir", data_dir), is_server=False)
+        return PartCommand(name, ("headrace", "load", "serve", "--data-dir", data_dir), is_asked=True)
     return PartCommand(name, ("headrace", name, "serve", "--data-dir", data_dir))
 
 

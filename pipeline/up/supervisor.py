@@ -134,17 +134,21 @@ class _Supervisor:
                 self._logs_due = time.monotonic() + LOG_LOOK_S
                 for part in self._parts.values():
                     part.limit_log()
+                if self._schedule is not None:
+                    self._schedule.limit_log()
             self._stop.wait(POLL_S)
 
     def stop(self) -> None:
         deadline = time.monotonic() + STOP_TIMEOUT_S
         if self._schedule is not None:
-            self._schedule.stop(deadline)
+            self._schedule.ask_to_stop()
         running = [part for name, part in self._parts.items() if name not in self._due]
         # All are told first: none needs another to end, and each has the whole time for it.
         aside = [self._archiving] if self._archiving is not None else []
         for part in (*running, *aside):
             part.ask_to_stop()
+        if self._schedule is not None:
+            self._schedule.stop(deadline)
         for part in running:
             part.stop(deadline)
         for part in aside:

@@ -4,10 +4,12 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from headrace.cli import main, up
+from headrace.cli.load_serving import EXIT_RENEW
 from headrace.pipeline.up import part as parts
 from headrace.pipeline.up import schedule as loads
 from headrace.pipeline.up.part import Part, UpError
@@ -70,7 +72,7 @@ def test_what_is_started_again_listens_where_it_did(name: str) -> None:
         ("broker", ("headrace", "broker", "serve"), True),
         ("metastore", ("headrace.pipeline.metastore_server",), True),
         ("sql", ("headrace.pipeline.sql_server",), True),
-        ("load", ("headrace", "load", "--data-dir"), False),
+        ("load", ("headrace", "load", "serve", "--data-dir"), True),
     ],
 )
 def test_each_part_is_a_command_of_its_own(name: str, module: tuple[str, ...], is_server: bool) -> None:
@@ -186,70 +188,211 @@ def test_a_stop_before_the_parts_are_started_is_a_stop(
             signal.signal(each, handler)
 
 
-class FakeLoad:
-    """A load that ends at once, with a code."""
+class FakeProcess:
+    """The process that does loads, as a test drives it."""
 
-    started = 0
-    stopped = 0
-    code = 0
+    running: ClassVar[list[FakeProcess]] = []
 
     def __init__(self, *_: object) -> None:
-        FakeLoad.started += 1
+        FakeProcess.running.append(self)
         self.process = self
-        self.returncode = FakeLoad.code
+        self.returncode: int | None = None
         self.log_path = ""
+        self.is_ready = True
+        self.started_at = time.monotonic()
+        self.served_s = 100.0
+        self.asked: list[str] = []
+        self.answers: list[str] = []
+        self.is_stopped = False
 
-    def poll(self) -> int:
+    def poll(self) -> int | None:
         return self.returncode
 
+    def ready(self, wait_s: float) -> dict[str, str] | None:
+        return {} if self.is_ready else None
+
+    def ask(self, word: str) -> None:
+        self.asked.append(word)
+
+    def answer(self) -> str:
+        return self.answers.pop(0) if self.answers else ""
+
     def last_words(self) -> str:
-        return ""
+        return "last words"
+
+    def end(self) -> str:
+        return "its end"
 
     def log_lines(self) -> list[str]:
-        return []
+        return ["topic  rows", "PROBLEM: orders: trouble"]
 
     def stop(self, deadline: float) -> None:
-        FakeLoad.stopped += 1
+        self.is_stopped = True
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> type[FakeLoad]:
-    monkeypatch.setattr(loads, "Part", FakeLoad)
-    monkeypatch.setattr(FakeLoad, "started", 0)
-    monkeypatch.setattr(FakeLoad, "stopped", 0)
-    monkeypatch.setattr(FakeLoad, "code", 0)
-    return FakeLoad
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
+    """Those that were started, the newest at the end."""
+    monkeypatch.setattr(loads, "Part", FakeProcess)
+    monkeypatch.setattr(FakeProcess, "running", [])
+    return FakeProcess.running
 
 
-def every(interval_ms: int, folder: Path) -> Schedule:
-    return Schedule(PartCommand("load", ("this",), is_server=False), Duration(interval_ms), folder, {})
+INTERVAL_MS = 600_000
 
 
-def test_loads_go_on_when_the_clock_is_set_back(tmp_path: Path, load: type[FakeLoad]) -> None:
-    day_ms, interval_ms = 86_400_000, 600_000
-    schedule = every(interval_ms, tmp_path)
-    now_ms = next_aligned_ms(int(time.time() * 1000), interval_ms)
-    schedule.tick(now_ms)
-    schedule.tick(now_ms - day_ms + 1)
-    assert load.started == 1
-    schedule.tick(now_ms - day_ms + interval_ms)
-    assert (load.started, load.stopped) == (2, 1), "what one that ended left running goes, and its log is closed"
+def every(interval_ms: int, folder: Path) -> tuple[Schedule, int]:
+    """A schedule, and when its first load is due."""
+    schedule = Schedule(PartCommand("load", ("this",), is_asked=True), Duration(interval_ms), folder, {})
+    return schedule, next_aligned_ms(int(time.time() * 1000), interval_ms)
 
 
-@pytest.mark.parametrize(("code", "started"), [(0, 1), (1, 1), (2, 1), (-signal.SIGKILL, 2)])
-def test_a_load_that_was_killed_is_taken_up_at_once(
-    tmp_path: Path, load: type[FakeLoad], code: int, started: int
+def test_loads_are_of_one_process(tmp_path: Path, processes: list[FakeProcess]) -> None:
+    schedule, due_ms = every(INTERVAL_MS, tmp_path)
+    schedule.tick(due_ms - 1)
+    assert [one.asked for one in processes] == [[]], "it is started before a load is due"
+    for number in range(3):
+        schedule.tick(due_ms + number * INTERVAL_MS)
+        processes[0].answers = ["ended code=0"]
+        schedule.tick(due_ms + number * INTERVAL_MS + 1)
+    assert [one.asked for one in processes] == [["load"] * 3]
+
+
+def test_never_two_loads_are_asked_for_at_once(
+    tmp_path: Path, processes: list[FakeProcess], caplog: pytest.LogCaptureFixture
 ) -> None:
-    interval_ms = 600_000
-    schedule = every(interval_ms, tmp_path)
-    now_ms = next_aligned_ms(int(time.time() * 1000), interval_ms)
-    load.code = code
-    for later_ms in (0, 200):  # the second kill in a row is waited after
+    schedule, due_ms = every(INTERVAL_MS, tmp_path)
+    for number in range(3):
+        schedule.tick(due_ms + number * INTERVAL_MS)
+    assert processes[0].asked == ["load"]
+    assert [one.getMessage().split()[0] for one in caplog.records] == ["load_still_running"] * 2
+
+
+def test_a_load_waits_for_a_process_that_is_ready(tmp_path: Path, processes: list[FakeProcess]) -> None:
+    schedule, due_ms = every(INTERVAL_MS, tmp_path)
+    schedule.tick(due_ms - 1)
+    processes[0].is_ready = False
+    schedule.tick(due_ms)
+    assert processes[0].asked == []
+    processes[0].is_ready = True
+    schedule.tick(due_ms + 1)
+    assert processes[0].asked == ["load"]
+
+
+def test_loads_go_on_when_the_clock_is_set_back(tmp_path: Path, processes: list[FakeProcess]) -> None:
+    day_ms = 86_400_000
+    schedule, now_ms = every(INTERVAL_MS, tmp_path)
+    schedule.tick(now_ms)
+    processes[0].answers = ["ended code=0"]
+    schedule.tick(now_ms - day_ms + 1)
+    assert processes[0].asked == ["load"]
+    processes[0].returncode = -signal.SIGKILL  # and so does the process that does them
+    schedule.tick(now_ms - day_ms + 2)
+    schedule.tick(now_ms - day_ms + INTERVAL_MS)
+    assert [one.asked for one in processes] == [["load"], ["load"]]
+
+
+@pytest.mark.parametrize(("code", "loads_asked"), [(0, 1), (1, 1), (2, 1), (-signal.SIGKILL, 2)])
+def test_a_load_that_was_killed_is_taken_up_at_once(
+    tmp_path: Path, processes: list[FakeProcess], code: int, loads_asked: int
+) -> None:
+    schedule, now_ms = every(INTERVAL_MS, tmp_path)
+    schedule.tick(now_ms)
+    for later_ms in (200, 400):  # the second kill in a row is waited after
+        processes[-1].returncode = code if processes[-1].asked else None
         schedule.tick(now_ms + later_ms)
-    schedule.tick(now_ms + 400)
-    assert load.started == started
+    assert sum(len(one.asked) for one in processes) == loads_asked
+    assert all(one.is_stopped for one in processes[:-1]), "what one that ended left running goes"
+    processes[-1].returncode = None
     schedule.tick(now_ms + 1400)
-    assert load.started == started + (code < 0)
+    assert sum(len(one.asked) for one in processes) == loads_asked + (code < 0)
+
+
+@pytest.mark.parametrize("by", ["answer", "end"])
+@pytest.mark.parametrize(("code", "level"), [(0, "INFO"), (1, "WARNING"), (2, "WARNING")])
+def test_how_a_load_ended_is_told(
+    tmp_path: Path, processes: list[FakeProcess], caplog: pytest.LogCaptureFixture, by: str, code: int, level: str
+) -> None:
+    """Whether the process stays for the next one or ends with it."""
+    schedule, now_ms = every(INTERVAL_MS, tmp_path)
+    with caplog.at_level("INFO"):
+        schedule.tick(now_ms)
+        if by == "answer":
+            processes[0].answers = [f"ended code={code}"]
+        else:
+            processes[0].returncode = code
+        schedule.tick(now_ms + 1)
+    told = [(one.levelname, one.getMessage()) for one in caplog.records]
+    log = "log= " if code else ""
+    problem = [("WARNING", "load_problem orders: trouble")] if code else []
+    assert told == [
+        ("INFO", "load_started reason=schedule"),
+        (level, f"load_ended code={code} {log}said=last words"),
+        *problem,
+    ]
+    assert len(processes) == (1 if by == "answer" else 2)
+
+
+def test_what_a_process_leaves_to_another_is_asked_again(
+    tmp_path: Path, processes: list[FakeProcess], caplog: pytest.LogCaptureFixture
+) -> None:
+    schedule, now_ms = every(INTERVAL_MS, tmp_path)
+    schedule.tick(now_ms)
+    processes[0].returncode = EXIT_RENEW
+    schedule.tick(now_ms + 1)
+    assert [one.asked for one in processes] == [["load"], ["load"]]
+    processes[1].answers = ["ended code=0"]
+    processes[1].returncode = EXIT_RENEW  # after it had answered: this load is not done twice
+    schedule.tick(now_ms + 2)
+    schedule.tick(now_ms + 3)
+    assert [one.asked for one in processes] == [["load"], ["load"], []]
+    assert not [one for one in caplog.records if one.levelname == "WARNING"]
+
+
+def test_a_process_that_dies_between_loads_is_started_again_the_later_the_more_often(
+    tmp_path: Path, processes: list[FakeProcess], caplog: pytest.LogCaptureFixture
+) -> None:
+    schedule, due_ms = every(INTERVAL_MS, tmp_path)
+    now_ms = due_ms - INTERVAL_MS
+    schedule.tick(now_ms)
+    for _ in range(2):
+        processes[-1].returncode, processes[-1].served_s = 2, 1.0
+        schedule.tick(now_ms)
+    assert len(processes) == 2
+    schedule.tick(now_ms + 999)
+    assert len(processes) == 2
+    schedule.tick(now_ms + 1000)
+    assert len(processes) == 3
+    assert [one.getMessage() for one in caplog.records] == [
+        "part_died part=load again_in_s=0 said=its end",
+        "part_died part=load again_in_s=1 said=its end",
+    ]
+
+
+def test_a_part_answers_what_it_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "echo.py").write_text(
+        "import sys\n"
+        "print('ready echo=1', flush=True)\n"
+        "print('in the log', file=sys.stderr, flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    print('of', line.strip(), file=sys.stderr, flush=True)\n"
+        "    print('heard', line.strip(), flush=True)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    part = Part(PartCommand("echo", ("echo",), is_asked=True), tmp_path, environment)
+    assert part.wait_until_ready(time.monotonic() + 60, lambda: False) == {"echo": "1"}
+    while not part.log_lines():
+        time.sleep(0.01)
+    for word in ("one", "two"):
+        assert part.answer() == ""
+        part.ask(word)
+        while not (answer := part.answer()):
+            time.sleep(0.01)
+        assert (answer, part.last_words()) == (f"heard {word}", f"of {word}")
+    part.process.kill()
+    part.process.wait(60)
+    part.ask("three")
+    part.stop(time.monotonic())
 
 
 def test_a_part_that_could_not_write_why_it_ended_is_explained_by_the_full_disk(
