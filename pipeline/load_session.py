@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+WORKER_DAEMON_KEY = "python.daemon.module"
+WORKER_DAEMON = "headrace.pipeline.worker_daemon"
+"""A name, since that module is for the workers' process alone."""
+
 
 def may_be_kept(settings: Settings) -> bool:
     """Whether a session may idle: on a cluster it would hold executors, and of an embedded metastore it is the owner,
@@ -101,7 +105,8 @@ class LoadSession:
     def _arguments(self, settings: Settings, metastore: str | None) -> dict[str, Any]:
         arguments = session_arguments(settings, metastore)
         if self.outlives_load:
-            arguments["extra"] = jvm_properties(settings)
+            workers = {WORKER_DAEMON_KEY: WORKER_DAEMON} if settings.spark["master"].startswith("local") else {}
+            arguments["extra"] = {**workers, **jvm_properties(settings)}
         return arguments
 
     def _gateway(self) -> Any:

@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pipeline.clients.kafka_client": ("kafka_wire",),
     "pipeline.load": ("loader", "kafka_wire"),
     "pipeline.storage": ("loader",),
+    "pipeline.worker_daemon": ("loader",),
     "pipeline.demo": ("compat",),
     "headrace": (
         "avro_schema",
@@ -89,6 +90,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "pipeline.metastore_server": ("py4j",),
     "pipeline.sql_server": ("py4j",),
     "pipeline.sql": ("pyspark", "py4j"),
+    "pipeline.worker_daemon": ("pyspark",),
 }
 """Every library that a place imports; a part may use its room's."""
 

@@ -31,6 +31,8 @@ from headrace.cli.command import EXIT_OK, settings_from
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from headrace.pipeline.load_session import LoadSession
 
 EXIT_RENEW: Final = 75  # EX_TEMPFAIL of sysexits.h; `pipeline.up.schedule` starts another one, and asks that
@@ -43,7 +45,8 @@ def serve(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.pipeline.load_session import LoadSession, may_be_kept
 
     environment = dict(os.environ)  # a load puts secrets into it, for its tasks, which are not the settings of the next
-    with contextlib.closing(LoadSession(outlives_load=True)) as session, _answers() as answers:
+    closing = contextlib.closing(LoadSession(outlives_load=True))
+    with _at_sigterm(_end), closing as session, _answers() as answers:
         _import_all()
         print("ready load=waiting", file=answers, flush=True)
         used_at = time.monotonic()
@@ -51,7 +54,8 @@ def serve(args: argparse.Namespace, settings: Settings) -> int:
             if not is_asked or settings_from(args, environment) != settings or _has_died(session):
                 return EXIT_RENEW
             times_reached = session.times_reached
-            code = run_once(args, settings, session)
+            with _at_sigterm(signal.SIG_DFL):
+                code = run_once(args, settings, session)
             sys.stdout.flush()  # the report, before anybody looks for it
             print(f"ended code={code}", file=answers, flush=True)
             if session.times_reached > times_reached:
@@ -92,13 +96,18 @@ def _has_died(session: LoadSession) -> bool:
 
 def _is_asked(wait_s: float | None) -> bool | None:
     """Whether a load is asked for within the time; None at the end of the input."""
-    before = signal.signal(signal.SIGTERM, _end)
+    asking = select.poll()
+    asking.register(sys.stdin.fileno(), select.POLLIN)
+    if not asking.poll(None if wait_s is None else wait_s * 1000):
+        return False
+    return True if os.read(sys.stdin.fileno(), WORD_BYTES_MAX) else None
+
+
+@contextlib.contextmanager
+def _at_sigterm(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, handler)
     try:
-        asking = select.poll()
-        asking.register(sys.stdin.fileno(), select.POLLIN)
-        if not asking.poll(None if wait_s is None else wait_s * 1000):
-            return False
-        return True if os.read(sys.stdin.fileno(), WORD_BYTES_MAX) else None
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 

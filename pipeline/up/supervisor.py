@@ -1,7 +1,8 @@
 """`headrace up`: registry, broker, metastore, SQL and scheduled loads on one machine, each a process of its own.
 
 Registry and broker hold what was acknowledged: when one of them ends, the whole does, with a non-zero code. The
-metastore and SQL are started again where they listened before, and nobody notices but those who were asking.
+metastore and SQL are started again where they listened before, and nobody notices but those who were asking. So is
+the process that does the loads, see `schedule`.
 """
 
 from __future__ import annotations

@@ -213,12 +213,12 @@ def test_sigterm_between_loads_leaves_time_to_end_spark(serving: Serving) -> Non
     before = signal.getsignal(signal.SIGTERM)
 
     def told_later() -> int:
-        assert signal.getsignal(signal.SIGTERM) == before, "in the middle of a load it ends at once"
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "in the middle of a load it ends at once"
         threading.Thread(target=tell_when_it_idles).start()
         return serving.with_spark()
 
     def tell_when_it_idles() -> None:
-        while signal.getsignal(signal.SIGTERM) == before:
+        while signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 

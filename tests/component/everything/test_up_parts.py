@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from free_ports import free_port
+from headrace.cli.load_serving import EXIT_RENEW
 from headrace.pipeline.clients.producer import Producer
 from headrace.pipeline.sql_socket import BEGUN
 from headrace.settings import load_settings
@@ -77,7 +78,8 @@ class Up:
 def up(tmp_path_factory: pytest.TempPathFactory, start_module_service: Callable[..., Any]) -> Iterator[Up]:
     data_dir = tmp_path_factory.mktemp("parts")
     environment = {**os.environ, "HEADRACE__SQL__MEMORY": "640m"}
-    arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS]
+    # No load of its own comes between those of the tests.
+    arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--interval", "7d"]
     yield Up(start_module_service(*arguments, environment=environment), data_dir)
 
 
@@ -91,6 +93,62 @@ def test_sql_sees_what_was_loaded_since_it_started(up: Up) -> None:
             found = up.rows("SELECT * FROM sales ORDER BY id")
             assert [one["id"] for one in found] == [*range(number + 1)]
     assert [one["item"] for one in found] == ["?", "tea"]
+
+
+class Loads:
+    """The process that `up` has for its loads, as `up` asks it."""
+
+    def __init__(self, up: Up, log: Path) -> None:
+        self._log = log
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "headrace", "load", "serve", "--data-dir", str(up.data_dir)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.open("w"),
+            text=True,
+        )
+        assert self._line() == "ready load=waiting\n"
+
+    def ask(self) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write("load\n")
+        self.process.stdin.flush()
+        return self._line()
+
+    def jvms(self) -> list[int]:
+        return [pid for pid in descendants(self.process.pid) if "pyspark-shell" in command_line(pid)]
+
+    def count(self, words: str) -> int:
+        return self._log.read_text().count(words)
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+
+@pytest.mark.timeout(600)
+def test_loads_share_one_spark_with_one_by_hand_between_them(up: Up, tmp_path: Path) -> None:
+    loads = Loads(up, tmp_path / "log")
+    jvms = []
+    with up.producer() as producer:
+        for number in range(4):
+            row = {"id": number, **({"item": "tea"} if number > 1 else {})}
+            schema = (SALE, SALE_WITH_ITEM)[number > 1]  # the table changes under the Spark that is kept
+            producer.send("kept", row, schema=schema).result(timeout_s=60)
+            if number == 2:
+                assert up.run("load")[0] == 0
+            assert loads.ask() == "ended code=0\n"
+            jvms.append(loads.jvms())
+    assert jvms == [jvms[0]] * 4
+    assert len(jvms[0]) == 1
+    assert any("headrace.pipeline.worker_daemon" in command_line(pid) for pid in descendants(jvms[0][0]))
+    assert loads.count("phase=spark") == 1
+    assert (loads.count("decided slot="), loads.count("nothing new")) == (3, 1)
+    expected = [{"id": number, "item": "tea" if number > 1 else "?"} for number in range(4)]
+    assert up.rows("SELECT id, item FROM kept ORDER BY id") == expected
+    loads.process.send_signal(signal.SIGTERM)
+    assert loads.process.wait(60) == EXIT_RENEW
+    assert not is_running(jvms[0][0])
 
 
 def of_others(folder: Path) -> Path:
