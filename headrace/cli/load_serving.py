@@ -96,9 +96,8 @@ def _has_died(session: LoadSession) -> bool:
 
 def _is_asked(wait_s: float | None) -> bool | None:
     """Whether a load is asked for within the time; None at the end of the input."""
-    asking = select.poll()
-    asking.register(sys.stdin.fileno(), select.POLLIN)
-    if not asking.poll(None if wait_s is None else wait_s * 1000):
+    # Not poll(2), whose time is over after 25 days at most.
+    if not select.select([sys.stdin], (), (), wait_s)[0]:
         return False
     return True if os.read(sys.stdin.fileno(), WORD_BYTES_MAX) else None
 

@@ -115,6 +115,7 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
 
 
 def test_loads_are_done_one_after_the_other_with_one_session(serving: Serving, tmp_path: Path) -> None:
+    serving.set(spark_kept="365d")
     assert serving.ask(3) == 0
     assert (serving.loads, serving.session.times_reached, serving.session.times_tidied) == (3, 3, 3)
     assert serving.session.is_closed
