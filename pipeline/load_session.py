@@ -92,8 +92,12 @@ class LoadSession:
 
     def tidy(self) -> None:
         """Between loads: gives back what the last one left in the JVM, which looks by itself only when it is full."""
-        if self._session is not None:
+        if self._session is None:
+            return
+        try:
             self._session._jvm.System.gc()
+        except Exception as error:  # py4j raises what it likes when its JVM is gone, which the next load looks for
+            logger.debug("session_not_tidied reason=%s", error)
 
     def close(self) -> None:
         session, self._session = self._session, None

@@ -128,6 +128,7 @@ def test_the_end_of_its_jvm_is_the_end_of_a_session(paper: Paper, settings: Sett
     kept.reached(settings)
     assert kept.is_alive
     paper.jvm_code = -9
+    kept.tidy()  # what a load left has gone with it
     assert not kept.is_alive
 
 
