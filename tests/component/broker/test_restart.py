@@ -15,23 +15,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from broker_kills import ends, serve, start_again
 from free_ports import free_port
 
 PATIENCE_S = 60
-
-
-def serve(start_service: Any, data_dir: Path, port: int = 0, **settings: str) -> Any:
-    environment = {f"HEADRACE__BROKER__{name.upper()}": value for name, value in settings.items()}
-    return start_service(
-        "headrace",
-        "broker",
-        "serve",
-        "--data-dir",
-        str(data_dir),
-        "--broker-listen",
-        f"127.0.0.1:{port}",
-        environment=environment,
-    )
 
 
 def produce(address: str, topic: str, values: range, **settings: Any) -> None:
@@ -177,20 +164,15 @@ class Writer:
 
 
 def write_through(
-    tmp_path: Path, start_service: Any, ends: list[str], fsync: str, value_bytes: int, more: int, **settings: str
+    tmp_path: Path, start_service: Any, turns: list[str], fsync: str, value_bytes: int, more: int
 ) -> None:
-    port = free_port()
-    service = serve(start_service, tmp_path, port, fsync=fsync, **settings)
+    port, settings = free_port(), {"fsync": fsync, "segment_bytes_max": "3000000"}
+    service = serve(start_service, tmp_path, port, **settings)
     with Writer(f"127.0.0.1:{port}", value_bytes) as writer:
-        for number, end in enumerate(ends):
+        for number, end in enumerate(turns):
             # At another moment each time: of a batch, a roll, a round of forcing.
             writer.wait_for(more + number % 17)
-            if end == "stop":
-                assert service.stop() == 0
-            else:
-                service.kill()
-            service = serve(start_service, tmp_path, port, fsync=fsync, **settings)
-            assert not any("log damaged" in line for line in service.errors)
+            service = start_again(service, end, start_service, tmp_path, port, **settings)
     writer.check(f"127.0.0.1:{port}")
 
 
@@ -201,7 +183,7 @@ def write_through(
 def test_an_idempotent_producer_writes_through_kills_and_stops(
     tmp_path: Path, start_service: Any, fsync: str, value_bytes: int, more: int
 ) -> None:
-    write_through(tmp_path, start_service, ["kill", "stop"] * 3, fsync, value_bytes, more, segment_bytes_max="3000000")
+    write_through(tmp_path, start_service, ends(3), fsync, value_bytes, more)
 
 
 @pytest.mark.soak
@@ -211,8 +193,7 @@ def test_an_idempotent_producer_writes_through_a_hundred_kills_and_a_hundred_sto
     tmp_path: Path, start_service: Any, fsync: str, value_bytes: int, more: int
 ) -> None:
     """In all: a sixth of each for every way to force data and every size."""
-    ends = ["kill", "stop"] * 17
-    write_through(tmp_path, start_service, ends, fsync, value_bytes, more, segment_bytes_max="3000000")
+    write_through(tmp_path, start_service, ends(17), fsync, value_bytes, more)
 
 
 @pytest.mark.fault

@@ -1,9 +1,11 @@
-"""Transactions of unmodified kafka-python and confluent-kafka against a running broker."""
+"""Transactions of unmodified kafka-python and confluent-kafka against a running broker, also one that is killed."""
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -12,13 +14,19 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from broker_kills import ends, serve, start_again
+from free_ports import free_port
 from headrace.kafka_wire.cluster import KafkaCluster
 from headrace.kafka_wire.record_batch import frames, read_batch
 from headrace.kafka_wire.topic_partition import TopicPartition as Place
 from headrace.loader.read.range_reader import BatchKind, TransactionFilter
 
 PATIENCE_S = 60
+BATCH = 20
 QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50}
+STAYING = {**QUIET, "metadata.recovery.strategy": "none"}
+"""librdkafka from 2.10 on can wait for ever in send_offsets_to_transaction after its only broker was gone, also
+Apache Kafka: it asks for the group's coordinator as it was before it bootstrapped anew (its issue 5511)."""
 
 
 def unique(name: str) -> str:
@@ -219,3 +227,139 @@ def test_an_admin_client_sees_what_is_going_on(broker_address: str) -> None:
     producer.commit_transaction()
     assert "CompleteCommit" in str(admin.describe_transactions([name]))
     admin.close()
+
+
+class Copier:
+    """Copies partition 0 of `in` to `out` in transactions that also commit the offsets, whatever becomes of the broker.
+
+    Every seventh transaction is aborted on purpose and what fails is aborted too, each to be made again; a producer
+    that is lost for good is a failure.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self.copied = 0
+        self.failures: list[object] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Copier:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._copy()
+        except Exception as error:
+            self.failures.append(error)
+
+    def _copy(self) -> None:
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": self._address, "transactional.id": "copier", "linger.ms": 0, **STAYING}
+        )
+        producer.init_transactions(PATIENCE_S)
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": self._address, "group.id": "copier", "enable.auto.commit": False, **STAYING}
+        )
+        consumer.assign([confluent_kafka.TopicPartition("in", 0, 0)])
+        number = 0
+        while not self._stop.is_set():
+            messages = [each for each in consumer.consume(BATCH, 0.1) if not each.error()]
+            if not messages:
+                continue
+            number += 1
+            values = [each.value() for each in messages]
+            assert messages[0].offset() == self.copied
+            if number % 7 == 0:
+                self._copied(producer, consumer, values, is_wanted=False)
+            while not self._copied(producer, consumer, values, is_wanted=True):
+                pass
+            self.copied += len(messages)
+        consumer.close()
+
+    def _copied(self, producer: Any, consumer: Any, values: list[bytes], *, is_wanted: bool) -> bool:
+        """One transaction; whether it was committed."""
+        producer.begin_transaction()
+        try:
+            for value in values:
+                producer.produce("out", value if is_wanted else b"-1", partition=0)
+            offsets = [confluent_kafka.TopicPartition("in", 0, self.copied + len(values))]
+            producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), PATIENCE_S)
+            if is_wanted:
+                self._end(producer.commit_transaction)
+                return True
+        except confluent_kafka.KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+        self._end(producer.abort_transaction)
+        return False
+
+    def _end(self, ask: Any) -> None:
+        while True:
+            try:
+                ask(PATIENCE_S)
+                return
+            except confluent_kafka.KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+
+    def wait_for(self, copied: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while self.copied < copied:
+            assert not self.failures, self.failures
+            assert time.monotonic() < deadline, f"{self.copied} of {copied}"
+            time.sleep(0.002)
+
+
+def committed_by_copier(address: str) -> int:
+    consumer = KafkaConsumer(bootstrap_servers=address, group_id="copier", enable_auto_commit=False)
+    found = consumer.committed(TopicPartition("in", 0))
+    consumer.close()
+    return found or 0
+
+
+def copy_through(
+    tmp_path: Path, start_service: Any, turns: list[str], fsync: str, value_bytes: int, batches: int
+) -> None:
+    """Ends the broker so often in the middle of a copy; nothing is lost, doubled, reordered or shown though aborted."""
+    port, settings = free_port(), {"fsync": fsync, "segment_bytes_max": "3000000"}
+    address = f"127.0.0.1:{port}"
+    service = serve(start_service, tmp_path, port, **settings)
+    create(address, **{"in": 1, "out": 1})
+    source = confluent_kafka.Producer({"bootstrap.servers": address, "enable.idempotence": True, **QUIET})
+    sent = 0
+    with Copier(address) as copier:
+        for number, end in enumerate(turns):
+            for _ in range(batches * BATCH):
+                source.produce("in", (b"%d" % sent).ljust(value_bytes), partition=0)
+                sent += 1
+            assert source.flush(PATIENCE_S) == 0
+            # At another moment each time, with more to be copied.
+            copier.wait_for(sent - batches * BATCH // 2 - number % 7)
+            copied = copier.copied
+            service = start_again(service, end, start_service, tmp_path, port, **settings)
+            assert committed_by_copier(address) >= copied, "offsets went back"
+        copier.wait_for(sent)
+    assert copier.failures == []
+    for read in (read_with_confluent, read_as_the_loader):
+        assert [int(value or b"") for value in read(address, "out")] == list(range(sent)), read.__name__
+    assert committed_by_copier(address) == sent
+
+
+@pytest.mark.fault
+def test_transactions_are_copied_through_kills_and_stops_once_each(tmp_path: Path, start_service: Any) -> None:
+    copy_through(tmp_path, start_service, ends(3), "interval", 0, 10)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("fsync", ["none", "interval", "always"])
+@pytest.mark.parametrize(("value_bytes", "batches"), [(0, 10), (150_000, 2)], ids=["small", "large"])
+def test_transactions_are_copied_through_a_hundred_kills_and_a_hundred_stops(
+    tmp_path: Path, start_service: Any, fsync: str, value_bytes: int, batches: int
+) -> None:
+    """In all: a sixth of each for every way to force data and every size."""
+    copy_through(tmp_path, start_service, ends(17), fsync, value_bytes, batches)

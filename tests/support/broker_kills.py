@@ -1,0 +1,39 @@
+"""How often tests of the bundled broker kill and stop it, and how they start it again at the same address."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+SETTING = "HEADRACE_BROKER_KILLS"
+
+
+def ends(usually: int) -> list[str]:
+    """Kills and stops by turns, so many of each: as many as the environment says, or as the test usually has."""
+    return ["kill", "stop"] * int(os.environ.get(SETTING, usually))
+
+
+def serve(start_service: Any, data_dir: Path, port: int = 0, **settings: str) -> Any:
+    environment = {f"HEADRACE__BROKER__{name.upper()}": value for name, value in settings.items()}
+    return start_service(
+        "headrace",
+        "broker",
+        "serve",
+        "--data-dir",
+        str(data_dir),
+        "--broker-listen",
+        f"127.0.0.1:{port}",
+        environment=environment,
+    )
+
+
+def start_again(service: Any, end: str, start_service: Any, data_dir: Path, port: int, **settings: str) -> Any:
+    """Ends a broker in one of the two ways; the one that then serves in its place."""
+    if end == "stop":
+        assert service.stop() == 0
+    else:
+        service.kill()
+    again = serve(start_service, data_dir, port, **settings)
+    assert not any("log damaged" in line or "Traceback" in line for line in [*service.errors, *again.errors])
+    return again
