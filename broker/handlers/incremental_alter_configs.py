@@ -75,7 +75,10 @@ def _alterable_topic(context: RequestContext, wanted: Any) -> Topic:
 
 def _changed(topic: Topic, wanted: Any, *, defaults: BrokerConfig) -> dict[str, str]:
     configs = dict(topic.configs)
-    for change in wanted.configs or ():
+    changes = list(wanted.configs or ())
+    if len({change.name for change in changes}) < len(changes):
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "a configuration is in the request twice")
+    for change in changes:
         _apply(configs, change, defaults)
     return configs
 

@@ -167,6 +167,8 @@ def test_items_are_added_to_lists_and_taken_from_them(tmp_path: Path) -> None:
         assert altered(node, ("retention.ms", APPEND, "5"))[0] is ErrorCode.INVALID_CONFIG
         assert altered(node, ("nothing", SUBTRACT, "5"))[0] is ErrorCode.INVALID_CONFIG
         assert altered(node, ("cleanup.policy", 9, "delete"))[0] is ErrorCode.INVALID_REQUEST
+        twice = altered(node, ("retention.ms", SET, "5"), ("retention.ms", SET, "6"))
+        assert twice == (ErrorCode.INVALID_REQUEST, {"cleanup.policy": "delete"})
         assert altered(node, ("retention.ms", SET, "5"))[1] == {"cleanup.policy": "delete", "retention.ms": "5"}
 
     with_node(tmp_path, work)
