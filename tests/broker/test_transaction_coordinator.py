@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,12 @@ def test_a_row_is_read_as_it_was_written(transaction: Transaction) -> None:
     assert decode_transaction(encode_transaction(transaction)) == transaction
 
 
+def test_a_row_is_what_kafka_writes() -> None:
+    """Version, producer, epoch, timeout, status, no partitions (null), changed and started at."""
+    raw = struct.pack(">hqhibiqq", 0, 7, 0, 60_000, 0, -1, NOW_MS, -1)
+    assert encode_transaction(NEW)[: len(raw)] == raw
+
+
 # Producers
 
 
@@ -230,16 +237,18 @@ def test_a_fenced_producer_does_not_disturb_the_transaction_of_the_next(tmp_path
     run(tmp_path, work)
 
 
-def test_a_producer_whose_epochs_are_used_up_is_given_another_id(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_producer_whose_epochs_are_used_up_is_given_another_id(tmp_path: Path, is_open: bool) -> None:
     async def work(world: World) -> None:
         first = await world.coordinator.take(ID, 60_000, None)
         used_up = world.coordinator.all[ID].taken_over(None, 60_000, NOW_MS, next_id=None)
         world.coordinator._put(ID, _at_epoch(used_up, EPOCH_MAX))
-        await world.coordinator.add(ID, Identity(first.producer_id, EPOCH_MAX), [T0])
-        world.send(Identity(first.producer_id, EPOCH_MAX), b"open")
+        if is_open:
+            await world.coordinator.add(ID, Identity(first.producer_id, EPOCH_MAX), [T0])
+            world.send(Identity(first.producer_id, EPOCH_MAX), b"open")
         next_ = await world.coordinator.take(ID, 60_000, None)
         assert next_.producer_id != first.producer_id and next_.epoch == 0
-        assert world.node.log(*T0).last_stable_offset == 2
+        assert world.node.log(*T0).last_stable_offset == (2 if is_open else 0)
 
     run(tmp_path, work)
 
@@ -333,6 +342,33 @@ def test_of_too_many_ids_the_oldest_unused_ones_go(tmp_path: Path, monkeypatch: 
             world.clock[0] += 1
             await world.coordinator.take(f"id-{number}", 60_000, None)
         assert set(world.coordinator.all) == {"busy", "id-2", "id-3", "id-4", "id-5"}
+
+    run(tmp_path, work)
+
+
+def test_nothing_is_compacted_before_it_is_due(tmp_path: Path) -> None:
+    async def work(world: World) -> None:
+        await world.coordinator.look()
+        assert TRANSACTIONS_TOPIC not in {topic.name for topic in world.node.topics}, "nobody asked for an id"
+        await world.begin()
+        before = contents(world.node.log(TRANSACTIONS_TOPIC, 0))
+        await world.coordinator.look()
+        assert contents(world.node.log(TRANSACTIONS_TOPIC, 0)) == before
+
+    run(tmp_path, work)
+
+
+def test_where_the_topic_of_ids_cannot_be_made_a_client_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(world: World) -> None:
+        def refused() -> None:
+            raise RequestRefused(ErrorCode.STORAGE_ERROR, "no space")
+
+        with monkeypatch.context() as full:
+            full.setattr(world.coordinator, "_open_table", refused)
+            assert await refusal(world.coordinator.take(ID, 60_000, None)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await world.coordinator.take(ID, 60_000, None)).epoch == 0
 
     run(tmp_path, work)
 
