@@ -20,11 +20,12 @@ SPARKS ?= 3.5.9 4.0.5
 
 # What `make test` leaves out: tests that need more than Python and Java, and the long ones that kill real processes
 # again and again. `make ci` runs these too, tier by tier (tools/run_tiers.py); `make test-full` all in one run.
-SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or yarn or s3 or cluster or soak
+SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or yarn or s3 or cluster or container or soak
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-cluster ci test test-fault test-kafka test-hdfs test-s3 test-hive test-pig test-yarn \
-	test-cluster test-sparks test-postgres test-node test-java test-compat test-full equality fuzz fuzz-core fuzz-core-guided check format bench \
+	test-cluster test-container test-sparks test-postgres test-node test-java test-compat test-full equality fuzz \
+	fuzz-core fuzz-core-guided check format bench \
 	setup setup-dev wheel clean
 
 help: ## show this list
@@ -72,6 +73,9 @@ test-cluster: setup-dev ## what `make demo-cluster` does, in some fifteen minute
 	@$(BIN)/python tools/setup_postgres.py
 	@$(BIN)/python -m pytest -m cluster $(PYTEST_ARGUMENTS)
 
+test-container: setup-dev ## the Dockerfile's image, built and run by docker, podman or buildah, else its steps alone. Not in `make ci`
+	@$(BIN)/python -m pytest -m container $(PYTEST_ARGUMENTS)
+
 test-sparks: setup-dev ## loads and their tables with other releases of Spark, each in .make/spark-RELEASE; SPARKS="…". Not in `make ci`
 	@for release in $(SPARKS); do \
 	  echo "== Spark $$release"; $(BIN)/python tools/spark_environment.py $$release \
@@ -100,7 +104,7 @@ fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPL
 fuzz-core: setup-dev ## the loader's core under mutated batches and sanitizers, for SECONDS=n; SEED=n for the same ones
 	@PYTHONPATH=tests/support $(BIN)/python tests/support/core_fuzz.py $(SECONDS) $(SEED)
 
-test-full: setup-dev ## every test: those of `make ci`, and any marked cluster, hdfs, hive, pig, yarn, s3 or soak, which it leaves out; then test-sparks
+test-full: setup-dev ## every test: those of `make ci`, and any marked cluster, container, hdfs, hive, pig, yarn, s3 or soak, which it leaves out; then test-sparks
 	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
 	@$(MAKE) --no-print-directory test-sparks

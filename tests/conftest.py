@@ -27,6 +27,7 @@ MEMORY = "/dev/shm"
 
 LEFT_OUT = {
     "cluster": "make test-cluster",
+    "container": "make test-container",
     "fault": "make test-fault",
     "hdfs": "make test-hdfs",
     "hive": "make test-hive",
