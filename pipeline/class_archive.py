@@ -23,6 +23,7 @@ from typing import Any
 from headrace.hive_ddl.errors import HiveDdlError
 from headrace.hive_ddl.executors.class_archive import PREFIX, archive_key, archive_name, whole_archive
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
+from headrace.settings.log_lines import configure_logging
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ NICENESS = 19
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what takes the JVM and the scratch away
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    configure_logging()
     os.nice(NICENESS)
     try:
         with tempfile.TemporaryDirectory(prefix="headrace-classes-") as scratch:

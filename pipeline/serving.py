@@ -6,7 +6,6 @@ the end of its JVM.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 from headrace.hive_ddl.errors import HiveDdlError
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
 from headrace.settings import Address, Settings, SettingsError, load_settings
+from headrace.settings.log_lines import configure_logging
 
 POLL_S = 0.5
 OUT_OF_MEMORY_CODES = frozenset({3, 52})  # of a JVM told to end then, and of Spark's own handler
@@ -47,7 +47,7 @@ def run_server(
     except SettingsError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    configure_logging()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from headrace.cli.command import EXIT_FAILED, EXIT_OK, CommandError, CommandParser
 from headrace.settings import SettingsError
+from headrace.settings.log_lines import configure_logging
 from headrace.version import VERSION
 
 SUBCOMMANDS = {
@@ -189,13 +190,7 @@ def _drop_output() -> None:
 
 
 def _configure_logging() -> None:
-    logging.basicConfig(
-        level=os.environ.get("HEADRACE_LOG_LEVEL", "INFO").upper()
-        if os.environ.get("HEADRACE_LOG_LEVEL", "INFO").upper() in logging.getLevelNamesMapping()
-        else "INFO",
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    configure_logging()
     for chatty, level in CHATTY.items():
         logging.getLogger(chatty).setLevel(level)
 

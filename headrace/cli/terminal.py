@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
 
-LOG_LEVEL_VARIABLE = "HEADRACE_LOG_LEVEL"
+from headrace.settings.log_lines import LEVEL_VARIABLE
 
 STEPS: Mapping[str, str] = {
     "catch_up": "looking at what earlier loads decided",
@@ -80,7 +80,7 @@ def steps_shown(out: TextIO | None = None) -> Iterator[Callable[[str], None]]:
     Yields what shows the step of a phase that the log does not tell of.
     """
     stream = sys.stderr if out is None else out
-    if not stream.isatty() or os.environ.get("TERM") == "dumb" or LOG_LEVEL_VARIABLE in os.environ:
+    if not stream.isatty() or os.environ.get("TERM") == "dumb" or LEVEL_VARIABLE in os.environ:
         yield lambda phase: None
         return
     root = logging.getLogger()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, flag_values, settings_from
 from headrace.pipeline.java import JavaNotFoundError, ensure_java
@@ -32,8 +33,9 @@ KEYS = (
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs registry, broker, metastore, SQL and scheduled loads on this machine, on loopback, until Ctrl-C or "
-        "SIGTERM. Prints one line when all is ready. Other commands on the same --data-dir find it by themselves. What "
-        "registry.url, kafka.bootstrap_servers or hive.metastore place elsewhere is not started."
+        "SIGTERM. Prints one line when all is ready, on a terminal an address a line. Other commands on the same "
+        "--data-dir find it by themselves. What registry.url, kafka.bootstrap_servers or hive.metastore place "
+        "elsewhere is not started."
     )
     parser.epilog = examples(
         "up",
@@ -62,7 +64,12 @@ def run(args: argparse.Namespace) -> int:
 
         settings = settings_from(args)
         ensure_java(settings.data_dir)
-        run_up(settings, child_environment(os.environ, flag_values(args), args.config), _announce, args.only)
+
+        def announce(addresses: LiveAddresses) -> None:
+            lines = ready_lines(addresses, settings.hive.database, for_people=sys.stdout.isatty())
+            print(*lines, sep="\n", flush=True)
+
+        run_up(settings, child_environment(os.environ, flag_values(args), args.config), announce, args.only)
     except KeyboardInterrupt:
         return EXIT_OK
     except (UpError, JavaNotFoundError) as error:
@@ -78,7 +85,13 @@ def _parts(text: str) -> tuple[str, ...]:
     return names
 
 
-def _announce(addresses: LiveAddresses) -> None:
-    served = ("registry", "broker", "metastore", "sql", "warehouse")
-    words = [f"{name}={getattr(addresses, name)}" for name in served if getattr(addresses, name)]
-    print("ready", *words, flush=True)
+def ready_lines(addresses: LiveAddresses, database: str, *, for_people: bool) -> tuple[str, ...]:
+    """One line for what reads it; for people an address a line, and what to do with them."""
+    served = {name: getattr(addresses, name) for name in ("registry", "broker", "metastore", "sql", "warehouse")}
+    there = {name: address for name, address in served.items() if address}
+    if not for_people:
+        return (" ".join(("ready", *(f"{name}={address}" for name, address in there.items()))),)
+    if addresses.sql:
+        there["jdbc"] = f"jdbc:hive2://{addresses.sql}/{database}"
+    there["try"] = 'headrace doctor; headrace load; headrace sql "SHOW TABLES"'
+    return ("ready, until Ctrl-C", *(f"  {name:<9}  {address}" for name, address in there.items()))

@@ -96,6 +96,7 @@ class _Supervisor:
             self._start(name)
         for name in first:
             self._found |= self._parts[name].wait_until_ready(deadline, self._stop.is_set)
+            logger.info("part_ready part=%s", name)
         if "sql" in names:
             self._start("sql")  # it asks the metastore
             if self._settings.sql.listen is not None:

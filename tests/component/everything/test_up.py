@@ -100,6 +100,8 @@ def test_a_day_with_up(tmp_path: Path, start_service: Callable[..., Any]) -> Non
     up = start_service(*arguments)
     registry, broker = up.addresses["registry"], up.addresses["broker"]
     where = ["--data-dir", str(data_dir)]
+    came_up = [line.split("part=")[1].strip() for line in up.errors if "part_ready" in line]
+    assert came_up[:3] == ["registry", "broker", "metastore"]
 
     registered = http("POST", f"{registry}/subjects/sales-value/versions", {"schema": json.dumps(SALE)})
     assert registered["id"] == 1

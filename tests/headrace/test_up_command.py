@@ -1,0 +1,36 @@
+"""What `headrace up` says when all is ready."""
+
+from __future__ import annotations
+
+from headrace.cli.up import ready_lines
+from headrace.settings.addresses import LiveAddresses
+
+ADDRESSES = LiveAddresses(
+    pid=1,
+    started_at="2026-01-31T07:20:04+00:00",
+    registry="http://127.0.0.1:8081",
+    broker="",
+    metastore="thrift://127.0.0.1:9083",
+    sql="127.0.0.1:10000",
+    sql_socket="/data/sql.sock",
+    warehouse="/data/warehouse",
+)
+
+
+def test_programs_read_one_line() -> None:
+    assert ready_lines(ADDRESSES, "shop", for_people=False) == (
+        "ready registry=http://127.0.0.1:8081 metastore=thrift://127.0.0.1:9083 sql=127.0.0.1:10000 "
+        "warehouse=/data/warehouse",
+    )
+
+
+def test_people_read_an_address_a_line_and_what_to_try() -> None:
+    assert ready_lines(ADDRESSES, "shop", for_people=True) == (
+        "ready, until Ctrl-C",
+        "  registry   http://127.0.0.1:8081",
+        "  metastore  thrift://127.0.0.1:9083",
+        "  sql        127.0.0.1:10000",
+        "  warehouse  /data/warehouse",
+        "  jdbc       jdbc:hive2://127.0.0.1:10000/shop",
+        '  try        headrace doctor; headrace load; headrace sql "SHOW TABLES"',
+    )
