@@ -26,14 +26,14 @@ class ApacheKafka:
     """A running broker; `address` is host:port, `secured` has those of its other listeners by name. `data` holds a
     folder for each partition."""
 
-    def __init__(self, folder: Path, security: KafkaSecurity | None = None) -> None:
+    def __init__(self, folder: Path, security: KafkaSecurity | None = None, *, partitions: int = 3) -> None:
         folder.mkdir(parents=True)
         classpath = _classpath(folder)
         ports = {name: free_port() for name in ("PLAINTEXT", "CONTROLLER", *(LISTENERS if security else ()))}
         self.secured = {name: f"127.0.0.1:{port}" for name, port in ports.items() if name in LISTENERS}
         self.address = f"127.0.0.1:{ports['PLAINTEXT']}"
         settings = folder / "server.properties"
-        settings.write_text(_settings(folder, ports, security), encoding="utf-8")
+        settings.write_text(_settings(folder, ports, security, partitions), encoding="utf-8")
         logging = folder / "log4j2.properties"
         logging.write_text(
             "rootLogger.level = INFO\nrootLogger.appenderRef.o.ref = O\nappender.o.type = Console\n"
@@ -42,7 +42,9 @@ class ApacheKafka:
         )
         self.data = folder / "data"
         java = ["java", "-Xmx512m", f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        raw = uuid.uuid4().bytes
+        # A first bit of 0 keeps it from beginning with "-", which the tool would take for an option.
+        cluster_id = urlsafe_b64encode(bytes([raw[0] & 0x7F, *raw[1:]])).decode().rstrip("=")
         self._log = folder / "kafka.log"
         with timed_start("Apache Kafka"):
             subprocess.run(
@@ -98,7 +100,7 @@ def _classpath(folder: Path) -> str:
     return output.read_text(encoding="utf-8").strip()
 
 
-def _settings(folder: Path, ports: Mapping[str, int], security: KafkaSecurity | None) -> str:
+def _settings(folder: Path, ports: Mapping[str, int], security: KafkaSecurity | None, partitions: int) -> str:
     listeners = [f"{name}://127.0.0.1:{port}" for name, port in ports.items()]
     protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT", **(LISTENERS if security else {})}
     properties = {
@@ -111,7 +113,7 @@ def _settings(folder: Path, ports: Mapping[str, int], security: KafkaSecurity | 
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
         "log.dirs": folder / "data",
-        "num.partitions": 3,
+        "num.partitions": partitions,
         "offsets.topic.num.partitions": 1,
         "offsets.topic.replication.factor": 1,
         "transaction.state.log.replication.factor": 1,
