@@ -1,0 +1,915 @@
+"""What Kafka's protocol leaves to the broker, asked in its own words of the bundled one and of an Apache Kafka.
+
+Each row of the table is a question with Apache Kafka's answer. Where the bundled broker answers otherwise the row says
+so, and `docs/broker.md` says why, in a table that has these rows and no other. A second table is asked of the
+bundled broker alone so far.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import pytest
+from crc32c import crc32c
+from kafka.protocol.admin import (
+    AlterConfigsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteGroupsRequest,
+    DeleteRecordsRequest,
+    DescribeAclsRequest,
+    DescribeConfigsRequest,
+    DescribeGroupsRequest,
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ElectLeadersRequest,
+    IncrementalAlterConfigsRequest,
+    ListGroupsRequest,
+    ListTransactionsRequest,
+)
+from kafka.protocol.consumer import (
+    FetchRequest,
+    HeartbeatRequest,
+    OffsetForLeaderEpochRequest,
+)
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.sasl import SaslHandshakeRequest
+
+from broker_samples import batch, keyed_batch, with_attributes
+from broker_talk import PATIENCE_S, Talk, code_of, fresh, now_ms, until
+from checkout import ROOT
+from headrace.broker.coordinator.transaction import Identity
+from headrace.broker.protocol.error_codes import ErrorCode as Code
+
+SAME: Final = object()
+HOUR_MS = 3_600_000
+Ask = Callable[[Talk], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`kafka` is what an Apache Kafka tells, `here` the bundled broker where that is something else."""
+
+    what: str
+    ask: Ask
+    kafka: object
+    here: object = SAME
+
+
+def sample(*values: bytes, **more: Any) -> bytes:
+    """A batch of records of today."""
+    return batch(*(values or (b"v",)), timestamp_ms=now_ms(), **more)
+
+
+# Topics
+
+
+def create_twice_in_one(talk: Talk) -> object:
+    topic = {"name": fresh("twice"), "num_partitions": 1, "replication_factor": 1}
+    told = talk.ask(CreateTopicsRequest, 7, topics=[topic, topic], timeout_ms=10_000)
+    return {code_of(one.error_code) for one in told.topics}
+
+
+def create_existing(talk: Talk) -> object:
+    return talk.create(talk.topic())
+
+
+def create_beside_one_of_dots(talk: Talk) -> object:
+    name = fresh("dots")
+    assert talk.create(f"{name}.a") == 0
+    return talk.create(f"{name}_a")
+
+
+def message_of_success(talk: Talk) -> object:
+    topic = {"name": fresh("new"), "num_partitions": 1, "replication_factor": 1}
+    return talk.ask(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000).topics[0].error_message
+
+
+def only_validate(talk: Talk) -> object:
+    name = fresh("dry")
+    topic = {"name": name, "num_partitions": 2, "replication_factor": 1}
+    told = talk.ask(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000, validate_only=True)
+    return code_of(told.topics[0].error_code), told.topics[0].num_partitions, talk.described(name)[0]
+
+
+def create_with_defaults(talk: Talk) -> object:
+    topic = {"name": fresh("defaults"), "num_partitions": -1, "replication_factor": -1}
+    (told,) = talk.ask(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000).topics
+    return code_of(told.error_code), told.num_partitions, told.replication_factor
+
+
+def assign_beside_counts(talk: Talk) -> object:
+    places = [{"partition_index": 0, "broker_ids": [1]}]
+    topic = {"name": fresh("assigned"), "num_partitions": 1, "replication_factor": 1, "assignments": places}
+    return code_of(talk.ask(CreateTopicsRequest, 7, topics=[topic], timeout_ms=10_000).topics[0].error_code)
+
+
+def grow(talk: Talk, name: str, count: int) -> object:
+    wanted = [{"name": name, "count": count, "assignments": None}]
+    told = talk.ask(CreatePartitionsRequest, 3, topics=wanted, timeout_ms=10_000, validate_only=False)
+    return code_of(told.results[0].error_code)
+
+
+def deleted_topic(talk: Talk) -> object:
+    name = talk.topic()
+    code = talk.delete(name)
+    until(lambda: talk.described(name)[0], lambda told: told == Code.UNKNOWN_TOPIC_OR_PARTITION)
+    return code, talk.produce(name, sample())[0], talk.fetched(name).error_code
+
+
+def internal_topics(talk: Talk) -> object:
+    talk.member(fresh("g"))
+    talk.identity(fresh("id"))
+    found = talk.ask(MetadataRequest, 9, topics=None).topics
+    return sorted((one.name, one.is_internal) for one in found if one.name.startswith("__"))
+
+
+def altered(talk: Talk, *changes: tuple[str, int, str | None], name: str = "", kind: int = 2) -> object:
+    configs = [{"name": key, "config_operation": how, "value": value} for key, how, value in changes]
+    resource = {"resource_type": kind, "resource_name": name or talk.topic(), "configs": configs}
+    told = talk.ask(IncrementalAlterConfigsRequest, 1, resources=[resource], validate_only=False)
+    return code_of(told.responses[0].error_code)
+
+
+def replaced_configs(talk: Talk) -> object:
+    """AlterConfigs takes away what it does not name."""
+    name = talk.topic(retention_ms="60000", segment_ms="70000")
+    resource = {"resource_type": 2, "resource_name": name, "configs": [{"name": "segment.ms", "value": "80000"}]}
+    talk.ask(AlterConfigsRequest, 2, resources=[resource], validate_only=False)
+    return until(lambda: own_configs(talk, name), lambda told: told != {"retention.ms": "60000", "segment.ms": "70000"})
+
+
+def own_configs(talk: Talk, name: str) -> dict[str, str]:
+    (told,) = describe(talk, name)
+    return {one.name: one.value for one in told.configs if one.config_source == 1}
+
+
+def describe(talk: Talk, name: str, kind: int = 2, keys: list[str] | None = None) -> Any:
+    wanted = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys}]
+    return talk.ask(DescribeConfigsRequest, 4, resources=wanted, include_synonyms=False).results
+
+
+def appended_to_list(talk: Talk) -> object:
+    name = talk.topic()
+    altered(talk, ("cleanup.policy", 2, "compact"), name=name)
+    return until(lambda: own_configs(talk, name), bool)
+
+
+def defaults_of(talk: Talk) -> object:
+    (told,) = describe(talk, talk.topic())
+    names = ("retention.ms", "retention.bytes", "segment.ms", "segment.bytes", "cleanup.policy", "max.message.bytes")
+    more = ("delete.retention.ms", "min.cleanable.dirty.ratio", "message.timestamp.type", "compression.type")
+    found = {one.name: one.value for one in told.configs}
+    return {name: found[name] for name in (*names, *more)}
+
+
+# Records
+
+
+def bad_crc(talk: Talk) -> object:
+    damaged = bytearray(sample(b"value"))
+    damaged[-1] ^= 1
+    return talk.produce(talk.topic(), bytes(damaged))
+
+
+def wrong_count(talk: Talk) -> object:
+    """The header says two records, there is one."""
+    raw = bytearray(sample())
+    struct.pack_into(">i", raw, 57, 2)
+    struct.pack_into(">I", raw, 17, crc32c(bytes(raw[21:])))
+    return talk.produce(talk.topic(), bytes(raw))[0]
+
+
+def two_batches(talk: Talk) -> object:
+    return talk.produce(talk.topic(), sample() + sample())[0]
+
+
+def old_magic(talk: Talk) -> object:
+    raw = bytearray(sample())
+    raw[16] = 1
+    return talk.produce(talk.topic(), bytes(raw))[0]
+
+
+def control_batch(talk: Talk) -> object:
+    return talk.produce(talk.topic(), with_attributes(sample(), 0x20))[0]
+
+
+def transactional_without_id(talk: Talk) -> object:
+    _, user = talk.identity()
+    records = sample(producer_id=user.producer_id, epoch=0, sequence=0, is_transactional=True)
+    return talk.produce(talk.topic(), records)[0]
+
+
+def unknown_codec(talk: Talk) -> object:
+    return talk.produce(talk.topic(), with_attributes(sample(), 7))[0]
+
+
+def without_keys(talk: Talk) -> object:
+    return talk.produce(talk.topic(cleanup_policy="compact"), sample())[0]
+
+
+def with_keys(talk: Talk) -> object:
+    return talk.produce(talk.topic(cleanup_policy="compact"), keyed_batch((b"k", b"v"), timestamp_ms=now_ms()))[0]
+
+
+def far_ahead(talk: Talk) -> object:
+    return talk.produce(talk.topic(), batch(b"v", timestamp_ms=now_ms() + 2 * HOUR_MS))[0]
+
+
+def offsets_run_on(talk: Talk) -> object:
+    name = talk.topic()
+    told = [talk.produce(name, sample(*[b"v"] * count)) for count in (3, 1, 2)]
+    return [offset for _, offset in told], talk.batches(name), talk.batches(name, 4), talk.batches(name, 6)
+
+
+def fetch_ends(talk: Talk) -> object:
+    name = talk.topic()
+    talk.produce(name, sample(b"1", b"2"))
+    trimmed(talk, name, 1)
+    found = [talk.fetched(name, offset) for offset in (0, 1, 2, 3)]
+    return [(code_of(one.error_code), one.high_watermark, one.log_start_offset) for one in found]
+
+
+def whole_first_batch(talk: Talk) -> object:
+    name = talk.topic()
+    raw = sample(b"x" * 5000)
+    talk.produce(name, raw)
+    return len(talk.fetched(name, partition_max_bytes=1).records) == len(raw)
+
+
+def leader_epochs(talk: Talk) -> object:
+    name = talk.topic()
+    epoch = talk.ask(MetadataRequest, 9, topics=[{"name": name}]).topics[0].partitions[0].leader_epoch
+    # An Apache Kafka's begin with 0 for each topic.
+    return [
+        code_of(talk.fetched(name, current_leader_epoch=each).error_code) for each in (epoch, epoch + 1)
+    ], talk.offset(name, -1, epoch=epoch + 1)
+
+
+def trimmed(talk: Talk, name: str, offset: int, partition: int = 0) -> object:
+    wanted = [{"name": name, "partitions": [{"partition_index": partition, "offset": offset}]}]
+    (one,) = talk.ask(DeleteRecordsRequest, 2, topics=wanted, timeout_ms=10_000).topics[0].partitions
+    return code_of(one.error_code), one.low_watermark
+
+
+def trim(*offsets: int) -> Ask:
+    def ask(talk: Talk) -> object:
+        name = talk.topic()
+        talk.produce(name, sample(b"1", b"2", b"3"))
+        return [trimmed(talk, name, offset) for offset in offsets]
+
+    return ask
+
+
+def by_time(talk: Talk) -> object:
+    name, begin = talk.topic(), now_ms() - 10_000
+    for offset in (0, 3):
+        talk.produce(name, batch(b"1", b"2", b"3", timestamp_ms=begin + offset * 1000))
+    wanted = (begin - 1, begin + 1, begin + 2, begin + 3, begin + 3002, begin + 3003, -1, -2, -3)
+    return [talk.offset(name, each) for each in wanted]
+
+
+def times_of_nothing(talk: Talk) -> object:
+    name = talk.topic()
+    return [talk.offset(name, each) for each in (0, -1, -2, -3)]
+
+
+def epoch_ends(talk: Talk) -> object:
+    name = talk.topic()
+    talk.produce(name, sample(b"1", b"2"))
+    epoch = talk.ask(MetadataRequest, 9, topics=[{"name": name}]).topics[0].partitions[0].leader_epoch
+    found = []
+    for asked in (epoch, epoch + 5):
+        place = {"partition": 0, "current_leader_epoch": epoch, "leader_epoch": asked}
+        told = talk.ask(OffsetForLeaderEpochRequest, 4, replica_id=-1, topics=[{"topic": name, "partitions": [place]}])
+        (one,) = told.topics[0].partitions
+        found.append((code_of(one.error_code), one.leader_epoch == epoch, one.end_offset))
+    return found
+
+
+def fetch_session(talk: Talk, session_id: int, epoch: int) -> object:
+    told = talk.ask(
+        FetchRequest,
+        11,
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1000,
+        isolation_level=0,
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+    return code_of(told.error_code)
+
+
+# Idempotent producers
+
+
+def repeated(talk: Talk) -> object:
+    name, (_, user) = talk.topic(), talk.identity()
+    told = [talk.sent(name, user, sequence) for sequence in range(7)]
+    assert [offset for _, offset in told] == list(range(7))
+    return [talk.sent(name, user, sequence)[0] for sequence in (6, 2, 1)], talk.sent(name, user, 6)[1]
+
+
+def with_a_gap(talk: Talk) -> object:
+    name, (_, user) = talk.topic(), talk.identity()
+    return [talk.sent(name, user, sequence)[0] for sequence in (0, 2, 1)]
+
+
+def beginning_in_the_middle(talk: Talk) -> object:
+    _, user = talk.identity()
+    return talk.sent(talk.topic(), user, 5)[0]
+
+
+def epochs_of_a_producer(talk: Talk) -> object:
+    name, (_, user) = talk.topic(), talk.identity()
+    newer = user._replace(epoch=3)
+    return [
+        talk.sent(name, user, 0)[0],
+        talk.sent(name, newer, 5)[0],
+        talk.sent(name, newer, 0)[0],
+        talk.sent(name, user, 1)[0],
+    ]
+
+
+# Groups
+
+
+def needs_a_member_id(talk: Talk) -> object:
+    group = fresh("g")
+    told = talk.join(group)
+    return code_of(told.error_code), bool(told.member_id), code_of(talk.join(group, told.member_id).error_code)
+
+
+def second_protocol(talk: Talk) -> object:
+    group = fresh("g")
+    talk.member(group)
+    return code_of(talk.join(group, protocols=["other"], version=3).error_code)
+
+
+def second_kind(talk: Talk) -> object:
+    group = fresh("g")
+    talk.member(group)
+    return code_of(talk.join(group, kind="connect", version=3).error_code)
+
+
+def generations(talk: Talk) -> object:
+    group = fresh("g")
+    member_id, generation = talk.member(group)
+    name = talk.topic()
+    return {
+        "heartbeat": [heartbeat(talk, group, member_id, generation + more) for more in (0, 1)],
+        "sync": [talk.sync(group, member_id, generation + more) for more in (0, 1)],
+        "commit": [talk.commit(group, name, member_id=member_id, generation=generation + more) for more in (0, 1)],
+        "stranger": [heartbeat(talk, group, "nobody", generation), talk.sync(group, "nobody", generation)],
+        "commit of a stranger": talk.commit(group, name, member_id="nobody", generation=generation),
+        "commit of no member": talk.commit(group, name),
+        "leave": [talk.leave(group, "nobody"), talk.leave(group, member_id)],
+    }
+
+
+def heartbeat(talk: Talk, group: str, member_id: str, generation: int) -> object:
+    told = talk.ask(
+        HeartbeatRequest, 4, group_id=group, generation_id=generation, member_id=member_id, group_instance_id=None
+    )
+    return code_of(told.error_code)
+
+
+def unknown_group(talk: Talk) -> object:
+    group, name = fresh("g"), talk.topic()
+    return {
+        "heartbeat": heartbeat(talk, group, "m", 1),
+        "sync": talk.sync(group, "m", 1),
+        "leave": talk.leave(group, "m"),
+        "join": code_of(talk.join(group, "m").error_code),
+        "commit": talk.commit(group, name, member_id="m", generation=1),
+        "offset": talk.committed(group, name),
+        "delete": delete_group(talk, group),
+        "state": [(code_of(one.error_code), one.group_state) for one in groups(talk, group)],
+    }
+
+
+def groups(talk: Talk, group: str) -> Any:
+    return talk.ask(DescribeGroupsRequest, 5, groups=[group]).groups
+
+
+def delete_group(talk: Talk, group: str) -> object:
+    return code_of(talk.ask(DeleteGroupsRequest, 2, groups_names=[group]).results[0].error_code)
+
+
+def group_with_members(talk: Talk) -> object:
+    group = fresh("g")
+    member_id, _ = talk.member(group)
+    before = delete_group(talk, group), [one.group_state for one in groups(talk, group)]
+    talk.leave(group, member_id)
+    return before, [one.group_state for one in groups(talk, group)], delete_group(talk, group)
+
+
+def static_member(talk: Talk) -> object:
+    """One that comes again under its name takes the other's place, which is told so."""
+    group = fresh("g")
+    first = talk.join(group, instance_id="i-1")
+    assert talk.sync(group, first.member_id, first.generation_id, leads=True) == 0
+    second = talk.join(group, instance_id="i-1")
+    told = talk.ask(
+        HeartbeatRequest,
+        4,
+        group_id=group,
+        generation_id=first.generation_id,
+        member_id=first.member_id,
+        group_instance_id="i-1",
+    )
+    return code_of(second.error_code), second.generation_id - first.generation_id, code_of(told.error_code)
+
+
+def offsets(talk: Talk) -> object:
+    group, name = fresh("g"), talk.topic()
+    return [
+        talk.committed(group, name),
+        talk.commit(group, name, 7),
+        talk.committed(group, name),
+        talk.commit(group, name, partition=9),
+        talk.commit(group, fresh("none")),
+        talk.commit(group, name, metadata="x" * 4097),
+        talk.committed(group, name),
+    ]
+
+
+def listed_group(talk: Talk) -> object:
+    group = fresh("g")
+    talk.member(group)
+    found = talk.ask(ListGroupsRequest, 4, states_filter=["Stable"]).groups
+    none = talk.ask(ListGroupsRequest, 4, states_filter=["Dead"]).groups
+    return [(one.protocol_type, one.group_state) for one in found if one.group_id == group], list(none)
+
+
+def coordinator(kind: int) -> Ask:
+    def ask(talk: Talk) -> object:
+        told = talk.ask(FindCoordinatorRequest, 2, key=fresh("key"), key_type=kind)
+        return code_of(told.error_code)
+
+    return ask
+
+
+# Transactions
+
+
+class Transaction:
+    """A new id, its producer, and a topic that is in its transaction."""
+
+    def __init__(self, talk: Talk, timeout_ms: int = 60_000) -> None:
+        self.talk, self.name, self.topic = talk, fresh("id"), talk.topic()
+        code, self.user = talk.identity(self.name, timeout_ms)
+        assert code == 0 and talk.add(self.name, self.user, self.topic) == [0]
+
+    def send(self, sequence: int = 0) -> object:
+        return self.talk.sent(self.topic, self.user, sequence, transactional_id=self.name)[0]
+
+    def end(self, *, commit: bool) -> Code | int:
+        return self.talk.end(self.name, self.user, commit=commit)
+
+
+def what_readers_see(talk: Talk) -> object:
+    """(last stable offset, high watermark, what is read committed, what is aborted) before and after an abort."""
+    one = Transaction(talk)
+    one.send()
+    before = stable(talk, one.topic)
+    one.end(commit=False)
+    until(lambda: talk.offset(one.topic, -1, committed=True), lambda told: told[1] == 2)
+    return before, stable(talk, one.topic)
+
+
+def stable(talk: Talk, name: str) -> object:
+    found = talk.fetched(name, committed=True)
+    aborted = [(one.first_offset) for one in found.aborted_transactions or ()]
+    return found.last_stable_offset, found.high_watermark, talk.batches(name, committed=True), aborted
+
+
+def ends(*commits: bool) -> Ask:
+    def ask(talk: Talk) -> object:
+        one = Transaction(talk)
+        one.send()
+        return [one.end(commit=commit) for commit in commits]
+
+    return ask
+
+
+def end_of_nothing(talk: Talk) -> object:
+    name = fresh("id")
+    _, user = talk.identity(name)
+    return talk.end(name, user, commit=True)
+
+
+def strangers(talk: Talk) -> object:
+    one = Transaction(talk)
+    other = Identity(one.user.producer_id + 1000, 0)
+    return {
+        "another producer adds": talk.add(one.name, other, one.topic),
+        "another producer ends": talk.end(one.name, other, commit=True),
+        "of an unknown id": talk.end(fresh("id"), one.user, commit=True),
+        "a newer epoch": talk.end(one.name, one.user._replace(epoch=one.user.epoch + 1), commit=True),
+    }
+
+
+def fenced(talk: Talk) -> object:
+    one = Transaction(talk)
+    one.send()
+    code, newer = talk.identity(one.name)
+    return {
+        "new": (code, newer.producer_id == one.user.producer_id, newer.epoch > one.user.epoch),
+        "add": talk.add(one.name, one.user, one.topic),
+        "send": one.send(1),
+        "end": one.end(commit=True),
+        "claim": talk.identity(one.name, claimed=one.user)[0],
+        "what it had sent": len(until(lambda: talk.fetched(one.topic, committed=True).aborted_transactions, bool)),
+    }
+
+
+def partition_of_none(talk: Talk) -> object:
+    one = Transaction(talk)
+    return talk.sent(talk.topic(), one.user, 0, transactional_id=one.name)[0]
+
+
+def unknown_beside_known(talk: Talk) -> object:
+    one = Transaction(talk)
+    return talk.add(one.name, one.user, talk.topic(), fresh("none"))
+
+
+def offsets_with_it(talk: Talk) -> object:
+    one, group = Transaction(talk), fresh("g")
+    codes = [
+        talk.add_offsets(one.name, one.user, group),
+        talk.commit_later(one.name, one.user, group, one.topic, 5),
+    ]
+    pending = talk.committed(group, one.topic), talk.committed(group, one.topic, stable=True)
+    codes.append(one.end(commit=True))
+    return codes, pending, until(lambda: talk.committed(group, one.topic), lambda told: told[1] >= 0)
+
+
+def offsets_of_another_generation(talk: Talk) -> object:
+    one, group = Transaction(talk), fresh("g")
+    member_id, generation = talk.member(group)
+    talk.add_offsets(one.name, one.user, group)
+    return [
+        talk.commit_later(one.name, one.user, group, one.topic, 5, member_id=member_id, generation_id=generation + more)
+        for more in (0, 1)
+    ]
+
+
+def offsets_unannounced(talk: Talk) -> object:
+    one = Transaction(talk)
+    return talk.commit_later(one.name, one.user, fresh("g"), one.topic, 5)
+
+
+def timed_out(talk: Talk) -> object:
+    """The transaction is aborted and its producer told so."""
+    one = Transaction(talk, timeout_ms=200)
+    one.send()
+    until(lambda: talk.fetched(one.topic, committed=True).aborted_transactions, bool)
+    return one.end(commit=True)
+
+
+def transactions_described(talk: Talk) -> object:
+    one = Transaction(talk)
+    one.send()
+    told = talk.ask(DescribeTransactionsRequest, 0, transactional_ids=[one.name, fresh("id")])
+    listed = talk.ask(ListTransactionsRequest, 0, state_filters=["Ongoing"], producer_id_filters=[]).transaction_states
+    places = [{"name": one.topic, "partition_indexes": [0]}]
+    (producers,) = talk.ask(DescribeProducersRequest, 0, topics=places).topics[0].partitions
+    (active,) = producers.active_producers
+    return {
+        "described": [(code_of(each.error_code), each.transaction_state) for each in told.transaction_states],
+        "listed": one.name in {each.transactional_id for each in listed},
+        "producer": (active.producer_id == one.user.producer_id, active.last_sequence, active.current_txn_start_offset),
+    }
+
+
+# The connection
+
+
+def bytes_after(*frames: bytes) -> Ask:
+    """What comes back before the broker closes the connection."""
+
+    def ask(talk: Talk) -> object:
+        host, port = talk.address.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+            connection.sendall(b"".join(frames))
+            try:
+                return connection.recv(100)
+            except ConnectionResetError:
+                return b""
+
+    return ask
+
+
+def too_new(talk: Talk) -> object:
+    host, port = talk.address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        connection.sendall(struct.pack(">ihhihb", 11, 18, 99, 5, -1, 0))
+        answer = connection.recv(10_000)
+    return struct.unpack_from(">ih", answer, 4)
+
+
+def missing(request: Any, *path: str, version: int, **fields: object) -> Ask:
+    """The error code at the end of a path of names, each of a list's only member."""
+
+    def ask(talk: Talk) -> object:
+        found = talk.ask(request, version, **fields)
+        for name in path:
+            (found,) = getattr(found, name)
+        return code_of(found.error_code)
+
+    return ask
+
+
+ROWS = (
+    Row("a topic's name with a blank", lambda talk: talk.create("a b"), Code.INVALID_TOPIC),
+    Row("a topic's name of 250 characters", lambda talk: talk.create("x" * 250), Code.INVALID_TOPIC),
+    Row("a topic's name of dots", lambda talk: talk.create(".."), Code.INVALID_TOPIC),
+    Row("an empty topic's name", lambda talk: talk.create(""), Code.INVALID_TOPIC),
+    Row("a topic named as another one but for a dot", create_beside_one_of_dots, Code.INVALID_TOPIC, here=0),
+    Row("a topic that is there", create_existing, Code.TOPIC_ALREADY_EXISTS),
+    Row("a topic twice in one request", create_twice_in_one, {Code.INVALID_REQUEST}),
+    Row("no partitions", lambda talk: talk.create(fresh("t"), 0), Code.INVALID_PARTITIONS),
+    Row("two replicas", lambda talk: talk.create(fresh("t"), 1, 2), Code.INVALID_REPLICATION_FACTOR),
+    Row("a topic by the broker's defaults", create_with_defaults, (0, 4, 1)),
+    Row("an assignment beside counts", assign_beside_counts, Code.INVALID_REQUEST),
+    Row("an unknown configuration", lambda talk: talk.create(fresh("t"), no_such="1"), Code.INVALID_CONFIG),
+    Row("a word for a number", lambda talk: talk.create(fresh("t"), retention_ms="week"), Code.INVALID_CONFIG),
+    Row("a number below what is allowed", lambda talk: talk.create(fresh("t"), segment_ms="0"), Code.INVALID_CONFIG),
+    Row("a policy that does not exist", lambda talk: talk.create(fresh("t"), cleanup_policy="x"), Code.INVALID_CONFIG),
+    Row("the message of a success", message_of_success, None),
+    Row("a topic that is only to be checked", only_validate, (0, 2, Code.UNKNOWN_TOPIC_OR_PARTITION)),
+    Row("partitions added", lambda talk: grow(talk, talk.topic(2), 3), 0),
+    Row("as many partitions as there are", lambda talk: grow(talk, talk.topic(2), 2), Code.INVALID_PARTITIONS),
+    Row("fewer partitions", lambda talk: grow(talk, talk.topic(2), 1), Code.INVALID_PARTITIONS),
+    Row("partitions of no topic", lambda talk: grow(talk, fresh("t"), 2), Code.UNKNOWN_TOPIC_OR_PARTITION),
+    Row("an unknown topic is deleted", lambda talk: talk.delete(fresh("t")), Code.UNKNOWN_TOPIC_OR_PARTITION),
+    Row("a deleted topic", deleted_topic, (0, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_OR_PARTITION)),
+    Row("internal topics", internal_topics, [("__consumer_offsets", True), ("__transaction_state", True)]),
+    Row("a topic asked for", lambda talk: talk.described(fresh("t")), (Code.UNKNOWN_TOPIC_OR_PARTITION, [])),
+    Row("a bad topic asked for", lambda talk: talk.described("a b", creates=True), (Code.INVALID_TOPIC, [])),
+    Row("a configuration set", lambda talk: altered(talk, ("retention.ms", 0, "1000")), 0),
+    Row("a configuration of no topic", lambda talk: altered(talk, name=fresh("t")), Code.UNKNOWN_TOPIC_OR_PARTITION),
+    Row("an unknown configuration set", lambda talk: altered(talk, ("no.such", 0, "1")), Code.INVALID_CONFIG),
+    Row("a bad value set", lambda talk: altered(talk, ("retention.ms", 0, "x")), Code.INVALID_CONFIG),
+    Row("items for what is no list", lambda talk: altered(talk, ("retention.ms", 2, "1")), Code.INVALID_CONFIG),
+    Row("one key twice", lambda talk: altered(talk, *[("retention.ms", 0, "9")] * 2), Code.INVALID_REQUEST),
+    Row("an item added to a list", appended_to_list, {"cleanup.policy": "delete,compact"}),
+    Row("AlterConfigs", replaced_configs, {"segment.ms": "80000"}),
+    Row("what is unknown described", lambda talk: code_of(describe(talk, fresh("t"))[0].error_code), 3),
+    Row(
+        "defaults of a topic",
+        defaults_of,
+        {
+            "retention.ms": "604800000",
+            "retention.bytes": "-1",
+            "segment.ms": "604800000",
+            "segment.bytes": "1073741824",
+            "cleanup.policy": "delete",
+            "max.message.bytes": "1048588",
+            "delete.retention.ms": "86400000",
+            "min.cleanable.dirty.ratio": "0.5",
+            "message.timestamp.type": "CreateTime",
+            "compression.type": "producer",
+        },
+    ),
+    # Records
+    Row("offsets run on", offsets_run_on, ([0, 3, 4], [(0, 2), (3, 3), (4, 5)], [(4, 5)], [])),
+    Row("records for no topic", lambda talk: talk.produce(fresh("t"), sample())[0], Code.UNKNOWN_TOPIC_OR_PARTITION),
+    Row("records for no partition", lambda talk: talk.produce(talk.topic(), sample(), 7)[0], 3),
+    Row("records that are damaged", bad_crc, (Code.CORRUPT_MESSAGE, -1)),
+    Row("a batch that counts wrongly", wrong_count, Code.INVALID_RECORD),
+    Row("two batches for one partition", two_batches, Code.INVALID_RECORD),
+    Row("a batch of an old format", old_magic, Code.INVALID_RECORD, here=Code.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    Row("a batch of control", control_batch, Code.INVALID_RECORD),
+    Row("a batch of no known codec", unknown_codec, Code.UNKNOWN_SERVER_ERROR, here=Code.UNSUPPORTED_COMPRESSION_TYPE),
+    Row("an API nobody knows", bytes_after(struct.pack(">ihhih", 10, 999, 0, 1, -1)), b""),
+    Row("something else than Kafka", bytes_after(b"GET / HTTP/1.1\r\n\r\n"), b""),
+    Row("a frame of two gigabytes", bytes_after(struct.pack(">i", 2_000_000_000)), b""),
+)
+
+ALONE = (
+    Row("acks of two", lambda talk: talk.produce(talk.topic(), sample(), acks=2)[0], Code.INVALID_REQUIRED_ACKS),
+    Row("too large", lambda talk: talk.produce(talk.topic(), sample(b"x" * 1_100_000))[0], Code.MESSAGE_TOO_LARGE),
+    Row(
+        "a topic's own limit", lambda talk: talk.produce(talk.topic(max_message_bytes="100"), sample(b"x" * 90))[0], 10
+    ),
+    Row("compacted, without a key", without_keys, Code.INVALID_RECORD),
+    Row("compacted, with a key", with_keys, 0),
+    Row("the broker's own topic", lambda talk: talk.produce("__consumer_offsets", sample())[0], Code.INVALID_TOPIC),
+    Row("a time two hours ahead", far_ahead, 0),
+    Row("a part of a transaction without an id", transactional_without_id, Code.INVALID_TXN_STATE),
+    Row(
+        "the ends of a log",
+        fetch_ends,
+        [(1, 2, 1), (0, 2, 1), (0, 2, 1), (1, 2, 1)],
+    ),
+    Row("a batch larger than asked for", whole_first_batch, True),
+    Row("fetch of no topic", lambda talk: talk.fetched(fresh("t")).error_code, Code.UNKNOWN_TOPIC_OR_PARTITION),
+    Row("fetch of a negative offset", lambda talk: talk.fetched(talk.topic(), -1).error_code, Code.OFFSET_OUT_OF_RANGE),
+    Row(
+        "leader epochs",
+        leader_epochs,
+        ([0, Code.UNKNOWN_LEADER_EPOCH], (Code.UNKNOWN_LEADER_EPOCH, -1)),
+    ),
+    Row("where epochs end", epoch_ends, [(0, True, 2), (0, False, -1)]),
+    Row("an unknown fetch session", lambda talk: fetch_session(talk, 77, 3), Code.FETCH_SESSION_ID_NOT_FOUND),
+    Row("records deleted", trim(2, 1, -1, 4), [(0, 2), (0, 2), (0, 3), (Code.OFFSET_OUT_OF_RANGE, -1)]),
+    Row(
+        "records of no topic deleted", lambda talk: trimmed(talk, fresh("t"), 1), (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)
+    ),
+    Row("the broker's own records deleted", lambda talk: trimmed(talk, "__consumer_offsets", 0)[0], Code.INVALID_TOPIC),
+    Row(
+        "offsets by time",
+        by_time,
+        [(0, 0), (0, 1), (0, 2), (0, 3), (0, 5), (0, -1), (0, 6), (0, 0), (0, 5)],
+    ),
+    Row("offsets by time where there is nothing", times_of_nothing, [(0, -1), (0, 0), (0, 0), (0, -1)]),
+    Row("offsets of no topic", lambda talk: talk.offset(fresh("t"), -1), (Code.UNKNOWN_TOPIC_OR_PARTITION, -1)),
+    # Idempotent producers
+    Row("batches that come again", repeated, ([0, 0, Code.DUPLICATE_SEQUENCE_NUMBER], 6)),
+    Row("a batch that is missing", with_a_gap, [0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, 0]),
+    Row("a producer nobody knows", beginning_in_the_middle, 0),
+    Row(
+        "epochs of a producer",
+        epochs_of_a_producer,
+        [0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, Code.INVALID_PRODUCER_EPOCH],
+    ),
+    # Groups
+    Row("joining without an id", needs_a_member_id, (Code.MEMBER_ID_REQUIRED, True, 0)),
+    Row("a session of one second", lambda talk: code_of(talk.join(fresh("g"), session_ms=1000).error_code), 26),
+    Row("a session of an hour", lambda talk: code_of(talk.join(fresh("g"), session_ms=HOUR_MS).error_code), 26),
+    Row("a group without a name", lambda talk: code_of(talk.join("").error_code), Code.INVALID_GROUP_ID),
+    Row("no protocols", lambda talk: code_of(talk.join(fresh("g"), protocols=[]).error_code), 23),
+    Row("protocols that others do not have", second_protocol, Code.INCONSISTENT_GROUP_PROTOCOL),
+    Row("another kind of member", second_kind, Code.INCONSISTENT_GROUP_PROTOCOL),
+    Row(
+        "generations",
+        generations,
+        {
+            "heartbeat": [0, Code.ILLEGAL_GENERATION],
+            "sync": [0, Code.ILLEGAL_GENERATION],
+            "commit": [0, Code.ILLEGAL_GENERATION],
+            "stranger": [Code.UNKNOWN_MEMBER_ID] * 2,
+            "commit of a stranger": Code.UNKNOWN_MEMBER_ID,
+            "commit of no member": Code.UNKNOWN_MEMBER_ID,
+            "leave": [Code.UNKNOWN_MEMBER_ID, 0],
+        },
+    ),
+    Row(
+        "a group nobody knows",
+        unknown_group,
+        {
+            "heartbeat": Code.UNKNOWN_MEMBER_ID,
+            "sync": Code.UNKNOWN_MEMBER_ID,
+            "leave": Code.UNKNOWN_MEMBER_ID,
+            "join": Code.UNKNOWN_MEMBER_ID,
+            "commit": Code.ILLEGAL_GENERATION,
+            "offset": (0, -1),
+            "delete": Code.GROUP_ID_NOT_FOUND,
+            "state": [(0, "Dead")],
+        },
+    ),
+    Row("a group with members", group_with_members, ((Code.NON_EMPTY_GROUP, ["Stable"]), ["Empty"], 0)),
+    Row("a static member that comes again", static_member, (0, 0, Code.FENCED_INSTANCE_ID)),
+    Row(
+        "committed offsets",
+        offsets,
+        [(0, -1), 0, (0, 7), Code.UNKNOWN_TOPIC_OR_PARTITION, 3, Code.OFFSET_METADATA_TOO_LARGE, (0, 7)],
+    ),
+    Row("groups listed by state", listed_group, ([("consumer", "Stable")], [])),
+    Row("the coordinator of a group", coordinator(0), 0),
+    Row("the coordinator of transactions", coordinator(1), 0),
+    Row("the coordinator of something else", coordinator(9), Code.GROUP_AUTHORIZATION_FAILED),
+    # Transactions
+    Row("what readers see", what_readers_see, ((0, 1, [], []), (2, 2, [(0, 0), (1, 1)], [0]))),
+    Row("a commit asked for twice", ends(True, True), [0, 0]),
+    Row("an abort asked for twice", ends(False, False), [0, 0]),
+    Row("an abort of what is committed", ends(True, False), [0, Code.INVALID_TXN_STATE]),
+    Row("an end of nothing", end_of_nothing, Code.INVALID_TXN_STATE),
+    Row("a transaction of an hour", lambda talk: talk.identity(fresh("id"), HOUR_MS)[0], 50),
+    Row("a transaction of no time", lambda talk: talk.identity(fresh("id"), 0)[0], 50),
+    Row("an empty transactional id", lambda talk: talk.identity("")[0], Code.INVALID_REQUEST),
+    Row(
+        "producers of another",
+        strangers,
+        {
+            "another producer adds": [Code.INVALID_PRODUCER_ID_MAPPING],
+            "another producer ends": Code.INVALID_PRODUCER_ID_MAPPING,
+            "of an unknown id": Code.INVALID_PRODUCER_ID_MAPPING,
+            "a newer epoch": Code.PRODUCER_FENCED,
+        },
+    ),
+    Row(
+        "the second producer of an id",
+        fenced,
+        {
+            "new": (0, True, True),
+            "add": [Code.PRODUCER_FENCED],
+            "send": Code.INVALID_PRODUCER_EPOCH,
+            "end": Code.PRODUCER_FENCED,
+            "claim": Code.PRODUCER_FENCED,
+            "what it had sent": 1,
+        },
+    ),
+    Row("a partition that was not added", partition_of_none, Code.INVALID_TXN_STATE),
+    Row("an unknown partition added", unknown_beside_known, [Code.OPERATION_NOT_ATTEMPTED, 3]),
+    Row(
+        "offsets of a transaction",
+        offsets_with_it,
+        ([0, 0, 0], ((0, -1), (Code.UNSTABLE_OFFSET_COMMIT, -1)), (0, 5)),
+    ),
+    Row("offsets of another generation", offsets_of_another_generation, [0, Code.ILLEGAL_GENERATION]),
+    Row("offsets that were not announced", offsets_unannounced, Code.INVALID_TXN_STATE),
+    Row("a transaction that takes too long", timed_out, Code.PRODUCER_FENCED),
+    Row(
+        "transactions described",
+        transactions_described,
+        {
+            "described": [(0, "Ongoing"), (Code.TRANSACTIONAL_ID_NOT_FOUND, "")],
+            "listed": True,
+            "producer": (True, 0, 0),
+        },
+    ),
+    # The connection, and what is not served
+    Row("a version nobody knows", too_new, (5, 35)),
+    Row("a login nobody asks for", missing(SaslHandshakeRequest, version=1, mechanism="PLAIN"), 34),
+    Row(
+        "access control lists",
+        missing(
+            DescribeAclsRequest,
+            version=2,
+            resource_type_filter=1,
+            resource_name_filter=None,
+            pattern_type_filter=1,
+            principal_filter=None,
+            host_filter=None,
+            operation=1,
+            permission_type=1,
+        ),
+        Code.SECURITY_DISABLED,
+    ),
+    Row(
+        "an election",
+        lambda talk: [
+            code_of(one.error_code)
+            for one in talk.ask(
+                ElectLeadersRequest,
+                2,
+                election_type=0,
+                topic_partitions=[{"topic": talk.topic(), "partitions": [0]}],
+                timeout_ms=10_000,
+            )
+            .replica_election_results[0]
+            .partition_result
+        ],
+        [Code.ELECTION_NOT_NEEDED],
+    ),
+)
+"""What the bundled broker answers, in `kafka` as the protocol has it; so far it alone is asked."""
+
+
+@pytest.fixture(scope="module")
+def settled_broker(each_broker: str) -> str:
+    """An Apache Kafka makes the topics of its coordinators when it is asked where they are."""
+    with Talk(each_broker) as talk:
+        for kind in (0, 1):
+            until(partial(coordinator(kind), talk), lambda code: code == 0)
+    return each_broker
+
+
+@pytest.fixture
+def talk(settled_broker: str) -> Iterator[Talk]:
+    with Talk(settled_broker) as talk:
+        yield talk
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
+def test_the_broker_answers_as_kafka_does_or_as_the_page_says(talk: Talk, broker_kind: str, row: Row) -> None:
+    expected = row.here if broker_kind == "bundled" and row.here is not SAME else row.kafka
+    assert row.ask(talk) == expected
+
+
+@pytest.mark.parametrize("row", ALONE, ids=lambda row: row.what)
+def test_the_bundled_broker_answers_by_the_protocol(broker_address: str, row: Row) -> None:
+    with Talk(broker_address) as talk:
+        assert row.ask(talk) == row.kafka
+
+
+def test_the_page_has_the_rows_that_differ_and_no_other() -> None:
+    page = (ROOT / "docs/broker.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("## Where it differs from Apache Kafka\n")
+    section, _, _ = section.partition("\n## ")
+    listed = re.findall(r"^\| (?!what )(\w.*?) \|", section, re.MULTILINE)
+    assert listed == [row.what for row in ROWS if row.here is not SAME]
