@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 import threading
@@ -69,10 +70,13 @@ BASE_PROPERTIES: Mapping[str, str] = {
     "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
 
+LOOPBACK = "127.0.0.1"
+LOCAL_ADDRESS_VARIABLE = "SPARK_LOCAL_IP"
+
 LOCAL_PROPERTIES: Mapping[str, str] = {
     # Else the driver and its block manager listen on the machine's address.
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
     # Three times cheaper Python tasks, and no port. The names of a cluster's folders are longer than a socket's may be.
     "spark.python.unix.domain.socket.enabled": "true",
 }
@@ -310,7 +314,8 @@ def _spark_conf(properties: Mapping[str, str]) -> SparkConf:
 
 
 def _launch(conf: SparkConf, log_path: Path) -> JavaGateway:
-    with log_path.open("ab") as log, _interrupts_wait():
+    is_local = (conf.get("spark.master") or "").startswith("local")
+    with log_path.open("ab") as log, _interrupts_wait(), _address_known(LOOPBACK if is_local else None):
         return launch_gateway(conf, {"stdout": log, "stderr": log})
 
 
@@ -323,6 +328,23 @@ def _failures_told(log_path: Path) -> Iterator[None]:
         raise SessionFailed(f"Spark did not start: {_last_words(log_path, log_start, str(error))}") from error
     except Py4JError as error:
         raise SessionFailed(f"Spark did not start: {root_cause(error)}") from error
+
+
+@contextlib.contextmanager
+def _address_known(address: str | None) -> Iterator[None]:
+    """Tells a JVM that is started meanwhile which address is its machine's, unless the environment does.
+
+    Spark looks for one before it reads a property, and ends where the machine's own name has none, as in some
+    containers.
+    """
+    if address is None or LOCAL_ADDRESS_VARIABLE in os.environ:
+        yield
+        return
+    os.environ[LOCAL_ADDRESS_VARIABLE] = address
+    try:
+        yield
+    finally:
+        del os.environ[LOCAL_ADDRESS_VARIABLE]
 
 
 @contextlib.contextmanager

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from headrace.hive_ddl.executors import session
 from headrace.hive_ddl.executors.session import session_properties
 
 SOCKETS = "spark.python.unix.domain.socket.enabled"
@@ -21,3 +23,20 @@ def test_workers_of_a_cluster_have_no_sockets_with_names(master: str, expected: 
     )
     assert properties.get(SOCKETS) == expected
     assert ("spark.driver.host" in properties) == (expected is not None)
+
+
+@pytest.mark.parametrize(
+    ("master", "before", "told"),
+    [("local[2]", None, "127.0.0.1"), ("local", "10.1.2.3", "10.1.2.3"), ("yarn", None, None)],
+)
+def test_spark_here_needs_no_address_of_the_machine_s_own_name(
+    master: str, before: str | None, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    if before:
+        monkeypatch.setenv("SPARK_LOCAL_IP", before)
+    found = []
+    monkeypatch.setattr(session, "launch_gateway", lambda *_: found.append(os.environ.get("SPARK_LOCAL_IP")))
+    session.open_jvm(tmp_path, {"spark.master": master})
+    assert found == [told]
+    assert os.environ.get("SPARK_LOCAL_IP") == before
