@@ -20,7 +20,7 @@ from headrace.pipeline.java import JavaNotFoundError, ensure_java
 from headrace.settings import Address, Settings, SettingsError, load_settings
 from headrace.settings.log_lines import configure_logging
 
-POLL_S = 0.5
+POLL_S = 0.1
 OUT_OF_MEMORY_CODES = frozenset({3, 52})  # of a JVM told to end then, and of Spark's own handler
 Options = TypeVar("Options")
 

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,7 @@ QUERIES_MAX = 4  # run at once; others wait
 ASKING_MAX = 64  # connections at once; a further one is refused
 HEAR_TIMEOUT_S = 10.0  # for the whole of a question
 POLL_S = 0.2
+HEARD_S = 0.5  # until whoever waited for the socket has said what he wants
 JVM_END_S = 5.0  # between a call that failed for its JVM's end and that end
 WORDS_OF_THE_END = ("Py4J", "py4j", "Connection", "Answer from Java", "OutOfMemory", "cancelled")
 METASTORE_TRIES = 30  # a second apart: one that died is started again meanwhile
@@ -109,7 +111,6 @@ def serve(options: SqlOptions, stop: threading.Event) -> None:
             desk = _Desk(session, options.memory)
             threading.Thread(target=desk.take_questions, args=(listener,), name="sql", daemon=True).start()
             print("ready", *words, flush=True)
-            # Beside the first question, which may be one that needs less: whoever waits is answered the sooner.
             threading.Thread(target=desk.warm_up, name="warm-up", daemon=True).start()
             try:
                 wait_for_end(gateway, stop, "sql.memory", options.memory)
@@ -132,7 +133,11 @@ class _Desk:
         self._turns = threading.Semaphore(QUERIES_MAX)
 
     def warm_up(self) -> None:
-        """A first query loads classes for seconds."""
+        """A first query loads classes for seconds: one of ours, once nobody waits any more who asked while SQL started.
+        His may be one that needs less, and what is done beside it comes off the same cores."""
+        time.sleep(HEARD_S)
+        for thread in list(self._asking):
+            thread.join()
         self._answer(Question("SELECT 1 AS one", "default", with_values=True), "headrace-sql-warm-up")
 
     def take_questions(self, listener: socket.socket) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from headrace.hive_ddl.executors import session
 from headrace.hive_ddl.executors.session import session_properties
+from headrace.pipeline.java import ensure_java
 
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 
@@ -23,6 +27,27 @@ def test_workers_of_a_cluster_have_no_sockets_with_names(master: str, expected: 
     )
     assert properties.get(SOCKETS) == expected
     assert ("spark.driver.host" in properties) == (expected is not None)
+
+
+@pytest.mark.parametrize(("short_lived", "level", "patience"), [(True, "1", "5000"), (False, "4", "50000")])
+def test_how_much_is_compiled_goes_by_how_long_a_session_lives(
+    short_lived: bool, level: str, patience: str, tmp_path: Path
+) -> None:
+    """As Java itself understands what it is told."""
+    properties = session_properties(
+        app_name="t",
+        master="local",
+        metastore_uri=None,
+        data_dir=tmp_path,
+        warehouse_uri="file:///w",
+        short_lived=short_lived,
+    )
+    options = shlex.split(properties["spark.driver.extraJavaOptions"])
+    java = ensure_java(tmp_path, dict(os.environ)) / "bin" / "java"
+    asked = [str(java), *options, "-XX:+PrintFlagsFinal", "-version"]
+    flags = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"TieredStopAtLevel += (\S+)", flags)[1] == level  # type: ignore[index]
+    assert re.search(r"Tier4InvocationThreshold += (\S+)", flags)[1] == patience  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
