@@ -152,8 +152,8 @@ class _Desk:
                 connection.close()
                 continue
             thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            self._asking.add(thread)
             thread.start()
+            self._asking.add(thread)  # of which all can be waited for
 
     def let_answers_out(self) -> None:
         """Those who asked are told what happened before the process ends."""
