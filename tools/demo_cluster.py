@@ -25,10 +25,13 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import pyhive.exc  # noqa: E402
 import pytest  # noqa: E402  # whose skip is how these servers say that something is missing
+from py4j.protocol import Py4JError  # noqa: E402
 from pyhive import hive  # noqa: E402
+from thrift.Thrift import TException  # noqa: E402
 
 from apache_kafka import ApacheKafka  # noqa: E402
 from hdfs import Hdfs  # noqa: E402
+from headrace.hive_ddl.executors.failures import one_line, root_cause  # noqa: E402
 from headrace.pipeline.demo.answers import Table, differences  # noqa: E402
 from headrace.pipeline.demo.data import DemoDataError, find_data  # noqa: E402
 from headrace.pipeline.demo.place import Ask, Detail  # noqa: E402
@@ -58,7 +61,7 @@ SMALL = """\
 "driver.host" = "127.0.0.1"
 """
 CANNOT_RUN = (
-    *(DemoError, DemoDataError, pyhive.exc.Error),
+    *(DemoError, DemoDataError),
     *(RuntimeError, AssertionError, subprocess.SubprocessError, pytest.skip.Exception),  # of servers that do not start
 )
 COUNTED = "SELECT carrier, count(*) FROM flights GROUP BY carrier ORDER BY carrier"
@@ -127,13 +130,17 @@ class Cluster:
     @contextmanager
     def engine(self, detail: Detail) -> Iterator[Ask]:
         host, _, port = self._hive.address.rpartition(":")
-        with closing(hive.connect(host, int(port), auth="NOSASL", database=DATABASE)) as connection:
-            jdbc = HiveJdbc(f"jdbc:hive2://{self._hive.address}/{DATABASE};auth=noSasl")
+        with answering(self._hive.log):
+            connection = hive.connect(host, int(port), auth="NOSASL", database=DATABASE)
+        with closing(connection):
+            with answering(self._hive.log):
+                jdbc = HiveJdbc(f"jdbc:hive2://{self._hive.address}/{DATABASE};auth=noSasl")
             with closing(jdbc):
 
                 def ask(query: str) -> Table:
-                    found = asked(connection, query)
-                    if different := differences(jdbc.ask(query), found):
+                    with answering(self._hive.log):
+                        found, again = asked(connection, query), jdbc.ask(query)
+                    if different := differences(again, found):
                         raise DemoError(f"the driver of beeline answers otherwise than PyHive: {different[0]}")
                     return found
 
@@ -173,6 +180,19 @@ def of_this_machine(text: str) -> str:
 
     lines = [line for line in text.splitlines(keepends=True) if not line.startswith('"yarn.archive"')]
     return "".join((*lines, f'"yarn.jars" = "local:{_find_spark_home()}/jars/*"\n', SMALL))
+
+
+@contextmanager
+def answering(log: Path) -> Iterator[None]:
+    """HiveServer2 says of most failures only that there was one, so whoever reads of it is led to its log."""
+    try:
+        yield
+    except Py4JError as error:
+        raise DemoError(f"beeline's driver got no answer from HiveServer2: {root_cause(error)}; see {log}") from error
+    except (pyhive.exc.Error, TException) as error:
+        status = getattr(error.args[0] if error.args else None, "status", None)
+        reason = one_line(getattr(status, "errorMessage", None) or str(error)) or type(error).__name__
+        raise DemoError(f"PyHive got no answer from HiveServer2: {reason}; see {log}") from error
 
 
 def asked(connection: Any, query: str) -> Table:

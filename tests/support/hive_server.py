@@ -29,15 +29,15 @@ METASTORE = "org.apache.hadoop.hive.metastore.HiveMetaStore"
 
 
 class HiveServer:
-    """A running HiveServer2; `address` is host:port. Queries run in its own JVM, by Tez in local mode. With `main` it
-    is its metastore alone, as a service."""
+    """A running HiveServer2; `address` is host:port, `log` what it prints. Queries run in its own JVM, by Tez in local
+    mode. With `main` it is its metastore alone, as a service."""
 
     def __init__(self, folder: Path, properties: Mapping[str, str] | None = None, main: str = HIVE_SERVER) -> None:
         (folder / "conf").mkdir(parents=True)
         (folder / "tmp").mkdir()
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self._log = folder / "hiveserver2.log"
+        self.log = folder / "hiveserver2.log"
         settings = configuration({**_properties(folder, self.port), **(properties or {})})
         for name in ("hive-site", "core-site", "tez-site"):
             (folder / "conf" / f"{name}.xml").write_text(settings, encoding="utf-8")
@@ -52,7 +52,7 @@ class HiveServer:
         ]
         environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "LC_ALL": "C.UTF-8", "HADOOP_HOME": str(folder)}
         with timed_start(main.rpartition(".")[2]):
-            with self._log.open("wb") as log:
+            with self.log.open("wb") as log:
                 self._process = subprocess.Popen(
                     command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=environment
                 )
@@ -71,7 +71,7 @@ class HiveServer:
         while not is_open(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise RuntimeError(f"{self._log.stem} did not start:\n{self._log.read_text(errors='replace')[-3000:]}")
+                raise RuntimeError(f"{self.log.stem} did not start:\n{self.log.read_text(errors='replace')[-3000:]}")
             time.sleep(0.2)
 
 
