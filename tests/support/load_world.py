@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,24 +59,25 @@ class LoadWorld:
     def __init__(self, root: Path, *, metastore: bool = True) -> None:
         self.data_dir = root
         data = ["--data-dir", str(root)]
-        self.services = [
-            Service(["headrace", "registry", "serve", *data, "--registry-listen", "127.0.0.1:0"]),
-            Service(["headrace", "broker", "serve", *data, "--broker-listen", "127.0.0.1:0"]),
+        servers = [
+            ["headrace", "registry", "serve", *data, "--registry-listen", "127.0.0.1:0"],
+            ["headrace", "broker", "serve", *data, "--broker-listen", "127.0.0.1:0"],
         ]
         if metastore:
-            self.services.append(Service(["headrace.pipeline.metastore_server", *data, "--listen", "127.0.0.1:0"]))
-        self.addresses = {name: value for one in self.services for name, value in one.addresses.items()}
-        self.registry = RegistryClient(self.addresses["registry"])
-        self.producer = KafkaProducer(bootstrap_servers=self.addresses["broker"], linger_ms=5)
+            servers.append(["headrace.pipeline.metastore_server", *data, "--listen", "127.0.0.1:0"])
+        self.addresses: dict[str, str] = {}
+        with ExitStack() as begun:  # so that what has begun ends where the rest does not begin
+            for arguments in servers:
+                service = Service(arguments)
+                begun.callback(service.stop)
+                self.addresses |= service.addresses
+            self.registry = begun.enter_context(closing(RegistryClient(self.addresses["registry"])))
+            self.producer = KafkaProducer(bootstrap_servers=self.addresses["broker"], linger_ms=5)
+            begun.callback(self.producer.close)
+            self.close = begun.pop_all().close
         self.produced: dict[str, Produced] = {}
         self.warehouse = root / "warehouse"
         self._next_id = 0
-
-    def close(self) -> None:
-        self.producer.close()
-        self.registry.close()
-        for service in reversed(self.services):
-            service.stop()
 
     def produce(self, topic: str, count: int, *, fields: Sequence[dict[str, Any]] = FIELDS) -> None:
         """Sends `count` events over three hours, a message that is no Avro and a tombstone; returns when all are

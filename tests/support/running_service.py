@@ -37,7 +37,11 @@ class Service:
             )
             threading.Thread(target=self._drain_stdout, daemon=True).start()
             threading.Thread(target=self._drain_stderr, daemon=True).start()
-            self.addresses = self._wait_until_ready()
+            try:
+                self.addresses = self._wait_until_ready()
+            except BaseException:  # Ctrl-C among them: nobody else can end it yet
+                self.kill()
+                raise
 
     def _drain_stdout(self) -> None:
         assert self.process.stdout is not None
@@ -58,7 +62,6 @@ class Service:
             if line.startswith("ready "):
                 return dict(re.findall(r"(\w+)=(\S+)", line))
             if not line:
-                self.kill()
                 raise RuntimeError(f"{' '.join(self.arguments)} did not get ready:\n{''.join(self.errors)}")
 
     def stop(self, timeout_s: float = 60) -> int:
