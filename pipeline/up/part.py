@@ -18,10 +18,11 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headrace.pipeline.children import python_command, python_environment
+from headrace.pipeline.up.part_log import PartLog
 from headrace.pipeline.up.plan import PartCommand
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,6 @@ logger = logging.getLogger(__name__)
 READY_TIMEOUT_S = 120.0  # a cold Spark with a new Derby takes some 15 s on two slow cores
 UNREADY_STOP_TIMEOUT_S = 3.0  # of a part that still starts: nobody uses it yet, and a JVM hears nothing until it is up
 POLL_S = 0.2
-LOG_BYTES_MAX = 64 * 1024 * 1024  # a part's log beyond this is set aside
 DISK_BYTES_MIN = 16 * 1024 * 1024  # free; a metastore's new database alone takes some of it
 PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
 
@@ -43,16 +43,13 @@ class Part:
 
     def __init__(self, command: PartCommand, log_dir: Path, environment: Mapping[str, str]) -> None:
         self.command = command
-        self.log_path = log_dir / f"{command.name}.log"
-        self._set_aside_large_log()
-        self._log = self.log_path.open("ab")
-        self._log_start = self._log.tell()
+        self.log = PartLog(log_dir / f"{command.name}.log")
         self.process = subprocess.Popen(
             python_command(*command.arguments),
             stdin=subprocess.PIPE if command.is_asked else subprocess.DEVNULL,
             # Nobody reads on after the ready line but for answers, so what has a report to print writes it to its log.
-            stdout=subprocess.PIPE if command.is_server else self._log,
-            stderr=self._log,
+            stdout=subprocess.PIPE if command.is_server else self.log.stream,
+            stderr=self.log.stream,
             env=python_environment(environment),
             process_group=0,
             preexec_fn=_end_with_parent(os.getpid()),
@@ -81,7 +78,7 @@ class Part:
                 raise UpError(f"the {self.command.name} did not start: {self.end()}")
             if time.monotonic() > deadline:
                 raise UpError(
-                    f"the {self.command.name} was not ready after {READY_TIMEOUT_S:.0f} s; see {self.log_path}"
+                    f"the {self.command.name} was not ready after {READY_TIMEOUT_S:.0f} s; see {self.log.path}"
                 )
         raise KeyboardInterrupt
 
@@ -94,7 +91,7 @@ class Part:
     def ask(self, word: str) -> None:
         """Says a word to it, in a line; what it writes to its log from now on is of that."""
         assert self.process.stdin is not None
-        self._log_start = self.log_path.stat().st_size
+        self.log.begin()
         with contextlib.suppress(BrokenPipeError):  # it has just ended, which is seen when it is looked at
             os.write(self.process.stdin.fileno(), f"{word}\n".encode())
 
@@ -128,7 +125,7 @@ class Part:
 
     def last_words(self) -> str:
         """The last line that the part wrote to its log, or how it ended."""
-        lines = self.log_lines()
+        lines = self.log.lines()
         said = [line for line in lines if line.startswith("headrace: ")]
         if said or lines:
             return (said or lines)[-1].removeprefix("headrace: ")
@@ -140,13 +137,7 @@ class Part:
         why = self.last_words() if code >= 0 else f"killed by {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
             why += ", by hand or by the kernel for want of memory"
-        return f"{why} (log: {self.log_path}){disk_left(self.log_path)}"
-
-    def log_lines(self) -> Sequence[str]:
-        """What the part wrote to its log since it was started."""
-        with self.log_path.open("rb") as log:
-            log.seek(self._log_start)
-            return [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        return f"{why} (log: {self.log.path}){disk_left(self.log.path)}"
 
     @property
     def is_ready(self) -> bool:
@@ -177,21 +168,9 @@ class Part:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        for stream in (self.process.stdin, self._log):
-            if stream is not None:
-                stream.close()
-
-    def limit_log(self) -> None:
-        """Sets a long log aside while it is written to: the part goes on in the emptied file, and a line that it
-        writes in just this moment may be lost."""
-        if self.log_path.stat().st_size > LOG_BYTES_MAX:
-            shutil.copyfile(self.log_path, self.log_path.with_suffix(".log.1"))
-            os.truncate(self.log_path, 0)
-            self._log_start = 0
-
-    def _set_aside_large_log(self) -> None:
-        if self.log_path.exists() and self.log_path.stat().st_size > LOG_BYTES_MAX:
-            self.log_path.replace(self.log_path.with_suffix(".log.1"))
+        for closing in (self.process.stdin, self.log):
+            if closing is not None:
+                closing.close()
 
 
 def disk_left(path: Path) -> str:

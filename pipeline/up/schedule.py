@@ -60,7 +60,7 @@ class Schedule:
 
     def limit_log(self) -> None:
         if self._part is not None:
-            self._part.limit_log()
+            self._part.log.limit()
 
     def ask_to_stop(self) -> None:
         if self._part is not None:
@@ -104,7 +104,7 @@ class Schedule:
         if code == 0:
             logger.info("load_ended code=0 said=%s", part.last_words())
             return
-        logger.warning("load_ended code=%d log=%s said=%s", code, part.log_path, part.last_words())
-        for line in part.log_lines():
+        logger.warning("load_ended code=%d log=%s said=%s", code, part.log.path, part.last_words())
+        for line in part.log.lines():
             if line.startswith(PROBLEM_PREFIX):
                 logger.warning("load_problem %s", line.removeprefix(PROBLEM_PREFIX))

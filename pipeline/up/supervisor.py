@@ -135,7 +135,7 @@ class _Supervisor:
             if time.monotonic() >= self._logs_due:
                 self._logs_due = time.monotonic() + LOG_LOOK_S
                 for part in self._parts.values():
-                    part.limit_log()
+                    part.log.limit()
                 if self._schedule is not None:
                     self._schedule.limit_log()
             self._stop.wait(POLL_S)

@@ -146,7 +146,7 @@ def test_a_loads_report_goes_to_its_log_however_long_it_is(tmp_path: Path) -> No
     assert load.process.wait(60) == 0
     assert load.process.stdout is None
     assert load.last_words().startswith("Namespaces are one honking great idea")
-    assert len(load.log_lines()) > 10
+    assert len(load.log.lines()) > 10
     load.stop(time.monotonic())
 
 
@@ -197,7 +197,8 @@ class FakeProcess:
         FakeProcess.running.append(self)
         self.process = self
         self.returncode: int | None = None
-        self.log_path = ""
+        self.log = self
+        self.path = ""
         self.is_ready = True
         self.started_at = time.monotonic()
         self.served_s = 100.0
@@ -223,7 +224,7 @@ class FakeProcess:
     def end(self) -> str:
         return "its end"
 
-    def log_lines(self) -> list[str]:
+    def lines(self) -> list[str]:
         return ["topic  rows", "PROBLEM: orders: trouble"]
 
     def stop(self, deadline: float) -> None:
@@ -381,7 +382,7 @@ def test_a_part_answers_what_it_is_asked(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     part = Part(PartCommand("echo", ("echo",), is_asked=True), tmp_path, environment)
     assert part.wait_until_ready(time.monotonic() + 60, lambda: False) == {"echo": "1"}
-    while not part.log_lines():
+    while not part.log.lines():
         time.sleep(0.01)
     for word in ("one", "two"):
         assert part.answer() == ""
@@ -424,20 +425,3 @@ def test_addresses_that_cannot_be_written_whole_end_the_start(
     addresses = LiveAddresses(1, "now", "http://r", "b:1", "thrift://m:1", "", "/s", "/w")
     with UpFile(tmp_path / "up.json") as file, pytest.raises(UpError, match=r"up\.json: No space left"):
         file.publish(addresses)
-
-
-def test_a_long_log_is_set_aside_while_it_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "chatty.py").write_text("import sys\nfor line in sys.stdin: pass\n")
-    part = Part(PartCommand("chatty", ("chatty",)), tmp_path, {**os.environ, "PYTHONPATH": str(tmp_path)})
-    part.process.wait(60)
-    with part.log_path.open("ab") as log:  # as the part has it
-        log.write(b"before\n")
-        log.flush()
-        part.limit_log()
-        assert part.log_lines() == ["before"]
-        monkeypatch.setattr(parts, "LOG_BYTES_MAX", 3)
-        part.limit_log()
-        log.write(b"after\n")
-    assert part.log_path.with_suffix(".log.1").read_bytes() == b"before\n"
-    assert part.log_lines() == ["after"]
-    part.stop(time.monotonic())

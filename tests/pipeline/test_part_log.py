@@ -1,0 +1,93 @@
+"""Logs of the parts of `headrace up`: when they are set aside, and what is kept."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline.up import part_log
+from headrace.pipeline.up.part_log import LOG_AGE_S, LOG_BYTES_MAX, LOGS_KEPT, PartLog, is_due, time_in
+
+NOON_S = datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("size", "age_s", "expected"),
+    [
+        (LOG_BYTES_MAX, None, False),
+        (LOG_BYTES_MAX + 1, None, True),
+        (LOG_BYTES_MAX + 1, 0.0, True),
+        (10, LOG_AGE_S, False),
+        (10, LOG_AGE_S + 1, True),
+        (10, -LOG_AGE_S, False),  # of another clock
+    ],
+)
+def test_a_log_is_set_aside_by_size_and_age(size: int, age_s: float | None, expected: bool) -> None:
+    assert is_due(size, None if age_s is None else NOON_S - age_s, NOON_S) == expected
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (b"2026-01-31 13:00:00.000+01:00 INFO headrace: begun\n2026-02-01 12:00:00.000+00:00 INFO", NOON_S),
+        (b'{"time": "2026-01-31T12:00:00.500+00:00", "level": "INFO"}\n', NOON_S + 0.5),
+        (b"WARNING: sun.misc\n2026-01-31 12:00:00,250+00:00 INFO headrace: begun\n", NOON_S + 0.25),
+        (b"of 2026-99-31 12:00:00 and 2026-01-31 12:00:00+00:00", NOON_S),
+        (b"no time \xff here\n", None),
+        (b"", None),
+    ],
+)
+def test_the_first_time_in_a_log_says_when_it_was_begun(head: bytes, expected: float | None) -> None:
+    assert time_in(head) == expected
+
+
+def test_a_time_without_a_zone_is_of_this_machine() -> None:
+    assert time_in(b"2026-01-31 12:00:00,000 INFO") == datetime(2026, 1, 31, 12).timestamp()
+
+
+def test_an_old_log_is_set_aside_when_its_part_starts(tmp_path: Path) -> None:
+    path = tmp_path / "registry.log"
+    path.write_text("2001-01-01 00:00:00.000+00:00 INFO old\n")
+    log = PartLog(path)
+    log.close()
+    assert path.read_bytes() == b""
+    assert path.with_name("registry.log.1").read_text().endswith("INFO old\n")
+    PartLog(path).close()  # an empty one stays
+    assert not path.with_name("registry.log.2").exists()
+
+
+def test_a_log_is_set_aside_while_it_is_written_to_and_the_oldest_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = PartLog(tmp_path / "registry.log")
+    with log.path.open("ab", buffering=0) as part:  # as the part has it
+        part.write(b"before\n")
+        log.limit()
+        assert log.lines() == ["before"]
+        monkeypatch.setattr(part_log, "LOG_BYTES_MAX", 3)
+        for number in range(LOGS_KEPT + 2):
+            part.write(b"%d is said\n" % number)
+            log.limit()
+        part.write(b"o\n")
+    assert log.lines() == ["o"]
+    kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert kept == {"registry.log": "o\n"} | {
+        f"registry.log.{number}": f"{LOGS_KEPT + 2 - number} is said\n" for number in range(1, LOGS_KEPT + 1)
+    }
+    log.close()
+
+
+def test_what_was_written_before_is_of_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "load.log"
+    path.write_text("of the last one\n")
+    log = PartLog(path)
+    assert log.lines() == []
+    log.stream.write(b"first\n\n")
+    log.stream.flush()
+    assert log.lines() == ["first"]
+    log.begin()
+    log.stream.write(b"second\n")
+    log.close()
+    assert log.lines() == ["second"]
