@@ -50,12 +50,14 @@ def test_a_time_without_a_zone_is_of_this_machine() -> None:
 def test_an_old_log_is_set_aside_when_its_part_starts(tmp_path: Path) -> None:
     path = tmp_path / "registry.log"
     path.write_text("2001-01-01 00:00:00.000+00:00 INFO old\n")
-    log = PartLog(path)
-    log.close()
+    older = path.with_name("registry.log.1")
+    older.write_text("older")
+    PartLog(path).close()
     assert path.read_bytes() == b""
-    assert path.with_name("registry.log.1").read_text().endswith("INFO old\n")
+    assert older.read_text().endswith("INFO old\n")
     PartLog(path).close()  # an empty one stays
-    assert not path.with_name("registry.log.2").exists()
+    assert path.with_name("registry.log.2").read_text() == "older"
+    assert not path.with_name("registry.log.3").exists()
 
 
 def test_a_log_is_set_aside_while_it_is_written_to_and_the_oldest_goes(
