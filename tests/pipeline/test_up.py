@@ -205,6 +205,8 @@ class FakeProcess:
         self.asked: list[str] = []
         self.answers: list[str] = []
         self.is_stopped = False
+        self.is_asked_to_stop = False
+        self.limited = 0
 
     def poll(self) -> int | None:
         return self.returncode
@@ -227,8 +229,16 @@ class FakeProcess:
     def lines(self) -> list[str]:
         return ["topic  rows", "PROBLEM: orders: trouble"]
 
+    def limit(self) -> None:
+        self.limited += 1
+
+    def ask_to_stop(self) -> None:
+        self.is_asked_to_stop = True
+
     def stop(self, deadline: float) -> None:
         self.is_stopped = True
+        if self.returncode is None:
+            self.returncode = -signal.SIGKILL
 
 
 @pytest.fixture
@@ -278,6 +288,36 @@ def test_a_load_waits_for_a_process_that_is_ready(tmp_path: Path, processes: lis
     processes[0].is_ready = True
     schedule.tick(due_ms + 1)
     assert processes[0].asked == ["load"]
+
+
+def test_the_process_of_loads_is_told_to_end_and_its_log_kept_short(
+    tmp_path: Path, processes: list[FakeProcess]
+) -> None:
+    schedule, due_ms = every(INTERVAL_MS, tmp_path)
+
+    def all_of_it() -> None:
+        schedule.limit_log()
+        schedule.ask_to_stop()
+        schedule.stop(0.0)
+
+    all_of_it()  # before there is one
+    schedule.tick(due_ms - 1)
+    all_of_it()
+    assert (processes[0].limited, processes[0].is_asked_to_stop, processes[0].is_stopped) == (1, True, True)
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_another_process_takes_the_place_of_one_that_is_never_ready(
+    tmp_path: Path, processes: list[FakeProcess], is_ready: bool
+) -> None:
+    schedule, due_ms = every(INTERVAL_MS, tmp_path)
+    schedule.tick(due_ms - 2)
+    processes[0].is_ready = is_ready
+    processes[0].started_at -= parts.READY_TIMEOUT_S + 1
+    schedule.tick(due_ms - 1)
+    schedule.tick(due_ms + 60_000)
+    assert processes[0].is_stopped != is_ready
+    assert len(processes) == (1 if is_ready else 2)
 
 
 def test_loads_go_on_when_the_clock_is_set_back(tmp_path: Path, processes: list[FakeProcess]) -> None:
