@@ -62,9 +62,18 @@ def serve(args: argparse.Namespace, settings: Settings) -> int:
                 used_at = time.monotonic()
             if session.is_open and not (session.is_alive and may_be_kept(settings)):
                 return EXIT_RENEW
-            session.tidy()
-            gc.collect()
+            _tidy(session)
         return EXIT_OK
+
+
+def _tidy(session: LoadSession) -> None:
+    """SIGTERM is heard at its end: what is raised where garbage is collected is lost."""
+    heard: list[int] = []
+    with _at_sigterm(lambda number, _: heard.append(number)):
+        session.tidy()
+        gc.collect()
+    if heard:
+        _end(signal.SIGTERM, None)
 
 
 def _answers() -> TextIO:

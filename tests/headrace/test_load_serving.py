@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -229,6 +230,27 @@ def test_sigterm_between_loads_leaves_time_to_end_spark(serving: Serving) -> Non
     assert ended.value.code == EXIT_RENEW
     assert serving.session.is_closed
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_sigterm_is_heard_while_garbage_is_collected(serving: Serving) -> None:
+    told = threading.Event()
+
+    def tell(phase: str, info: object) -> None:
+        if serving.session.times_tidied and not told.is_set():
+            told.set()
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0)  # what a handler raises comes here
+
+    gc.callbacks.append(tell)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            serving.ask(1, ends=False)
+    finally:
+        gc.callbacks.remove(tell)
+    assert told.is_set()
+    assert ended.value.code == EXIT_RENEW
+    assert serving.session.is_closed
 
 
 @pytest.mark.parametrize(

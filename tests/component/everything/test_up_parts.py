@@ -127,6 +127,24 @@ class Loads:
 
 
 @pytest.mark.timeout(600)
+def test_a_second_warehouse_is_begun_only_when_asked_for(up: Up, tmp_path: Path) -> None:
+    elsewhere = ("load", "--hive-executor", "print", "--warehouse", str(tmp_path / "other"))
+    code, output, errors = up.run(*elsewhere)
+    assert (code, output) == (2, "")
+    assert errors.splitlines() == [
+        f"headrace: nothing has been loaded into {tmp_path / 'other'} yet, but by the group headrace-loader of the "
+        "brokers sales went into a warehouse; set data_dir or loader.warehouse to that one, or begin another, which "
+        "reads all of them again: headrace load --new-warehouse"
+    ]
+    assert not (tmp_path / "other").exists()
+    assert up.run(*elsewhere, "--config", str(of_others(tmp_path)))[0] == 0
+    assert not any((tmp_path / "other").glob("sales*"))
+    elsewhere = (*elsewhere[:-1], str(tmp_path / "another"))
+    assert up.run(*elsewhere, "--new-warehouse")[0] == 0
+    assert up.run(*elsewhere)[0] == 0
+
+
+@pytest.mark.timeout(600)
 def test_loads_share_one_spark_with_one_by_hand_between_them(up: Up, tmp_path: Path) -> None:
     loads = Loads(up, tmp_path / "log")
     jvms = []
@@ -156,24 +174,6 @@ def of_others(folder: Path) -> Path:
     file = folder / "others.toml"
     file.write_text('[loader]\ntopics_exclude = ["sales"]\n')
     return file
-
-
-@pytest.mark.timeout(600)
-def test_a_second_warehouse_is_begun_only_when_asked_for(up: Up, tmp_path: Path) -> None:
-    elsewhere = ("load", "--hive-executor", "print", "--warehouse", str(tmp_path / "other"))
-    code, output, errors = up.run(*elsewhere)
-    assert (code, output) == (2, "")
-    assert errors.splitlines() == [
-        f"headrace: nothing has been loaded into {tmp_path / 'other'} yet, but by the group headrace-loader of the "
-        "brokers sales went into a warehouse; set data_dir or loader.warehouse to that one, or begin another, which "
-        "reads all of them again: headrace load --new-warehouse"
-    ]
-    assert not (tmp_path / "other").exists()
-    assert up.run(*elsewhere, "--config", str(of_others(tmp_path)))[0] == 0
-    assert not any((tmp_path / "other").glob("sales*"))
-    elsewhere = (*elsewhere[:-1], str(tmp_path / "another"))
-    assert up.run(*elsewhere, "--new-warehouse")[0] == 0
-    assert up.run(*elsewhere)[0] == 0
 
 
 @pytest.mark.timeout(600)
