@@ -248,27 +248,22 @@ class Talk:
         return told
 
     def end(self, transactional_id: str, user: Identity, *, commit: bool) -> ErrorCode | int:
-        def ask() -> Any:
-            return self.ask(
-                EndTxnRequest,
-                3,
-                transactional_id=transactional_id,
-                producer_id=user.producer_id,
-                producer_epoch=user.epoch,
-                committed=commit,
-            )
-
-        return code_of(until(ask, _is_settled).error_code)
+        return self._settled(EndTxnRequest, transactional_id, user, committed=commit)
 
     def add_offsets(self, transactional_id: str, user: Identity, group: str) -> ErrorCode | int:
+        return self._settled(AddOffsetsToTxnRequest, transactional_id, user, group_id=group)
+
+    def _settled(self, request: Any, transactional_id: str, user: Identity, **fields: object) -> ErrorCode | int:
+        """The code of an answer of version 3, asked for until what went before is settled."""
+
         def ask() -> Any:
             return self.ask(
-                AddOffsetsToTxnRequest,
+                request,
                 3,
                 transactional_id=transactional_id,
                 producer_id=user.producer_id,
                 producer_epoch=user.epoch,
-                group_id=group,
+                **fields,
             )
 
         return code_of(until(ask, _is_settled).error_code)
