@@ -67,7 +67,7 @@ class Checkers:
         return failure is None
 
     async def answer(self, environ: dict[str, Any]) -> Answer:
-        """What the application answers to a WSGI environ, once there are processes.
+        """What the application answers to a WSGI environ, which waits for the processes to start where it must.
 
         Raises:
             LaneFull: this has been closed.
@@ -75,9 +75,6 @@ class Checkers:
         """
         if self._is_closed:
             raise LaneFull
-        if self._starting is not None:
-            await asyncio.wait((self._starting,))
-            self.are_ready()  # tells of those that could not be started, and makes room for others
         sent = {key: value for key, value in environ.items() if key != "wsgi.errors"}
         pool = self._pool
         try:
