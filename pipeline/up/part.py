@@ -52,7 +52,7 @@ class Part:
             stderr=self.log.stream,
             env=python_environment(environment),
             process_group=0,
-            preexec_fn=_end_with_parent(os.getpid()),
+            preexec_fn=_before_exec(os.getpid(), command.niceness),
         )
         self.started_at = time.monotonic()
         self._line_begun = b""
@@ -179,11 +179,12 @@ def disk_left(path: Path) -> str:
     return "" if free >= DISK_BYTES_MIN else f"; its disk has {free // 1024} KiB left: make room, then start again"
 
 
-def _end_with_parent(parent: int) -> Callable[[], None]:
+def _before_exec(parent: int, niceness: int) -> Callable[[], None]:
     """Runs in the child before exec: on Linux, asks the kernel for SIGTERM when the supervisor dies."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
     def prepare() -> None:
+        os.nice(niceness)
         if prctl is not None:
             prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:

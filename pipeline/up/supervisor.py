@@ -28,7 +28,10 @@ STOP_TIMEOUT_S = 20.0  # a part that has not ended by then is killed; all parts 
 ASIDE_STOP_TIMEOUT_S = 1.0  # beyond what the others took; of work that nobody waits for, and that is begun anew
 LOG_LOOK_S = 60.0
 # Looks whether there is anything to do by itself: this process has no Java and no Spark.
-CLASS_ARCHIVE = PartCommand("classes", ("headrace.pipeline.class_archive",), is_server=False)
+CLASS_ARCHIVE_NICENESS = 10
+CLASS_ARCHIVE = PartCommand(
+    "classes", ("headrace.pipeline.class_archive",), is_server=False, niceness=CLASS_ARCHIVE_NICENESS
+)
 
 
 def run_up(

@@ -129,6 +129,16 @@ def test_a_part_serves_from_when_it_is_ready(tmp_path: Path) -> None:
     part.stop(time.monotonic() + 20)
 
 
+def test_loads_step_back_where_others_want_the_same_cores(tmp_path: Path) -> None:
+    nicenesses = {name: part_command(name, load_settings(), FOUND).niceness for name in PARTS}
+    assert {name for name, niceness in nicenesses.items() if niceness > 0} == {"load"}
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    for niceness in (0, nicenesses["load"]):
+        part = Part(PartCommand("load", ("this",), is_server=False, niceness=niceness), tmp_path, os.environ)
+        assert os.getpriority(os.PRIO_PROCESS, part.process.pid) == min(19, usual + niceness)
+        part.stop(time.monotonic())
+
+
 @pytest.mark.parametrize("is_stopping", [True, False])
 def test_a_part_that_a_stop_ended_before_it_was_ready_has_not_failed(tmp_path: Path, is_stopping: bool) -> None:
     part = Part(PartCommand("registry", ("headrace", "registry", "serve", "--help-me")), tmp_path, os.environ)
