@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 
 from headrace.loader.errors import PoolFailed
 from headrace.loader.rewrite.merge import MergeResult, MergeUnit, run_merge_unit
+from headrace.loader.storage.hadoop.prompt_close import prompt_close
 from headrace.loader.task import run_work_unit
 from headrace.loader.work_unit import UnitResult, WorkUnit
 from headrace.loader.write.file_rows import Row, RowSink, new_text_sync, row_file, rows_of
@@ -107,7 +108,10 @@ def write_rows(session: Any, rows: Any, sync: str, folder: str) -> None:
     """Has Spark write an RDD of `Row`, a file for each name, into a folder."""
     frame = session.createDataFrame(rows, "file string, number int, block binary", verifySchema=False)
     texts = frame.sortWithinPartitions("file", "number").selectExpr("file", "cast(block as string) as value")
-    texts.write.partitionBy("file").options(**SINK_OPTIONS).option("lineSep", sync).mode("append").text(folder)
+    options = dict(SINK_OPTIONS)
+    if folder.startswith("hdfs:"):
+        options |= prompt_close(session._jvm, session.sparkContext._jsc.hadoopConfiguration())
+    texts.write.partitionBy("file").options(**options).option("lineSep", sync).mode("append").text(folder)
 
 
 def _row_sink(put: Callable[[Row], None], sync: bytes, _location: str, task: int) -> RowSink:

@@ -14,13 +14,14 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, ClassVar, Protocol
+from typing import IO, Any, Protocol
 
 from py4j.protocol import Py4JError
 
 from headrace.loader.errors import NoPutIfAbsent
 from headrace.loader.storage.hadoop.failures import failure
 from headrace.loader.storage.hadoop.file_system import FoundFile
+from headrace.loader.storage.hadoop.prompt_close import prompt_close
 
 CONDITIONAL_CREATE = "fs.option.create.conditional.overwrite"
 """Of S3A's `createFile`: the store itself refuses a name that is taken, in the request that puts the content."""
@@ -44,8 +45,6 @@ class _HadoopFileSystem:
         gateway: to a running JVM; asked each time, since another may have followed one that was closed.
         uri: of a folder of the file system.
     """
-
-    _PROPERTIES: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, gateway: Callable[[], Gateway], uri: str) -> None:
         self._gateway = gateway
@@ -156,13 +155,17 @@ class _HadoopFileSystem:
                 configuration = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(
                     jvm.org.apache.spark.SparkConf()
                 )
-                for key, value in self._PROPERTIES.items():
+                for key, value in self._settings(jvm, configuration).items():
                     configuration.set(key, value)
                 uri = jvm.java.net.URI(self._uri)
                 # One of our own: those that Spark shares are configured by whoever opened them first.
                 opened = jvm.org.apache.hadoop.fs.FileSystem.newInstance(uri, configuration)
                 self._opened = (gateway, opened, self._context_of(jvm, uri, configuration))
         return self._opened
+
+    def _settings(self, jvm: Any, configuration: Any) -> Mapping[str, str]:
+        """What we set beside the configuration."""
+        return {}
 
     def _context_of(self, jvm: Any, uri: Any, configuration: Any) -> Any:
         return None
@@ -244,6 +247,9 @@ class HdfsFileSystem(_HadoopFileSystem):
         with _told(target):
             self._context.rename(self._path(source), self._path(target), options)
 
+    def _settings(self, jvm: Any, configuration: Any) -> Mapping[str, str]:
+        return prompt_close(jvm, configuration)
+
     def _context_of(self, jvm: Any, uri: Any, configuration: Any) -> Any:
         return jvm.org.apache.hadoop.fs.FileContext.getFileContext(uri, configuration)
 
@@ -251,8 +257,9 @@ class HdfsFileSystem(_HadoopFileSystem):
 class S3aFileSystem(_HadoopFileSystem):
     """A bucket: an object is there whole or not at all, and what the store has acknowledged it keeps."""
 
-    # Since Hadoop 3.5 the default is `analytics`, which goes on giving what it has read of an object that was replaced.
-    _PROPERTIES: ClassVar[Mapping[str, str]] = {"fs.s3a.input.stream.type": "classic"}
+    def _settings(self, jvm: Any, configuration: Any) -> Mapping[str, str]:
+        # Since Hadoop 3.5 the default is `analytics`, which goes on giving what it has read of a replaced object.
+        return {"fs.s3a.input.stream.type": "classic"}
 
     def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
         try:
