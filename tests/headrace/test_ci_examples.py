@@ -136,11 +136,32 @@ def test_the_gitlab_template(repository: Path) -> None:
     assert shell(script, **{**environment, "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "gone"}).returncode != 0
 
 
-NOT_PINNED = ("", "headrace", "headrace==0.1.0", "headrace @ https://x/y.whl", "git+https://x/y@main", f"x@{'a' * 40}")
+COMMIT = "a" * 40
+NOT_PINNED = (
+    "",
+    "headrace",
+    "headrace==0.1.0",
+    "headrace[all]",
+    "headrace @ https://x/y.whl",
+    "git+https://x/y@main",
+    f"x@{COMMIT}",
+    f"https://x/y@{COMMIT}",
+    f"https://x/y@{COMMIT}.whl",
+    f"https://x/y.whl#sha256={'g' * 64}",
+    # Of these pip takes the branch, or files that say what else is to be installed.
+    f"git+https://x/y@main#subdirectory=@{COMMIT}",
+    f"git+https://x/y@main?@{COMMIT}",
+    f"git+https://x/y@main#sha256={'0' * 64}",
+    f"git+https://x@{COMMIT}",
+    f"-rhttps://x/y.txt#sha256={'0' * 64}",
+    f"--index-url=git+https://x/y@{COMMIT}",
+    f"headrace\ngit+https://x/y@{COMMIT}",
+)
 
 
-@pytest.mark.parametrize("package", [*NOT_PINNED, f"https://x/y@{'a' * 40}.whl", f"https://x/y.whl#sha256={'g' * 64}"])
+@pytest.mark.parametrize("package", NOT_PINNED)
 def test_nothing_is_installed_by_a_name_that_anybody_could_claim(repository: Path, package: str) -> None:
+    Path("headrace").mkdir()  # which pip takes for a path only as ./headrace
     (last,) = run_action(repository, package=package)
     assert (last.returncode, "::error::package: expected a URL" in last.stdout) == (2, True)
     assert "default" not in load(EXAMPLES / "github-action" / "action.yml")["inputs"]["package"]
@@ -150,7 +171,17 @@ def test_nothing_is_installed_by_a_name_that_anybody_could_claim(repository: Pat
     assert (done.returncode, "HEADRACE_PACKAGE: expected a URL" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("package", [PINNED, f"https://x/y.whl#sha256={'0a' * 32}", "schemas"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        PINNED,
+        f"headrace[all] @ {PINNED}",
+        f"https://x/y.whl#sha256={'0a' * 32}",
+        "./schemas",
+        "schemas/order.avsc",
+        ".",
+    ],
+)
 def test_what_is_pinned_is_installed(repository: Path, package: str) -> None:
     assert len(run_action(repository, package=package)) == 3
     job = load(EXAMPLES / "gitlab-ci.yml")[".avro-compat"]
