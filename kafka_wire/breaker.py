@@ -27,10 +27,11 @@ class Breaker:
     def check(self, now: float) -> None:
         """
         Raises:
-            BrokerPutOff: the broker is not to be asked now; says why it failed last.
+            BrokerPutOff: the broker is not to be asked now; says why it failed last, in the words of then, so that
+                whoever reports reasons has one for all that was asked.
         """
         if self.failures >= FAILURES_MAX and now < self._next_trial:
-            raise BrokerPutOff(f"{self._reason} (failed {self.failures} times in a row and is left alone for a while)")
+            raise BrokerPutOff(self._reason)
 
     def failed(self, reason: str, now: float) -> None:
         self.failures += 1

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeVar
 
-from headrace.kafka_wire.breaker import Breaker
+from headrace.kafka_wire.breaker import FAILURES_MAX, Breaker
 from headrace.kafka_wire.connection import NONE, Connection, close_all, error_name, parse_bootstrap_servers
 from headrace.kafka_wire.errors import AuthenticationRefused, BrokerPutOff, KafkaError, KafkaUnavailable
 from headrace.kafka_wire.requests import (
@@ -333,6 +333,8 @@ class KafkaCluster:
         except KafkaError as error:
             if isinstance(error, KafkaUnavailable) and not isinstance(error, Moved):
                 breaker.failed(str(error), self._clock())
+                if breaker.failures == FAILURES_MAX:
+                    logger.warning("broker_left_alone failures_in_a_row=%d reason=%s", FAILURES_MAX, error)
             elif proves_health:
                 breaker.answered()
             raise

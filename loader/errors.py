@@ -134,11 +134,16 @@ class NoSuchTopic(LoaderError):
 
 
 class EarlierWarehouse(LoaderError):
-    def __init__(self, warehouse: str, group: str, topics: Sequence[str]) -> None:
-        more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
+    """
+    Args:
+        topics: that it has been given.
+        known: a clause that says from where that is known.
+        otherwise: what to do where there is to be another warehouse.
+    """
+
+    def __init__(self, warehouse: str, topics: Sequence[str], *, known: str, otherwise: str) -> None:
         super().__init__(
-            f"nothing has been loaded into {warehouse} yet, but by the group {group} of the brokers {topics[0]}{more} "
-            "went into a warehouse; set data_dir or loader.warehouse to that one, or begin another, which reads all "
-            "of them again: headrace load --new-warehouse"
+            f"nothing has been loaded into {warehouse} yet, but {known}; "
+            f"set data_dir or loader.warehouse to that one, or {otherwise}"
         )
         self.topics = topics

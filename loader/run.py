@@ -24,6 +24,7 @@ from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.decision_log import DecisionLog, Offered
 from headrace.loader.errors import NoSuchTopic
 from headrace.loader.follow.complete import CompleteUntil
+from headrace.loader.follow.elsewhere import TablesElsewhere
 from headrace.loader.follow.engine import FollowerEngine
 from headrace.loader.plan.discover import Cluster, discover, is_wanted
 from headrace.loader.plan.load_plan import LoadPlan, PlanSettings, make_plan, plan_for_people
@@ -40,7 +41,8 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """`task` is a pattern: its staging folder and layout are set per run and unit. `topics_only` are names; the run
-    leaves all other topics alone, unless there are none."""
+    leaves all other topics alone, unless there are none. `may_begin` says that a warehouse may be begun although there
+    are tables whose files are in another."""
 
     topics_include: tuple[str, ...]
     topics_exclude: tuple[str, ...]
@@ -48,6 +50,7 @@ class RunSettings:
     plan: PlanSettings
     task: TaskSettings
     topics_only: tuple[str, ...] = ()
+    may_begin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class Ports:
     new_work_id: Callable[[], str]
     complete_until: CompleteUntil
     retirement: Retirement
+    tables_elsewhere: TablesElsewhere
 
 
 def plan_load(ports: Ports, settings: RunSettings) -> LoadPlan:
@@ -108,6 +112,7 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
     """Runs once.
 
     Raises:
+        EarlierWarehouse: nothing was ever decided here, and a table has its files elsewhere.
         LoaderError: the run could not be carried through; what was decided before stands, and the next run goes on.
     """
     started_ms = ports.now_ms()
@@ -125,6 +130,8 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
         imbalance_planned=plan.imbalance,
     )
     if plan.has_news:
+        if not plan.slot and not settings.may_begin:
+            ports.tables_elsewhere.refuse(plan.works)
         report = _carry_out(ports, settings, plan, report, retired)
         checked = tuple(ports.log.read_state().topics) if ports.tables_are_open() else ()
         followed = ports.engine.follow(also=checked)

@@ -28,6 +28,7 @@ from headrace.loader.follow.audit import AuditFollower, positions_in
 from headrace.loader.follow.base import Position
 from headrace.loader.follow.chain import chain_of
 from headrace.loader.follow.complete import CompleteUntil
+from headrace.loader.follow.elsewhere import TablesElsewhere
 from headrace.loader.follow.group_offsets import GROUP
 from headrace.loader.follow.repair import Repair
 from headrace.loader.follow.schema import TableSettings
@@ -228,7 +229,13 @@ def refuse_second_warehouse(settings: Settings, log: DecisionLog) -> None:
     # Another loader may have others of the same brokers.
     loaded = sorted(topic for topic in topics - {settings.audit.topic} if is_wanted(topic, *wanted))
     if loaded:
-        raise EarlierWarehouse(str(warehouse_folder(settings)), GROUP, loaded)
+        more = f" and {len(loaded) - 1} more" if len(loaded) > 1 else ""
+        raise EarlierWarehouse(
+            str(warehouse_folder(settings)),
+            loaded,
+            known=f"by the group {GROUP} of the brokers {loaded[0]}{more} went into a warehouse",
+            otherwise="begin another, which reads all of them again: headrace load --new-warehouse",
+        )
 
 
 def counted_positions(settings: Settings) -> Mapping[str, Position]:
@@ -252,11 +259,13 @@ def open_load(
     *,
     is_dry: bool = False,
     only: Sequence[str] = (),
+    may_begin: bool = False,
     session: LoadSession | None = None,
 ) -> Iterator[Load]:
     """
     Args:
         only: names of the topics to load, none for all.
+        may_begin: see `RunSettings`.
         session: see `SparkEdge`.
         log: opened, unless `is_dry` says that the load will only be planned.
         output: where an executor that only prints writes its statements.
@@ -289,8 +298,9 @@ def open_load(
                 new_work_id=new_work_id,
                 complete_until=CompleteUntil(spark.executor, log.storage, settings.hive.database, log.head),
                 retirement=Retirement(log, chain.index, storage.files, chain.partitions),
+                tables_elsewhere=TablesElsewhere(spark.executor, storage.files, settings.hive.database),
             ),
-            dataclasses.replace(run_settings(settings), topics_only=tuple(only)),
+            dataclasses.replace(run_settings(settings), topics_only=tuple(only), may_begin=may_begin),
             RewritePorts(
                 log=log,
                 staging=storage.staging,

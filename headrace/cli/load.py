@@ -105,7 +105,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--new-warehouse",
         action="store_true",
-        help="begin an empty warehouse although the brokers know that the topics went into one",
+        help="begin an empty warehouse although the brokers or the tables know that the topics went into one",
     )
     parser.set_defaults(run_verb=run_once)
     verbs = parser.add_subparsers(metavar="VERB")
@@ -224,7 +224,10 @@ def _load_once(args: argparse.Namespace, settings: Settings, session: LoadSessio
         output = sys.stderr if args.format == "json" else sys.stdout
         # Statements go to the same screen, where a line that comes and goes would cut them up.
         shown = contextlib.nullcontext() if settings.hive.executor == "print" else steps_shown()
-        with shown, open_load(settings, log, output, only=args.topic, session=session) as load:
+        with (
+            shown,
+            open_load(settings, log, output, only=args.topic, may_begin=args.new_warehouse, session=session) as load,
+        ):
             return run_load(load.ports, load.settings)
     finally:
         lease.release()

@@ -28,7 +28,7 @@ def is_asked(breaker: Breaker, now: float) -> bool:
 def test_one_request_has_all_its_attempts() -> None:
     assert FAILURES_MAX == ATTEMPTS
     assert is_asked(failed(FAILURES_MAX - 1), 0.0)
-    with pytest.raises(BrokerPutOff, match=r"no route to b:1 \(failed 4 times in a row"):
+    with pytest.raises(BrokerPutOff, match=r"^no route to b:1$"):
         failed(FAILURES_MAX).check(0.0)
 
 

@@ -25,7 +25,7 @@ from headrace.loader.decide import conflict, decision_log
 from headrace.loader.decide.decision import Decision
 from headrace.loader.decide.decision_log import DecisionLog, Offered
 from headrace.loader.epochs import ReadEpochs
-from headrace.loader.errors import LoaderError, NoSuchTopic
+from headrace.loader.errors import EarlierWarehouse, LoaderError, NoSuchTopic
 from headrace.loader.follow.schema import SchemaFollower
 from headrace.loader.inspect.decided_chain import read_chain
 from headrace.loader.inspect.history import table_history
@@ -65,6 +65,37 @@ def test_a_topic_becomes_a_table_with_each_offset_once(world: World) -> None:
     (loaded,) = report.loaded
     assert (loaded.rows, loaded.new, report.slot, report.problems) == (15, True, 1, {})
     assert world.log().storage.children("staging") == ()
+
+
+def elsewhere(world: World, location: str, topic: str = "orders") -> TableState:
+    """A table of the topic's name, as a load into another warehouse has left it."""
+    load(world)
+    table = world.hive.tables[("headrace", "orders")]
+    properties = {**table.properties, "headrace.topic": topic}
+    return dataclasses.replace(table, location=location, properties=properties)
+
+
+def test_a_table_whose_files_are_elsewhere_keeps_a_load_from_beginning_anew(world: World, tmp_path: Path) -> None:
+    other = World(tmp_path / "other")
+    other.registry, other.cluster.topics = world.registry, world.cluster.topics
+    world.hive.tables[("headrace", "orders")] = elsewhere(other, "file:///srv/first/orders")
+    with pytest.raises(EarlierWarehouse, match=r"headrace\.orders of topic orders has its files in file:///srv/first/"):
+        load(world)
+    assert (world.log().head(), world.pool.runs) == (0, 0)
+    assert load(world, may_begin=True).slot == 1
+
+
+@pytest.mark.parametrize("case", ["here", "of another topic", "no metastore"])
+def test_nothing_else_does(world: World, tmp_path: Path, case: str) -> None:
+    other = World(tmp_path / "other")
+    other.registry, other.cluster.topics = world.registry, world.cluster.topics
+    here = world.tables().files.location("orders")
+    table = elsewhere(
+        other, here if case == "here" else "file:///srv", "sales" if case == "of another topic" else "orders"
+    )
+    world.hive.tables[("headrace", "orders")] = table
+    world.hive.failure = MetastoreUnavailable("thrift://x", "connection refused") if case == "no metastore" else None
+    assert load(world).slot == 1
 
 
 def test_a_run_with_nothing_to_say_decides_nothing(world: World) -> None:

@@ -43,6 +43,7 @@ from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.follow.audit import AuditFollower
 from headrace.loader.follow.chain import chain_of
 from headrace.loader.follow.complete import CompleteUntil
+from headrace.loader.follow.elsewhere import TablesElsewhere
 from headrace.loader.follow.schema import TableSettings
 from headrace.loader.inspect.latest_view import latest_view, newest_id
 from headrace.loader.load_schema import table_schema
@@ -422,6 +423,7 @@ class World:
             self._new_work_id,
             CompleteUntil(lambda: self.hive, log.storage, "headrace", log.head),
             Retirement(log, chain.index, storage.files, chain.partitions),
+            TablesElsewhere(lambda: self.hive, storage.files, "headrace"),
         )
         rewrites = RewritePorts(
             log,
