@@ -14,7 +14,7 @@ import platform
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -30,6 +30,7 @@ from headrace.cli.command import (
     print_json,
     settings_from,
 )
+from headrace.cli.requirements import Requirement, admits, lacking_by_extra
 from headrace.hive_ddl.errors import HiveDdlError
 from headrace.kafka_wire.errors import KafkaError
 from headrace.loader.errors import LoaderError
@@ -46,9 +47,13 @@ from headrace.settings.addresses import (
     resolve_metastore,
     warehouse_folder,
 )
+from headrace.version import VERSION
 
 FREE_BYTES_MIN = 1024 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
+SPARKS = ">=3.5,<5"  # of clusters, whose pyspark may stand in for ours (docs/cluster.md, "Another Spark")
+ALL = "all"  # the extra
+INSTALL_AGAIN = "install Headrace again, from where it came and with its extras (docs/install.md)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,8 @@ class Diagnosis:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Looks at Java, folders, disk, file system, ports, registry, brokers, metastore and the warehouse, as the "
-        "settings have them, and says what to do where something is not well. Changes nothing."
+        "Looks at versions, Java, folders, disk, file system, ports, registry, brokers, metastore and the warehouse, "
+        "as the settings have them, and says what to do where something is not well. Changes nothing."
     )
     parser.epilog = examples("doctor", "doctor --config /etc/headrace/headrace.toml --format json") + (
         "\n\nexit codes:\n  0  all is well\n  1  something is to be done, and is named\n"
@@ -92,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 def _diagnoses(settings: Settings) -> Iterator[Diagnosis]:
     """Each as soon as it is known; those that wait for somebody come last."""
     live = live_addresses(settings)
-    yield _python()
+    yield _versions()
     yield _java(settings)
     yield _folder("data folder", settings.data_dir.resolve(), "data_dir")
     warehouse = warehouse_folder(settings)
@@ -108,9 +113,41 @@ def _diagnoses(settings: Settings) -> Iterator[Diagnosis]:
     yield _loads(settings, asks_brokers=live is not None or bool(settings.kafka.bootstrap_servers))
 
 
-def _python() -> Diagnosis:
-    spark = importlib.metadata.version("pyspark")
-    return Diagnosis("Python and Spark", f"Python {platform.python_version()}, PySpark {spark}")
+def _versions() -> Diagnosis:
+    """Of Python and of the libraries, by what this installation's own metadata asks for."""
+    python = platform.python_version()
+    try:
+        installed = importlib.metadata.distribution("headrace")
+    except importlib.metadata.PackageNotFoundError:
+        return Diagnosis("versions", f"Headrace {VERSION} as it lies there, not installed; Python {python}")
+    required = [Requirement.parse(line) for line in installed.requires or ()]
+    versions = {"Python": python, **_installed({each.name for each in required})}
+    lacking = lacking_by_extra(required, versions)
+    extras = [extra for extra, missing in lacking.items() if not missing]
+    without = ", ".join(lacking.get(ALL, ()))
+    found = (
+        f"Headrace {VERSION} with {ALL if ALL in extras else ', '.join(extras) or 'no extra'}"
+        f"{f' (without {without})' if without else ''}, Python {python}, PySpark {versions.get('pyspark', 'not there')}"
+    )
+    asked = {each.name: each.bounds for each in required if each.extra in extras}
+    asked["Python"] = installed.metadata.get("Requires-Python", "")
+    if "pyspark" in asked:
+        asked["pyspark"] = SPARKS
+    amiss = [
+        f"{name} {versions[name]} is not {bounds}"
+        for name, bounds in sorted(asked.items())
+        if not admits(versions[name], bounds)
+    ]
+    return Diagnosis("versions", "; ".join((found, *amiss)), INSTALL_AGAIN if amiss else "")
+
+
+def _installed(names: Iterable[str]) -> dict[str, str]:
+    """The versions of those that are there."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _java(settings: Settings) -> Diagnosis:
@@ -161,6 +198,8 @@ def _ports(settings: Settings) -> Iterator[Diagnosis]:
     ):
         if not elsewhere:
             yield _port(f"{name}.listen", listen)
+    if settings.sql.listen is not None:
+        yield _port("sql.listen", settings.sql.listen)
 
 
 def _port(key: str, listen: Address) -> Diagnosis:
@@ -178,7 +217,7 @@ def _services(settings: Settings, live: LiveAddresses | None) -> Iterator[Diagno
     if live is not None or settings.registry.url:
         yield _told("registry", "registry.url", lambda: _registry(settings))
     elif settings.registry.database_url or (settings.data_dir / "registry.db").exists():
-        yield _told("registry's database", "registry.database_url", lambda: _database(settings))
+        yield _database(settings)
     if live is not None or settings.kafka.bootstrap_servers:
         yield _told("brokers", "kafka.bootstrap_servers", lambda: _brokers(settings))
     if resolve_metastore(settings) is not None:
@@ -198,13 +237,24 @@ def _registry(settings: Settings) -> str:
         return f"{client.url} answers, with {len(subjects):,} subjects"
 
 
-def _database(settings: Settings) -> str:
-    database = Database(settings.registry.database_url or sqlite_url(settings.data_dir / "registry.db"))
+def _database(settings: Settings) -> Diagnosis:
+    need = "registry's database"
+    try:
+        database = Database(settings.registry.database_url or sqlite_url(settings.data_dir / "registry.db"))
+    except RegistryError as error:
+        return Diagnosis(need, str(error), "mend registry.database_url")
     try:
         database.check()
+    except RegistryError as error:
+        found, _, cure = str(error).rpartition(": ")
+        if not cure.startswith(("run ", "install ")):
+            return Diagnosis(need, str(error), "start it, or mend registry.database_url")
+        if cure.startswith("run ") and database.is_sqlite:  # as `registry serve` does by itself, with a file of its own
+            return Diagnosis(need, f"{found}, to which the next start of `up` or `registry serve` brings it")
+        return Diagnosis(need, found, cure)
     finally:
         database.close()
-    return f"{database.name} is up to date"
+    return Diagnosis(need, f"{database.name} is up to date")
 
 
 def _brokers(settings: Settings) -> str:

