@@ -148,8 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if library not in LIBRARIES or extra is None:
             raise
         print(
-            f"headrace: this command needs the library {library!r}; install it with: pip install 'headrace[{extra}]', "
-            f"or in the checkout: pip install '.[{extra}]'",
+            f"headrace: this command needs the library {library!r}, which the extra {extra!r} brings: install that "
+            f"from where Headrace came, as docs/install.md says; in its checkout: pip install '.[{extra}]'",
             file=sys.stderr,
         )
         return EXIT_FAILED

@@ -130,7 +130,7 @@ def _versions() -> Diagnosis:
         f"{f' (without {without})' if without else ''}, Python {python}, PySpark {versions.get('pyspark', 'not there')}"
     )
     asked = {each.name: each.bounds for each in required if each.extra in extras}
-    asked["Python"] = installed.metadata.get("Requires-Python", "")
+    asked["Python"] = installed.metadata["Requires-Python"] or ""
     if "pyspark" in asked:
         asked["pyspark"] = SPARKS
     amiss = [

@@ -178,4 +178,5 @@ def test_a_missing_library_names_the_extra_that_brings_it(
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 2, run.stderr
     assert "Traceback" not in run.stderr
-    assert f"pip install 'headrace[{extra}]'" in run.stderr
+    assert f"which the extra {extra!r} brings" in run.stderr
+    assert f"as docs/install.md says; in its checkout: pip install '.[{extra}]'" in run.stderr

@@ -20,6 +20,17 @@ PAGES = sorted(
     for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"))
 )
 
+INSTALLS = sorted(
+    {
+        *(ROOT / path for path in PAGES),
+        *(ROOT.glob("*.md")),
+        *(path for path in ROOT.glob("examples/**/*") if path.is_file()),
+        *ROOT.glob("headrace/cli/*.py"),
+        ROOT / "Dockerfile",
+        ROOT / "compose.yaml",
+    }
+)
+
 
 def commands(text: str) -> Iterator[list[str]]:
     """The words after `headrace` of each command of a page: whole in a block, and in a sentence asking for its help,
@@ -57,3 +68,32 @@ def test_every_link_leads_somewhere(path: str) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE)
             assert anchor[1:] in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def names_claimed_by_anybody(text: str) -> list[str]:
+    """The arguments of each `pip install` that takes Headrace by its name from an index."""
+    return [
+        arguments
+        for arguments in re.findall(r"\bpip3? install([^`\n]*)", text)
+        if "--no-index" not in arguments and re.search(r"(?<=[\s'\"])headrace(\[[^]]*\])?(?![\w/.[-]| @ )", arguments)
+    ]
+
+
+@pytest.mark.parametrize("path", INSTALLS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_takes_headrace_by_a_name_that_anybody_could_claim(path: Path) -> None:
+    assert names_claimed_by_anybody(path.read_text(errors="replace")) == []
+
+
+def test_what_counts_as_taking_it_by_its_name() -> None:
+    taken = ("pip install headrace", "pip install -q 'headrace[all]'", "x: \"pip install 'headrace[{extra}]', or\"")
+    assert [len(names_claimed_by_anybody(each)) for each in taken] == [1, 1, 1]
+    for other in (
+        "pip install '.[all]'",
+        "pip install 'headrace[all] @ git+https://HOST/PATH/headrace@COMMIT'",
+        "pip install /srv/headrace",
+        "pip install ./headrace-0.1.0-py3-none-any.whl",
+        "pip install headrace-0.1.0.whl",
+        "pip install --no-index --find-links wheels 'headrace[all]'",
+        "`pip install .` brings headrace",
+    ):
+        assert names_claimed_by_anybody(other) == [], other

@@ -96,7 +96,8 @@ def test_a_bare_install_checks_schemas(wheel: Path, tmp_path: Path) -> None:
 
     server = headrace("registry", "serve")
     assert server.returncode == 2
-    assert "pip install 'headrace[registry]'" in server.stderr
+    assert "pip install '.[registry]'" in server.stderr
+    assert "docs/install.md" in server.stderr
     assert len(server.stderr.strip().splitlines()) == 1
 
 
