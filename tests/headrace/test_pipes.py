@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shelf import Shelf
+from sql_of_up import sql_of_up
 
 NOBODY_THERE = "127.0.0.1:1"
 BUCKET = "dt=2026-01-01/hr=05"
@@ -21,6 +24,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shelf = Shelf(folder)
     shelf.load({BUCKET: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={BUCKET: [(0, 2)]})
     (folder / "a.avsc").write_text('{"type": "record", "name": "A", "fields": []}')
+    (folder / "a.sql").write_text("SHOW TABLES")
     return folder
 
 
@@ -40,6 +44,10 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("audit report", ""),
         ("audit report", "1"),
         ("compat check a.avsc --against a.avsc", "1"),
+        ("sql --file a.sql", ""),
+        ("sql --file a.sql", "1"),
+        ("sql --file a.sql --format json", ""),
+        ("sql --file a.sql --format csv", "1"),
     ],
 )
 def test_a_reader_that_goes_away_is_no_error(command: str, buffering: str, data_dir: Path) -> None:
@@ -49,17 +57,21 @@ def test_a_reader_that_goes_away_is_no_error(command: str, buffering: str, data_
     environment |= {"HEADRACE__DATA_DIR": str(data_dir), "HEADRACE__KAFKA__BOOTSTRAP_SERVERS": NOBODY_THERE}
     reading, writing = os.pipe()
     os.close(reading)
-    run = subprocess.run(
-        [sys.executable, "-m", "headrace", *command.split()],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        cwd=data_dir,
-        env=environment,
-        check=False,
-    )
+    with contextlib.ExitStack() as served:
+        if command.startswith("sql"):
+            served.enter_context(sql_of_up(data_dir))
+        run = subprocess.run(
+            [sys.executable, "-m", "headrace", *command.split()],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            cwd=data_dir,
+            env=environment,
+            check=False,
+        )
     os.close(writing)
-    # That the brokers do not answer, two of them tell; and the audit, that it cannot be sure without.
-    assert [line for line in run.stderr.splitlines() if NOBODY_THERE not in line] == []
+    # That the brokers do not answer, two of them tell; and the audit, that it cannot be sure without. SQL counts rows.
+    told = re.compile(rf"{re.escape(NOBODY_THERE)}|^\d+ rows? in ")
+    assert [line for line in run.stderr.splitlines() if not told.search(line)] == []
     assert run.returncode == (2 if command == "audit report" and not buffering else 0)

@@ -1,0 +1,61 @@
+"""The SQL of a `headrace up` without Spark: it notes what it is asked, and answers all of it alike."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.pipeline.sql import QueryResult
+from headrace.pipeline.sql_socket import BEGUN, Question, answer_bytes, listening, read_question, read_to_end
+from headrace.pipeline.up.up_file import UpFile
+from headrace.settings.addresses import UP_FILE_NAME, LiveAddresses
+
+ANSWER = QueryResult(
+    columns=("carrier", "flights"),
+    types=("string", "int"),
+    rows=(("AA", "32729"), (None, "1")),
+    values=(("AA", 32729), (None, 1)),
+)
+
+
+@contextlib.contextmanager
+def sql_of_up(data_dir: Path, answer: QueryResult = ANSWER) -> Iterator[list[Question]]:
+    """Runs on a data folder while open; yields the questions so far."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    path = data_dir / "sql.sock"
+    asked: list[Question] = []
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # shut down
+                return
+            with connection:
+                asked.append(read_question(read_to_end(connection)))
+                connection.sendall(BEGUN + answer_bytes(answer))
+
+    with UpFile(data_dir / UP_FILE_NAME) as up_file, listening(path) as listener:
+        up_file.publish(
+            LiveAddresses(
+                pid=os.getpid(),
+                started_at="2026-01-31T07:20:04+00:00",
+                registry="",
+                broker="",
+                metastore="thrift://127.0.0.1:1",
+                sql="",
+                sql_socket=str(path),
+                warehouse=str(data_dir / "warehouse"),
+            )
+        )
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        try:
+            yield asked
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
