@@ -5,6 +5,12 @@ The header has a user and password (HTTP basic authentication, RFC 7617) or a be
 A password's hash takes a fifth of a second, so what was once found right, or wrong a moment ago, is remembered by a
 keyed digest of the header; no password is kept. `recall` answers from that alone and never waits. The users file is
 read again when it changes; one that cannot be read or has a mistake changes nothing, and is logged.
+
+Guessing is not to keep others out. Turns go to who has waited longest, and addresses that have just sent a wrong
+password have one of them for all together. Whoever gets none is told at once to come again, and the check is made
+meanwhile in a place that is the name's own, one for each name of the file and one for all others, so that who comes
+again with the right password is let in. What those places find wrong is not told, nor remembered: with answers or
+times of their own they would tell which names there are.
 """
 
 from __future__ import annotations
@@ -12,12 +18,13 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import ipaddress
 import logging
 import math
 import secrets
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -38,7 +45,9 @@ REJECTED_S: Final = 10.0  # so long a wrong password is not computed again; a ne
 CHECKS_MAX: Final = 2  # hashes computed at once, of 16 MB each; more would only take the cores from other requests
 CHECK_WAIT_S: Final = 3.0  # for a turn
 CHECKS_WAITING_MAX: Final = 6  # at once; they take threads that other requests need
-GUESSES_MAX: Final = 2  # checks at once of an address that has just sent a wrong password, so that others get turns
+GUESSES_MAX: Final = 1  # checks at once of all addresses that have just sent a wrong password; others have the rest
+GUESSERS_MAX: Final = 16_384  # addresses that are known to have sent one, for `REJECTED_S`
+IPV6_NETWORK_BITS: Final = 64  # of an address; the others are chosen by whoever has the network
 HEADER_CHARS_MAX: Final = 4096
 TOKEN_CHARS_MAX: Final = 16_384  # those with many roles are long
 
@@ -71,10 +80,11 @@ class UsersFile:
         self._tokens = tokens
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._turns = threading.BoundedSemaphore(CHECKS_MAX)
-        self._queue = threading.BoundedSemaphore(CHECKS_MAX + CHECKS_WAITING_MAX)
-        self._checks_of: dict[str, int] = {}
+        self._turns = _Turns(CHECKS_MAX, CHECKS_WAITING_MAX)
+        self._guesses = 0
         self._wrong_of: OrderedDict[str, float] = OrderedDict()
+        self._put_off: OrderedDict[str, tuple[bytes, str, str]] = OrderedDict()
+        self._checks_put_off = False
         self._key = secrets.token_bytes(32)
         self._state = _State(Policy())
         self._stamp: tuple[int, ...] = ()
@@ -125,7 +135,7 @@ class UsersFile:
         # Fifty clients that start with the same password have it computed once.
         answer: Answer = TOO_BUSY
         try:
-            answer = self._check(state, authorization, address)
+            answer = self._check(state, digest, authorization, address)
             self._remember(state, digest, answer)
         finally:
             with self._lock:
@@ -146,44 +156,74 @@ class UsersFile:
                 state.bearers.popitem(last=False)
         return principal
 
-    def _check(self, state: _State, authorization: str, address: str) -> Answer:
+    def _check(self, state: _State, digest: bytes, authorization: str, address: str) -> Answer:
         credentials = _credentials(authorization)
         if credentials is None:
             return WRONG_CREDENTIALS
+        network = _network(address)
         with self._lock:
-            mine = self._checks_of.get(address, 0)
-            guesses = self._clock() - self._wrong_of.get(address, -math.inf) < REJECTED_S
-            if (guesses and mine >= GUESSES_MAX) or not self._queue.acquire(blocking=False):
-                return TOO_BUSY
-            self._checks_of[address] = mine + 1
+            is_guess = self._has_guessed(network)
+            may_wait = not is_guess or self._guesses < GUESSES_MAX
+            self._guesses += is_guess and may_wait
         answer: Answer = TOO_BUSY
-        try:
-            answer = self._check_in_turn(state, *credentials)
-            return answer
-        finally:
-            with self._lock:
-                self._checks_of[address] -= 1
-                if not self._checks_of[address]:
-                    del self._checks_of[address]
-                self._queue.release()
-                if answer is WRONG_CREDENTIALS:
-                    self._wrong_of[address] = self._clock()
-                    while len(self._wrong_of) > REJECTED_MAX:
-                        self._wrong_of.popitem(last=False)
+        if may_wait:
+            try:
+                answer = self._check_in_turn(state, network, is_guess, *credentials)
+            finally:
+                with self._lock:
+                    self._guesses -= is_guess
+        if answer is TOO_BUSY:
+            self._check_later(digest, *credentials)
+        return answer
 
-    def _check_in_turn(self, state: _State, name: str, password: str) -> Answer:
-        if not self._turns.acquire(timeout=CHECK_WAIT_S):
+    def _has_guessed(self, network: str) -> bool:
+        return self._clock() - self._wrong_of.get(network, -math.inf) < REJECTED_S
+
+    def _check_in_turn(self, state: _State, network: str, is_guess: bool, name: str, password: str) -> Answer:
+        if not self._turns.take(CHECK_WAIT_S):
             return TOO_BUSY
         try:
-            expected = state.policy.hashes.get(name)
-            # One hash of each cost whoever it is, known or not, so that names cannot be found out by the time.
-            found = [
-                (expected if expected is not None and expected.cost == nobody.cost else nobody).matches(password)
-                for nobody in state.nobodies
-            ]
+            with self._lock:
+                # Many at once of an address that nobody knew; the first of them was wrong.
+                if not is_guess and self._has_guessed(network):
+                    return TOO_BUSY
+            answer = _compared(state, name, password)
+            if answer is WRONG_CREDENTIALS:
+                with self._lock:
+                    self._wrong_of[network] = self._clock()
+                    self._wrong_of.move_to_end(network)
+                    while len(self._wrong_of) > GUESSERS_MAX:
+                        self._wrong_of.popitem(last=False)
+            return answer
         finally:
-            self._turns.release()
-        return state.policy.principals[name] if any(found) and expected is not None else WRONG_CREDENTIALS
+            self._turns.give_back()
+
+    def _check_later(self, digest: bytes, name: str, password: str) -> None:
+        with self._lock:
+            place = name if name in self._state.policy.hashes else ""
+            if place in self._put_off:
+                return
+            self._put_off[place] = digest, name, password
+            if self._checks_put_off:
+                return
+            self._checks_put_off = True
+        threading.Thread(target=self._check_what_is_put_off, name="passwords", daemon=True).start()
+
+    def _check_what_is_put_off(self) -> None:
+        while True:
+            with self._lock:
+                if not self._put_off:
+                    self._checks_put_off = False
+                    return
+                _, (digest, name, password) = self._put_off.popitem(last=False)
+                state = self._state
+            try:
+                answer = _compared(state, name, password)
+            except Exception:
+                logger.exception("password_not_checked")
+                continue
+            if isinstance(answer, Principal):
+                self._remember(state, digest, answer)
 
     def _remember(self, state: _State, digest: bytes, answer: Answer) -> None:
         with self._lock:
@@ -250,6 +290,62 @@ class _State:
             if name in policy.hashes and policy.hashes[name] == self.policy.hashes[name]:
                 found.right[digest] = policy.principals[name]
         return found
+
+
+class _Turns:
+    """So many at once, and then whoever has waited longest: newcomers never pass those who wait. Thread-safe."""
+
+    def __init__(self, count: int, waiting_max: int) -> None:
+        self._lock = threading.Lock()
+        self._free = count
+        self._waiting: deque[threading.Event] = deque()
+        self._waiting_max = waiting_max
+
+    def take(self, timeout_s: float) -> bool:
+        """Whether it is the caller's turn, who then has to give it back; False when too many wait, or for too long."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return True
+            if len(self._waiting) >= self._waiting_max:
+                return False
+            turn = threading.Event()
+            self._waiting.append(turn)
+        if turn.wait(timeout_s):
+            return True
+        with self._lock:
+            if turn.is_set():
+                return True  # just now
+            self._waiting.remove(turn)
+            return False
+
+    def give_back(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._free += 1
+
+
+def _compared(state: _State, name: str, password: str) -> Answer:
+    expected = state.policy.hashes.get(name)
+    # One hash of each cost whoever it is, known or not, so that names cannot be found out by the time.
+    found = [
+        (expected if expected is not None and expected.cost == nobody.cost else nobody).matches(password)
+        for nobody in state.nobodies
+    ]
+    return state.policy.principals[name] if any(found) and expected is not None else WRONG_CREDENTIALS
+
+
+def _network(address: str) -> str:
+    """What one sender has of addresses: itself, or of IPv6 the network that it is in."""
+    try:
+        found = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(found), IPV6_NETWORK_BITS), strict=False))
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.registry.access import authenticator as authenticator_module
-from headrace.registry.access.authenticator import GUESSES_MAX, UsersFile
+from headrace.registry.access.authenticator import (
+    CHECKS_MAX,
+    CHECKS_WAITING_MAX,
+    UsersFile,
+    _network,
+    _Turns,
+)
 from headrace.registry.access.needs import (
     ADMIN_EVERYWHERE,
     NO_CREDENTIALS,
@@ -424,43 +431,241 @@ def test_clients_that_start_together_share_one_computation(users: UsersFile, com
     assert computed == ["wonder"]
 
 
-def test_too_many_checks_at_once_are_put_off(users: UsersFile, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def taken(users: UsersFile) -> Iterator[list[None]]:
+    """All turns are somebody else's for as long as the list is not cleared."""
+    held: list[None] = [None for _ in range(CHECKS_MAX) if users._turns.take(0)]
+    yield held
+    for _ in held:
+        users._turns.give_back()
+
+
+def test_who_waits_too_long_for_a_turn_is_told_so(
+    users: UsersFile, taken: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(authenticator_module, "CHECK_WAIT_S", 0.0)
-    with users._turns, users._turns:
-        found = users.authenticate(basic("alice", "wonder"))
+    found = users.authenticate(basic("nobody", "wonder"))
     assert not isinstance(found, Principal)
     assert found.status == 429
-    assert isinstance(users.authenticate(basic("alice", "wonder")), Principal)
+    assert users._turns._waiting == deque()
 
 
-def test_only_so_many_wait_for_a_check(users: UsersFile) -> None:
-    with ExitStack() as held:
-        while users._queue.acquire(blocking=False):
-            held.callback(users._queue.release)
-        found = users.authenticate(basic("alice", "wonder"))
-    assert not isinstance(found, Principal)
-    assert found.status == 429
-    assert isinstance(users.authenticate(basic("alice", "wonder")), Principal)
+def test_only_so_many_wait_for_a_turn(users: UsersFile, taken: list[None]) -> None:
+    header = basic("alice", "wonder")
+    with ThreadPoolExecutor(CHECKS_WAITING_MAX) as threads:
+        waiting = [threads.submit(users.authenticate, basic(f"n{n}", "")) for n in range(CHECKS_WAITING_MAX)]
+        while len(users._turns._waiting) < CHECKS_WAITING_MAX:
+            time.sleep(0.001)
+        assert users.authenticate(header) is TOO_BUSY
+        while taken:
+            taken.pop()
+            users._turns.give_back()
+        assert {one.result() for one in waiting} <= {WRONG_CREDENTIALS, TOO_BUSY}
+    assert isinstance(users.authenticate(header), Principal)
 
 
-def test_an_address_that_guesses_leaves_others_their_turns(users: UsersFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert users.authenticate(basic("alice", "guess"), "bad") is WRONG_CREDENTIALS
-    goes_on = threading.Event()
+def test_turns_go_to_who_has_waited_longest() -> None:
+    turns, order = _Turns(1, 20), list[int]()
+    assert turns.take(0)
+    given_back = threading.Event()
+
+    def wait(number: int) -> None:
+        assert turns.take(60)
+        order.append(number)
+        assert given_back.wait(60)
+        turns.give_back()
+
+    with ThreadPoolExecutor(20) as threads:
+        for number in range(20):
+            threads.submit(wait, number)
+            while len(turns._waiting) <= number:
+                time.sleep(0.001)
+        assert not turns.take(0), "nobody else waits"
+        turns.give_back()
+        # It is already the first one's that waits, whether or not that has noticed.
+        assert not turns.take(0)
+        given_back.set()
+    assert order == list(range(20))
+    assert turns.take(0)
+    assert not turns.take(0)
+
+
+@pytest.fixture
+def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Passwords whose check does not end for as long as they are in the set."""
+    found: set[str] = set()
     matches = PasswordHash.matches
 
     def wait(self: PasswordHash, password: str) -> bool:
-        assert goes_on.wait(60)
+        while password in found:
+            time.sleep(0.001)
         return matches(self, password)
 
     monkeypatch.setattr(PasswordHash, "matches", wait)
-    with ThreadPoolExecutor(20) as threads:
-        guesses = [threads.submit(users.authenticate, basic("alice", f"guess {n}"), "bad") for n in range(12)]
-        # All but those that are let on are answered at once, though there is room for more.
-        while sum(guess.done() for guess in guesses) < len(guesses) - GUESSES_MAX:
+    yield found
+    found.clear()
+
+
+def settle(users: UsersFile) -> None:
+    """Until nothing is checked any more that was put off."""
+    while users._checks_put_off:
+        time.sleep(0.001)
+
+
+def test_what_is_put_off_tells_no_names(users: UsersFile, blocked: set[str]) -> None:
+    assert users.authenticate(basic("alice", "guess"), "bad") is WRONG_CREDENTIALS
+    blocked.add("slow")
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(users.authenticate, basic("alice", "slow"), "bad")
+        while not users._guesses:
             time.sleep(0.001)
-        assert {guess.result() for guess in guesses if guess.done()} == {TOO_BUSY}
-        right = threads.submit(users.authenticate, basic("alice", "wonder"), "good")
-        goes_on.set()
-        assert isinstance(right.result(), Principal)
-    assert [guess.result() for guess in guesses].count(WRONG_CREDENTIALS) == GUESSES_MAX
-    assert users._checks_of == {}
+        for _ in range(3):
+            for name in ("alice", "nobody"):
+                assert users.authenticate(basic(name, "other"), "bad") is TOO_BUSY
+                settle(users)
+        # From an address that has guessed nothing it is checked, whatever has been found out meanwhile.
+        assert users.authenticate(basic("nobody", "other"), "good") is WRONG_CREDENTIALS
+        assert users.recall(basic("alice", "wonder")) is None
+        assert users.authenticate(basic("alice", "wonder"), "bad") is TOO_BUSY
+        settle(users)
+        assert isinstance(users.authenticate(basic("alice", "wonder"), "bad"), Principal)
+        blocked.clear()
+        assert slow.result() is WRONG_CREDENTIALS
+    assert users._guesses == 0
+
+
+def test_unknown_names_take_no_place_of_a_known_one(users: UsersFile, blocked: set[str]) -> None:
+    assert users.authenticate(basic("alice", "guess"), "bad") is WRONG_CREDENTIALS
+    blocked |= {"slow", "0"}
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(users.authenticate, basic("alice", "slow"), "bad")
+        while not users._guesses:
+            time.sleep(0.001)
+        for number in range(100):
+            assert users.authenticate(basic(f"nobody {number}", str(number)), "bad") is TOO_BUSY
+        assert users.authenticate(basic("alice", "wonder"), "bad") is TOO_BUSY
+        assert users.authenticate(basic("alice", "later"), "bad") is TOO_BUSY
+        assert set(users._put_off) <= {"", "alice"}
+        blocked.remove("0")
+        settle(users)
+        assert users.recall(basic("alice", "wonder")) is not None
+        blocked.clear()
+        slow.result()
+
+
+def test_a_check_that_fails_is_not_the_last_one(
+    users: UsersFile, taken: list[None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(authenticator_module, "CHECK_WAIT_S", 0.0)
+    header = basic("alice", "wonder")
+    with monkeypatch.context() as broken:
+        broken.setattr(PasswordHash, "matches", lambda *_: 1 // 0)
+        assert users.authenticate(header) is TOO_BUSY
+        settle(users)
+    assert [record.message for record in caplog.records] == ["password_not_checked"]
+    assert users.authenticate(header) is TOO_BUSY
+    settle(users)
+    assert isinstance(users.recall(header), Principal)
+
+
+def test_many_guesses_at_once_have_one_turn_after_the_first(users: UsersFile, blocked: set[str]) -> None:
+    blocked |= {"guess 0", "guess 1"}
+    with ThreadPoolExecutor(CHECKS_MAX + CHECKS_WAITING_MAX) as threads:
+        guesses = [
+            threads.submit(users.authenticate, basic("alice", f"guess {n}"), "bad")
+            for n in range(CHECKS_MAX + CHECKS_WAITING_MAX)
+        ]
+        while len(users._turns._waiting) < CHECKS_WAITING_MAX:
+            time.sleep(0.001)
+        blocked.clear()
+    answers = [guess.result() for guess in guesses]
+    assert answers[:CHECKS_MAX] == [WRONG_CREDENTIALS] * CHECKS_MAX
+    assert set(answers[CHECKS_MAX:]) == {TOO_BUSY}
+    settle(users)
+
+
+GUESSERS = 30
+
+
+@pytest.mark.parametrize(
+    ("addresses", "names", "own"),
+    [
+        (["bad"], ["alice", "nobody"], "good"),
+        ([f"bad {n}" for n in range(GUESSERS)], ["alice", "nobody"], "good"),
+        (["good"], ["bob", "nobody"], "good"),
+        ([f"bad {n}" for n in range(GUESSERS)] + ["good"], ["bob", "nobody"], "good"),
+        ([f"2001:db8::{n:x}" for n in range(100_000)], ["alice", "nobody"], "2001:db8:0:1::1"),
+    ],
+    ids=["one address", "many", "the same", "many and the same", "one network"],
+)
+def test_guessers_keep_nobody_else_out(
+    users: UsersFile,
+    users_path: Path,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    addresses: list[str],
+    names: list[str],
+    own: str,
+) -> None:
+    """They go on while it is tried: whoever has not guessed is let in at once, others when they come again."""
+    users_path.write_text("\n".join(line(name, "wonder") for name in ("alice", "bob")))
+    clock.now += 1.1
+    header = basic("alice", "wonder")
+    ends = threading.Event()
+    matches = PasswordHash.matches
+    monkeypatch.setattr(PasswordHash, "matches", lambda *check: (time.sleep(0.002), matches(*check))[1])
+
+    def guess(number: int) -> int:
+        tries = itertools.count()
+        while not ends.is_set():
+            tried = next(tries)
+            name, password = names[tried % len(names)], f"guess {number} {tried}"
+            answer = users.authenticate(basic(name, password), addresses[(number + GUESSERS * tried) % len(addresses)])
+            assert answer in (WRONG_CREDENTIALS, TOO_BUSY)
+        return next(tries)
+
+    for address in addresses[:GUESSERS] + addresses[-1:]:
+        assert users.authenticate(basic(names[0], "guess"), address) in (WRONG_CREDENTIALS, TOO_BUSY)
+        users._state.wrong.clear()
+    with ThreadPoolExecutor(GUESSERS) as threads:
+        guessers = [threads.submit(guess, number) for number in range(GUESSERS)]
+        try:
+            while len(users._state.wrong) < 10:
+                time.sleep(0.001)
+            found = users.authenticate(header, own)
+            if own in addresses:
+                for _ in range(200):
+                    if isinstance(found, Principal):
+                        break
+                    time.sleep(0.01)
+                    found = users.authenticate(header, own)
+            assert not any(guesser.done() for guesser in guessers)
+        finally:
+            ends.set()
+        assert sum(guesser.result() for guesser in guessers) > GUESSERS
+    assert isinstance(found, Principal)
+    settle(users)
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:0:1:a::1", "2001:db8:0:1::/64"),
+        ("2001:db8:0:1::2", "2001:db8:0:1::/64"),
+        ("2001:db8:0:2::2", "2001:db8:0:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+        ("unix:", "unix:"),
+    ],
+)
+def test_who_guesses_is_known_by_what_cannot_be_chosen(address: str, network: str) -> None:
+    assert _network(address) == network
+
+
+def test_who_goes_on_guessing_is_not_forgotten_for_others(users: UsersFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authenticator_module, "GUESSERS_MAX", 2)
+    for number, address in enumerate(["a", "b", "a", "c"]):
+        users.authenticate(basic("alice", f"guess {number}"), address)
+    assert list(users._wrong_of) == ["a", "c"]
