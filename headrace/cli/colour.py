@@ -25,6 +25,11 @@ WORDS: Mapping[str, str] = {
     "unknown": "warn",
     "uncounted": "warn",
     "pending": "warn",
+    "accepted": "warn",
+    "past": "warn",
+    "passed over": "warn",
+    "left out": "warn",
+    "left as it is": "warn",
     "ok": "good",
     "complete": "good",
 }

@@ -6,16 +6,18 @@ import argparse
 import difflib
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from headrace.cli.colour import painted_table
+from headrace.cli.colour import painted, painted_table
 from headrace.pipeline.text_table import table_lines
 from headrace.settings import Settings, load_settings, setting_origins
 
+_HEADING = re.compile(r"^(?:usage:|[a-z][^:\n]*:$)", re.MULTILINE)  # of a help's parts
 SETTING_PREFIX = "setting:"  # of the argparse names of flags that set a key
 EXIT_OK = 0
 EXIT_FINDINGS = 1  # the command ran and found something a person must act on
@@ -51,6 +53,10 @@ class CommandParser(argparse.ArgumentParser):
         if unknown:
             self.error(f"{' '.join(map(repr, unknown))} is not expected here")
         return known, unknown
+
+    def print_help(self, file: Any = None) -> None:
+        out = file or sys.stdout
+        self._print_message(_HEADING.sub(lambda found: painted(found[0], "head", out), self.format_help()), out)
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_FAILED, f"{self.prog}: {message}; see: {self.prog} --help\n")

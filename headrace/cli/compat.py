@@ -12,6 +12,7 @@ import datetime
 from dataclasses import replace
 from pathlib import Path
 
+from headrace.cli.colour import painted
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, print_table, settings_from
 from headrace.cli.compat_diff import configure_diff
 from headrace.compat import CompatibilityLevel
@@ -29,6 +30,7 @@ from headrace.compat.checking.options import (
 )
 from headrace.compat.checking.output import parse_outputs, print_outcome, write_outputs
 from headrace.compat.checking.run import CheckOptions, check, with_leniency
+from headrace.compat.finding import Severity
 from headrace.compat.formats import FORMATS
 from headrace.compat.outcome import Outcome, count_words
 from headrace.version import VERSION
@@ -201,7 +203,8 @@ def run_explain(args: argparse.Namespace) -> int:
     row = find_described(args.rule)
     if row is None:
         raise CommandError(f"{args.rule!r} is no rule or lint; expected one of {', '.join(CATALOGUE)}")
-    print(f"{row.id} ({row.severity.value}): {row.purpose}\n\n{row.why}")
+    severity = painted(row.severity.value, "bad" if row.severity is Severity.ERROR else "warn")
+    print(f"{painted(row.id, 'head')} ({severity}): {row.purpose}\n\n{row.why}")
     if row.id in BY_DEFAULT:
         print(
             f"\nIt is looked at by default, as a warning; --lint {row.id}=error makes it fail, {row.id}=off is silent."

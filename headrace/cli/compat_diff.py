@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from headrace.avro_schema import Schema, SchemaParseError
+from headrace.cli.colour import painted
 from headrace.cli.command import add_format_flag, add_settings_flags, print_json, settings_from
 from headrace.compat import CompatError, Direction, VersionedSchema
 from headrace.compat.checking.baselines.base import BaselineFailed, History, LevelChoice, Wanted
@@ -93,7 +94,7 @@ def _end(args: argparse.Namespace, rows: list[dict[str, Any]], failures: list[Fa
 
 
 def _print_row(row: dict[str, Any]) -> None:
-    file = printable(row["file"])
+    file = painted(printable(row["file"]), "head")
     if row["earlier"] is None:
         print(f"{file}: new")
         return
@@ -105,4 +106,5 @@ def _print_row(row: dict[str, Any]) -> None:
     for change in row["changes"]:
         print(f"  {printable(change['words'])}")
     fits = {"BACKWARD": row["backward"], "FORWARD": row["forward"], "FULL": row["backward"] and row["forward"]}
-    print("  " + ", ".join(f"{level}: {'yes' if fit else 'no'}" for level, fit in fits.items()))
+    words = {True: painted("yes", "good"), False: painted("no", "warn")}
+    print("  " + ", ".join(f"{level}: {words[fit]}" for level, fit in fits.items()))

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import say
+from headrace.cli.colour import painted, say
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -155,7 +155,8 @@ def explain(args: argparse.Namespace) -> int:
         )
     versions = ", ".join(map(str, fold.versions))
     count = f"{len(rules):,} rule{'' if len(rules) == 1 else 's'}"
-    print(f"{topic}: subject {loaded.subject}, versions {versions}; {count} beyond taking fields as they are")
+    name = painted(topic, "head")
+    print(f"{name}: subject {loaded.subject}, versions {versions}; {count} beyond taking fields as they are")
     return EXIT_OK
 
 
@@ -206,7 +207,7 @@ def history(args: argparse.Namespace) -> int:
         return EXIT_OK
     for one in changes:
         when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(one.decided_at_ms / 1000))
-        print(f"{when}  decision {one.slot}  {one.subject} version {one.version}")
+        print(painted(f"{when}  decision {one.slot}  {one.subject} version {one.version}", "head"))
         for change in one.changes or ("no column is another",):
             print(f"  {change}")
     print(f"{table}: {len(changes):,} change{'' if len(changes) == 1 else 's'} of topic {topic}")

@@ -7,6 +7,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
+from headrace.cli.colour import painted
 from headrace.cli.command import EXIT_OK, CommandError, add_format_flag, add_settings_flags, examples, print_json
 from headrace.cli.decided import Decided, decided
 
@@ -56,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(found: Located, known: Decided) -> None:
     detail = f" ({found.detail})" if found.detail else ""
-    print(f"{found.topic}-{found.partition} offset {found.offset}: {found.fate.value}{detail}")
+    place = painted(f"{found.topic}-{found.partition} offset {found.offset}", "head")
+    style = "good" if found.fate.name == "ROW" else "warn"
+    print(f"{place}: {painted(found.fate.value, style)}{detail}")
     for path in found.files:
         print(f"  {known.storage.files.describe(path)}")
     if found.slot:

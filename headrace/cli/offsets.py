@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.cli.colour import painted, say
 from headrace.cli.command import (
     EXIT_OK,
     CommandError,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.loader.decide.decision_log import DecisionLog
     from headrace.loader.decide.state import LoaderState
     from headrace.loader.inspect.offsets import PartitionStatus
-    from headrace.loader.offsets.choose import Choice, LogBounds
+    from headrace.loader.offsets.choose import Choice, LogBounds, Moved
     from headrace.loader.plan.discover import Discovery
 
 KEYS = ("kafka.bootstrap_servers", "loader.warehouse")
@@ -340,21 +341,25 @@ def _print_choice(choice: Choice, slot: int, note: str, *, is_dry: bool) -> None
     for move in choice.gaps:
         assert move.before is not None
         print(
-            f"{move.topic} partition {move.partition}: {move.after - move.before:,} offsets, {move.before} to "
-            f"{move.after - 1}, are passed over; loads go on at {move.after}"
+            f"{_place(move)}: {move.after - move.before:,} offsets, {move.before} to {move.after - 1}, are "
+            f"{painted('passed over', 'warn')}; loads go on at {move.after}"
         )
     for move in choice.starts:
-        print(f"{move.topic} partition {move.partition}: its first load begins at {move.after}")
+        print(f"{_place(move)}: its first load begins at {move.after}")
     for sentence in choice.left[:LEFT_SHOWN_MAX]:
-        print(f"left as it is: {sentence}")
+        say(f"left as it is: {sentence}")
     if len(choice.left) > LEFT_SHOWN_MAX:
-        print(f"left as it is: {len(choice.left) - LEFT_SHOWN_MAX:,} partitions more; --format json has them all")
+        say(f"left as it is: {len(choice.left) - LEFT_SHOWN_MAX:,} partitions more; --format json has them all")
     if note:
-        print(f"note: {note}", file=sys.stderr)
+        say(f"note: {note}", sys.stderr)
     if not choice.moved:
         print("nothing to decide")
     else:
         print("dry run: nothing was decided" if is_dry else f"decision {slot}: {choice.reason}")
+
+
+def _place(move: Moved) -> str:
+    return painted(f"{move.topic} partition {move.partition}", "head")
 
 
 def _print_statuses(found: Iterable[PartitionStatus], note: str) -> None:
@@ -375,4 +380,4 @@ def _print_statuses(found: Iterable[PartitionStatus], note: str) -> None:
     header = ("topic", "partition", "next offset", "so far", "epoch", "log start", "log end", "lag")
     print_table(header, rows, right=(1, 2, 4, 5, 6, 7))
     if note:
-        print(f"note: {note}", file=sys.stderr)
+        say(f"note: {note}", sys.stderr)

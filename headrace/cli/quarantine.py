@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.colour import say
+from headrace.cli.colour import painted, say
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -271,8 +271,9 @@ def _print_rewrite(topic: str, report: ReplayReport | DiscardReport, done: Mappi
 
 def _print_message(row: QuarantinedRow, bytes_max: int) -> None:
     schema = "" if row.schema_id is None else f", schema {row.schema_id}"
-    print(f"partition {row.partition}, offset {row.offset}, {_time(row.timestamp_ms)}{schema}")
-    print(f"  {_what_is_wrong(row)}")
+    print(painted(f"partition {row.partition}, offset {row.offset}, {_time(row.timestamp_ms)}{schema}", "head"))
+    code, colon, reason = _what_is_wrong(row).partition(":")
+    print(f"  {painted(code, 'warn')}{colon}{reason}")
     for name, data in (("key", row.key), ("value", row.value), *((f"header {key}", data) for key, data in row.headers)):
         print(f"  {_printable(name)}: {_shown(data, bytes_max)}")
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
+from headrace.cli.colour import painted, say
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -209,7 +210,7 @@ def _report_problems(args: argparse.Namespace, problems: Sequence[Problem]) -> i
         print_json({"problems": [problem.sentence for problem in problems]})
     else:
         for problem in problems:
-            print(problem.sentence)
+            print(painted(problem.sentence, "bad"))
     advice = "; --skip-refused leaves them out" if all(problem.can_be_left_out for problem in problems) else ""
     raise CommandError(f"nothing was imported, because of {_count(len(problems), 'problem')}{advice}", EXIT_FINDINGS)
 
@@ -222,9 +223,10 @@ def _report_plan(args: argparse.Namespace, actions: Sequence[Action], left_out: 
         )
         return EXIT_OK
     for problem in left_out:
-        print(f"left out: {problem.sentence}")
+        say(f"left out: {problem.sentence}")
     for action in actions:
-        print(action)
+        of, colon, what = str(action).partition(": ")
+        print(f"{painted(of, 'head')}{colon}{what}")
     print(f"would do: {_in_words(facts)}; nothing was written" if actions else "nothing to do")
     return EXIT_OK
 
@@ -236,9 +238,9 @@ def _report_outcome(
         print_json({"dry_run": False, **facts, "finished": finished, "left_out": _sentences(refused), "wrong": wrong})
         return
     for problem in refused:
-        print(f"left out: {problem.sentence}")
+        say(f"left out: {problem.sentence}")
     for sentence in wrong:
-        print(sentence)
+        print(painted(sentence, "bad"))
     done = f"imported: {_in_words(facts)}" if any(facts.values()) else "nothing to do: all of it is there"
     print(done)
 

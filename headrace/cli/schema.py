@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.colour import painted
 from headrace.cli.command import (
     EXIT_FINDINGS,
     EXIT_OK,
@@ -133,7 +134,7 @@ def run_validate(args: argparse.Namespace) -> int:
     broken = [failure for file in sources.files if (failure := invalid_of(sources.types, file.path)) is not None]
     if sources.failures or broken:
         return _refused(Outcome((), (*sources.failures, *broken)))
-    print(f"{count_words(len(sources.files), 'valid schema')}")
+    print(painted(count_words(len(sources.files), "valid schema"), "good"))
     return EXIT_OK
 
 
@@ -320,8 +321,8 @@ def _check_lock(
         print_json({"format": 1, "agree": not found, "differences": found})
     else:
         for line in found:
-            print(line)
+            print(painted(line, "bad"))
         if not found:
             where = "files and lock" if client is None else f"files, lock and {client.url}"
-            print(f"{count_words(len(rows), 'schema')} locked: {where} agree")
+            print(f"{count_words(len(rows), 'schema')} locked: {painted(f'{where} agree', 'good')}")
     return EXIT_FINDINGS if found else EXIT_OK

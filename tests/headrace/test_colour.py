@@ -7,15 +7,12 @@ import sys
 
 import pytest
 
+from headrace.audit.verdict import State
 from headrace.cli.colour import painted_table, say
 from headrace.cli.command import print_table
 from headrace.cli.load import print_report
 from headrace.loader.report import RunReport
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from terminals import Terminal
 
 
 @pytest.fixture
@@ -63,6 +60,12 @@ def test_a_load_has_colours(terminal: Terminal, monkeypatch: pytest.MonkeyPatch)
     print_report(RunReport(problems={"a": ("gone",)}, waiting={"b": "no schema"}))
     assert "\x1b[1;31mPROBLEM\x1b[0m: a: gone" in terminal.getvalue()
     assert "\x1b[1;33mwaiting\x1b[0m: b: no schema" in terminal.getvalue()
+
+
+def test_every_verdict_of_the_audit_has_its_colour(terminal: Terminal) -> None:
+    for state in State:
+        say(f"  {state.value:8} 2013-01-01", terminal)
+    assert terminal.getvalue().count("\x1b[1;") == len(State)
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])

@@ -1,0 +1,106 @@
+"""Each report has its colours on a terminal, and only there: they add to its text and change none of it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.cli import main
+from loader_fakes import ORDER_V1, ORDER_V2
+from served_registry import served
+from shelf import Shelf
+from sql_of_up import sql_of_up
+from terminals import Terminal
+
+BUCKET = "dt=2026-01-01/hr=05"
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+NOBODY = "--bootstrap-servers 127.0.0.1:1"
+
+REPORTS = (
+    "",
+    "--help",
+    "help",
+    "help load",
+    "help quarantine show",
+    "audit report --help",
+    "config loader",
+    f"load status {NOBODY}",
+    f"offsets show {NOBODY}",
+    f"offsets set orders 0 9 --reason why --dry-run {NOBODY}",
+    "locate orders 0 1",
+    "locate orders 0 2",
+    "locate orders 0 77",
+    "files orders --format text",
+    "quarantine list",
+    "quarantine show orders",
+    "hive explain orders",
+    "hive history orders",
+    "schema validate a.avsc",
+    "compat check b.avsc --against a.avsc",
+    "compat diff b.avsc --against a.avsc",
+    "compat explain",
+    "compat explain TYPE_MISMATCH",
+    "registry import export.jsonl --dry-run --registry-url EMPTY",
+    "sql SHOW",
+    "doctor",
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a load, schemas, an export of a registry and SQL."""
+    folder = tmp_path_factory.mktemp("colours")
+    Shelf(folder / "data").load({BUCKET: [(0, 0), (0, 1)]}, (0, None, 0, 3), quarantined={BUCKET: [(0, 2)]})
+    (folder / "a.avsc").write_text(ORDER_V1)
+    (folder / "b.avsc").write_text(ORDER_V2.replace("long", "string", 1))
+    with sql_of_up(folder / "data"), served(f"sqlite:///{folder / 'full.db'}") as full:
+        full.client.register("orders-value", ORDER_V1)
+        assert main(["registry", "export", str(folder / "export.jsonl"), "--registry-url", full.url]) == 0
+        with served(f"sqlite:///{folder / 'empty.db'}") as empty:
+            (folder / "empty").write_text(empty.url)
+            yield folder
+
+
+@pytest.fixture(autouse=True)
+def settled(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("HEADRACE__DATA_DIR", str(place / "data"))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def shown(line: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a terminal gets, on standard output and standard error."""
+    words = line.replace("EMPTY", (place / "empty").read_text()).split()
+    out, err = Terminal(), Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    try:
+        main(words)
+    except SystemExit as ended:  # of --help
+        assert ended.code == 0
+    assert out.getvalue(), err.getvalue()
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("line", REPORTS)
+def test_a_terminal_shows_colours_unless_nobody_wants_them(
+    line: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coloured = shown(line, place, monkeypatch)
+    assert "\x1b[1" in coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = shown(line, place, monkeypatch)
+    assert "\x1b" not in plain
+    assert ESCAPES.sub("", coloured) == plain
+
+
+def test_a_note_on_standard_error_has_its_colour(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    err = Terminal()
+    monkeypatch.setattr(sys, "stderr", err)
+    assert main(["offsets", "show", *NOBODY.split()]) == 0
+    assert "\x1b[1;33mnote\x1b[0m: the brokers were not asked" in err.getvalue()
