@@ -71,7 +71,7 @@ STATUS_HEADER = (
     "MB/file",
     "quarantined",
     "version",
-    "slot",
+    "decision",
     "complete until",
     "pending",
 )
@@ -453,7 +453,7 @@ def print_runs(runs: Sequence[RunLine]) -> None:
         for one in runs
     ]
     if rows:
-        header = ("load", "outcome", "exit", "slot", "topics", "rows", "seconds", "slowest/mean", "note")
+        header = ("load", "outcome", "exit", "decision", "topics", "rows", "seconds", "slowest task / mean", "note")
         print_table(header, rows, right=range(2, 8))
 
 
@@ -489,5 +489,5 @@ def print_status(status: LoadStatus) -> None:
     if not status.slot:
         print("nothing has been decided yet")
         return
-    followers = " ".join(f"{name}={slot}" for name, slot in status.cursors.items())
-    print(f"newest decision {status.slot} at {_instant(status.decided_at_ms)}; followers: {followers}")
+    behind = ", ".join(f"{name} at {slot}" for name, slot in status.cursors.items() if slot < status.slot)
+    print(f"newest decision {status.slot} at {_instant(status.decided_at_ms)}; behind: {behind or 'nothing'}")

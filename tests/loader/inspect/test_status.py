@@ -100,4 +100,16 @@ def test_people_see_all_of_it(world: World, capsys: pytest.CaptureFixture[str]) 
     assert "2026-01-01T00:10:00Z nothing 1 - 0 0 0.1 - 2 topics to look at" in lines
     assert "2026-01-01T00:20:00Z failed 2 - 0 0 0.1 - no broker answers" in lines
     assert "note: the core is not built" in lines
-    assert lines[-1].startswith("newest decision 1 at 2026-01-01T00:00:00Z; followers: index=1 schema=1 files=1")
+    assert (
+        "topic table next offsets lag rows files MB/file quarantined version decision complete until pending"
+        in lines[0]
+    )
+    assert "load outcome exit decision topics rows seconds slowest task / mean note" in lines
+    assert lines[-1] == "newest decision 1 at 2026-01-01T00:00:00Z; behind: nothing"
+
+
+def test_people_see_what_is_behind(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    load(world)
+    status = status_of(world)
+    print_status(dataclasses.replace(status, cursors={**status.cursors, "schema": 0, "audit": 0}))
+    assert capsys.readouterr().out.endswith("; behind: schema at 0, audit at 0\n")
