@@ -105,7 +105,10 @@ def test_the_services_find_each_other_and_a_load_finds_what_was_sent(
         monkeypatch.setenv(variable, value)
     with Producer(load_settings(environment=here, working_dir=tmp_path), app="shop") as producer:
         producer.send("orders", {"id": 1}, schema=SCHEMA)
+        producer.send("clicks", {"id": 2}, schema=SCHEMA)
     assert main(["load", "plan", "--topic", "orders", "--format", "json"]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert plan["topics"]["orders"]["new"]
+    assert {topic: work["new"] for topic, work in plan["topics"].items()} == {"orders": True}
+    assert main(["load", "plan", "--format", "json"]) == 0
+    assert {"orders", "clicks"} <= {*json.loads(capsys.readouterr().out)["topics"]}
     assert SERVICES["load"]["command"][:2] == ["up", "--only"]
