@@ -18,7 +18,10 @@ from xml.etree import ElementTree
 import pytest
 
 from checkout import ROOT
+from headrace.audit import store as audit_store
+from headrace.broker import topics as broker_topics
 from headrace.cli import _parser
+from headrace.loader.decide import document as decision_document
 from headrace.settings import load_settings
 from pages import block, page
 
@@ -34,6 +37,19 @@ def test_the_settings_are_known(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
     file.write_text(block(PAGE, f"# {SETTINGS_FILE}"), encoding="utf-8")
     assert load_settings(config=file).data_dir == Path("/var/lib/headrace")
+
+
+@pytest.mark.parametrize(
+    ("what", "known"),
+    [
+        ("the decision log is", decision_document.FORMAT),
+        ("`topics.json` of the broker", broker_topics.FORMAT),
+        ("`audit.db`", audit_store.FORMAT),
+    ],
+)
+def test_the_formats_that_upgrading_names_are_those_that_are_written(what: str, known: int) -> None:
+    upgrading = " ".join(page("CHANGELOG.md").partition("### Upgrading")[2].partition("###")[0].split())
+    assert re.findall(rf"{re.escape(what)} of format (\d+)", upgrading) == [str(known)]
 
 
 def test_cron_mails_a_load_that_did_not_end_well_and_nothing_else(tmp_path: Path) -> None:
