@@ -63,5 +63,6 @@ def _put(scope: str | None) -> Response:
 
 def _delete(scope: str | None) -> Response:
     removed = services().configuration.reset(scope)
-    note_change("configuration_removed", scope=scope or "")
-    return answer(config_entity(removed))
+    if removed.was_set:
+        note_change("configuration_removed", scope=scope or "")
+    return answer(config_entity(removed.entry))

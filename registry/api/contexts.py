@@ -22,8 +22,8 @@ def list_contexts() -> Response:
 @blueprint.delete("/contexts/<segment:context>")
 def delete_context(context: str) -> Response:
     name = _context(context)
-    services().deletion.delete_context(name)
-    note_change("context_deleted", context=name)
+    if services().deletion.delete_context(name):
+        note_change("context_deleted", context=name)
     return Response(status=204)
 
 

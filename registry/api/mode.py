@@ -54,9 +54,9 @@ def _put(subject: str | None) -> Response:
     wanted = read_body(ModePayload, ModeRequest)
     mode = None if wanted.mode is None else parse_mode(wanted.mode)
     scope = None if subject is None else _scope_for(mode, subject)
-    services().modes.change(scope, mode, force=query_flag("force"))
-    what = {"scope": scope or "", "mode": None if mode is None else mode.value}
-    note_change("mode_changed", **what, forced=query_flag("force"))
+    if services().modes.change(scope, mode, force=query_flag("force")):
+        what = {"scope": scope or "", "mode": None if mode is None else mode.value}
+        note_change("mode_changed", **what, forced=query_flag("force"))
     # The request is echoed as it was written.
     return answer({} if wanted.mode is None else {"mode": wanted.mode})
 
@@ -73,8 +73,9 @@ def _scope_for(mode: Mode | None, subject: str) -> str | None:
 
 def _delete(scope: str | None) -> Response:
     removed = services().modes.reset(scope, recursive=query_flag("recursive"))
-    note_change("mode_removed", scope=scope or "", recursive=query_flag("recursive"))
-    return _answer(removed)
+    if removed.was_set:
+        note_change("mode_removed", scope=scope or "", recursive=query_flag("recursive"))
+    return _answer(removed.mode)
 
 
 def _answer(mode: Mode | None) -> Response:

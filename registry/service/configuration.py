@@ -50,6 +50,14 @@ class ConfigChanged:
     is_new: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigRemoved:
+    """What was configured at a scope, or held there where `was_set` is false."""
+
+    entry: ConfigEntry
+    was_set: bool
+
+
 INHERITED: Final = (
     "normalize",
     "validate_fields",
@@ -171,25 +179,26 @@ class Configuration:
         logger.info("configuration changed: scope=%s keys=%s", in_log(scope), ",".join(sorted(change.given)))
         return ConfigChanged(change, entry, is_new=True)
 
-    def reset(self, scope: str | None) -> ConfigEntry:
-        """Removes an entry and returns what it was.
+    def reset(self, scope: str | None) -> ConfigRemoved:
+        """Removes an entry.
 
         Raises:
             SubjectNotFound: the scope has none; for the default context that is none to remove.
             OperationNotPermitted: the scope is read-only.
         """
 
-        def remove(repository: Repository) -> ConfigEntry:
+        def remove(repository: Repository) -> ConfigRemoved:
             repository.bump_revision(of_settings=True)
             entry = repository.config(scope)
             if entry is None and scope is not None:
                 raise SubjectNotFound(subject=scope)
             require_writable(repository, scope)
-            repository.remove_config(scope)
-            return entry or ConfigEntry(compatibility=self._default_level.value)
+            was_set = repository.remove_config(scope)
+            return ConfigRemoved(entry or ConfigEntry(compatibility=self._default_level.value), was_set)
 
         removed = self._database.write(remove)
-        logger.info("configuration removed: scope=%s", in_log(scope))
+        if removed.was_set:
+            logger.info("configuration removed: scope=%s", in_log(scope))
         return removed
 
 

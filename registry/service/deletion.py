@@ -100,28 +100,34 @@ class Deletion:
         logger.info("subject deleted: subject=%s versions=%d permanent=%s", in_log(subject), len(versions), permanent)
         return versions
 
-    def delete_context(self, context: str) -> None:
+    def delete_context(self, context: str) -> bool:
         """Takes a context off the list, with its configuration and mode; its ids stay used up.
+
+        Returns:
+            Whether there was anything of it.
 
         Raises:
             ContextNotEmpty: it holds subjects, if only softly deleted ones.
             OperationNotPermitted: it is read-only.
         """
 
-        def delete(repository: Repository) -> None:
+        def delete(repository: Repository) -> bool:
             repository.bump_revision(of_settings=True)
             repository.keep_writers_out()
             if repository.has_subjects(context):
                 raise ContextNotEmpty(context)
             scope = context_scope(context)
             require_writable(repository, scope)
-            if context != DEFAULT_CONTEXT:
-                repository.unlist_context(context)
-                repository.remove_config(scope)
-                repository.remove_modes([scope])
+            if context == DEFAULT_CONTEXT:
+                return False
+            was_listed = repository.unlist_context(context)
+            had_config = repository.remove_config(scope)
+            return repository.remove_modes([scope]) or had_config or was_listed
 
-        self._database.write(delete)
-        logger.info("context deleted: context=%s", in_log(context))
+        was_there = self._database.write(delete)
+        if was_there:
+            logger.info("context deleted: context=%s", in_log(context))
+        return was_there
 
 
 def _claim(repository: Repository, subject: str, state: SubjectState, versions: Sequence[int]) -> None:

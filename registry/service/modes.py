@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from headrace.registry.domain import Mode, StoredVersion, SubjectVersion
@@ -22,6 +23,14 @@ from headrace.registry.storage.repository import Repository
 logger = logging.getLogger(__name__)
 
 FORWARD_ELSEWHERE: Final = "Forward mode only supported on global level"
+
+
+@dataclass(frozen=True, slots=True)
+class ModeRemoved:
+    """The mode that was set at a scope, or held there; `was_set` says whether any mode was taken away."""
+
+    mode: Mode | None
+    was_set: bool
 
 
 class Modes:
@@ -49,8 +58,11 @@ class Modes:
 
         return self._database.read(read)
 
-    def change(self, scope: str | None, mode: Mode | None, *, force: bool) -> None:
+    def change(self, scope: str | None, mode: Mode | None, *, force: bool) -> bool:
         """Sets the mode of a scope; None takes it away.
+
+        Returns:
+            Whether anything is not as it was before.
 
         Raises:
             InvalidMode: the mode is one of all contexts together and not of this scope.
@@ -62,22 +74,26 @@ class Modes:
         if mode is Mode.FORWARD and scope != EVERYWHERE:
             raise InvalidMode(message=FORWARD_ELSEWHERE)
 
-        def write(repository: Repository) -> None:
+        def write(repository: Repository) -> bool:
             repository.bump_revision(of_settings=True)
             _refuse_following(repository)
+            has_made_room = False
             if mode is Mode.IMPORT and not force and mode_of(repository, scope) is not Mode.IMPORT:
                 repository.keep_writers_out()
-                _make_room(repository, scope)
+                has_made_room = _make_room(repository, scope)
             if mode is None:
-                repository.remove_modes([scope])
-            else:
-                repository.put_mode(scope, mode)
+                return repository.remove_modes([scope])
+            before = repository.modes([scope]).get(scope)
+            repository.put_mode(scope, mode)
+            return before is not mode or has_made_room
 
-        self._database.write(write)
-        logger.info("mode changed: scope=%s mode=%s", in_log(scope), mode)
+        is_new = self._database.write(write)
+        if is_new:
+            logger.info("mode changed: scope=%s mode=%s", in_log(scope), mode)
+        return is_new
 
-    def reset(self, scope: str | None, *, recursive: bool) -> Mode | None:
-        """Takes the mode of a scope away and returns what it was.
+    def reset(self, scope: str | None, *, recursive: bool) -> ModeRemoved:
+        """Takes the mode of a scope away.
 
         With `recursive` also those of every subject in it; then there need not be one at the scope itself.
 
@@ -87,20 +103,20 @@ class Modes:
         """
         self._require_mutable()
 
-        def remove(repository: Repository) -> Mode | None:
+        def remove(repository: Repository) -> ModeRemoved:
             repository.bump_revision(of_settings=True)
             _refuse_following(repository)
             found = repository.modes([scope]).get(scope)
             if found is None and not recursive:
                 if scope is not None:
                     raise SubjectNotFound(subject=scope)
-                return Mode.READWRITE
+                return ModeRemoved(Mode.READWRITE, was_set=False)
             inside = [other for other in repository.mode_scopes() if _governs(scope, other)] if recursive else []
-            repository.remove_modes([scope, *inside])
-            return found
+            return ModeRemoved(found, repository.remove_modes([scope, *inside]))
 
         removed = self._database.write(remove)
-        logger.info("mode removed: scope=%s recursive=%s", in_log(scope), recursive)
+        if removed.was_set:
+            logger.info("mode removed: scope=%s recursive=%s", in_log(scope), recursive)
         return removed
 
     def _require_mutable(self) -> None:
@@ -149,8 +165,12 @@ def not_permitted(scope: str | None, why: str) -> OperationNotPermitted:
     )
 
 
-def _make_room(repository: Repository, scope: str | None) -> None:
-    """Removes for good what is deleted softly in a scope, so that ids and versions are free for those that come."""
+def _make_room(repository: Repository, scope: str | None) -> bool:
+    """Removes for good what is deleted softly in a scope, so that ids and versions are free for those that come.
+
+    Returns:
+        Whether there was anything.
+    """
     if scope is not None and not is_whole_context(scope):
         stored = repository.versions(subject=scope, deleted=True)
     else:
@@ -172,6 +192,7 @@ def _make_room(repository: Repository, scope: str | None) -> None:
         state = repository.subject_state(subject)
         assert state is not None
         repository.remove_versions(state.subject_id, [item.version for item in versions])
+    return bool(stored)
 
 
 def _governs(scope: str | None, other: str | None) -> bool:

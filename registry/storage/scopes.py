@@ -210,8 +210,10 @@ class ScopeTables:
         changed = sa.update(ContextRow).where(ContextRow.name == context, ContextRow.listed.is_(False))
         self._connection.execute(changed.values(listed=True))
 
-    def unlist_context(self, context: str) -> None:
-        self._connection.execute(sa.update(ContextRow).where(ContextRow.name == context).values(listed=False))
+    def unlist_context(self, context: str) -> bool:
+        """Whether it was listed."""
+        listed = sa.update(ContextRow).where(ContextRow.name == context, ContextRow.listed)
+        return self._connection.execute(listed.values(listed=False)).rowcount > 0
 
     def take_schema_id(self, context: str) -> SchemaId:
         """The next id of a context, which nobody else gets."""
@@ -288,8 +290,9 @@ class ScopeTables:
             row.update({f"{key}_json": _JSON_KEYS[key][0](value)} if key in _JSON_KEYS else {key: value})
         self._connection.execute(sa.insert(ConfigRow).values(row))
 
-    def remove_config(self, scope: str | None) -> None:
-        self._connection.execute(sa.delete(ConfigRow).where(ConfigRow.scope == _scope(scope)))
+    def remove_config(self, scope: str | None) -> bool:
+        """Whether there was one."""
+        return self._connection.execute(sa.delete(ConfigRow).where(ConfigRow.scope == _scope(scope))).rowcount > 0
 
     @rests_on(settled)
     def modes(self, scopes: Sequence[str | None]) -> dict[str | None, Mode]:
@@ -309,8 +312,9 @@ class ScopeTables:
         self.remove_modes([scope])
         self._connection.execute(sa.insert(ModeRow).values(scope=_scope(scope), mode=mode.value))
 
-    def remove_modes(self, scopes: Sequence[str | None]) -> None:
-        self._connection.execute(sa.delete(ModeRow).where(ModeRow.scope.in_(_scopes(scopes))))
+    def remove_modes(self, scopes: Sequence[str | None]) -> bool:
+        """Whether there was any."""
+        return self._connection.execute(sa.delete(ModeRow).where(ModeRow.scope.in_(_scopes(scopes)))).rowcount > 0
 
     def mode_scopes(self) -> list[str | None]:
         """Every scope with a mode of its own."""
