@@ -11,16 +11,18 @@ from headrace.kafka_wire.errors import AuthenticationRefused, KafkaError
 from headrace.kafka_wire.security import UNSECURED, VARIABLES, WITH_PASSWORD, KafkaSecurity, UnusableSecurity
 from headrace.settings import KafkaSettings, Settings, SettingsError
 from headrace.settings.addresses import resolve_bootstrap_servers
+from headrace.settings.trust import credentials_from_elsewhere
 
 logger = logging.getLogger(__name__)
 
 LOGIN_TIMEOUT_S = 5.0
+CREDENTIALS = tuple(f"kafka.{name}" for name in ("user", "password", "password_file", "token_file"))
 
 
 def kafka_security(settings: Settings) -> KafkaSecurity:
     """
     Raises:
-        SettingsError: the settings contradict each other.
+        SettingsError: the settings contradict each other, or would send credentials to whom the working folder names.
     """
     kafka = settings.kafka
     security = KafkaSecurity(
@@ -37,7 +39,7 @@ def kafka_security(settings: Settings) -> KafkaSecurity:
         token_file=_file(kafka.token_file),
         service=kafka.kerberos_service,
     )
-    if problem := _problem(kafka, security):
+    if problem := _problem(kafka, security) or _misplaced_trust(settings, security):
         raise SettingsError(problem)
     return security
 
@@ -53,7 +55,7 @@ def client_options(settings: Settings) -> dict[str, Any]:
     found out before, by one connection of ours.
 
     Raises:
-        SettingsError: the settings contradict each other, or name a file that cannot be used.
+        SettingsError: see `kafka_security`; or the settings name a file that cannot be used.
         NotLetIn.
     """
     security, servers = kafka_security(settings), resolve_bootstrap_servers(settings)
@@ -105,3 +107,16 @@ def _problem(kafka: KafkaSettings, security: KafkaSecurity) -> str:
         if getattr(kafka, name) and getattr(kafka, f"{name}_file"):
             return f"kafka.{name} and kafka.{name}_file: expected only one of them"
     return ""
+
+
+def _misplaced_trust(settings: Settings, security: KafkaSecurity) -> str:
+    """What the working folder's own settings file would have sent to the brokers that it names, "" for nothing."""
+    place = "kafka.bootstrap_servers" if settings.kafka.bootstrap_servers else "broker.listen"
+    kept = credentials_from_elsewhere(settings, CREDENTIALS)
+    if not (security.uses_sasl and kept) or place not in settings.of_working_folder:
+        return ""
+    return (
+        f"{place} is set in the working folder's headrace.toml and {kept[0]} is not, so that the credentials would go "
+        "to whom that file names: expected both from one source; give the brokers beside the credentials "
+        "(HEADRACE__KAFKA__BOOTSTRAP_SERVERS), or name the file yourself (HEADRACE_CONFIG)"
+    )

@@ -8,9 +8,10 @@ from headrace.registry.client import Auth, BasicAuth, BearerAuth, RegistryClient
 from headrace.registry.client.access import parse_servers
 from headrace.settings import RegistrySettings, Settings, SettingsError
 from headrace.settings.addresses import resolve_registry_url
+from headrace.settings.trust import credentials_from_elsewhere
 
 TOKEN_BYTES_MAX = 64 * 1024
-CREDENTIALS = ("client_user", "client_password", "client_token", "client_token_file")
+CREDENTIALS = tuple(f"registry.client_{name}" for name in ("user", "password", "token", "token_file"))
 
 
 def registry_client(settings: Settings) -> RegistryClient:
@@ -34,12 +35,11 @@ def registry_client(settings: Settings) -> RegistryClient:
 def _require_trusted(settings: Settings, url: str) -> None:
     """
     Raises:
-        SettingsError: the working folder's own settings file names the server, and other sources the credentials. In
-            CI that file is the pull request's, and would have the job's password sent wherever it likes.
+        SettingsError: the working folder's own settings file names the server, and other sources the credentials.
     """
     registry, of_folder = settings.registry, settings.of_working_folder
     place = "registry.url" if registry.url else "registry.listen"
-    kept = [name for name in CREDENTIALS if getattr(registry, name) and _is_elsewhere(settings, name)]
+    kept = credentials_from_elsewhere(settings, CREDENTIALS)
     if place not in of_folder or not kept:
         return
     allowed = () if "registry.client_hosts" in of_folder else registry.client_hosts
@@ -47,18 +47,10 @@ def _require_trusted(settings: Settings, url: str) -> None:
         name = f"[{server.host}]" if ":" in server.host else server.host
         if not {name, server.host, f"{name}:{server.port}"} & set(allowed):
             raise SettingsError(
-                f"{place} is set in the working folder's headrace.toml and registry.{kept[0]} is not, so that the "
+                f"{place} is set in the working folder's headrace.toml and {kept[0]} is not, so that the "
                 f"credentials would go to whom that file names: expected both from one source; give the URL beside the "
                 f"credentials (HEADRACE__REGISTRY__URL), or allow its host (HEADRACE__REGISTRY__CLIENT_HOSTS={name})"
             )
-
-
-def _is_elsewhere(settings: Settings, name: str) -> bool:
-    """Whether a credential is not the working folder's own; a file that it names is that only in the folder itself."""
-    if f"registry.{name}" not in settings.of_working_folder:
-        return True
-    path = Path(settings.registry.client_token_file).expanduser().resolve()
-    return name == "client_token_file" and not path.is_relative_to(Path.cwd())
 
 
 def _auth(registry: RegistrySettings) -> Auth | None:

@@ -10,7 +10,7 @@ import pytest
 from headrace.kafka_wire.security import UNSECURED, UnusableSecurity
 from headrace.pipeline.brokers import client_options, kafka_security, secrets_in_environment
 from headrace.pipeline.load import run_settings
-from headrace.settings import KafkaSettings, Settings, SettingsError
+from headrace.settings import KafkaSettings, Settings, SettingsError, load_settings
 
 LOGIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "user": "u"}
 
@@ -76,3 +76,67 @@ def test_brokers_that_ask_nothing_are_not_tried_before() -> None:
     settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     assert kafka_security(settings) == UNSECURED
     assert client_options(settings) == {"bootstrap_servers": "127.0.0.1:1", "security_protocol": "PLAINTEXT"}
+
+
+SASL = 'security_protocol = "SASL_SSL"\nsasl_mechanism = "PLAIN"'
+EVIL = f'[kafka]\n{SASL}\nbootstrap_servers = "evil.example:9093"'
+PASSWORD = {"kafka.user": "ci", "kafka.password": "s3cret"}
+
+
+def of_folder(folder: Path, text: str, elsewhere: dict[str, str], *, config: Path | None = None) -> Settings:
+    """The settings of a checkout with such a file, beside others from the environment."""
+    (folder / "headrace.toml").write_text(text)
+    environment = {f"HEADRACE__{key.upper().replace('.', '__')}": value for key, value in elsewhere.items()}
+    return load_settings(working_dir=folder, environment=environment, config=config)
+
+
+@pytest.mark.parametrize(
+    ("text", "elsewhere", "kept"),
+    [
+        (EVIL, PASSWORD, "kafka.user"),
+        (f'{EVIL}\nuser = "ci"', {"kafka.password": "s3cret"}, "kafka.password"),
+        (f'{EVIL}\nuser = "ci"', {"kafka.password_file": "/run/secrets/kafka"}, "kafka.password_file"),
+        (f'{EVIL}\nuser = "ci"\npassword_file = "/run/secrets/kafka"', {}, "kafka.password_file"),
+        (f'{EVIL}\nuser = "ci"\npassword_file = "../kafka"', {}, "kafka.password_file"),
+        (f'{EVIL}\ntoken_file = "/run/secrets/kafka"', {"kafka.sasl_mechanism": "OAUTHBEARER"}, "kafka.token_file"),
+        (f'[broker]\nlisten = "evil.example:9092"\n[kafka]\n{SASL}', PASSWORD, "kafka.user"),
+        ('[kafka]\nbootstrap_servers = "evil.example:9093"',
+         {**PASSWORD, "kafka.security_protocol": "SASL_PLAINTEXT", "kafka.sasl_mechanism": "PLAIN"}, "kafka.user"),
+    ],
+)  # fmt: skip
+def test_a_checkout_does_not_say_who_gets_the_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, elsewhere: dict[str, str], kept: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = of_folder(tmp_path, text, elsewhere)
+    for build in (kafka_security, client_options):
+        with pytest.raises(
+            SettingsError, match=f"is set in the working folder's headrace.toml and {kept} is not"
+        ) as no:
+            build(settings)
+        assert "s3cret" not in str(no.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "elsewhere"),
+    [
+        (f'{EVIL}\nuser = "ci"\npassword = "own"', {}),
+        (f'{EVIL}\nuser = "ci"\npassword_file = "own"', {}),
+        (EVIL, {**PASSWORD, "kafka.bootstrap_servers": "good.example:9093"}),
+        (f"[kafka]\n{SASL}", PASSWORD),
+        ('[kafka]\nbootstrap_servers = "evil.example:9093"', PASSWORD),  # which are then not sent
+        ('[kafka]\nuser = "ci"\npassword = "own"',
+         {"kafka.bootstrap_servers": "good.example:9093", "kafka.security_protocol": "SASL_SSL",
+          "kafka.sasl_mechanism": "PLAIN"}),
+    ],
+)  # fmt: skip
+def test_credentials_go_where_their_source_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, elsewhere: dict[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kafka_security(of_folder(tmp_path, text, elsewhere))
+
+
+def test_who_names_the_settings_file_answers_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    kafka_security(of_folder(tmp_path, EVIL, PASSWORD, config=tmp_path / "headrace.toml"))
