@@ -7,6 +7,7 @@ finds registry, broker and metastore, also those of a running `headrace up`. Imp
 
 from headrace.settings.loading import (
     CONFIG_PATH_VARIABLE,
+    ENVIRONMENT,
     ENVIRONMENT_PREFIX,
     SettingsError,
     known_keys,
@@ -32,6 +33,7 @@ from headrace.settings.values import Address, Duration
 __all__ = [
     "CHOICES",
     "CONFIG_PATH_VARIABLE",
+    "ENVIRONMENT",
     "ENVIRONMENT_PREFIX",
     "TOPIC_KEYS",
     "Address",

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.settings.log_lines import FORMAT_VARIABLE, LEVEL_VARIABLE
 from headrace.settings.sections import (
     AT_LEAST,
     CHOICES,
@@ -42,6 +43,9 @@ from headrace.settings.values import Address, Duration
 ENVIRONMENT_PREFIX = "HEADRACE__"
 CONFIG_FILE_NAME = "headrace.toml"
 CONFIG_PATH_VARIABLE = "HEADRACE_CONFIG"
+VARIABLES = (CONFIG_PATH_VARIABLE, LEVEL_VARIABLE, FORMAT_VARIABLE)  # beside those of settings
+VARIABLE_NEARNESS = 0.85  # of difflib: some letters changed places, or one word more; HEADRACE_LOG_DIR is another name
+KUBERNETES_VARIABLE = re.compile(r"_(?:SERVICE_HOST|(?:SERVICE_)?PORT(?:_[A-Z0-9_]+)?)$")  # of a service's name
 ENVIRONMENT = "the environment"
 COMMAND_LINE = "the command line"
 EXECUTORS = re.compile(r"spark|print|hive://[^/@:\s]+:\d{1,5}")
@@ -70,7 +74,7 @@ def load_settings(
         home: usually the user's home folder.
 
     Raises:
-        SettingsError: a file that cannot be read, an unknown key or a value that does not fit.
+        SettingsError: a file that cannot be read, an unknown key, a misspelt variable or a value that does not fit.
     """
     found = _find_values(flags or {}, config, environment or {}, working_dir or Path(), home)
     return _build(found)
@@ -87,7 +91,7 @@ def setting_origins(
     """Where each setting that was set comes from, for people, by its key; arguments as for `load_settings`.
 
     Raises:
-        SettingsError: a file that cannot be read.
+        SettingsError: a file that cannot be read, or a misspelt variable.
     """
     found = _find_values(flags or {}, config, environment or {}, working_dir or Path(), home)
     return {key: origin for key, (origin, _) in found.values.items()}
@@ -110,6 +114,7 @@ def _find_values(
     working_dir: Path,
     home: Path | None,
 ) -> _Found:
+    _refuse_misspelt_variables(environment)
     layers: list[tuple[str, Mapping[str, Any]]] = []
     path = _find_config(config, environment, working_dir, home)
     if path is not None:
@@ -129,6 +134,23 @@ def _find_values(
     is_found_here = not is_named and path == working_dir / CONFIG_FILE_NAME
     of_folder = (key for key, (origin, _) in merged.items() if is_found_here and origin == str(path))
     return _Found(merged, path, frozenset(of_folder))
+
+
+def _refuse_misspelt_variables(environment: Mapping[str, str]) -> None:
+    """Those that are not of `ENVIRONMENT_PREFIX`. Others may have names of their own that begin with ours, so only
+    what is near to one that is read is taken for it."""
+    of_settings = {
+        f"HEADRACE_{key}".replace(".", "_").upper(): f"{ENVIRONMENT_PREFIX}{key.replace('.', '__').upper()}"
+        for key in known_keys()
+    }
+    for name in environment:
+        if name in VARIABLES or not name.startswith("HEADRACE_") or name.startswith(ENVIRONMENT_PREFIX):
+            continue
+        near = of_settings.get(name.replace("__", "_")) or next(
+            iter(difflib.get_close_matches(name, VARIABLES, n=1, cutoff=VARIABLE_NEARNESS)), ""
+        )
+        if near and not KUBERNETES_VARIABLE.search(name):
+            raise SettingsError(f"unknown variable {name!r} in {ENVIRONMENT}; did you mean {near}?")
 
 
 def _find_config(

@@ -15,6 +15,8 @@ from datetime import datetime
 
 LEVEL_VARIABLE = "HEADRACE_LOG_LEVEL"
 FORMAT_VARIABLE = "HEADRACE_LOG_FORMAT"
+FORMATS = ("text", "json")
+LOG_DEFAULTS: Mapping[str, str] = {LEVEL_VARIABLE: "INFO", FORMAT_VARIABLE: FORMATS[0]}
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -45,11 +47,17 @@ class JsonLines(logging.Formatter):
 
 def configure_logging(environment: Mapping[str, str] = os.environ) -> None:
     """Sends the log to standard error as the environment says; what it says amiss is as if it said nothing."""
-    level = environment.get(LEVEL_VARIABLE, "").upper()
+    said = log_variables(environment)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if environment.get(FORMAT_VARIABLE, "").lower() == "json" else TextLines())
-    known = level in logging.getLevelNamesMapping()
-    logging.basicConfig(level=level if known else logging.INFO, handlers=[handler])
+    handler.setFormatter(JsonLines() if said.get(FORMAT_VARIABLE) == "json" else TextLines())
+    logging.basicConfig(level=said.get(LEVEL_VARIABLE, LOG_DEFAULTS[LEVEL_VARIABLE]), handlers=[handler])
+
+
+def log_variables(environment: Mapping[str, str] = os.environ) -> Mapping[str, str]:
+    """What the environment says of the log, as far as it makes sense."""
+    level, form = environment.get(LEVEL_VARIABLE, "").upper(), environment.get(FORMAT_VARIABLE, "").lower()
+    said = {LEVEL_VARIABLE: level} if level in logging.getLevelNamesMapping() else {}
+    return {**said, FORMAT_VARIABLE: form} if form in FORMATS else said
 
 
 def _time(record: logging.LogRecord, separator: str) -> str:

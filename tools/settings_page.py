@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.cli.command import FLAGS
 from headrace.settings import CHOICES, ENVIRONMENT_PREFIX, TOPIC_KEYS, Settings
+from headrace.settings.log_lines import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LOG_DEFAULTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "settings.md"
@@ -27,6 +28,19 @@ SPARK_ROW = (
     "| `spark.*` | `--master` for `spark.master` | `master = local[*]` | passed through to Spark: `master`, and any "
     "`spark.` property without its prefix |\n"
 )
+
+LOG = f"""
+## The log
+
+There is a log before settings are read, so two variables of the environment say how its lines look; nothing else does.
+
+| variable | default | meaning |
+|---|---|---|
+| `{LEVEL_VARIABLE}` | `{LOG_DEFAULTS[LEVEL_VARIABLE]}` | `DEBUG`, `INFO`, `WARNING` or `ERROR`: what is below stays out; on a terminal any of them asks for lines of the log too |
+| `{FORMAT_VARIABLE}` | `{LOG_DEFAULTS[FORMAT_VARIABLE]}` | one of {", ".join(FORMATS)}: `json` makes each line an object |
+
+Another value is as none. A name that is nearly one of these, or a setting's with too few underscores, is an error.
+"""  # noqa: E501  (lines of a table)
 
 TOPICS = f"""
 ## Some topics otherwise than the others
@@ -80,7 +94,7 @@ def page() -> str:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 key = f"{section}.{node.target.id}"
                 rows.append(row(key, values[node.target.id], meaning(key, lines, node)))
-    return INTRODUCTION + "".join(rows) + SPARK_ROW + TOPICS
+    return INTRODUCTION + "".join(rows) + SPARK_ROW + LOG + TOPICS
 
 
 def row(key: str, default: str, text: str) -> str:

@@ -17,7 +17,8 @@ from headrace.cli.command import (
     print_table,
     settings_from,
 )
-from headrace.settings import Settings
+from headrace.settings import ENVIRONMENT, Settings
+from headrace.settings.log_lines import LOG_DEFAULTS, log_variables
 
 DEFAULT = "default"
 
@@ -25,7 +26,8 @@ DEFAULT = "default"
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Shows every setting with its value, as this command line has it, and where that comes from: a file, the "
-        "environment, the command line, or the default. Passwords are masked. docs/settings.md says what each means."
+        "environment, the command line, or the default; the two variables of the log too. Passwords are masked. "
+        "docs/settings.md says what each means."
     )
     parser.epilog = examples("config", "config loader kafka", "config --changed --format json")
     parser.add_argument("sections", metavar="SECTION", nargs="*", help="sections or keys to show (default: all)")
@@ -35,17 +37,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    settings, origins = settings_from(args), origins_from(args)
+    settings, said = settings_from(args), log_variables()
+    origins = {**origins_from(args), **dict.fromkeys(said, ENVIRONMENT)}
+    values = [*_values(settings), *{**LOG_DEFAULTS, **said}.items()]
     rows = [
         (key, value, origins.get(key, DEFAULT))
-        for key, value in _values(settings)
+        for key, value in values
         if (not args.changed or key in origins) and _is_asked_for(key, args.sections)
     ]
     for asked in args.sections:
-        if not any(_is_asked_for(key, [asked]) for key, _ in _values(settings)):
-            raise CommandError(
-                f"there is no section or key {asked!r}; expected some of {', '.join(_sections(settings))}"
-            )
+        if not any(_is_asked_for(key, [asked]) for key, _ in values):
+            known = ", ".join((*settings.masked(), *LOG_DEFAULTS))
+            raise CommandError(f"there is no section or key {asked!r}; expected some of {known}")
     if args.format == "json":
         print_json({key: {"value": value, "from": origin} for key, value, origin in rows})
     else:
@@ -63,7 +66,3 @@ def _values(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def _is_asked_for(key: str, asked: list[str]) -> bool:
     return not asked or any(key == each or key.startswith(f"{each}.") for each in asked)
-
-
-def _sections(settings: Settings) -> list[str]:
-    return list(settings.masked())

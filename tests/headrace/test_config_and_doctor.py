@@ -61,6 +61,32 @@ def test_parts_of_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no section or key 'sqll'; expected some of data_dir, registry" in capsys.readouterr().err
 
 
+def test_the_variables_of_the_log_are_shown_as_they_count(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    level, form = "HEADRACE_LOG_LEVEL", "HEADRACE_LOG_FORMAT"
+    for name in (level, form):
+        monkeypatch.delenv(name, raising=False)
+    assert config(capsys, level, form) == {
+        level: {"value": "INFO", "from": "default"},
+        form: {"value": "text", "from": "default"},
+    }
+    monkeypatch.setenv(level, "loud")
+    monkeypatch.setenv(form, "JSON")
+    assert config(capsys)[level] == {"value": "INFO", "from": "default"}, "which makes no sense"
+    assert config(capsys, "--changed")[form] == {"value": "json", "from": "the environment"}
+
+
+def test_a_misspelt_variable_is_told_with_what_was_meant(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADRACE_LOG_FROMAT", "json")
+    assert main(["config"]) == 2
+    assert capsys.readouterr().err == (
+        "headrace: unknown variable 'HEADRACE_LOG_FROMAT' in the environment; did you mean HEADRACE_LOG_FORMAT?\n"
+    )
+
+
 def test_a_misspelt_setting_is_told_with_what_was_meant(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "headrace.toml").write_text("[loader]\npartition_bye = 'day'\n")
     assert main(["config"]) == 2

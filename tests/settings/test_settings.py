@@ -223,3 +223,32 @@ def test_what_the_working_folder_says_is_known_as_its_own(tmp_path: Path) -> Non
     (here / "headrace.toml").unlink()
     assert load_settings(**where).registry.url == "http://r"
     assert load_settings(**where).of_working_folder == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("HEADRACE_LOG_FROMAT", "HEADRACE_LOG_FORMAT"),
+        ("HEADRACE_LOGLEVEL", "HEADRACE_LOG_LEVEL"),
+        ("HEADRACE_CONFIG_FILE", "HEADRACE_CONFIG"),
+        ("HEADRACE_LOADER_TASKS", "HEADRACE__LOADER__TASKS"),
+        ("HEADRACE_LOADER__PARTITION_BY", "HEADRACE__LOADER__PARTITION_BY"),
+        ("HEADRACE_DATA_DIR", "HEADRACE__DATA_DIR"),
+    ],
+)
+def test_a_misspelt_variable_is_an_error(name: str, meant: str) -> None:
+    with pytest.raises(SettingsError, match=f"unknown variable '{name}' in the environment; did you mean {meant}\\?$"):
+        load_settings(environment={name: "x"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("HEADRACE_LOG_LEVEL", "HEADRACE_LOG_FORMAT", "HEADRACE_PACKAGE", "HEADRACE_HOME", "HEADRACE_TEST_SEED"),
+        # Of Kubernetes, for services called headrace-config, headrace-log-level and headrace-broker-advertised.
+        *("HEADRACE_CONFIG_PORT", "HEADRACE_CONFIG_SERVICE_PORT", "HEADRACE_LOG_LEVEL_PORT_80_TCP_ADDR"),
+        "HEADRACE_BROKER_ADVERTISED_PORT",
+    ],
+)
+def test_names_of_others_that_begin_with_ours_are_theirs(name: str) -> None:
+    load_settings(environment={name: "x"})
