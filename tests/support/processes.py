@@ -34,6 +34,14 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def started(pid: int) -> str:
+    """When it was started, in ticks since the machine was: with the number, nobody else's. "" where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
 def listening(pid: int) -> set[str]:
     """Addresses that the process and its descendants accept TCP connections on."""
     inodes = set()

@@ -14,17 +14,21 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyhive import hive
+from thrift.Thrift import TException
 
 from free_ports import free_port
 from headrace.cli.load_serving import EXIT_RENEW
 from headrace.pipeline.clients.producer import Producer
 from headrace.pipeline.sql_socket import BEGUN
+from headrace.pipeline.up.plan import PARTS
 from headrace.settings import load_settings
-from processes import command_line, descendants, is_running
+from processes import command_line, descendants, is_running, started
 
 pytestmark = pytest.mark.spark
 
@@ -80,6 +84,7 @@ def up(tmp_path_factory: pytest.TempPathFactory, start_module_service: Callable[
     environment = {**os.environ, "HEADRACE__SQL__MEMORY": "640m"}
     # No load of its own comes between those of the tests.
     arguments = ["headrace", "up", "--data-dir", str(data_dir), *FREE_PORTS, "--interval", "7d"]
+    arguments += ["--sql-listen", "127.0.0.1:0"]
     yield Up(start_module_service(*arguments, environment=environment), data_dir)
 
 
@@ -190,6 +195,24 @@ def test_a_query_that_needs_too_much_ends_sql_alone(up: Up) -> None:
 
 
 @pytest.mark.timeout(600)
+def test_so_does_one_over_the_network_and_up_says_whose_memory_it_was(up: Up) -> None:
+    others = {name: up.part(name) for name in ("registry", "broker", "metastore")}
+    assert up.rows("SELECT 1 AS one") == [{"one": 1}]
+    host, _, port = up.service.addresses["sql"].rpartition(":")
+    before = len(up.service.errors)
+    # Closing says it once more.
+    with pytest.raises((TException, OSError, hive.Error)), closing(hive.connect(host, int(port))) as connection:
+        connection.cursor().execute(HUNGRY)
+
+    def said() -> str:
+        return next((line for line in up.service.errors[before:] if "part_died part=sql" in line), "")
+
+    assert "its JVM had not enough memory with 640m: give it more with sql.memory" in wait_for(said)
+    assert up.rows("SELECT 1 AS one") == [{"one": 1}]
+    assert {name: up.part(name) for name in others} == others
+
+
+@pytest.mark.timeout(600)
 def test_whoever_hangs_up_takes_the_query_back(up: Up) -> None:
     """As many as are answered at once: a further one would wait for ever."""
     asking = [up.command("sql", ENDLESS) for _ in range(4)]
@@ -211,6 +234,26 @@ def test_whoever_asks_hears_when_the_question_s_turn_comes(up: Up) -> None:
         os.kill(up.part("sql"), signal.SIGKILL)
         assert connection.recv(1) == b""
     assert up.rows("SELECT 1 AS one") == [{"one": 1}]
+
+
+def test_parts_that_were_not_asked_for_do_not_run(tmp_path: Path, start_service: Callable[..., Any]) -> None:
+    arguments = ["headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS]
+    both = start_service(*arguments, "--only", "registry,broker")
+    up = Up(both, tmp_path)
+    assert {name: bool(up.part(name)) for name in PARTS} == {
+        **dict.fromkeys(PARTS, False),
+        **dict.fromkeys(("registry", "broker"), True),
+    }
+    elsewhere = Path(tmp_path, "elsewhere")
+    arguments = ["headrace", "up", "--data-dir", str(elsewhere), *FREE_PORTS, "--registry-url"]
+    one = start_service(*arguments, both.addresses["registry"], "--only", "broker")
+    assert not Up(one, elsewhere).part("registry")
+    flags = {"data_dir": str(elsewhere), "registry.url": both.addresses["registry"]}
+    with Producer(app="shop", settings=load_settings(flags=flags)) as producer:
+        producer.send("sales", {"id": 1}, schema=SALE).result(timeout_s=60)
+    with urllib.request.urlopen(both.addresses["registry"] + "/subjects", timeout=30) as answer:
+        assert "sales-value" in json.load(answer)
+    assert (one.stop(), both.stop()) == (0, 0)
 
 
 def test_a_part_that_is_not_there_is_named(up: Up) -> None:
@@ -282,9 +325,15 @@ def test_parts_are_killed_again_and_again_and_nobody_else_notices(
         producer.send("sales", {"id": -1}, schema=SALE).result(timeout_s=60)
     assert up.rows("SELECT 1 AS one") == [{"one": 1}]
     back_s: dict[str, list[float]] = {}
+    ever: set[tuple[int, str]] = set()
+
+    def look_around() -> None:
+        ever.update((pid, started(pid)) for pid in descendants(up.service.process.pid))
+
     with Traffic(up) as traffic:
         for number in range(KILLS):
             name = ("sql", "metastore", "load")[number % 3]
+            look_around()
             victim = wait_for(lambda name=name: killed_part(up, name, chance))  # type: ignore[misc]
             killed_at = time.monotonic()
             if name == "load":
@@ -301,9 +350,9 @@ def test_parts_are_killed_again_and_again_and_nobody_else_notices(
         )
     assert traffic.failures == []
     assert traffic.read >= traffic.sent > 0
-    before = descendants(up.service.process.pid)
+    look_around()
     assert up.service.stop() == 0
-    wait_for(lambda: not any(is_running(pid) for pid in before))
+    wait_for(lambda: not any(is_running(pid) and started(pid) == since for pid, since in ever))
     again = Up(start_service(*arguments), tmp_path)
     assert again.run("load")[0] == 0
     assert again.rows("SELECT count(DISTINCT id) AS n, count(*) AS m FROM sales") == [
