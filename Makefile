@@ -12,8 +12,9 @@ FUZZ_EXAMPLES ?= 50
 SECONDS ?= 600
 PAIRS ?= 20000
 CASES ?= 100000
-# Processes that the tests of a target are spread over, where they are.
+# Processes that the tests of a target are spread over, where they are: file by file, in the order of tests/conftest.py.
 WORKERS ?= 2
+SPREAD := --dist loadfile --no-loadscope-reorder
 SEED ?= $(shell date +%s)
 # Releases of Spark that clusters have, beside ours.
 SPARKS ?= 3.5.9 4.0.5
@@ -44,7 +45,7 @@ ci: ## check and all test targets, side by side as far as the machine goes; logs
 	@$(PYTHON) tools/run_tiers.py
 
 test: setup-dev ## the tests that need Python and Java only; WORKERS=n processes, here and for PostgreSQL
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
+	@$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m "not fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
 
 test-fault: setup-dev ## kill -9 at every step of a load, forty times; power lost at every moment
 	@$(BIN)/python -m pytest -m "fault and not ($(SERVICE_MARKERS))" $(PYTEST_ARGUMENTS)
@@ -83,7 +84,7 @@ test-sparks: setup-dev ## loads and their tables with other releases of Spark, e
 
 test-postgres: setup-dev ## the registry on a PostgreSQL server of its own, which as root on Debian is installed when missing
 	@$(BIN)/python tools/setup_postgres.py
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m postgres $(PYTEST_ARGUMENTS)
+	@$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m postgres $(PYTEST_ARGUMENTS)
 
 test-node: setup-dev ## the registry under its clients of Node, which npm fetches once
 	@$(BIN)/python -m pytest -m node $(PYTEST_ARGUMENTS)
