@@ -1,10 +1,12 @@
-"""Processes for what computes for long, beside the one that answers.
+"""Processes for what computes for long, beside the one that answers: checks, and what registrations compare.
 
 A thread that computes makes the event loop wait for the interpreter each time that it has something to do: three that
-compared large schemas made kept answers take 24 ms and now and then 300. These processes have an application each, on
-the same database, and are nicer to others than the worker that they belong to. They are started when they are first
-needed, which takes a second or more. A small check is not to wait for that; a large one is: computed in the worker
-meanwhile, large ones take the processor from the very processes that are starting.
+compared large schemas made kept answers take 24 ms and now and then 300, eight 100 ms and now and then 440. These
+processes have an application each, on the same database, and are nicer to others than the worker that they belong to.
+They are started when they are first needed, which takes a second or more. A small check is not to wait for that; a
+large one is: computed in the worker meanwhile, large ones take the processor from the very processes that are starting.
+
+Nothing is written by them: the turns of registrations are the worker's.
 """
 
 from __future__ import annotations
@@ -20,13 +22,19 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from flask import Flask
 
 from headrace.registry.api.answer_cache import Answer
 from headrace.registry.api.fair_lane import LaneFull
+from headrace.registry.api.services import services_of
 from headrace.registry.api.wsgi_call import WsgiApplication, call
+from headrace.registry.service.compatibility import Comparison, WorkedOut
 
 logger = logging.getLogger(__name__)
+A = TypeVar("A")
+T = TypeVar("T")
 
 NICENESS: Final = 10
 PARENT_POLL_S: Final = 0.5  # how often one looks whether the worker that it belongs to is there
@@ -73,13 +81,19 @@ class Checkers:
             LaneFull: this has been closed.
             BrokenProcessPool: a process has died; others take their place.
         """
+        return await self._done(_answer, {key: value for key, value in environ.items() if key != "wsgi.errors"})
+
+    async def work_out(self, comparison: Comparison) -> WorkedOut | None:
+        """What `Compatibility.work_out` returns there; raises what `answer` does."""
+        return await self._done(_work_out, comparison)
+
+    async def _done(self, work: Callable[[A], T], given: A) -> T:
         if self._is_closed:
             raise LaneFull
-        sent = {key: value for key, value in environ.items() if key != "wsgi.errors"}
         pool = self._pool
         try:
             # In a thread, since it may start a process.
-            future = await asyncio.get_running_loop().run_in_executor(None, pool.submit, _answer, sent)
+            future = await asyncio.get_running_loop().run_in_executor(None, pool.submit, work, given)
             return await asyncio.wrap_future(future)
         except BrokenProcessPool:
             if self._pool is pool:
@@ -113,6 +127,11 @@ def _begin(make_application: Callable[[], WsgiApplication], parent: int) -> None
 def _answer(environ: dict[str, Any]) -> Answer:
     assert _application is not None
     return call(_application, {**environ, "wsgi.errors": sys.stderr})
+
+
+def _work_out(comparison: Comparison) -> WorkedOut | None:
+    assert isinstance(_application, Flask)
+    return services_of(_application).compatibility.work_out(comparison)
 
 
 def _end_with(parent: int) -> None:

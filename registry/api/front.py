@@ -16,6 +16,8 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +28,8 @@ from headrace.registry.api.fair_lane import FairLane, LaneFull
 from headrace.registry.api.hooks import (
     ANYBODY,
     CERTIFICATE_KEY,
+    ELSEWHERE_KEY,
+    LEFT_KEY,
     WORTH_RECEIVING,
     Authenticator,
     Everybody,
@@ -45,6 +49,7 @@ from headrace.registry.api.request_bodies import (
 )
 from headrace.registry.api.request_rates import RequestRates
 from headrace.registry.api.wsgi_call import WsgiApplication, call, environ_of
+from headrace.registry.service.compatibility import Comparison, Elsewhere
 from headrace.registry.storage.looks import Looks
 
 logger = logging.getLogger(__name__)
@@ -52,6 +57,7 @@ logger = logging.getLogger(__name__)
 THREADS: Final = 16  # requests that the application answers at once; the database's pool has a connection for each
 STRANGERS_THREADS: Final = 8  # of their own for those whose sender is not known at once: they wait for a slow hash
 WAITING_MAX: Final = 2000  # requests that are in a thread or wait for one; more are told to come back
+LEFT_MAX: Final = 3  # comparisons of one request made by processes; each one more found a newer version to compare with
 BODYLESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 KEPT_METHODS: Final = frozenset({"GET", "HEAD", "POST"})
 KEY_BYTES_MAX: Final = 512  # of a key of what is kept as it is; a request may be a hundred times as long
@@ -90,7 +96,8 @@ class Front:
         observer: is told of every answer.
         cache_bytes_max: of kept answers.
         rates: how many requests a client may send; None lets all through.
-        checkers: has checks of compatibility made elsewhere; None makes them in threads.
+        checkers: has checks of compatibility made elsewhere, and what registrations compare for long; None makes both
+            in threads.
         on_end: closes what the application holds, once no request is under way.
     """
 
@@ -251,17 +258,20 @@ class Front:
             return first if first.status != WORTH_RECEIVING else await self._applied(scope, body, first.principal)
         lane.waiting += 1
         try:
-            environ = environ_of(scope, body, principal)
-            in_thread = partial(
-                asyncio.get_running_loop().run_in_executor, lane.threads, call, self._application, environ
-            )
-            if not is_check:
-                return await in_thread()
             checkers = self._checkers
             is_large = body is not None and body.length > SMALL_BYTES_MAX
-            work: Callable[[], Awaitable[Answer]] = in_thread
-            if checkers is not None and (checkers.are_ready() or is_large):
-                work = partial(checkers.answer, environ)
+            ask = partial(self._asked, lane, scope, body)
+            work: Callable[[], Awaitable[Answer]]
+            if not is_check:
+                answer, comparison = await ask(principal, Elsewhere())
+                if comparison is None:
+                    return answer
+                principal = answer.principal
+                work = partial(self._compared, partial(ask, principal), comparison)
+            elif checkers is not None and (checkers.are_ready() or is_large):
+                work = partial(checkers.answer, environ_of(scope, body, principal))
+            else:
+                work = partial(self._compared, partial(ask, principal))
             return await self._checks.run(_client_of(scope, principal), partial(self._unless_ending, work))
         except LaneFull:
             return problem(503, "Too many checks of compatibility at once; try again")
@@ -270,6 +280,37 @@ class Front:
             return problem(500)
         finally:
             lane.waiting -= 1
+
+    async def _asked(
+        self, lane: _Lane, scope: Any, body: Body | None, principal: Principal | None, elsewhere: Elsewhere | None
+    ) -> tuple[Answer, Comparison | None]:
+        """What the application answers in a thread; the answer says nothing if it leaves a comparison."""
+        if self._is_ending:
+            return problem(503), None
+        environ = environ_of(scope, body, principal)
+        if elsewhere is not None:
+            environ[ELSEWHERE_KEY] = elsewhere
+        answer = await asyncio.get_running_loop().run_in_executor(lane.threads, call, self._application, environ)
+        return answer, environ.get(LEFT_KEY)
+
+    async def _compared(
+        self,
+        ask: Callable[[Elsewhere | None], Awaitable[tuple[Answer, Comparison | None]]],
+        left: Comparison | None = None,
+    ) -> Answer:
+        """The answer to a request whose turn it is to have something compared for long."""
+        checkers = self._checkers
+        for _ in range(LEFT_MAX):
+            if left is None or checkers is None:
+                break
+            worked_out = None
+            with suppress(BrokenProcessPool):  # others take their place
+                worked_out = await checkers.work_out(left)
+            answer, left = await ask(Elsewhere(worked_out))
+            if left is None:
+                return answer
+        answer, _ = await ask(None)
+        return answer
 
     async def _unless_ending(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
         """For who has waited for a turn, while which the threads may have ended."""

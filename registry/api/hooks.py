@@ -23,6 +23,12 @@ ASKS_KEY: Final = "registry.asks"
 WORTH_RECEIVING: Final = 204
 """The status of the application's answer to that, where it is yes; any other is the request's answer."""
 
+ELSEWHERE_KEY: Final = "registry.elsewhere"
+"""Where in the WSGI environ an `Elsewhere` stands when a comparison of schemas that takes long is to be left."""
+
+LEFT_KEY: Final = "registry.left"
+"""Where in the environ the application then leaves that `Comparison`; its answer says nothing."""
+
 ANYBODY: Final = Principal("", UNLIMITED)
 """Whoever asks a registry without users. Answers kept for one principal are given to those with an equal `key`."""
 

@@ -11,7 +11,9 @@ from headrace.registry import errors
 from headrace.registry.access.needs import FORBIDDEN
 from headrace.registry.api.answers import problem
 from headrace.registry.api.entities import Profile
+from headrace.registry.api.hooks import LEFT_KEY
 from headrace.registry.api.services import profile
+from headrace.registry.service.compatibility import ComparisonLeft
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ def install(app: Flask) -> None:
     """Makes every error of the app, Flask's own ones too, an answer of the API."""
     app.register_error_handler(errors.RegistryError, _registry_error)
     app.register_error_handler(BadRequest, _bad_request)
+    app.register_error_handler(ComparisonLeft, _left)
     app.register_error_handler(RequestEntityTooLarge, _too_large)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _unexpected)
@@ -69,6 +72,12 @@ def _registry_error(error: errors.RegistryError) -> Response:
 
 def _bad_request(error: BadRequest) -> Response:
     return problem(error.status, error.status, str(error))
+
+
+def _left(left: ComparisonLeft) -> Response:
+    # For the front, which asks again.
+    request.environ[LEFT_KEY] = left.comparison
+    return Response(status=503)
 
 
 def _too_large(error: RequestEntityTooLarge) -> Response:

@@ -220,6 +220,10 @@ async def _accompany(front: Front, parent: int, port: int, certified: CertifiedP
         if beside is not None:
             beside.close()
     logger.warning("worker stopped: cause=parent_gone")
+    # Nobody is there to end it if its threads do not: until they had computed to their end it would keep the port.
+    end = threading.Timer(GRACEFUL_STOP_S, os._exit, (1,))
+    end.daemon = True
+    end.start()
     os.kill(os.getpid(), signal.SIGTERM)
 
 

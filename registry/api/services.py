@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from flask import current_app, request
+from flask import Flask, current_app, request
 
 from headrace.compat.levels import CompatibilityLevel
 from headrace.registry.api.access import is_restricted, may_read
@@ -73,10 +73,15 @@ class Services:
         )
 
 
+def services_of(app: Flask) -> Services:
+    found = app.extensions["registry"]
+    assert isinstance(found, Services)
+    return found
+
+
 def services() -> Services:
     """The services of the application that answers the present request."""
-    found = current_app.extensions["registry"]
-    assert isinstance(found, Services)
+    found = services_of(current_app)
     if not is_restricted():
         return found
     lookup = RestrictedLookup(found.lookup, may_read)

@@ -7,10 +7,12 @@ from flask import Blueprint, Response, request
 from headrace.registry.api.answers import answer, answer_bytes, page, query_flag
 from headrace.registry.api.changes import note_change
 from headrace.registry.api.entities import registered_entity, version_entity
+from headrace.registry.api.hooks import ELSEWHERE_KEY
 from headrace.registry.api.payloads import SchemaPayload, TagChangePayload, read_body
 from headrace.registry.api.services import as_shown, profile, services, shown_text
 from headrace.registry.domain import SchemaRequest, TagChange, parse_version
 from headrace.registry.names import EVERY_CONTEXT_PREFIX, SubjectFilter, subject_name
+from headrace.registry.service.compatibility import Elsewhere
 from headrace.registry.service.registration import Registered
 
 blueprint = Blueprint("subjects", __name__)
@@ -60,7 +62,7 @@ def register(subject: str) -> Response:
     wanted = read_body(SchemaPayload, SchemaRequest)
     force = query_flag("force")
     registration = services().registration.register(
-        subject_name(subject), wanted, normalize=query_flag("normalize"), force=force
+        subject_name(subject), wanted, normalize=query_flag("normalize"), force=force, elsewhere=_elsewhere()
     )
     _note_registration(registration, forced=force)
     stored = registration.stored
@@ -82,7 +84,9 @@ def get_version_text(subject: str, version: str) -> Response:
 @blueprint.post("/subjects/<subject:subject>/versions/<segment:version>/tags")
 def change_tags(subject: str, version: str) -> Response:
     change = read_body(TagChangePayload, TagChange)
-    registration = services().tagging.change(subject_name(subject), parse_version(version), change)
+    registration = services().tagging.change(
+        subject_name(subject), parse_version(version), change, elsewhere=_elsewhere()
+    )
     _note_registration(registration, forced=False)
     stored = registration.stored
     return answer(registered_entity(stored, profile(), as_shown(stored.schema)))
@@ -109,6 +113,11 @@ def delete_version(subject: str, version: str) -> Response:
     deleted = services().deletion.delete_version(name, parse_version(version), permanent=permanent)
     note_change("version_deleted", subject=name, version=deleted, permanent=permanent)
     return answer(deleted)
+
+
+def _elsewhere() -> Elsewhere | None:
+    found: Elsewhere | None = request.environ.get(ELSEWHERE_KEY)
+    return found
 
 
 def _note_registration(registration: Registered, *, forced: bool) -> None:

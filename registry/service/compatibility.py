@@ -14,11 +14,19 @@ from headrace.compat.levels import CompatibilityLevel, VersionedSchema, check_le
 from headrace.compat.logical_policy import logical_problems
 from headrace.compat.report import confluent_messages
 from headrace.compat.resolution import Effort
-from headrace.registry.domain import LATEST, Metadata, SchemaRequest, StoredVersion
-from headrace.registry.errors import InvalidSchema, VersionNotFound
+from headrace.registry.domain import (
+    LATEST,
+    ConfigEntry,
+    Metadata,
+    Mode,
+    SchemaContent,
+    SchemaRequest,
+    StoredVersion,
+)
+from headrace.registry.errors import InvalidSchema, RegistryError, VersionNotFound
 from headrace.registry.metadata import group_of, reserved_fields
 from headrace.registry.service.configuration import LOGICAL, Configuration, SubjectSettings
-from headrace.registry.service.texts import Candidate, SchemaTexts
+from headrace.registry.service.texts import KEPT_CHARS_MAX, Candidate, SchemaTexts
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
 
@@ -32,6 +40,43 @@ class Verdict:
     is_compatible: bool
     messages: tuple[str, ...] = ()
     is_settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All that a verdict follows from, as values that another process on the same database can work with.
+
+    `versions` are those of the subject to compare with, each by its number and `SchemaTexts.key`; `config` is what
+    holds for the subject. `text` and `targets` are the candidate's.
+    """
+
+    subject: str
+    config: ConfigEntry
+    content: SchemaContent
+    text: str
+    targets: tuple[bytes, ...]
+    versions: tuple[tuple[int, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkedOut:
+    comparison: Comparison
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Comparisons that take long are left to others; `worked_out` is one that they have made."""
+
+    worked_out: WorkedOut | None = None
+
+
+class ComparisonLeft(Exception):
+    """A comparison takes long, and was begun where it is to be left to others. It is no error of whoever asks."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        super().__init__(comparison.subject)
+        self.comparison = comparison
 
 
 class Compatibility:
@@ -57,13 +102,58 @@ class Compatibility:
         effort: Effort | None = None,
     ) -> Verdict:
         """What registration would say: against the latest version, or all when the level is transitive."""
-        # With groups the version to compare with need not be the latest of all.
-        if settings.config.compatibility_group is not None or _is_transitive(settings.level):
-            view = repository.subject_view(settings.subject)
-            history = repository.seen_versions(settings.subject, [mark for mark in view.marks if not mark.deleted])
-            return self._compare(repository, settings, candidate, history, effort)
-        latest = repository.version(settings.subject, LATEST)
-        return self._compare(repository, settings, candidate, [] if latest is None else [latest], effort)
+        return self._compare(repository, settings, candidate, _compared_with(repository, settings), effort)
+
+    def verdict_here(
+        self, repository: Repository, settings: SubjectSettings, candidate: Candidate, elsewhere: Elsewhere
+    ) -> Verdict:
+        """`verdict`, as long as it takes no more than a moment or has been worked out.
+
+        Raises:
+            ComparisonLeft: it takes longer.
+        """
+        history = _compared_with(repository, settings)
+        known = elsewhere.worked_out
+        if known is not None and known.comparison == self._comparison(repository, settings, candidate, history):
+            return known.verdict
+
+        def leave() -> bool:
+            raise ComparisonLeft(self._comparison(repository, settings, candidate, history))
+
+        if sum(len(item.schema.content.text) for item in history) > KEPT_CHARS_MAX:
+            leave()  # even to read them takes long, each time
+        return self._compare(repository, settings, candidate, history, Effort(leave))
+
+    def work_out(self, comparison: Comparison) -> WorkedOut | None:
+        """What was left; None when what was to be compared is no longer there."""
+        try:
+            return self._database.read(lambda repository: self._worked_out(repository, comparison))
+        except RegistryError:
+            return None  # whoever registers meets it too, and can say what it is
+
+    def _comparison(
+        self, repository: Repository, settings: SubjectSettings, candidate: Candidate, history: list[StoredVersion]
+    ) -> Comparison:
+        versions = tuple((item.version, self._texts.key(repository, item.schema)) for item in history)
+        return Comparison(
+            settings.subject, settings.config, candidate.content, candidate.text, candidate.targets, versions
+        )
+
+    def _worked_out(self, repository: Repository, comparison: Comparison) -> WorkedOut | None:
+        # Not asked anew: how the settings are by now finds out whoever registers.
+        settings = SubjectSettings(comparison.subject, comparison.config, Mode.READWRITE)
+        request = SchemaRequest(comparison.text, references=comparison.content.references)
+        # What is strictly read has been read strictly before.
+        candidate = self._texts.candidate(
+            repository, comparison.subject, request, normalize=False, strict=False, deleted=True
+        )
+        candidate = replace(candidate, content=comparison.content)
+        numbers = {number for number, _ in comparison.versions}
+        marks = repository.subject_view(comparison.subject).marks
+        history = repository.seen_versions(comparison.subject, [mark for mark in marks if mark.version in numbers])
+        if self._comparison(repository, settings, candidate, history) != comparison:
+            return None
+        return WorkedOut(comparison, self._compare(repository, settings, candidate, history, None))
 
     def check_subject(self, subject: str, request: SchemaRequest, *, normalize: bool, verbose: bool) -> Verdict:
         """`verdict` for a schema that is only being tried.
@@ -143,6 +233,15 @@ class Compatibility:
         others = [*reserved, *(_logical_problems(report) if config.compatibility_policy == LOGICAL else ())]
         messages = confluent_messages(report, validate_fields=bool(config.validate_fields), others=others)
         return Verdict(not messages, tuple(messages))
+
+
+def _compared_with(repository: Repository, settings: SubjectSettings) -> list[StoredVersion]:
+    # With groups the version to compare with need not be the latest of all.
+    if settings.config.compatibility_group is not None or _is_transitive(settings.level):
+        view = repository.subject_view(settings.subject)
+        return repository.seen_versions(settings.subject, [mark for mark in view.marks if not mark.deleted])
+    latest = repository.version(settings.subject, LATEST)
+    return [] if latest is None else [latest]
 
 
 def _logical_problems(report: Report) -> list[str]:

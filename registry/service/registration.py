@@ -34,7 +34,7 @@ from headrace.registry.errors import (
 )
 from headrace.registry.names import context_of, in_context_of, in_log
 from headrace.registry.rules import check_rule_set
-from headrace.registry.service.compatibility import Compatibility
+from headrace.registry.service.compatibility import Compatibility, Elsewhere
 from headrace.registry.service.configuration import Configuration, SubjectSettings
 from headrace.registry.service.matching import adds_to_requests, completed, has_text, matching
 from headrace.registry.service.modes import not_permitted, refuse_readonly
@@ -132,7 +132,15 @@ class Registration:
         self._known = Recent[tuple[str, bytes], bool](KNOWN_MAX)
         self._turns = tuple(_Turn() for _ in range(TURNS))
 
-    def register(self, subject: str, request: SchemaRequest, *, normalize: bool, force: bool = False) -> Registered:
+    def register(
+        self,
+        subject: str,
+        request: SchemaRequest,
+        *,
+        normalize: bool,
+        force: bool = False,
+        elsewhere: Elsewhere | None = None,
+    ) -> Registered:
         """The version that holds the schema: an equal one that was there, else a new one.
 
         Args:
@@ -140,8 +148,10 @@ class Registration:
             request: the schema.
             normalize: whether its text is normalized, which the configuration may want too; never in an import.
             force: leaves the compatibility check out.
+            elsewhere: what others have compared, to whom is left what takes long; None compares everything here.
 
         Raises:
+            ComparisonLeft: it is to be asked for again with what `Compatibility.work_out` returns.
             InvalidRuleSet: the rules cannot be.
             InvalidSchema: malformed, empty, a missing reference, or not the version that the request expects.
             IncompatibleSchema: the subject's level forbids it.
@@ -150,7 +160,10 @@ class Registration:
         """
         if request.rule_set is not None:
             check_rule_set(request.rule_set)
-        decide = partial(self._decide, subject=subject, request=request, normalize=normalize, force=force)
+        compare = partial(self._require_compatible, elsewhere=elsewhere)
+        decide = partial(
+            self._decide, subject=subject, request=request, normalize=normalize, compare=None if force else compare
+        )
         turn = self._turns[hash(subject) % TURNS]
         # One after the other, since of any number that decide at once only one succeeds.
         with turn.lock:
@@ -208,7 +221,13 @@ class Registration:
         return Registered(self._apply(repository, decided), is_new=True, history_seen=decided.history_seen)
 
     def _decide(
-        self, repository: Repository, *, subject: str, request: SchemaRequest, normalize: bool, force: bool
+        self,
+        repository: Repository,
+        *,
+        subject: str,
+        request: SchemaRequest,
+        normalize: bool,
+        compare: Callable[[Repository, SubjectSettings, Candidate], None] | None,
     ) -> StoredVersion | _Plan:
         # First of all, because that also tells whether the configuration is as it was at an earlier read.
         repository.subject_view(subject)
@@ -242,8 +261,8 @@ class Registration:
             existing = matching(repository, self._texts, subject, view, candidate)
             if existing is not None:
                 return existing
-        if not force:
-            self._require_compatible(repository, settings, candidate)
+        if compare is not None:
+            compare(repository, settings, candidate)
         if request.version not in (None, 0, LATEST, view.next_version):
             raise InvalidSchema("Version is not one more than previous version", subject=subject)
         _require_number(subject, view.next_version)
@@ -286,8 +305,18 @@ class Registration:
         except InvalidSchema:
             return None, problem
 
-    def _require_compatible(self, repository: Repository, settings: SubjectSettings, candidate: Candidate) -> None:
-        verdict = self._compatibility.verdict(repository, settings, candidate)
+    def _require_compatible(
+        self,
+        repository: Repository,
+        settings: SubjectSettings,
+        candidate: Candidate,
+        *,
+        elsewhere: Elsewhere | None,
+    ) -> None:
+        if elsewhere is None:
+            verdict = self._compatibility.verdict(repository, settings, candidate)
+        else:
+            verdict = self._compatibility.verdict_here(repository, settings, candidate, elsewhere)
         if not verdict.is_compatible:
             raise IncompatibleSchema(verdict.messages, subject=settings.subject)
 

@@ -6,6 +6,7 @@ from headrace.registry.domain import LATEST, SchemaRequest, StoredVersion, TagCh
 from headrace.registry.errors import VersionNotFound
 from headrace.registry.metadata import numbered
 from headrace.registry.rules import RuleSet, check_rule_set, merged_rules, rules_without
+from headrace.registry.service.compatibility import Elsewhere
 from headrace.registry.service.lookup import Lookup
 from headrace.registry.service.registration import Registered, Registration
 
@@ -15,10 +16,19 @@ class Tagging:
         self._lookup = lookup
         self._registration = registration
 
-    def change(self, subject: str, version: int, change: TagChange) -> Registered:
+    def change(
+        self, subject: str, version: int, change: TagChange, *, elsewhere: Elsewhere | None = None
+    ) -> Registered:
         """Registers a version with its tags changed; the new version says its number in its metadata.
 
+        Args:
+            subject: whose version.
+            version: the old one.
+            change: what is to be different.
+            elsewhere: as in a registration.
+
         Raises:
+            ComparisonLeft: as in a registration.
             SubjectNotFound: the subject has no version.
             VersionNotFound: it has, but not this one.
             InvalidRuleSet: the rules cannot be.
@@ -42,7 +52,7 @@ class Tagging:
             tags_to_add=change.tags_to_add,
             tags_to_remove=change.tags_to_remove,
         )
-        return self._registration.register(old.subject, request, normalize=False)
+        return self._registration.register(old.subject, request, normalize=False, elsewhere=elsewhere)
 
     def _rules(self, subject: str, change: TagChange) -> RuleSet | None:
         if change.rules_to_merge is None and change.rules_to_remove is None:

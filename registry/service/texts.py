@@ -39,11 +39,16 @@ SHOWN_TEXT_MAX = 500  # characters of a refused schema that its error repeats
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A schema in a request, parsed. `lookup_key` is equal for schemas that differ only in how they are written."""
+    """A schema in a request, parsed. `lookup_key` is equal for schemas that differ only in how they are written.
+
+    The schema follows from `text`, which is as it came, and what the keys of `targets` stand for, to which it refers.
+    """
 
     content: SchemaContent
     schema: Schema
     lookup_key: bytes
+    text: str
+    targets: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ class _Read:
     schema: Schema
     canonical: str
     lookup_key: bytes
+    targets: tuple[bytes, ...]
 
 
 class SchemaTexts:
@@ -129,7 +135,7 @@ class SchemaTexts:
         if normalize:
             text, references = normalized_text(read.schema), tuple(sorted(set(references)))
         content = SchemaContent(text, references, request.metadata, request.rule_set)
-        return Candidate(content, read.schema, read.lookup_key)
+        return Candidate(content, read.schema, read.lookup_key, request.text, read.targets)
 
     def _read_text(
         self,
@@ -146,7 +152,7 @@ class SchemaTexts:
         read = self._read.get(key)
         if read is None:
             schema = parse_schema(text, references=_within_bounds(targets), strict=strict)
-            read = _Read(schema, canonical_text(schema), _lookup_key(schema, bool(references)))
+            read = _Read(schema, canonical_text(schema), _lookup_key(schema, bool(references)), key[2])
             self._read.put(key, read, len(text))
             # Under this key it is found when it has been registered and the next version is compared with it.
             self._read.put((read.canonical, False, key[2]), read, len(read.canonical))
@@ -191,8 +197,21 @@ class SchemaTexts:
         Raises:
             InvalidSchema: what it refers to is no longer there, as after an import that left it out.
         """
+        return self._readable(repository, stored).schema
+
+    def key(self, repository: Repository, stored: StoredSchema) -> bytes:
+        """Equal, in whatever process, for a stored schema as long as all that it refers to is the same.
+
+        Raises:
+            InvalidSchema: what it refers to is no longer there.
+        """
+        if not stored.content.references:
+            return _key(repository.history(), stored, ())
+        return self._readable(repository, stored).key
+
+    def _readable(self, repository: Repository, stored: StoredSchema) -> _Parsed:
         try:
-            return self._with_references(repository, stored).schema
+            return self._with_references(repository, stored)
         except (_UnusableReference, SchemaParseError) as error:
             raise InvalidSchema(f"Schema {stored.schema_id} cannot be read: {error}") from error
 
@@ -243,11 +262,15 @@ class SchemaTexts:
         self, stored: StoredSchema, references: list[_Parsed], moment: Moment, before: _Parsed | None
     ) -> _Parsed:
         keys = tuple(reference.key for reference in references)
-        key = hashlib.sha256(b"%d %d" % (moment.history, stored.row_key) + b"".join(keys)).digest()
+        key = _key(moment.history, stored, keys)
         if before is not None and before.key == key:
             return replace(before, moment=moment)
         read = self._read.get((stored.content.text, False, keys))
         return _Parsed.of(stored, references, key, moment, None if read is None else read.schema)
+
+
+def _key(history: int, stored: StoredSchema, references: tuple[bytes, ...]) -> bytes:
+    return hashlib.sha256(b"%d %d" % (history, stored.row_key) + b"".join(references)).digest()
 
 
 class _UnusableReference(Exception):

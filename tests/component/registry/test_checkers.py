@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterable
@@ -12,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from headrace.compat.resolution import PAIRS_BETWEEN_LOOKS, PAIRS_MAX, Effort
 from headrace.registry.api.app import create_app
 from headrace.registry.api.checkers import NICENESS, Checkers
 from headrace.registry.api.fair_lane import LaneFull
 from headrace.registry.api.front import Front
 from headrace.registry.api.hooks import ANYBODY
 from headrace.registry.api.request_bodies import NO_BODY, SMALL_BYTES_MAX
+from headrace.registry.api.services import services_of
 from headrace.registry.api.wsgi_call import environ_of
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.looks import Look
@@ -122,6 +125,53 @@ def test_a_large_check_waits_for_the_processes_and_a_small_one_does_not() -> Non
             checkers.close()
 
     asyncio.run(asyncio.wait_for(test(), 120))
+
+
+UNION_A, UNION_B = (
+    json.dumps([{"type": "fixed", "name": f"{name}{number}", "size": 4} for number in range(50)]) for name in "AB"
+)
+"""Of which each branch of the one is compared with each of the other."""
+
+
+def test_what_a_registration_compares_for_long_is_compared_in_the_processes(tmp_path: Any) -> None:
+    async def answered(front: Front, schema: str) -> Any:
+        path = "/subjects/s/versions"
+        scope = SCOPE | {"type": "http", "method": "POST", "raw_path": path.encode(), "path": path}
+        body = json.dumps({"schema": schema}).encode()
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await front(scope | {"headers": [(b"content-type", b"application/json")]}, receive, send)
+        return sent[0]["status"], json.loads(sent[1]["body"])
+
+    async def test(checkers: Checkers) -> None:
+        database = Database(url)
+        application = create_app(database)
+        front = Front(application, NoLooks(), request_bytes_max=1 << 20, checkers=checkers, cache_bytes_max=0)
+        assert (await answered(front, UNION_A))[0] == 200
+        compatibility = services_of(application).compatibility
+        compared: list[Effort] = []
+        compare = compatibility._compare
+
+        def begin(repository: Any, settings: Any, candidate: Any, history: Any, effort: Any) -> Any:
+            compared.append(effort)
+            return compare(repository, settings, candidate, history, effort)
+
+        compatibility._compare = begin  # type: ignore[method-assign]
+        status, refused = await answered(front, UNION_B)
+        # It was begun here, and ended elsewhere.
+        assert [PAIRS_MAX - effort.pairs_left for effort in compared] == [PAIRS_BETWEEN_LOOKS]
+        expected = application.test_client().post("/subjects/s/versions", json={"schema": UNION_B})
+        assert (status, refused) == (409, expected.json)
+        database.close()
+
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
+    run(test, url)
 
 
 def test_another_takes_the_place_of_one_that_died(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:

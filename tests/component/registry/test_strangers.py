@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import encodings
 import threading
@@ -9,18 +10,22 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.compat import resolution
 from headrace.registry.access.authenticator import UsersFile
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.users import user_line
 from headrace.registry.api import fair_lane
 from headrace.registry.api.fair_lane import PLACES
-from headrace.registry.api.front import THREADS
-from headrace.registry.service.compatibility import Compatibility
+from headrace.registry.api.front import LEFT_MAX, THREADS
+from headrace.registry.api.services import services_of
+from headrace.registry.domain import SchemaRequest
+from headrace.registry.service.compatibility import Comparison, Compatibility, WorkedOut
 from headrace.registry.storage.database import Database, sqlite_url
 from registry_calls import STRING
 from registry_front import RegistryBehindFront
@@ -81,13 +86,37 @@ def goes_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
+class HeldUp:
+    """In the place of the processes that check: one that takes long for what registrations leave to it."""
+
+    def __init__(self, front: RegistryBehindFront, goes_on: threading.Event) -> None:
+        self._compatibility = services_of(front._front._application).compatibility
+        self._goes_on = goes_on
+
+    def are_ready(self) -> bool:
+        return False
+
+    async def work_out(self, comparison: Comparison) -> WorkedOut | None:
+        assert await asyncio.to_thread(self._goes_on.wait, 60)
+        return await asyncio.to_thread(self._compatibility.work_out, comparison)
+
+    def close(self) -> None:
+        pass
+
+
+CHECK, REGISTER = "/compatibility/subjects/a/versions", "/subjects/a/versions"
+
+
 @pytest.mark.parametrize("prefix", ["", "/contexts/."])
+@pytest.mark.parametrize("what", [CHECK, REGISTER])
 def test_checks_that_take_long_hold_up_nothing_else(
-    front: RegistryBehindFront, goes_on: threading.Event, prefix: str
+    front: RegistryBehindFront, goes_on: threading.Event, monkeypatch: pytest.MonkeyPatch, what: str, prefix: str
 ) -> None:
+    monkeypatch.setattr(resolution, "PAIRS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(front._front, "_checkers", HeldUp(front, goes_on))
     path = "/subjects/a/versions/1"
     assert front.call("GET", path, headers=ROOT).status == 200
-    check = f"{prefix}/compatibility/subjects/a/versions"
+    check = prefix + what
     count = THREADS + PLACES
     with ThreadPoolExecutor(count) as clients:
         bodies = [{"schema": f'{{"type":"string","n":{number}}}'} for number in range(count)]
@@ -96,14 +125,71 @@ def test_checks_that_take_long_hold_up_nothing_else(
             assert [front.call("GET", path, headers=ROOT).status for path in (path, f"{path}/schema")] == [200, 200]
             assert [front.call("GET", path).json["status"] for path in ("/readyz", "/healthz")] == ["ready", "ok"]
             assert front.register("public", STRING).status == 401
-            # Even of those who may register nobody waits.
+            # Even of those who may register nobody waits, under the same subject neither.
             assert front.call("POST", "/subjects/b/versions", {"schema": STRING}, ROOT).status == 200
+            assert front.call("POST", "/subjects/a/versions", {"schema": STRING}, ROOT).status == 200
             # Somebody else's check has a place, as anonymous reads of `public-*` show.
             other = clients.submit(front.call, "POST", "/compatibility/subjects/public-a/versions", bodies[0])
             assert not any(answer.done() for answer in (*answers, other))
         finally:
             goes_on.set()
         assert {answer.result().status for answer in (*answers, other)} == {200}
+
+
+def test_registrations_that_compare_for_long_are_made_as_others_are(
+    front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In threads where there are no processes, and by nobody else than who may."""
+    monkeypatch.setattr(resolution, "PAIRS_BETWEEN_LOOKS", 1)
+    wider = {"schema": '["null","string"]'}
+    refused = front.call("POST", REGISTER, {"schema": '"int"'}, ROOT)
+    assert refused.problem[:2] == (409, 40901)
+    assert "reader type: INT not compatible with writer type: STRING" in refused.text
+    assert front.call("POST", REGISTER, wider).status == 401
+    registered = front.call("POST", REGISTER, wider, ROOT)
+    assert (registered.status, registered.json["version"]) == (200, 2)
+    tagged = front.call("POST", f"{REGISTER}/latest/tags", {"metadata": {"properties": {"x": "y"}}}, ROOT)
+    assert (tagged.status, tagged.json["version"]) == (200, 3)
+
+
+def test_processes_that_die_of_a_comparison_keep_nothing_from_being_registered(
+    front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Comparison] = []
+
+    class Dying(HeldUp):
+        async def work_out(self, comparison: Comparison) -> WorkedOut | None:
+            asked.append(comparison)
+            raise BrokenProcessPool
+
+    monkeypatch.setattr(resolution, "PAIRS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(front._front, "_checkers", Dying(front, threading.Event()))
+    assert front.call("POST", REGISTER, {"schema": '["null","string"]'}, ROOT).status == 200
+    assert len(asked) == LEFT_MAX
+
+
+def test_who_registers_while_others_do_is_compared_with_what_they_registered(
+    front: RegistryBehindFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Comparison] = []
+    services = services_of(front._front._application)
+
+    class Late(HeldUp):
+        async def work_out(self, comparison: Comparison) -> WorkedOut | None:
+            asked.append(comparison)
+            if len(asked) == 1:
+                union = SchemaRequest('["null","string"]')
+                await asyncio.to_thread(services.registration.register, "a", union, normalize=False)
+            return await super().work_out(comparison)
+
+    goes_on = threading.Event()
+    goes_on.set()
+    monkeypatch.setattr(resolution, "PAIRS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(front._front, "_checkers", Late(front, goes_on))
+    # It can read the first version and cannot read the second one.
+    refused = front.call("POST", REGISTER, {"schema": '{"type":"string","n":1}'}, ROOT)
+    assert (refused.status, [comparison.versions[0][0] for comparison in asked]) == (409, [1, 2])
+    assert "oldSchemaVersion: 2" in refused.text
 
 
 def test_too_many_checks_are_told_so(
