@@ -143,6 +143,8 @@ class Registration:
     ) -> Registered:
         """The version that holds the schema: an equal one that was there, else a new one.
 
+        It ends when nobody, in whatever process, gives an answer any more that was kept from before the version.
+
         Args:
             subject: where to; an alias is followed.
             request: the schema.
@@ -183,6 +185,9 @@ class Registration:
                 stored.version,
                 stored.schema.schema_id,
             )
+        else:
+            # Whoever has just made it visible again may still be waiting for kept answers to end.
+            self._database.outwait_new_revision()
         return registered
 
     def _attempt(

@@ -33,7 +33,14 @@ from headrace.registry.domain import StoredSchema
 from headrace.registry.errors import DatabaseUnusable, StoreError
 from headrace.registry.storage import statements
 from headrace.registry.storage.engines import POSTGRES_CONNECTIONS, PURPOSE, DatabaseAddress, Purpose, open_engine
-from headrace.registry.storage.footing import FootingNotes, acknowledged, current_notes, outwait_leases
+from headrace.registry.storage.footing import (
+    LEASE_MARGIN_S,
+    LEASE_S,
+    FootingNotes,
+    acknowledged,
+    current_notes,
+    outwait_leases,
+)
 from headrace.registry.storage.kept import Kept
 from headrace.registry.storage.models import MigrationRow
 from headrace.registry.storage.repository import Repository
@@ -193,6 +200,15 @@ class Database:
         """
         self.outwait_writers()
         outwait_leases()
+
+    def outwait_new_revision(self) -> None:
+        """Ends when nobody gives an answer any more that was kept from before the versions that this has read.
+
+        Whoever brought the registry to the revision at which it read them may be waiting for that too. Once a revision
+        has been known here for the time of a lease, nobody does.
+        """
+        if self._kept.newest.age_s() < LEASE_S + LEASE_MARGIN_S:
+            outwait_leases()
 
     def outwait_writers(self) -> None:
         """Ends when all that was decided under settings from before this call has been written or refused.

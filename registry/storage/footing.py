@@ -11,8 +11,9 @@ its footing says is at worst forgotten early, whatever the isolation of the read
 
 Answers that rest on the registry's revision alone may be given for `LEASE_S` after the beginning of the last look at
 it. Therefore whoever makes it grow waits until all such looks are over before the change is acknowledged: then nobody,
-in whatever process or host, gives an answer from before it. Clocks need not agree, they need only run at about the
-same rate.
+in whatever process or host, gives an answer from before it. So does whoever acknowledges a change as made that it found
+made: another may have made it a moment ago, and still wait. Clocks need not agree, they need only run at about the same
+rate.
 """
 
 from __future__ import annotations

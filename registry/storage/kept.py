@@ -6,8 +6,9 @@ Schemas never change; other things held at a revision.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -85,6 +86,25 @@ class ScopesAtMoment:
         self.modes: ScopeValues[Mode] | None = None
 
 
+class NewestMoment:
+    """The newest moment of the registry at which subjects were read, and since when it is known. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen = Moment(0, -1), float("-inf")
+
+    def see(self, moment: Moment) -> None:
+        """To be called after the read."""
+        newest, _ = self._seen
+        # In another history it may well be a lower one.
+        if moment.history != newest.history or moment.revision > newest.revision:
+            self._seen = moment, self._clock()
+
+    def age_s(self) -> float:
+        """Since the end of the first read that saw it."""
+        return self._clock() - self._seen[1]
+
+
 class KeptScopes:
     """What earlier reads found, which changes only with the registry's revision. Thread-safe."""
 
@@ -149,6 +169,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.scopes = KeptScopes()
+        self.newest = NewestMoment()
         # By history and row key, which no other schema ever has in it.
         self._schemas: Recent[tuple[int, int], StoredSchema] = Recent(SCHEMA_CHARS_MAX)
         self._views: Recent[str, ViewAtMoment] = Recent(VIEW_VERSIONS_MAX)

@@ -114,6 +114,8 @@ class Repository(FollowingTables):
         first = rows[0]
         moment = Moment(first.history, first.registry_revision)
         self._once("state", lambda: RegistryState(moment, first.settings_revision))
+        if self._kept is not None:
+            self._kept.newest.see(moment)
         if known is not None and known.moment.history != moment.history:
             # It was asked for those after a version that is not, or is another one, in this history.
             return ViewAtMoment(moment, SubjectView()), False

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from headrace.compat.levels import CompatibilityLevel
-from headrace.registry.domain import LATEST, ConfigChange, ConfigEntry
+from headrace.registry.api.services import Services
+from headrace.registry.domain import LATEST, ConfigChange, ConfigEntry, SchemaRequest
 from headrace.registry.errors import VersionSoftDeleted
 from headrace.registry.names import EVERYTHING
 from headrace.registry.service.configuration import Configuration
+from headrace.registry.service.deletion import Deletion
+from headrace.registry.service.registration import Registered
 from headrace.registry.storage import footing, statements
 from headrace.registry.storage.database import Conflict, Database, sqlite_url
 from headrace.registry.storage.footing import (
@@ -25,6 +28,7 @@ from headrace.registry.storage.footing import (
     noting,
 )
 from headrace.registry.storage.history import Moment
+from headrace.registry.storage.kept import NewestMoment
 from headrace.registry.storage.looks import SQLITE_LOOK
 from headrace.registry.storage.repository import Repository
 
@@ -201,6 +205,89 @@ def test_who_asks_for_a_configuration_that_is_so_already_waits_as_who_made_it_so
     for times in (1, 2):
         configuration.change("a", change)
         assert waits == [LEASE_S + LEASE_MARGIN_S] * times
+
+
+@pytest.fixture
+def other(database: Database) -> Iterator[Database]:
+    """Another process on the same database."""
+    made = Database(str(database._address.url))
+    yield made
+    made.close()
+
+
+def registering(database: Database) -> Callable[[], Registered]:
+    services = Services.of(database, CompatibilityLevel.NONE, lambda: 1, "")
+    return lambda: services.registration.register("s", SchemaRequest('"string"'), normalize=False)
+
+
+def revive(database: Database) -> None:
+    """A version that is deleted softly is visible again."""
+    registering(database)()
+    Deletion(database).delete_subject("s", permanent=False)
+    assert registering(database)().is_new
+
+
+def test_who_registers_what_has_just_been_revived_waits_as_who_revived_it(
+    database: Database, other: Database, waits: list[float]
+) -> None:
+    revive(database)
+    waits.clear()
+    assert not registering(other)().is_new
+    assert waits == [LEASE_S + LEASE_MARGIN_S]
+
+
+def test_so_does_who_finds_it_in_its_turn(database: Database, other: Database, waits: list[float]) -> None:
+    revive(database)
+    waits.clear()
+    services = Services.of(other, CompatibilityLevel.NONE, lambda: 1, "")
+    for turn in services.registration._turns:
+        turn.crowded_for = 1
+    assert not services.registration.register("s", SchemaRequest('"string"'), normalize=False).is_new
+    assert waits == [LEASE_S + LEASE_MARGIN_S]
+
+
+def test_who_registers_what_has_been_there_for_long_does_not_wait(
+    database: Database, other: Database, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revive(database)
+    now_s = 0.0
+    monkeypatch.setattr(other._kept, "newest", NewestMoment(lambda: now_s))
+    register = registering(other)
+    register()
+    waits.clear()
+    now_s = LEASE_S
+    register()
+    assert waits == [LEASE_S + LEASE_MARGIN_S]
+    now_s = LEASE_S + LEASE_MARGIN_S
+    register()
+    assert len(waits) == 1
+    # A version that is only added makes nothing else untrue.
+    Services.of(database, CompatibilityLevel.NONE, lambda: 1, "").registration.register(
+        "s", SchemaRequest('"int"'), normalize=False
+    )
+    register()
+    assert len(waits) == 1
+    revive(database)
+    waits.clear()
+    register()
+    assert waits == [LEASE_S + LEASE_MARGIN_S]
+
+
+def test_the_newest_moment_is_known_since_it_was_seen_first() -> None:
+    now_s = 5.0
+    newest = NewestMoment(lambda: now_s)
+    assert newest.age_s() == float("inf")
+    newest.see(Moment(7, 3))
+    now_s = 6.0
+    for moment in (Moment(7, 3), Moment(7, 2)):
+        newest.see(moment)
+        assert newest.age_s() == 1
+    newest.see(Moment(7, 4))
+    assert newest.age_s() == 0
+    now_s = 8.0
+    # The database has gone back.
+    newest.see(Moment(8, 1))
+    assert newest.age_s() == 0
 
 
 def test_a_look_reads_no_table_as_a_whole(database: Database) -> None:
