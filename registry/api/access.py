@@ -7,7 +7,17 @@ from collections.abc import Callable
 from flask import Flask, Response, request
 
 from headrace.registry.access.authenticator import UsersFile
-from headrace.registry.access.needs import About, Need, Refusal, decide, denied, need_of, route_label
+from headrace.registry.access.needs import (
+    FORBIDDEN,
+    NO_CREDENTIALS,
+    About,
+    Need,
+    Refusal,
+    decide,
+    denied,
+    need_of,
+    route_label,
+)
 from headrace.registry.access.rights import Right, Rights, Target
 from headrace.registry.access.users import Principal
 from headrace.registry.api.answers import problem, query_flag
@@ -43,7 +53,13 @@ def install(app: Flask, users: UsersFile) -> None:
         asks = need.about is not About.NOTHING and ASKS_KEY in request.environ
         return Response(status=WORTH_RECEIVING) if asks else None
 
+    def refuse(error: AccessRefused) -> Response:
+        # Found out late, with the schema or the body. Who has said nothing of themselves is asked to, as before that.
+        name = principal().name
+        return _refused(Refusal(403, FORBIDDEN, str(error)) if name else NO_CREDENTIALS, users)
+
     app.before_request(decide_request)
+    app.register_error_handler(AccessRefused, refuse)
 
 
 def _refusal(principal: Principal, need: Need) -> Refusal | None:

@@ -1,4 +1,5 @@
-"""Every call of the API by every kind of user: each right, on what the call is about, on something else, everywhere.
+"""Every call of the API by every kind of user: each right, on what the call is about, on something else, everywhere;
+and by each way to say who one is: a password, a token whose role has the right, a client certificate, or nothing.
 
 Which calls there are is the table of needs; what each asks for is said here a second time, by what it does, so that a
 mistake in the table is one between the two.
@@ -7,24 +8,35 @@ mistake in the table is one between the two.
 from __future__ import annotations
 
 import base64
+import json
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from headrace.registry.access.authenticator import UsersFile
 from headrace.registry.access.needs import NEEDS
 from headrace.registry.access.passwords import Cost, PasswordHash
 from headrace.registry.access.rights import Right
+from headrace.registry.access.tokens import TokenKeys, TokenRules, Tokens
 from headrace.registry.access.users import user_line
+from headrace.registry.api.hooks import CERTIFICATE_KEY
 from headrace.registry.storage.database import sqlite_url
-from registry_calls import Answer, Registry, registry_in_process
+from registry_calls import CONTENT_TYPE, Answer, RegistryInProcess, registry_in_process
 
 PLACES = {"everywhere": "*", "subject": "s", "other": "other", "context": ":.c:*"}
 """What a user has one right on; the calls are about the subject `s` of the default context."""
 
 USERS = {f"{right}-{place}": (right, place) for right in Right for place in PLACES}
 STRANGER, NOBODY = "stranger", ""
+WAYS = ("password", "token", "certificate")
+KEY = ec.generate_private_key(ec.SECP256R1())
+ISSUER, AUDIENCE = "https://id.example.com", "registry"
 
 OPEN = {"/", "/healthz", "/readyz", "/openapi.json", "/schemas/types"}
 TEXT = '{"type":"fixed","name":"S","size":4}'
@@ -80,15 +92,29 @@ def is_open(call: Call) -> bool:
     return call.route in OPEN or call.route.startswith("/v1/metadata/")
 
 
+def token(role: str) -> str:
+    """Of somebody whose name is in no file."""
+    said = {"iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 600, "sub": "somebody", "roles": [role]}
+    return jwt.encode(said, KEY, algorithm="ES256", headers={"kid": "k"})
+
+
 class Users:
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: RegistryInProcess) -> None:
+        self._client = registry._client
 
-    def __call__(self, name: str, method: str, path: str, body: Any = None) -> Answer:
-        token = base64.b64encode(f"{name}:{name}".encode()).decode()
-        return self._registry.call(method, path, body, {"Authorization": f"Basic {token}"} if name else {})
+    def __call__(self, name: str, method: str, path: str, body: Any = None, way: str = "password") -> Answer:
+        headers, environ = {"Content-Type": CONTENT_TYPE}, {}
+        if way == "certificate":
+            environ[CERTIFICATE_KEY] = f"CN={name or 'nobody'}"
+        elif way == "token" and name:
+            headers["Authorization"] = f"Bearer {token(name)}"
+        elif name:
+            headers["Authorization"] = "Basic " + base64.b64encode(f"{name}:{name}".encode()).decode()
+        data = None if body is None else json.dumps(body)
+        answer = self._client.open(path, method=method, data=data, headers=headers, environ_overrides=environ)
+        return Answer(answer.status_code, dict(answer.headers), answer.get_data(as_text=True))
 
-    def make(self, name: str, call: Call) -> Answer:
+    def make(self, name: str, call: Call, way: str = "password") -> Answer:
         """The call in the name of a user, about `s`, which is there."""
         stored = self("admin-everywhere", "POST", "/subjects/s/versions", {"schema": TEXT}).json
         values = {
@@ -101,36 +127,69 @@ class Users:
         # What stands behind the name of what can be no context.
         path = "/contexts/a%3Ab/subjects" if "{_rest}" in call.route else call.route.format(**values)
         body = BODIES.get(call.route.split("/")[1]) if call.method in ("POST", "PUT") else None
-        return self(name, call.method, f"{path}{call.query}", {} if call.route.endswith("/tags") else body)
+        return self(name, call.method, f"{path}{call.query}", {} if call.route.endswith("/tags") else body, way)
 
 
-@pytest.fixture(scope="module")
-def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Users]:
-    folder = tmp_path_factory.mktemp("rights")
+@contextmanager
+def registry_with(folder: Path, *more: str) -> Iterator[Users]:
+    """A registry of these users, with more lines in their file."""
     cost = Cost(log2_n=4, r=1, p=1)
     lines = [user_line(name, PasswordHash.of(name, b"salt", cost)) for name in (*USERS, STRANGER)]
-    lines += [f"grant {name} {right} {PLACES[place]}" for name, (right, place) in USERS.items()]
-    (folder / "users").write_text("\n".join(lines) + "\n")
-    with registry_in_process(sqlite_url(folder / "registry.db"), users=UsersFile(folder / "users")) as registry:
+    lines += [f"certificate {name} CN={name}" for name in (*USERS, STRANGER)]
+    for name, (right, place) in USERS.items():
+        lines += [f"grant {who} {right} {PLACES[place]}" for who in (name, f"@{name}")]
+    (folder / "users").write_text("\n".join([*lines, *more]) + "\n")
+    public = {**jwt.get_algorithm_by_name("ES256").to_jwk(KEY.public_key(), as_dict=True), "kid": "k"}
+    (folder / "keys").write_text(json.dumps({"keys": [public]}))
+    tokens = Tokens(TokenKeys(str(folder / "keys")), TokenRules(ISSUER, AUDIENCE))
+    authenticator = UsersFile(folder / "users", tokens=tokens)
+    with registry_in_process(sqlite_url(folder / "registry.db"), users=authenticator) as registry:
         found = Users(registry)
         assert found("admin-everywhere", "POST", "/subjects/other/versions", {"schema": '"int"'}).status == 200
         yield found
 
 
-@pytest.mark.parametrize("call", list(every_call()), ids=lambda call: " ".join(call))
-def test_who_may_make_a_call(users: Users, call: Call) -> None:
-    allowed = {
-        name
-        for name, (right, place) in USERS.items()
-        if is_open(call) or (right >= right_for(call) and place in places_for(call))
-    }
-    statuses = {name: users.make(name, call).status for name in (*USERS, STRANGER, NOBODY)}
+@pytest.fixture(scope="module")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Users]:
+    with registry_with(tmp_path_factory.mktemp("rights")) as users:
+        yield users
+
+
+CALLS = pytest.mark.parametrize("call", list(every_call()), ids=lambda call: " ".join(call))
+
+
+def may(right: Right, place: str, call: Call) -> bool:
+    return is_open(call) or (right >= right_for(call) and place in places_for(call))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@CALLS
+def test_who_may_make_a_call(users: Users, call: Call, way: str) -> None:
+    allowed = {name for name, (right, place) in USERS.items() if may(right, place, call)}
+    statuses = {name: users.make(name, call, way).status for name in (*USERS, STRANGER, NOBODY)}
     assert {name for name in USERS if statuses[name] not in (401, 403)} == allowed
     assert {statuses[name] for name in set(USERS) - allowed} <= {403}
     if is_open(call):
         assert {statuses[STRANGER], statuses[NOBODY]} == {200}
     else:
         assert (statuses[STRANGER], statuses[NOBODY]) == (403, 401)
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def visited(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Users]]:
+    """Where who comes with nothing may read, and the registry."""
+    with registry_with(tmp_path_factory.mktemp("visited"), f"grant anonymous read {PLACES[request.param]}") as users:
+        yield request.param, users
+
+
+@CALLS
+def test_what_who_comes_with_nothing_may_do(visited: tuple[str, Users], call: Call) -> None:
+    place, users = visited
+    for way in ("password", "certificate"):  # one that is nobody's
+        status = users.make(NOBODY, call, way).status
+        assert (status not in (401, 403)) if may(Right.READ, place, call) else status == 401
+    # What is granted to nobody in particular is not what everybody else has too.
+    assert users.make(STRANGER, call).status == (200 if is_open(call) else 403)
 
 
 FOUND_ELSEWHERE = {"/contexts/{context}", "/mode/{subject}", "/config/{subject}", "/subjects/{subject}/metadata"}
