@@ -88,13 +88,17 @@ class Hdfs:
 
     def _is_ready(self) -> bool:
         try:
-            bean = self._bean("FSNamesystemState")
-            return int(bean["NumLiveDataNodes"]) == 1 and bean["FSState"] == "Operational"
+            names = self._bean("http", "NameNode", "FSNamesystemState")
+            if int(names["NumLiveDataNodes"]) != 1 or names["FSState"] != "Operational":
+                return False
+            # One that was away for less than the NameNode misses it may not be back yet.
+            pools = json.loads(self._bean("data_http", "DataNode", "DataNodeInfo")["NamenodeAddresses"])
+            return bool(pools) and all(pools.values())
         except (OSError, LookupError):
             return False
 
-    def _bean(self, name: str) -> dict[str, Any]:
-        url = f"http://127.0.0.1:{self._ports['http']}/jmx?qry=Hadoop:service=NameNode,name={name}"
+    def _bean(self, port: str, service: str, name: str) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self._ports[port]}/jmx?qry=Hadoop:service={service},name={name}"
         with urllib.request.urlopen(url, timeout=10) as answer:
             found: dict[str, Any] = json.load(answer)["beans"][0]
         return found
