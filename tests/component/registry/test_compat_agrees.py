@@ -10,18 +10,19 @@ import contextlib
 import io
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from headrace.cli import main
-from headrace.registry.client import RegistryClient
-from headrace.registry.errors import IncompatibleSchema
+from headrace.registry.client import RegistryClient, SchemaReference
+from headrace.registry.errors import IncompatibleSchema, SubjectNotFound, VersionNotFound
 from served_registry import Served, served
 
 TYPES = (
@@ -214,3 +215,161 @@ def test_the_check_says_what_a_registration_says(registry: Served, tmp_path: Pat
     code, said = made.check(tmp_path)
     refused = made.register()
     assert code == (1 if refused else 0), f"check: {said}\nregistration: {refused}\n{json.dumps(world.configs)}"
+
+
+EVERYWHERE = ":.__GLOBAL:"
+FOLDERS = {"d": 16, "c": 14}
+"""How many files of a run are of the default context and of another one: together too many to be asked for singly."""
+
+INLINE_KIND = re.compile(r'"type": (\{"type": "enum", "name": "Kind", "symbols": \[[^]]*\]\})')
+KINDS = (
+    '{"type": "enum", "name": "Kind", "symbols": ["A"]}',
+    '{"type": "enum", "name": "Kind", "symbols": ["A", "B"]}',
+)
+"""The versions of what others refer to; a checkout has the newest."""
+
+
+METADATA_KEYS = ("defaultMetadata", "overrideMetadata")
+
+
+@dataclass(frozen=True)
+class Crowded:
+    """One of the files of a run: what the registry has of its subject, and what is in the file.
+
+    The number of a version is that of the `Kind` it refers to, 0 for a version that has one of its own.
+    """
+
+    versions: tuple[tuple[str, int, dict[str, str] | None, bool], ...]
+    config: dict[str, Any]
+    alias: int | None
+    """The place among the files of its folder that its subject is an alias of."""
+    candidate: str
+
+
+@st.composite
+def crowded(draw: st.DrawFn, pool: list[str], count: int) -> Crowded:
+    chosen = st.tuples(
+        st.sampled_from(pool), st.integers(0, len(KINDS)), METADATA, st.sampled_from([False, False, False, True])
+    )
+    return Crowded(
+        tuple(draw(st.lists(chosen, max_size=3))),
+        draw(st.fixed_dictionaries({}, optional=SETTINGS)),
+        draw(st.none() | st.none() | st.integers(0, count - 1)),
+        draw(st.sampled_from(pool)),
+    )
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[dict[str, dict[str, Any]], dict[str, list[Crowded]]]:
+    """What is configured around the subjects, and the files of each folder."""
+    around = st.fixed_dictionaries({}, optional=SETTINGS)
+    pool = draw(st.lists(texts(), min_size=3, max_size=5, unique=True))
+    files = {name: [draw(crowded(pool, count)) for _ in range(count)] for name, count in FOLDERS.items()}
+    return {scope: draw(around) for scope in (EVERYWHERE, "", "c")}, files
+
+
+class Crowd:
+    """Files of two folders, each a subject of one context, in a registry and in a checkout."""
+
+    def __init__(self, client: RegistryClient, folder: Path) -> None:
+        self.client = client
+        self.folder = folder
+        self.number = next(NUMBERS)
+        self.candidates: dict[str, tuple[str, list[SchemaReference]]] = {}
+
+    def scope(self, folder: str) -> str:
+        return f":.crowd{self.number}:" if folder == "c" else ""
+
+    def subject(self, folder: str, name: str) -> str:
+        return f"{self.scope(folder)}crowd{self.number}-{name}"
+
+    def kind(self, folder: str, version: int) -> list[SchemaReference]:
+        return [SchemaReference("Kind", self.subject(folder, "kind"), version)] if version else []
+
+    def make(self, around: dict[str, dict[str, Any]], files: dict[str, list[Crowded]]) -> None:
+        for scope in (EVERYWHERE, None, self.scope("c")):
+            # What was set before holds for this one too.
+            self.client.set_config(dict.fromkeys(SETTINGS) | {"compatibility": "NONE"}, scope)
+        for folder, members in files.items():
+            (self.folder / folder).mkdir(parents=True)
+            for text in KINDS:
+                self.client.register(self.subject(folder, "kind"), text)
+            self._write(folder, "kind", KINDS[-1], 0)
+            for number, member in enumerate(members):
+                self._add(folder, f"{folder}{number:02}", member)
+        for scope in (self.scope("c"), None, EVERYWHERE):
+            self.client.set_config({"compatibility": None}, scope)
+        for scope, config in around.items():
+            if config:
+                self.client.set_config(config, self.scope("c") if scope == "c" else scope or None)
+        for folder, members in files.items():
+            for number, member in enumerate(members):
+                target = {} if member.alias is None else {"alias": self.subject(folder, f"{folder}{member.alias:02}")}
+                if member.config or target:
+                    self.client.set_config({**member.config, **target}, self.subject(folder, f"{folder}{number:02}"))
+
+    def _add(self, folder: str, name: str, member: Crowded) -> None:
+        subject = self.subject(folder, name)
+        for text, kind, metadata, is_deleted in member.versions:
+            shown = INLINE_KIND.sub('"type": "Kind"', text) if kind else text
+            found = self.client.register(subject, shown, self.kind(folder, kind), metadata=metadata)
+            if is_deleted and found.version in self.client.versions(subject):
+                self.client.delete_version(subject, found.version or 0)
+        self._write(folder, name, member.candidate, len(KINDS))
+
+    def _write(self, folder: str, name: str, text: str, kind: int) -> None:
+        # No version has such a text, so that no question is one about itself.
+        text = INLINE_KIND.sub('"type": "Kind"', text).replace("{", '{"doc": "of the checkout", ', 1) if kind else text
+        (self.folder / folder / f"{name}.avsc").write_text(text)
+        self.candidates[self.subject(folder, name)] = text, self.kind(folder, kind)
+
+    def check(self) -> dict[str, bool]:
+        """Of each subject whether its file is said to be compatible, all in one run."""
+        out = io.StringIO()
+        subjects = [f"--subject={self.folder}/{name}/*={self.subject(name, '{stem}')}" for name in FOLDERS]
+        arguments = ["--against-registry", self.client.url, "--all-new", "--format", "json", *subjects]
+        with contextlib.redirect_stdout(out):
+            code = main(["compat", "check", str(self.folder), *arguments])
+        assert code in (0, 1), out.getvalue()
+        return {report["subject"]: report["compatible"] for report in json.loads(out.getvalue())["reports"]}
+
+    def ask(self) -> dict[str, bool]:
+        """The same of `/compatibility`, which is told the metadata that a registration would add."""
+        answers: dict[str, bool] = {}
+        for subject, (text, references) in self.candidates.items():
+            given = [{"name": item.name, "subject": item.subject, "version": item.version} for item in references]
+            body = {"schema": text, "references": given, "metadata": {"properties": self._metadata(subject)}}
+            answer = self.client.call("POST", f"/compatibility/subjects/{subject}/versions", body=body)
+            answers[subject] = answer["is_compatible"]
+        return answers
+
+    def _metadata(self, subject: str) -> dict[str, str]:
+        config = self.client.config(self.client.config(subject).get("alias", subject))
+        weaker, stronger = ((config.get(key) or {}).get("properties", {}) for key in METADATA_KEYS)
+        try:
+            known = self.client.version(subject, "latest").metadata
+        except (SubjectNotFound, VersionNotFound):
+            known = {}
+        return {**weaker, **known, **stronger}
+
+
+@given(crowds())
+@settings(
+    max_examples=6,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to make a crowd smaller takes minutes
+)
+def test_one_run_over_many_files_says_of_each_what_the_registry_says(
+    registry: Served, tmp_path_factory: pytest.TempPathFactory, crowd: Any
+) -> None:
+    made = Crowd(RegistryClient(registry.url), tmp_path_factory.mktemp("crowd"))
+    made.make(*crowd)
+    registry.calls.clear()
+    checked = made.check()
+    assert registry.calls["GET /schemas"], "they are listed"
+    asked = made.ask()
+    assert checked.keys() == asked.keys()
+    # What is there already may be registered, whatever else is there.
+    kinds = {made.subject(folder, "kind") for folder in FOLDERS}
+    assert {subject for subject in checked if checked[subject] != asked[subject]} - kinds == set()
