@@ -33,7 +33,7 @@ from headrace.registry.domain import (
 )
 from headrace.registry.following.feed import Question
 from headrace.registry.names import is_storable
-from headrace.registry.rules import Rule, RuleKind, RuleMode, RuleSet
+from headrace.registry.rules import RuleKind, RuleMode, RuleSet
 from headrace.registry.tags import EntityKind, TaggedEntity
 
 CONSUMED = frozenset({name for name, _ in PRODUCED} | {"application/octet-stream", ""})
@@ -106,40 +106,34 @@ def _optional_text(**more: Any) -> fields.String:
 
 
 class RulePayload(_Payload):
+    """What it is said with stays as it is: `RuleSet.of` knows what that means."""
+
     name = _optional_text()
     doc = _optional_text()
     kind = _optional_text(validate=validate.OneOf(tuple(RuleKind)))
     mode = _optional_text(validate=validate.OneOf(tuple(RuleMode)))
     type = _optional_text()
-    tags = fields.List(fields.String(), load_default=None, allow_none=True)
-    params = fields.Dict(keys=fields.String(), values=_Text(), load_default=None, allow_none=True)
+    tags = fields.List(fields.String(), allow_none=True)
+    params = fields.Dict(keys=fields.String(), values=_Text(), allow_none=True)
     expr = _optional_text()
-    on_success = _optional_text(data_key="onSuccess")
-    on_failure = _optional_text(data_key="onFailure")
-    disabled = fields.Boolean(load_default=None, allow_none=True)
+    onSuccess = _optional_text()  # noqa: N815
+    onFailure = _optional_text()  # noqa: N815
+    disabled = fields.Boolean(allow_none=True)
 
-    @post_load
-    def make(self, data: dict[str, Any], **_: Any) -> Rule:
-        data["kind"] = RuleKind(data["kind"] or RuleKind.TRANSFORM)
-        data["mode"] = RuleMode(data["mode"] or RuleMode.WRITEREAD)
-        data["tags"] = tuple(sorted(set(data["tags"] or ())))
-        data["params"] = tuple(sorted((data["params"] or {}).items()))
-        data["disabled"] = bool(data["disabled"])
-        for name in ("doc", "expr", "on_success", "on_failure"):
-            data[name] = data[name] or None  # a text that says nothing
-        return Rule(**data)
+
+def _rules() -> fields.List[Any]:
+    return fields.List(fields.Nested(RulePayload), allow_none=True)
 
 
 class RuleSetPayload(_Payload):
-    migration = fields.List(fields.Nested(RulePayload), data_key="migrationRules", load_default=None, allow_none=True)
-    domain = fields.List(fields.Nested(RulePayload), data_key="domainRules", load_default=None, allow_none=True)
-    encoding = fields.List(fields.Nested(RulePayload), data_key="encodingRules", load_default=None, allow_none=True)
-    enable_at = _optional_text(data_key="enableAt")
+    migrationRules = _rules()  # noqa: N815
+    domainRules = _rules()  # noqa: N815
+    encodingRules = _rules()  # noqa: N815
+    enableAt = _optional_text()  # noqa: N815
 
     @post_load
     def make(self, data: dict[str, Any], **_: Any) -> RuleSet:
-        migration, domain, encoding = (tuple(data[name] or ()) for name in ("migration", "domain", "encoding"))
-        return RuleSet(migration, domain, encoding, data["enable_at"] or None)
+        return RuleSet.of(data)
 
 
 class EntityPayload(_Payload):
