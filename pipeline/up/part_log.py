@@ -20,7 +20,11 @@ LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 LOG_AGE_S: Final = 7 * 86_400.0
 LOGS_KEPT: Final = 4  # beside the one that is written to
 HEAD_BYTES: Final = 4096  # in which there is a line with a time
-TIME: Final = re.compile(rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{3})?(?:[+-]\d\d:\d\d)?")
+TIME: Final = re.compile(
+    rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{3})?(?:[+-]\d\d:\d\d)?"
+    rb"|^\d\d/\d\d/\d\d \d\d:\d\d:\d\d",  # Spark's, of this century
+    re.MULTILINE,
+)
 
 
 class PartLog:
@@ -76,7 +80,8 @@ def time_in(head: bytes) -> float | None:
     """The first time in the lines of a log, in seconds since 1970; one without a zone is of this machine's."""
     for found in TIME.findall(head):
         try:
-            return datetime.fromisoformat(found.decode().replace(",", ".")).timestamp()
+            text = found.decode().replace(",", ".")
+            return datetime.fromisoformat(f"20{text.replace('/', '-')}" if "/" in text else text).timestamp()
         except (ValueError, OverflowError):
             continue
     return None

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 
 from headrace.pipeline.up.part import POLL_S, READY_TIMEOUT_S, Part, UpError
+from headrace.pipeline.up.part_log import PartLog
 from headrace.pipeline.up.plan import LOAD, PartCommand, deaths_in_a_row, part_command, parts_of, restart_delay_s
 from headrace.pipeline.up.schedule import Schedule
 from headrace.pipeline.up.up_file import UpFile
@@ -90,6 +91,7 @@ class _Supervisor:
         self._deaths: Counter[str] = Counter()
         self._due: dict[str, float] = {}
         self._logs_due = 0.0
+        self._spark_log = PartLog(self._log_dir / "spark.log")  # of all JVMs, which come and go
 
     def start(self, names: Collection[str]) -> LiveAddresses:
         """The addresses when all parts are ready; of SQL that nobody gave an address, only that it starts."""
@@ -137,6 +139,7 @@ class _Supervisor:
                 self._schedule.tick(int(time.time() * 1000))
             if time.monotonic() >= self._logs_due:
                 self._logs_due = time.monotonic() + LOG_LOOK_S
+                self._spark_log.limit()
                 for part in self._parts.values():
                     part.log.limit()
                 if self._schedule is not None:
@@ -158,6 +161,7 @@ class _Supervisor:
             part.stop(deadline)
         for part in aside:
             part.stop(time.monotonic() + ASIDE_STOP_TIMEOUT_S)
+        self._spark_log.close()
 
     def _start(self, name: str) -> None:
         self._parts[name] = Part(part_command(name, self._settings, self._found), self._log_dir, self._environment)

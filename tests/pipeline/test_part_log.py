@@ -36,6 +36,8 @@ def test_a_log_is_set_aside_by_size_and_age(size: int, age_s: float | None, expe
         (b"WARNING: sun.misc\n2026-01-31 12:00:00,250+00:00 INFO headrace: begun\n", NOON_S + 0.25),
         (b"of 2026-99-31 12:00:00 and 2026-01-31 12:00:00+00:00", NOON_S),
         (b"no time \xff here\n", None),
+        (b"warning: 1/2/3\n26/01/31 13:00:00 ERROR Executor: of Spark\n", datetime(2026, 1, 31, 13).timestamp()),
+        (b"a path such as 26/01/31 13:00:00\n", None),
         (b"", None),
     ],
 )

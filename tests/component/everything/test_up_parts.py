@@ -237,6 +237,9 @@ def test_whoever_asks_hears_when_the_question_s_turn_comes(up: Up) -> None:
 
 
 def test_parts_that_were_not_asked_for_do_not_run(tmp_path: Path, start_service: Callable[..., Any]) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "spark.log").write_text("01/01/31 12:00:00 ERROR Executor: long ago\n")
     arguments = ["headrace", "up", "--data-dir", str(tmp_path), *FREE_PORTS]
     both = start_service(*arguments, "--only", "registry,broker")
     up = Up(both, tmp_path)
@@ -244,6 +247,8 @@ def test_parts_that_were_not_asked_for_do_not_run(tmp_path: Path, start_service:
         **dict.fromkeys(PARTS, False),
         **dict.fromkeys(("registry", "broker"), True),
     }
+    assert (logs / "spark.log").read_text() == ""
+    assert "long ago" in (logs / "spark.log.1").read_text()
     elsewhere = Path(tmp_path, "elsewhere")
     arguments = ["headrace", "up", "--data-dir", str(elsewhere), *FREE_PORTS, "--registry-url"]
     one = start_service(*arguments, both.addresses["registry"], "--only", "broker")
