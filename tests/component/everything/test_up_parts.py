@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import socket
 import statistics
@@ -22,6 +23,7 @@ import pytest
 from pyhive import hive
 from thrift.Thrift import TException
 
+from checkout import ROOT
 from free_ports import free_port
 from headrace.cli.load_serving import EXIT_RENEW
 from headrace.pipeline.clients.producer import Producer
@@ -259,6 +261,31 @@ def test_parts_that_were_not_asked_for_do_not_run(tmp_path: Path, start_service:
     with urllib.request.urlopen(both.addresses["registry"] + "/subjects", timeout=30) as answer:
         assert "sales-value" in json.load(answer)
     assert (one.stop(), both.stop()) == (0, 0)
+
+
+@pytest.mark.timeout(600)
+def test_the_parts_of_compose_load_what_others_hold(tmp_path: Path, start_service: Callable[..., Any]) -> None:
+    """Its `load` is metastore, SQL and loads; registry and broker are named by settings."""
+    (command,) = re.findall(r'command: \["up", (.*)\]', (ROOT / "compose.yaml").read_text())
+    hold = start_service("headrace", "up", "--data-dir", str(tmp_path / "a"), *FREE_PORTS, "--only", "registry,broker")
+    environment = {
+        **os.environ,
+        "HEADRACE__REGISTRY__URL": hold.addresses["registry"],
+        "HEADRACE__KAFKA__BOOTSTRAP_SERVERS": hold.addresses["broker"],
+        "HEADRACE__LOADER__INTERVAL": "2s",
+        "HEADRACE__HIVE__LISTEN": "127.0.0.1:0",
+    }
+    with Up(hold, tmp_path / "a").producer() as producer:
+        producer.send("sales", {"id": 7}, schema=SALE).result(timeout_s=60)
+    words = [json.loads(word) for word in command.split(", ")]
+    load = Up(
+        start_service("headrace", "up", "--data-dir", str(tmp_path / "b"), *words, environment=environment),
+        tmp_path / "b",
+    )
+    wait_for(lambda: (tmp_path / "b" / "warehouse" / "sales" / "_schema").exists())
+    assert wait_for(lambda: load.rows("SHOW TABLES LIKE 'sales'"))
+    assert wait_for(lambda: load.rows("SELECT id FROM sales")) == [{"id": 7}]
+    assert (load.service.stop(), hold.stop()) == (0, 0)
 
 
 def test_a_part_that_is_not_there_is_named(up: Up) -> None:
