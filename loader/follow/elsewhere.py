@@ -36,7 +36,7 @@ class TablesElsewhere:
             return
         topic = min(found)
         table = f"{self.database}.{works[topic].table}"
-        more = f" (and of {len(found) - 1} more topics theirs)" if len(found) > 1 else ""
+        more = f" ({len(found)} tables in all have theirs elsewhere)" if len(found) > 1 else ""
         raise EarlierWarehouse(
             self.files.describe(""),
             sorted(found),

@@ -79,9 +79,21 @@ def test_a_table_whose_files_are_elsewhere_keeps_a_load_from_beginning_anew(worl
     other = World(tmp_path / "other")
     other.registry, other.cluster.topics = world.registry, world.cluster.topics
     world.hive.tables[("headrace", "orders")] = elsewhere(other, "file:///srv/first/orders")
-    with pytest.raises(EarlierWarehouse, match=r"headrace\.orders of topic orders has its files in file:///srv/first/"):
+    with pytest.raises(
+        EarlierWarehouse, match=r"headrace\.orders of topic orders has its files in file:///srv/first/orders; "
+    ):
         load(world)
     assert (world.log().head(), world.pool.runs) == (0, 0)
+    world.registry.register("sales-value", 2, ORDER_V1)
+    world.topic("sales", [1])
+    table = world.hive.tables[("headrace", "orders")]
+    sales = dataclasses.replace(table, name="sales", properties={**table.properties, "headrace.topic": "sales"})
+    world.hive.tables[("headrace", "sales")] = sales
+    with pytest.raises(
+        EarlierWarehouse, match=r"in file:///srv/first/orders \(2 tables in all have theirs elsewhere\); "
+    ) as refused:
+        load(world)
+    assert refused.value.topics == ["orders", "sales"]
     assert load(world, may_begin=True).slot == 1
 
 

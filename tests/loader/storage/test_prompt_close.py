@@ -18,10 +18,19 @@ pytestmark = pytest.mark.spark
 DELAY, RETRIES = SETTINGS
 
 
-@pytest.fixture(scope="module")
-def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with spark_jvm(tmp_path_factory.mktemp("data"), {}):
-        yield shared_jvm(Path(), {}).jvm
+SITE = f"<configuration><property><name>{DELAY}</name><value>7</value></property></configuration>"
+
+
+@pytest.fixture(scope="module", params=[""])
+def jvm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One of a cluster whose `hdfs-site.xml` is the parameter, if it has one."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param:
+            conf = tmp_path_factory.mktemp("conf")
+            (conf / "hdfs-site.xml").write_text(request.param)
+            patch.setenv("HADOOP_CONF_DIR", str(conf))
+        with spark_jvm(tmp_path_factory.mktemp("data"), {}):
+            yield shared_jvm(Path(), {}).jvm
 
 
 def waits_ms(first: int, times: int) -> int:
@@ -42,6 +51,13 @@ def test_it_asks_soon_and_for_no_less_time_than_hadoop(jvm: Any) -> None:
 def test_what_the_cluster_has_chosen_stays(jvm: Any, key: str) -> None:
     configuration = jvm.org.apache.hadoop.conf.Configuration()
     configuration.set(key, "7")
+    assert prompt_close(jvm, configuration) == {}
+
+
+@pytest.mark.parametrize("jvm", [SITE], indirect=True)
+def test_so_does_what_its_file_says(jvm: Any) -> None:
+    configuration = jvm.org.apache.hadoop.conf.Configuration()
+    assert configuration.get(DELAY) is None, "nothing of HDFS was needed so far"
     assert prompt_close(jvm, configuration) == {}
 
 
