@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from headrace.registry.domain import ConfigEntry, Metadata, Mode, SchemaContent, SchemaId, SchemaReference, StoredSchema
 from headrace.registry.errors import AnswerUnusable
 from headrace.registry.rules import RuleSet
-from headrace.registry.storage.following import ContextState, ListedSubject, ListedVersion
+from headrace.registry.storage.following import ContextState, FollowingTables, ListedSubject, ListedVersion
 from headrace.registry.storage.kept import SubjectState
 from headrace.registry.storage.repository import Repository
 
@@ -82,22 +82,25 @@ class Told:
 
 
 def answer_to(question: Question, repository: Repository) -> Told:
+    tables = FollowingTables(repository)
     moment = repository.moment()
-    position = Position(moment.history, moment.revision, repository.changes())
+    position = Position(moment.history, moment.revision, tables.changes())
     is_seen = str(position) == question.seen
     return Told(
         repository.identity(),
         position,
-        None if is_seen else repository.subject_states(),
+        None if is_seen else tables.subject_states(),
         None if is_seen else settings_of(repository),
-        repository.listed_subjects(question.subjects),
+        tables.listed_subjects(question.subjects),
         tuple(_schemas(question, repository)),
     )
 
 
 def settings_of(repository: Repository) -> Settings:
     configs = repository.configs(repository.config_scopes())
-    return Settings(configs, repository.modes(repository.mode_scopes()), tuple(repository.context_states()))
+    return Settings(
+        configs, repository.modes(repository.mode_scopes()), tuple(FollowingTables(repository).context_states())
+    )
 
 
 def _schemas(question: Question, repository: Repository) -> Iterator[ToldSchema]:
@@ -106,7 +109,7 @@ def _schemas(question: Question, repository: Repository) -> Iterator[ToldSchema]
     for context, ids in question.ids.items():
         for start in range(0, len(ids), READ_AT_ONCE):
             found = repository.schemas_by_id(context, ids[start : start + READ_AT_ONCE])
-            keys = repository.lookup_keys(found)
+            keys = FollowingTables(repository).lookup_keys(found)
             for schema in found:
                 characters += len(schema.content.text)
                 if characters > CHARACTERS_MAX and characters > len(schema.content.text):

@@ -29,7 +29,7 @@ from headrace.registry.following.feed import (
 from headrace.registry.following.mirror import SchemaKey, Unlike, Update, mirror
 from headrace.registry.names import EVERYWHERE, context_of, in_context_of
 from headrace.registry.storage.database import Database
-from headrace.registry.storage.following import ListedSubject
+from headrace.registry.storage.following import FollowingTables, ListedSubject
 from headrace.registry.storage.kept import SubjectState
 from headrace.registry.storage.repository import Repository
 
@@ -181,7 +181,7 @@ class Follower:
                     f"the database holds {count} subjects of its own, which would be lost; follow with an empty one"
                 )
             repository.put_mode(EVERYWHERE, Mode.READONLY_OVERRIDE)
-            repository.put_following(Following(told.source, self._source.url, self._holder, asked_ms))
+            FollowingTables(repository).put_following(Following(told.source, self._source.url, self._holder, asked_ms))
 
         self._database.write(write)
         logger.info("following began: url=%s source=%s", self._source.url, told.source)
@@ -190,7 +190,7 @@ class Follower:
         """What is to be done, and the states of subjects that are known when it is done."""
         assert told.settings is not None
         changed = {name for name, state in states.items() if self._states.get(name) != state}
-        here = self._database.read(lambda repository: set(repository.subject_states()))
+        here = self._database.read(lambda repository: set(FollowingTables(repository).subject_states()))
         fetched = self._fetched(changed)
         unchanged = states.keys() - changed
         gone = (here | changed) - unchanged - fetched.subjects.keys()
@@ -235,7 +235,7 @@ class Follower:
 
     def _fingerprints(self, context: str, ids: Iterable[int]) -> dict[int, bytes]:
         chosen = sorted(ids)
-        return self._database.read(lambda repository: repository.fingerprints(context, chosen))
+        return self._database.read(lambda repository: FollowingTables(repository).fingerprints(context, chosen))
 
     def _schemas(self, keys: Collection[SchemaKey]) -> dict[SchemaKey, ToldSchema]:
         """The schemas that are still there."""
@@ -265,14 +265,19 @@ class Follower:
                     name = in_context_of(f":{told.schema.context}:", reference.subject)
                     targets[name].add(reference.version)
         missing = {name for name in targets if targets[name] - _numbers(subjects.get(name))}
-        here = self._database.read(lambda repository: repository.listed_subjects(sorted(missing))) if missing else {}
+        here = (
+            self._database.read(lambda repository: FollowingTables(repository).listed_subjects(sorted(missing)))
+            if missing
+            else {}
+        )
         return {name for name in missing if targets[name] - _numbers(subjects.get(name)) - _numbers(here.get(name))}
 
     def _write(self, asked_ms: int, update: Update | None) -> Round | None:
         """Does an update and notes as of when this database holds all; what came in its way."""
 
         def write(repository: Repository) -> Round | None:
-            repository.hold_following()
+            tables = FollowingTables(repository)
+            tables.hold_following()
             following = repository.following()
             if following is None or following.is_promoted:
                 return Round.PROMOTED
@@ -284,7 +289,7 @@ class Follower:
             now = replace(
                 following, url=self._source.url, holder=self._holder, asked_ms=self._now_ms(), as_of_ms=asked_ms
             )
-            repository.put_following(now)
+            tables.put_following(now)
             return None
 
         outcome = self._database.write(write)
@@ -301,7 +306,8 @@ def promote(database: Database, now_ms: int) -> Following:
     """
 
     def write(repository: Repository) -> Following:
-        repository.hold_following()
+        tables = FollowingTables(repository)
+        tables.hold_following()
         following = repository.following()
         if following is None or following.is_promoted:
             raise FollowingStopped("the database follows no other registry, so there is nothing to promote")
@@ -310,7 +316,7 @@ def promote(database: Database, now_ms: int) -> Following:
         if following.mode is not None:
             repository.put_mode(EVERYWHERE, following.mode)
         promoted = replace(following, promoted_ms=now_ms)
-        repository.put_following(promoted)
+        tables.put_following(promoted)
         return promoted
 
     promoted = database.write(write)

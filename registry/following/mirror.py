@@ -12,7 +12,7 @@ from headrace.registry.domain import Mode
 from headrace.registry.following.feed import Settings, ToldSchema, settings_of
 from headrace.registry.names import EVERYWHERE, context_of
 from headrace.registry.service.registration import mend_lookup_keys
-from headrace.registry.storage.following import ListedSubject, ListedVersion
+from headrace.registry.storage.following import FollowingTables, ListedSubject, ListedVersion
 from headrace.registry.storage.repository import Repository
 
 SchemaKey = tuple[str, int]
@@ -42,11 +42,12 @@ def mirror(repository: Repository, update: Update) -> None:
     Raises:
         Unlike: it has to be done again with an update that `is_whole`. The transaction is to be rolled back.
     """
+    tables = FollowingTables(repository)
     if update.is_whole:
         repository.bump_revision()
-        for name, here in repository.listed_subjects(list(repository.subject_states())).items():
+        for name, here in tables.listed_subjects(list(tables.subject_states())).items():
             _remove(repository, name, [version.version for version in here.versions])
-    there = repository.listed_subjects(list(update.subjects))
+    there = tables.listed_subjects(list(update.subjects))
     wanted = mirrored(update.settings)
     settings = settings_of(repository)
     has_settings = (settings.configs, settings.modes) != (wanted.configs, wanted.modes)

@@ -41,8 +41,7 @@ from headrace.registry.service.modes import not_permitted, refuse_readonly
 from headrace.registry.service.texts import Candidate, SchemaTexts
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.kept import Recent, SubjectState, SubjectView
-from headrace.registry.storage.repository import Repository
-from headrace.registry.storage.scopes import Conflict, ContentKnown, IdWanted
+from headrace.registry.storage.repository import Conflict, ContentKnown, IdWanted, Repository
 
 logger = logging.getLogger(__name__)
 

@@ -43,8 +43,7 @@ from headrace.registry.storage.footing import (
 )
 from headrace.registry.storage.kept import Kept
 from headrace.registry.storage.models import MigrationRow
-from headrace.registry.storage.repository import Repository
-from headrace.registry.storage.scopes import Conflict, IdWanted, ReservedIds, reserve_schema_id
+from headrace.registry.storage.repository import Conflict, IdWanted, Repository, ReservedIds, reserve_schema_id
 
 logger = logging.getLogger(__name__)
 D = TypeVar("D")

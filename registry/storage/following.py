@@ -1,4 +1,4 @@
-"""What a registry that follows another one asks of it, row by row, and what it notes of that."""
+"""What a registry that follows another one, or is followed, asks its database row by row, and what it notes there."""
 
 from __future__ import annotations
 
@@ -10,17 +10,11 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy import bindparam
 
-from headrace.registry.domain import Following, Mode, StoredSchema
-from headrace.registry.storage import statements
+from headrace.registry.domain import Following, StoredSchema
 from headrace.registry.storage.kept import SubjectState
-from headrace.registry.storage.models import (
-    ContextRow,
-    FollowingRow,
-    SchemaRow,
-    SubjectRow,
-    VersionRow,
-)
-from headrace.registry.storage.schemas import SchemaTables, portions
+from headrace.registry.storage.models import ContextRow, FollowingRow, SchemaRow, SubjectRow, VersionRow
+from headrace.registry.storage.repository import Repository
+from headrace.registry.storage.rows import portions
 
 _SUBJECTS: Final = SubjectRow.name.in_(bindparam("names", expanding=True))
 VERSIONS_OF_SUBJECTS: Final = (
@@ -38,9 +32,6 @@ VERSIONS_OF_SUBJECTS: Final = (
     .join(SchemaRow, SchemaRow.row_key == VersionRow.schema_key)
     .where(_SUBJECTS)
     .order_by(SubjectRow.name, VersionRow.version)
-)
-SCHEMAS_BY_ID: Final = statements.SCHEMAS.where(
-    SchemaRow.context == bindparam("context"), SchemaRow.id.in_(bindparam("ids", expanding=True))
 )
 
 
@@ -72,16 +63,11 @@ class ContextState:
     listed: bool
 
 
-class FollowingTables(SchemaTables):
-    """The part of the repository that following is made with."""
+class FollowingTables:
+    """The tables as following reads and writes them, in a repository's transaction."""
 
-    def following(self) -> Following | None:
-        """What this registry follows, or followed until it was promoted."""
-        row = self._connection.execute(sa.select(FollowingRow.__table__)).one_or_none()
-        if row is None:
-            return None
-        values = row._asdict()
-        return Following(**{**values, "mode": None if row.mode is None else Mode(row.mode)})
+    def __init__(self, repository: Repository) -> None:
+        self._connection = repository.connection
 
     def put_following(self, following: Following) -> None:
         self._connection.execute(sa.delete(FollowingRow))
@@ -114,13 +100,6 @@ class FollowingTables(SchemaTables):
                 )
                 found[name] = ListedSubject(SubjectState(subject[0].subject_id, subject[0].revision), tuple(versions))
         return found
-
-    def schemas_by_id(self, context: str, ids: Sequence[int]) -> list[StoredSchema]:
-        """Those of the schemas that are there, by id."""
-        found: list[StoredSchema] = []
-        for part in portions(ids):
-            found += self._schemas(SCHEMAS_BY_ID, {"context": context, "ids": part})
-        return sorted(found, key=lambda schema: schema.schema_id)
 
     def fingerprints(self, context: str, ids: Sequence[int]) -> dict[int, bytes]:
         """The fingerprints of those of the schemas that are there, by id."""

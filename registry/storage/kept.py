@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -73,8 +73,13 @@ class ScopeValues(Generic[T]):
     values: dict[str | None, T | None]
     is_whole: bool
 
-    def lacks(self, scope: str | None) -> bool:
-        return not self.is_whole and scope not in self.values
+    def of(
+        self, scopes: Sequence[str | None], read: Callable[[list[str | None]], Mapping[str | None, T]]
+    ) -> dict[str | None, T]:
+        """What the scopes have, read only for those that are not known. Of a large table that is not kept."""
+        missing = [scope for scope in scopes if not self.is_whole and scope not in self.values]
+        values = {**{scope: self.values.get(scope) for scope in scopes}, **(read(missing) if missing else {})}
+        return {scope: value for scope, value in values.items() if value is not None}
 
 
 class ScopesAtMoment:

@@ -1,37 +1,521 @@
-"""Questions to the database and changes of it, within one transaction.
+"""Questions to the database and changes of it, within one transaction: all of SQL but what following asks.
 
-Rows come in and go out as the values of `registry.domain`. Nothing here decides: the services do.
+Rows come in and go out as the values of `registry.domain`. Nothing here decides: the services do. One class, since all
+of it shares the transaction, what this one has read already and what its answers rest on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from headrace.registry.domain import (
     LATEST,
+    SCHEMA_ID_MAX,
+    ConfigEntry,
+    Following,
+    Mode,
     SchemaContent,
     SchemaId,
+    SchemaReference,
     StoredSchema,
     StoredVersion,
     SubjectVersion,
 )
-from headrace.registry.names import DEFAULT_CONTEXT, EVERYTHING, SubjectFilter, context_of, is_storable
+from headrace.registry.errors import StoreError
+from headrace.registry.names import (
+    DEFAULT_CONTEXT,
+    EVERYTHING,
+    SubjectFilter,
+    context_of,
+    in_context_of,
+    is_storable,
+    qualified,
+)
 from headrace.registry.storage import statements
-from headrace.registry.storage.following import FollowingTables
-from headrace.registry.storage.footing import names, of_subject, of_version, of_versions, others_grow, rests_on
+from headrace.registry.storage.footing import (
+    FootingNotes,
+    names,
+    of_subject,
+    of_version,
+    of_versions,
+    others_grow,
+    rests_on,
+    settled,
+)
 from headrace.registry.storage.history import Moment
-from headrace.registry.storage.kept import SubjectState, SubjectView, VersionMark, ViewAtMoment
-from headrace.registry.storage.models import ConfigRow, IdentityRow, ModeRow, SchemaRow, SubjectRow, VersionRow
-from headrace.registry.storage.schemas import portions, schema_row, stored_schema
-from headrace.registry.storage.scopes import Conflict, RegistryState
+from headrace.registry.storage.kept import Kept, ScopeValues, SubjectState, SubjectView, VersionMark, ViewAtMoment
+from headrace.registry.storage.models import (
+    STATE_ID,
+    ConfigRow,
+    ContextRow,
+    FollowingRow,
+    IdentityRow,
+    ModeRow,
+    ReferenceRow,
+    SchemaRow,
+    StateRow,
+    SubjectRow,
+    VersionRow,
+)
+from headrace.registry.storage.rows import (
+    config_entry,
+    config_row,
+    portions,
+    schema_row,
+    scope_key,
+    scope_keys,
+    scope_of,
+    stored_schema,
+)
+
+T = TypeVar("T")
+
+WRITER_WAIT_S = 60  # for transactions under way, which end by themselves much earlier
+WRITER_LOOK_S = 0.010  # from one look at them to the next; few take longer
+
+
+ReservedIds = Mapping[str, SchemaId]
+"""By context: an id that was taken before the transaction wrote anything, from a context that is listed."""
+
+
+class Conflict(Exception):
+    """Another transaction changed first what this one rests on; decide again."""
+
+
+class ContentKnown(Conflict):
+    """A content for which an id was wanted has one in its context."""
+
+    def __init__(self, wanted: IdWanted) -> None:
+        super().__init__(f"context {wanted.context} has the content")
+        self.wanted = wanted
+
+
+@dataclass(frozen=True, slots=True)
+class IdWanted:
+    """What a new id is for."""
+
+    context: str
+    content: SchemaContent
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryState:
+    """What the row of the registry's revisions says, and in which history."""
+
+    moment: Moment
+    settings_revision: int
 
 
 @others_grow
-class Repository(FollowingTables):
+class Repository:
     """The database within one transaction."""
+
+    # The registry as a whole
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        reserved: ReservedIds | None = None,
+        kept: Kept | None = None,
+        notes: FootingNotes | None = None,
+    ) -> None:
+        """`reserved` are ids taken beforehand; `kept` makes it a read, whose transaction sees one state throughout.
+
+        `notes` are told what the answers rest on.
+        """
+        self._connection = connection
+        self._reserved = dict(reserved or {})
+        self._kept = kept
+        self._notes = notes
+        self._answers: dict[Hashable, Any] = {}
+        self.has_bumped_revision = False
+        self.has_changed_settings = False
+
+    @property
+    def connection(self) -> Connection:
+        """For what a single feature asks; an answer that rests on it is not kept."""
+        if self._notes is not None:
+            self._notes.spoil()
+        return self._connection
+
+    def _once(self, question: Hashable, ask: Callable[[], T]) -> T:
+        """The answer to a question, which a read asks the database once."""
+        if self._kept is None:
+            return ask()
+        if question not in self._answers:
+            self._answers[question] = ask()
+        return cast(T, self._answers[question])
+
+    def _seen(self, question: Hashable) -> Any:
+        return self._answers.get(question)
+
+    def bump_revision(self, *, of_settings: bool = False) -> None:
+        """Makes the registry's revision greater, before anything else in the transaction is locked.
+
+        So those who do this queue here and cannot wait for each other in a circle. `of_settings` is for changes of
+        configuration and modes: registrations that were decided before and are written after it find that the settings
+        have changed, and those that are being written meanwhile are to be waited for by `outwait_writers`.
+        """
+        values = {"revision": StateRow.revision + 1}
+        if of_settings:
+            values["settings_revision"] = StateRow.settings_revision + 1
+        self._connection.execute(sa.update(StateRow).where(StateRow.id == STATE_ID).values(values))
+        self.has_bumped_revision = True
+        self.has_changed_settings |= of_settings
+
+    def keep_writers_out(self) -> None:
+        """Waits for those who are writing versions, and lets nobody else do so before the end of this transaction."""
+        # Whoever writes versions writes the subject's row first. On SQLite a write is alone anyway.
+        if self._connection.dialect.name == "postgresql":
+            self._connection.execute(sa.text(f"LOCK TABLE {SubjectRow.__tablename__} IN SHARE MODE"))
+
+    def outwait_writers(self) -> None:
+        """Waits for those who are writing versions and keeps nobody from beginning to; not within a transaction.
+
+        Raises:
+            StoreError: one of them has not ended for long.
+        """
+        if self._connection.dialect.name != "postgresql":
+            return
+        deadline = time.monotonic() + WRITER_WAIT_S
+        writing = self._writing()
+        while writing:
+            if time.monotonic() > deadline:
+                raise StoreError("The change was made, but registrations from before it have not ended for long")
+            time.sleep(WRITER_LOOK_S)
+            writing &= self._writing()
+
+    def _writing(self) -> set[tuple[int, str]]:
+        """The transactions that write versions. A statement has its locks before it sees anything."""
+        return {(row.pid, row.virtualtransaction) for row in self._connection.execute(statements.WRITERS)}
+
+    @rests_on(settled)
+    def settings_revision(self) -> int:
+        """Greater after every change of configuration and modes."""
+        return self._state().settings_revision
+
+    @rests_on(settled)
+    def revision(self) -> int:
+        """The registry's: greater after every deletion, revival, import and change of configuration or mode."""
+        return self._state().moment.revision
+
+    @rests_on(settled)
+    def history(self) -> int:
+        """Another number after the database may have gone back."""
+        return self._state().moment.history
+
+    @rests_on(settled)
+    def moment(self) -> Moment:
+        return self._state().moment
+
+    def _state(self) -> RegistryState:
+        return self._once("state", self._ask_state)
+
+    def _ask_state(self) -> RegistryState:
+        row = self._connection.execute(statements.STATE).one()
+        return RegistryState(Moment(row.history, row.revision), row.settings_revision)
+
+    def identity(self) -> str:
+        """The random name that the database was given when it was made."""
+        return self._connection.scalar(sa.select(IdentityRow.identity)) or ""
+
+    def totals(self) -> dict[str, int]:
+        """How many subjects, schemas, versions and softly deleted versions there are."""
+        deleted = sa.select(sa.func.count()).select_from(VersionRow).where(VersionRow.deleted.is_(True))
+        counted = {
+            "schemas": sa.select(sa.func.count()).select_from(SchemaRow),
+            "versions": sa.select(sa.func.count()).select_from(VersionRow),
+            "deleted_versions": deleted,
+        }
+        totals = {name: self._connection.scalar(query) or 0 for name, query in counted.items()}
+        return {"subjects": self.subject_count(), **totals}
+
+    def following(self) -> Following | None:
+        """What this registry follows, or followed until it was promoted."""
+        row = self._connection.execute(sa.select(FollowingRow.__table__)).one_or_none()
+        if row is None:
+            return None
+        values = row._asdict()
+        return Following(**{**values, "mode": None if row.mode is None else Mode(row.mode)})
+
+    # Contexts and their ids
+
+    def contexts(self) -> list[str]:
+        """The default context, then the others that have ever held a subject and were not deleted, sorted."""
+        # A subject may have come while its context was being deleted.
+        in_use = sa.exists().where(SubjectRow.context == ContextRow.name)
+        query = sa.select(ContextRow.name).where(ContextRow.listed | in_use, ContextRow.name != DEFAULT_CONTEXT)
+        return [DEFAULT_CONTEXT, *sorted(self._connection.scalars(query))]
+
+    def list_context(self, context: str) -> None:
+        if context in self._reserved:
+            return
+        # Only when it has to be: the row of a busy context is not to be locked for as long as a registration.
+        if self._connection.scalar(statements.CONTEXT_LISTED, {"name": context}):
+            return
+        self._make_context(context)
+        changed = sa.update(ContextRow).where(ContextRow.name == context, ContextRow.listed.is_(False))
+        self._connection.execute(changed.values(listed=True))
+
+    def unlist_context(self, context: str) -> bool:
+        """Whether it was listed."""
+        listed = sa.update(ContextRow).where(ContextRow.name == context, ContextRow.listed)
+        return self._connection.execute(listed.values(listed=False)).rowcount > 0
+
+    def take_schema_id(self, context: str) -> SchemaId:
+        """The next id of a context, which nobody else gets."""
+        if context in self._reserved:
+            return self._reserved.pop(context)
+        taken = (
+            sa.update(ContextRow)
+            .where(ContextRow.name == context)
+            .values(next_id=ContextRow.next_id + 1)
+            .returning(ContextRow.next_id)
+        )
+        following = self._connection.scalar(taken)
+        if following is None:
+            self._make_context(context)
+            following = self._connection.scalar(taken)
+        assert following is not None
+        return SchemaId(following - 1)
+
+    def keep_schema_id(self, context: str, schema_id: int) -> None:
+        """Makes sure that an id that was imposed is not given to another schema later on."""
+        self._make_context(context)
+        self._connection.execute(
+            sa.update(ContextRow)
+            .where(ContextRow.name == context, ContextRow.next_id <= schema_id)
+            .values(next_id=schema_id + 1)
+        )
+
+    def _make_context(self, context: str) -> None:
+        self._connection.execute(
+            statements.insert_for(self._connection.dialect.name, ContextRow)
+            .values(name=context, next_id=1, listed=False)
+            .on_conflict_do_nothing()
+        )
+
+    # Configuration and modes
+
+    @rests_on(settled)
+    def config(self, scope: str | None) -> ConfigEntry | None:
+        """What is configured for a subject or a context, or for all of the default context when None."""
+        return self.configs([scope]).get(scope)
+
+    @rests_on(settled)
+    def configs(self, scopes: Sequence[str | None]) -> dict[str | None, ConfigEntry]:
+        """What is configured, for those of the scopes that have an entry."""
+        if self._kept is None:
+            return self._configs(statements.CONFIGS, scopes)
+        kept = self._kept.scopes.at(self.moment())
+        if kept.configs is None:
+            kept.configs = _whole(self._configs(statements.FIRST_CONFIGS))
+        return kept.configs.of(scopes, lambda missing: self._configs(statements.CONFIGS, missing))
+
+    def _configs(
+        self, query: sa.Executable, scopes: Sequence[str | None] | None = None
+    ) -> dict[str | None, ConfigEntry]:
+        rows = self._connection.execute(query, None if scopes is None else {"scopes": scope_keys(scopes)})
+        return {scope_of(row.scope): config_entry(row._asdict()) for row in rows}
+
+    @rests_on(settled)
+    def aliases(self) -> dict[str | None, str]:
+        """The alias of each scope that has one."""
+        query = sa.select(ConfigRow.scope, ConfigRow.alias).where(ConfigRow.alias.is_not(None))
+        return {scope_of(row.scope): row.alias for row in self._connection.execute(query)}
+
+    def config_scopes(self) -> list[str | None]:
+        """Every scope with a configuration of its own."""
+        return [scope_of(scope) for scope in self._connection.scalars(sa.select(ConfigRow.scope))]
+
+    def put_config(self, scope: str | None, entry: ConfigEntry) -> None:
+        """Replaces what is configured; an entry that says nothing is none, since one would hide those around it."""
+        self.remove_config(scope)
+        if entry.is_empty:
+            return
+        self._connection.execute(sa.insert(ConfigRow).values(config_row(scope, entry)))
+
+    def remove_config(self, scope: str | None) -> bool:
+        """Whether there was one."""
+        return self._connection.execute(sa.delete(ConfigRow).where(ConfigRow.scope == scope_key(scope))).rowcount > 0
+
+    @rests_on(settled)
+    def modes(self, scopes: Sequence[str | None]) -> dict[str | None, Mode]:
+        """The modes that are set, for those of the scopes that have one."""
+        if self._kept is None:
+            return self._modes(statements.MODES, scopes)
+        kept = self._kept.scopes.at(self.moment())
+        if kept.modes is None:
+            kept.modes = _whole(self._modes(statements.FIRST_MODES))
+        return kept.modes.of(scopes, lambda missing: self._modes(statements.MODES, missing))
+
+    def _modes(self, query: sa.Executable, scopes: Sequence[str | None] | None = None) -> dict[str | None, Mode]:
+        rows = self._connection.execute(query, None if scopes is None else {"scopes": scope_keys(scopes)})
+        return {scope_of(row.scope): Mode(row.mode) for row in rows}
+
+    def put_mode(self, scope: str | None, mode: Mode) -> None:
+        self.remove_modes([scope])
+        self._connection.execute(sa.insert(ModeRow).values(scope=scope_key(scope), mode=mode.value))
+
+    def remove_modes(self, scopes: Sequence[str | None]) -> bool:
+        """Whether there was any."""
+        return self._connection.execute(sa.delete(ModeRow).where(ModeRow.scope.in_(scope_keys(scopes)))).rowcount > 0
+
+    def mode_scopes(self) -> list[str | None]:
+        """Every scope with a mode of its own."""
+        return [scope_of(scope) for scope in self._connection.scalars(sa.select(ModeRow.scope))]
+
+    # Schemas
+
+    @rests_on(settled, may_be_missing=True)
+    def schema(self, context: str, schema_id: int) -> StoredSchema | None:
+        # A database driver would refuse a larger number, or a control character, in its own way.
+        if not 0 <= schema_id <= SCHEMA_ID_MAX or not is_storable(context):
+            return None
+        return next(iter(self._schemas(statements.SCHEMA, {"context": context, "id": schema_id})), None)
+
+    def schema_of(self, context: str, content: SchemaContent) -> StoredSchema | None:
+        """The schema with that content; of several, which only imports bring, the one that was there first."""
+        found = self._schemas(statements.SCHEMA_OF, {"context": context, "fingerprint": content.fingerprint})
+        same = (schema for schema in found if schema.content.parts == content.parts)
+        return min(same, key=lambda schema: schema.row_key, default=None)
+
+    def schemas_by_id(self, context: str, ids: Sequence[int]) -> list[StoredSchema]:
+        """Those of the schemas that are there, by id."""
+        found: list[StoredSchema] = []
+        for part in portions(ids):
+            found += self._schemas(statements.SCHEMAS_BY_ID, {"context": context, "ids": part})
+        return sorted(found, key=lambda schema: schema.schema_id)
+
+    def schemas_by_guid(self, guid: bytes) -> list[StoredSchema]:
+        """The schemas of a guid in each context that has them, the default context first, in the order of their ids."""
+        found = self._schemas(statements.SCHEMAS.where(SchemaRow.guid == guid))
+        return sorted(found, key=lambda item: (item.context != DEFAULT_CONTEXT, item.context, item.schema_id))
+
+    def _schemas(self, query: sa.Select[Any], parameters: Mapping[str, Any] | None = None) -> list[StoredSchema]:
+        rows = self._connection.execute(query, parameters).all()
+        references = self._references_of(rows)
+        return [stored_schema(row, references, deleted=not row.live) for row in rows]
+
+    def hold_schema(self, row_key: int) -> bool:
+        """Whether a schema is there, and nobody deletes it or its versions before the end of this transaction."""
+        return self._connection.scalar(statements.HOLD_SCHEMA, {"row_key": row_key}) is not None
+
+    def is_hidden(self, row_key: int, subject: str) -> bool:
+        """Whether all versions of a schema are deleted softly, or one under a subject is."""
+        of_subject = sa.select(SubjectRow.id).where(SubjectRow.name == subject).scalar_subquery()
+        live = sa.func.max(sa.case((VersionRow.deleted, 0), else_=1))
+        hidden_here = sa.func.max(
+            sa.case((sa.and_(VersionRow.deleted, VersionRow.subject_id == of_subject), 1), else_=0)
+        )
+        row = self._connection.execute(sa.select(live, hidden_here).where(VersionRow.schema_key == row_key)).one()
+        # Both are null for a schema without versions.
+        return bool(row[0] == 0 or row[1] == 1)
+
+    def schema_id_max(self, context: str) -> int:
+        query = sa.select(sa.func.max(SchemaRow.id)).where(SchemaRow.context == context)
+        return self._connection.scalar(query) or 0
+
+    def add_schema(
+        self,
+        context: str,
+        schema_id: SchemaId,
+        content: SchemaContent,
+        lookup_key: bytes,
+        now_ms: int,
+        *,
+        is_copy: bool = False,
+    ) -> int | None:
+        """Stores a content and returns its row key; None when another transaction has just stored it.
+
+        `is_copy` says that the content is there already, under another id.
+        """
+        row = schema_row(context, schema_id, content, lookup_key, now_ms, is_copy=is_copy)
+        result = self._connection.execute(statements.add_schema(self._connection.dialect.name), row)
+        row_key = result.scalar()
+        if row_key is not None:
+            self._add_references(int(row_key), qualified(context, ""), content.references)
+        return None if row_key is None else int(row_key)
+
+    def set_lookup_key(self, row_key: int, lookup_key: bytes) -> None:
+        self._connection.execute(sa.update(SchemaRow).where(SchemaRow.row_key == row_key).values(lookup_key=lookup_key))
+
+    def _add_references(self, row_key: int, parent: str, references: Sequence[SchemaReference]) -> None:
+        rows = [
+            {
+                "schema_key": row_key,
+                "position": position,
+                "name": reference.name,
+                "subject": reference.subject,
+                "version": reference.version,
+                "target": in_context_of(parent, reference.subject),
+            }
+            for position, reference in enumerate(references)
+        ]
+        if rows:
+            self._connection.execute(sa.insert(ReferenceRow), rows)
+
+    def _references_of(self, rows: Sequence[Any]) -> dict[int, tuple[SchemaReference, ...]]:
+        """By row key of the schemas in the rows, those that have references."""
+        found: dict[int, tuple[SchemaReference, ...]] = {}
+        for part in portions(sorted({row.row_key for row in rows if row.has_references})):
+            for row in self._connection.execute(statements.REFERENCES, {"schema_keys": part}):
+                reference = SchemaReference(row.name, row.subject, row.version)
+                found[row.schema_key] = (*found.get(row.schema_key, ()), reference)
+        return found
+
+    def referencing(self, subject: str, version: int, *, deleted: bool) -> list[StoredSchema]:
+        """Schemas that refer to a version, by id; unless `deleted`, only those with a live version."""
+        if not is_storable(subject):
+            return []
+        refers = sa.exists().where(
+            ReferenceRow.schema_key == SchemaRow.row_key,
+            ReferenceRow.target == subject,
+            ReferenceRow.version == version,
+        )
+        found = self._schemas(statements.SCHEMAS.where(refers))
+        return sorted((item for item in found if deleted or not item.deleted), key=lambda item: item.schema_id)
+
+    def references_to(self, subject: str, *, deleted: bool) -> list[tuple[int, SubjectVersion]]:
+        """Which of a subject's versions are referred to, and by which versions; unless `deleted`, only by live ones."""
+        query = (
+            sa.select(ReferenceRow.version, SubjectRow.name, VersionRow.version)
+            .join(VersionRow, VersionRow.schema_key == ReferenceRow.schema_key)
+            .join(SubjectRow, SubjectRow.id == VersionRow.subject_id)
+            .where(ReferenceRow.target == subject)
+        )
+        if not deleted:
+            query = query.where(VersionRow.deleted.is_(False))
+        rows = self._connection.execute(query)
+        return sorted((target, SubjectVersion(name, version)) for target, name, version in rows)
+
+    def users(self, schema: StoredSchema, *, deleted: bool) -> list[SubjectVersion]:
+        """The versions that use a schema, sorted."""
+        query = (
+            sa.select(SubjectRow.name, VersionRow.version)
+            .join(VersionRow, VersionRow.subject_id == SubjectRow.id)
+            .where(VersionRow.schema_key == schema.row_key)
+        )
+        if not deleted:
+            query = query.where(VersionRow.deleted.is_(False))
+        return sorted(SubjectVersion(row.name, row.version) for row in self._connection.execute(query))
+
+    # It grows with registrations, but it decides only who may read a schema: by more of them nobody loses that, and
+    # refusals are not kept.
+    @rests_on(settled)
+    def subjects_using(self, row_key: int) -> list[str]:
+        """The subjects that have a schema, also where it is deleted softly."""
+        query = sa.select(SubjectRow.name).join(VersionRow, VersionRow.subject_id == SubjectRow.id)
+        return list(self._connection.scalars(query.where(VersionRow.schema_key == row_key).distinct()))
+
+    # Subjects
 
     @rests_on(names)
     def subjects(
@@ -53,10 +537,6 @@ class Repository(FollowingTables):
             query = query.having(live > 0)
         # Sorted here and not by the database, whose order depends on its locale.
         return sorted(self._connection.scalars(query))
-
-    def identity(self) -> str:
-        """The random name that the database was given when it was made."""
-        return self._connection.scalar(sa.select(IdentityRow.identity)) or ""
 
     def subjects_revision(self) -> int:
         """Greater with every new subject, for as long as the registry's revision is the same."""
@@ -130,6 +610,32 @@ class Repository(FollowingTables):
             is_whole = state.revision - known.view.state.revision == len(marks)
             marks = known.view.marks + marks
         return ViewAtMoment(moment, SubjectView(state, marks)), is_whole
+
+    def claim_subject(self, subject: str, seen: SubjectState | None) -> int:
+        """Makes the subject's next revision this transaction's own and returns the subject's row id.
+
+        Raises:
+            Conflict: the subject is no longer as `seen` says (None: it did not exist).
+        """
+        if seen is None:
+            row = {"name": subject, "context": context_of(subject), "revision": 1}
+            return int(self._connection.execute(statements.ADD_SUBJECT, row).scalar_one())
+        moved = self._connection.execute(statements.MOVE_SUBJECT, _moved(seen))
+        if moved.rowcount != 1:
+            raise Conflict(f"subject {subject!r} has moved on")
+        return seen.subject_id
+
+    def require_settings(self, history_seen: int, settings_seen: int) -> None:
+        """Makes sure that configuration and modes are as they were, once a subject is claimed.
+
+        Raises:
+            Conflict: they have changed, or the database has gone back.
+        """
+        state = self._state()
+        if (state.moment.history, state.settings_revision) != (history_seen, settings_seen):
+            raise Conflict("configuration or modes have changed, or the database has gone back")
+
+    # Versions
 
     @rests_on(of_subject)
     def version_numbers(self, subject: str) -> list[tuple[int, bool]]:
@@ -222,29 +728,15 @@ class Repository(FollowingTables):
             found = self._stored_versions(statements.VERSION[deleted], {"name": subject, "version": version})
         return next(iter(found), None)
 
-    def claim_subject(self, subject: str, seen: SubjectState | None) -> int:
-        """Makes the subject's next revision this transaction's own and returns the subject's row id.
-
-        Raises:
-            Conflict: the subject is no longer as `seen` says (None: it did not exist).
-        """
-        if seen is None:
-            row = {"name": subject, "context": context_of(subject), "revision": 1}
-            return int(self._connection.execute(statements.ADD_SUBJECT, row).scalar_one())
-        moved = self._connection.execute(statements.MOVE_SUBJECT, _moved(seen))
-        if moved.rowcount != 1:
-            raise Conflict(f"subject {subject!r} has moved on")
-        return seen.subject_id
-
-    def require_settings(self, history_seen: int, settings_seen: int) -> None:
-        """Makes sure that configuration and modes are as they were, once a subject is claimed.
-
-        Raises:
-            Conflict: they have changed, or the database has gone back.
-        """
-        state = self._state()
-        if (state.moment.history, state.settings_revision) != (history_seen, settings_seen):
-            raise Conflict("configuration or modes have changed, or the database has gone back")
+    def _stored_versions(
+        self, query: sa.Select[Any], parameters: Mapping[str, Any] | None = None
+    ) -> list[StoredVersion]:
+        rows = self._connection.execute(query, parameters).all()
+        references = self._references_of(rows)
+        return [
+            StoredVersion(row.name, row.version, stored_schema(row, references), row.created_ms, row.deleted)
+            for row in rows
+        ]
 
     def add_version(self, subject_id: int, version: int, schema_key: int, now_ms: int) -> None:
         row = {"subject_id": subject_id, "version": version, "schema_key": schema_key, "created_ms": now_ms}
@@ -347,26 +839,20 @@ class Repository(FollowingTables):
         unused = ~sa.exists().where(VersionRow.schema_key == SchemaRow.row_key)
         self._connection.execute(sa.delete(SchemaRow).where(SchemaRow.row_key.in_(schema_keys), unused))
 
-    def totals(self) -> dict[str, int]:
-        """How many subjects, schemas, versions and softly deleted versions there are."""
-        deleted = sa.select(sa.func.count()).select_from(VersionRow).where(VersionRow.deleted.is_(True))
-        counted = {
-            "schemas": sa.select(sa.func.count()).select_from(SchemaRow),
-            "versions": sa.select(sa.func.count()).select_from(VersionRow),
-            "deleted_versions": deleted,
-        }
-        totals = {name: self._connection.scalar(query) or 0 for name, query in counted.items()}
-        return {"subjects": self.subject_count(), **totals}
 
-    def _stored_versions(
-        self, query: sa.Select[Any], parameters: Mapping[str, Any] | None = None
-    ) -> list[StoredVersion]:
-        rows = self._connection.execute(query, parameters).all()
-        references = self._references_of(rows)
-        return [
-            StoredVersion(row.name, row.version, stored_schema(row, references), row.created_ms, row.deleted)
-            for row in rows
-        ]
+def reserve_schema_id(connection: Connection, wanted: IdWanted) -> ReservedIds:
+    """The next id of a context, taken in a transaction of its own by one statement; on PostgreSQL only.
+
+    It does not wait for the disk: what uses the id commits later, and that brings everything before it to the disk.
+
+    Raises:
+        ContentKnown: no id was taken.
+    """
+    parameters = {"context": wanted.context, "fingerprint": wanted.content.fingerprint}
+    following = connection.execute(statements.RESERVE_ID, parameters).scalar()
+    if following is None:
+        raise ContentKnown(wanted)
+    return {wanted.context: SchemaId(following - 1)}
 
 
 def _moved(seen: SubjectState) -> dict[str, int]:
@@ -382,3 +868,8 @@ def _matching(wanted: SubjectFilter) -> list[Any]:
         start = sa.case((SubjectRow.context == DEFAULT_CONTEXT, 1), else_=sa.func.length(SubjectRow.context) + 3)
         chosen.append(sa.func.substr(SubjectRow.name, start, len(wanted.prefix)) == wanted.prefix)
     return chosen
+
+
+def _whole(rows: Mapping[str | None, T]) -> ScopeValues[T]:
+    """A table's first rows, which are mostly all that it has."""
+    return ScopeValues({**rows}, is_whole=len(rows) < statements.KEPT_SCOPES_MAX)

@@ -104,6 +104,9 @@ SCHEMAS: Final = sa.select(
     *_SCHEMA_COLUMNS, sa.exists().where(VersionRow.schema_key == SchemaRow.row_key, _LIVE).label("live")
 )
 SCHEMA: Final = SCHEMAS.where(SchemaRow.context == bindparam("context"), SchemaRow.id == bindparam("id"))
+SCHEMAS_BY_ID: Final = SCHEMAS.where(
+    SchemaRow.context == bindparam("context"), SchemaRow.id.in_(bindparam("ids", expanding=True))
+)
 SCHEMA_OF: Final = SCHEMAS.where(
     SchemaRow.context == bindparam("context"), SchemaRow.fingerprint == bindparam("fingerprint")
 )

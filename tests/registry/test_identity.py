@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.registry.domain import Metadata, SchemaContent, SchemaId, SchemaReference
 from headrace.registry.rules import Rule, RuleMode, RuleSet
 from headrace.registry.storage.database import Database
-from headrace.registry.storage.scopes import metadata_json, read_metadata, read_rule_set, rule_set_json
+from headrace.registry.storage.rows import metadata_json, read_metadata, read_rule_set, rule_set_json
 
 STRING = '"string"'
 

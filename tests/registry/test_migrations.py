@@ -22,7 +22,7 @@ from headrace.registry.rules import Rule, RuleKind, RuleMode, RuleSet
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.engines import DatabaseAddress
 from headrace.registry.storage.models import Base
-from headrace.registry.storage.schemas import schema_row
+from headrace.registry.storage.rows import schema_row
 
 
 def _tables(engine: sa.Engine) -> dict[str, object]:

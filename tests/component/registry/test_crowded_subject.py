@@ -18,8 +18,7 @@ from headrace.registry.domain import Mode, SchemaContent, SchemaRequest
 from headrace.registry.errors import RegistryError
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.kept import SubjectView
-from headrace.registry.storage.repository import Repository
-from headrace.registry.storage.scopes import Conflict
+from headrace.registry.storage.repository import Conflict, Repository
 from postgres_server import PostgresServer
 
 PROCESSES = 3

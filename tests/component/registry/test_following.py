@@ -22,7 +22,7 @@ from headrace.registry.following import feed, follower
 from headrace.registry.following.feed import Question, Told, question_json, read_told
 from headrace.registry.following.follower import HOLD_MS, Follower, RemoteSource, Round, promote
 from headrace.registry.storage.database import Database
-from headrace.registry.storage.following import ContextState
+from headrace.registry.storage.following import ContextState, FollowingTables
 from headrace.registry.storage.repository import Repository
 from registry_calls import Registry, registry_in_process
 from registry_front import RegistryBehindFront
@@ -107,8 +107,8 @@ class Followed(Interleavings):
     def _contexts(self) -> Iterator[list[ContextState]]:
         """Of the source and of the follower."""
         with closing(upgraded(self.url)) as database:
-            yield database.read(lambda repository: repository.context_states())
-        yield self.database.read(lambda repository: repository.context_states())
+            yield database.read(lambda repository: FollowingTables(repository).context_states())
+        yield self.database.read(lambda repository: FollowingTables(repository).context_states())
 
     def _written_by(self, registry: Registry) -> list[Any]:
         """What a registry makes of a new schema, whatever its settings were."""

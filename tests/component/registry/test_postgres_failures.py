@@ -16,8 +16,7 @@ from headrace.registry.errors import DatabaseUnusable, StoreError
 from headrace.registry.storage import engines
 from headrace.registry.storage.database import MIGRATION_LOCK, ConnectionLost, Database
 from headrace.registry.storage.models import STATE_ID
-from headrace.registry.storage.repository import Repository
-from headrace.registry.storage.scopes import Conflict, IdWanted
+from headrace.registry.storage.repository import Conflict, IdWanted, Repository
 from postgres_server import PostgresServer
 from registry_calls import STRING, RegistryInProcess, registry_in_process
 

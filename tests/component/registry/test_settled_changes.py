@@ -14,7 +14,7 @@ from headrace.compat.levels import CompatibilityLevel
 from headrace.registry.api.services import Services
 from headrace.registry.domain import ConfigChange, ConfigEntry, Mode, SchemaReference, SchemaRequest
 from headrace.registry.errors import IncompatibleSchema, OperationNotPermitted, RegistryError, StoreError
-from headrace.registry.storage import scopes
+from headrace.registry.storage import repository as storage
 from headrace.registry.storage.database import Database
 from headrace.registry.storage.repository import Repository
 from postgres_server import PostgresServer
@@ -161,7 +161,7 @@ def test_a_change_that_waits_keeps_nobody_from_registering(postgres: Services) -
 def test_a_writer_that_does_not_end_is_not_waited_for_for_ever(
     postgres: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scopes, "WRITER_WAIT_S", 0)
+    monkeypatch.setattr(storage, "WRITER_WAIT_S", 0)
     register(postgres, "s", FIXED)
 
     def change_beside(repository: Repository) -> None:
