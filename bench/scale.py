@@ -1,0 +1,257 @@
+"""How time and memory of a task grow: `python -m bench.scale`. Linear in what is read, and else flat, is the goal.
+
+One dimension at a time, each case in a process of its own on one core: the messages, the bytes of a body, its fields,
+the partitions that the messages lie in, the topics. Batches come from memory as a broker holds them, with the same
+bodies again and again, so that the process holds no log; the last cases therefore measure what they read and write,
+and not what they were made from. Each case is a whole task: checksums, projection, audit counts, snappy files, fsync.
+
+    python -m bench.scale [--dimensions messages bytes fields partitions topics] [--messages 1000000] [--rounds 3]
+
+CPU is that of the process, user and system, of the best round; memory is its peak beyond what it had before the task
+began. `beside` is the time of a message (of a MB where bytes or fields grow) beside that of the first case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import platform
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+import fastavro  # noqa: E402
+from kafka.record.default_records import DefaultRecordBatchBuilder  # noqa: E402
+
+from headrace.avro_schema import frame  # noqa: E402
+from headrace.kafka_wire.cluster import FetchSlice  # noqa: E402
+from headrace.kafka_wire.topic_partition import TopicPartition  # noqa: E402
+from headrace.loader import task as task_module  # noqa: E402
+from headrace.loader.build import current_build  # noqa: E402
+from headrace.loader.policy import TopicPolicy  # noqa: E402
+from headrace.loader.work_unit import OffsetRange, TaskSettings, TopicPlan, WorkUnit  # noqa: E402
+
+START_MS = 1_357_000_000_000
+BATCH_RECORDS = 500
+FETCH_BYTES = 1_000_000
+POLICY = TopicPolicy(
+    partition_by="hour",
+    kafka_column="position",
+    codec="snappy",
+    time_fields=("time",),
+    lost_ground="fail",
+    quarantine_share_max=0.1,
+    record_bytes_max=64 * 1024 * 1024,
+    corrupt_batches="fail",
+    future_ms_max=None,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One task: so many messages of `topics` topics with `partitions` partitions each; a body has `fields` strings."""
+
+    messages: int
+    body_bytes: int = 150
+    fields: int = 10
+    partitions: int = 1
+    topics: int = 1
+
+    def schema(self) -> str:
+        names = ({"name": f"field_{number}", "type": "string"} for number in range(self.fields))
+        return json.dumps(
+            {"type": "record", "name": "Row", "fields": [{"name": "time", "type": "long"}, *names]}
+        )  # fmt: skip
+
+    @property
+    def in_partition(self) -> int:
+        return self.messages // (self.partitions * self.topics)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of a whole case: its bodies' bytes, seconds of this process and of the clock, and peak memory of the task."""
+
+    body_bytes: int
+    cpu_s: float
+    seconds: float
+    peak_bytes: int
+
+
+def cases_of(messages: int) -> dict[str, tuple[str, tuple[Case, ...]]]:
+    """By dimension: what is told of a case, and the cases. Where bodies grow there are fewer, so that a case ends."""
+    usual = Case(messages)
+    megabytes = messages * usual.body_bytes
+    return {
+        "messages": ("messages", tuple(replace(usual, messages=messages * step // 10) for step in (1, 3, 10, 30, 100))),
+        "bytes": (
+            "body_bytes",
+            tuple(
+                replace(usual, body_bytes=size, messages=min(3 * messages, megabytes // size))
+                for size in (40, 150, 1_000, 10_000, 100_000, 1_000_000)
+            ),
+        ),
+        "fields": (
+            "fields",
+            tuple(
+                replace(usual, fields=fields, body_bytes=15 * fields, messages=megabytes // (15 * fields))
+                for fields in (1, 10, 100, 1_000, 10_000)
+            ),
+        ),
+        "partitions": ("partitions", tuple(replace(usual, partitions=count) for count in (1, 10, 100, 1_000, 10_000))),
+        "topics": ("topics", tuple(replace(usual, topics=count) for count in (1, 10, 100, 1_000))),
+    }
+
+
+def bodies(case: Case, count: int) -> list[bytes]:
+    chance = random.Random(7)
+    schema = fastavro.parse_schema(json.loads(case.schema()))
+    characters = max(1, case.body_bytes // case.fields - 1)
+    made = []
+    for number in range(count):
+        values = {
+            f"field_{index}": f"{chance.getrandbits(4 * characters):0{characters}x}" for index in range(case.fields)
+        }
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, schema, {"time": START_MS + number, **values})
+        made.append(out.getvalue())
+    return made
+
+
+class RepeatedBatch:
+    """Serves one batch again and again, with the offset that it would have, where a task expects a cluster."""
+
+    batch = b""
+    records = 0
+    in_partition = 0
+
+    def __init__(self, bootstrap_servers: str, timeout_s: float, **named: object) -> None:
+        pass
+
+    def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: object) -> FetchSlice:
+        first = offset - offset % self.records
+        count = max(1, FETCH_BYTES // len(self.batch))
+        bases = range(first, min(first + count * self.records, self.in_partition), self.records)
+        # The base offset stands before what the checksum covers.
+        answer = b"".join(base.to_bytes(8, "big") + self.batch[8:] for base in bases)
+        return FetchSlice(answer, self.in_partition, self.in_partition, 0, (), "memory")
+
+    def close(self) -> None:
+        pass
+
+
+def make_batch(case: Case) -> tuple[bytes, int, int]:
+    """A batch, how many records it has, and the bytes of their bodies."""
+    room = max(1, FETCH_BYTES // case.body_bytes)
+    records = max(1, min(BATCH_RECORDS, case.in_partition, room))
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 26)
+    made = bodies(case, records)
+    for number, body in enumerate(made):
+        builder.append(number, START_MS + number, b"key-%d" % number, frame(1, body), [])
+    return bytes(builder.build()), records, sum(map(len, made))
+
+
+def measure(case: Case) -> Cost:
+    batch, records, batch_bytes = make_batch(case)
+    in_partition = case.in_partition - case.in_partition % records
+    RepeatedBatch.batch, RepeatedBatch.records, RepeatedBatch.in_partition = batch, records, in_partition
+    task_module.KafkaCluster = RepeatedBatch
+    topics = [f"topic-{number}" for number in range(case.topics)]
+    schema = case.schema()
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        unit = WorkUnit(
+            work_id="bench",
+            task=0,
+            ranges=tuple(
+                OffsetRange(TopicPartition(topic, partition), 0, in_partition)
+                for topic in topics
+                for partition in range(case.partitions)
+            ),
+            topics={topic: TopicPlan(topic, schema, {1: schema}, POLICY) for topic in topics},
+            settings=TaskSettings(
+                bootstrap_servers="memory:1", staging=folder, file_bytes_target=256 * 1024 * 1024
+            ),
+            build=current_build(),
+        )  # fmt: skip
+        before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+        result = task_module.run_work_unit(unit)
+        seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+    assert not result.error, result.error
+    loaded = sum(one.counts.records for one in result.ranges)
+    assert loaded == in_partition * case.partitions * case.topics, result.ranges[0]
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    body_bytes = batch_bytes * loaded // records
+    return Cost(body_bytes, cpu_s, seconds, (after.ru_maxrss - before.ru_maxrss) * 1024)
+
+
+def apart(case: Case, rounds: int) -> Cost:
+    """The cost in a process of its own; the best of some."""
+
+    def once() -> Cost:
+        command = [sys.executable, "-m", "bench.scale", "--case", json.dumps(asdict(case))]
+        pinned = {min(os.sched_getaffinity(0))}
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, pinned),
+        )
+        return Cost(**json.loads(done.stdout))
+
+    return min((once() for _ in range(rounds)), key=lambda cost: cost.cpu_s)
+
+
+def rows_of(dimension: str, messages: int, rounds: int) -> Iterator[str]:
+    told, cases = cases_of(messages)[dimension]
+    per: Callable[[Case, Cost], float] = (
+        (lambda case, cost: cost.cpu_s / cost.body_bytes)
+        if dimension in ("bytes", "fields")
+        else (lambda case, cost: cost.cpu_s / case.messages)
+    )
+    first = 0.0
+    for case in cases:
+        cost = apart(case, rounds)
+        first = first or per(case, cost)
+        yield (
+            f"| {dimension} | {getattr(case, told):,} | {case.messages:,} | {cost.body_bytes / 1e6:,.0f} "
+            f"| {cost.cpu_s / case.messages * 1e6:.2f} | {cost.body_bytes / cost.cpu_s / 1e6:,.0f} "
+            f"| {cost.seconds:.2f} | {cost.peak_bytes / 1e6:,.0f} | {per(case, cost) / first:.2f} × |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dimensions", nargs="+", default=list(cases_of(1)), choices=list(cases_of(1)))
+    parser.add_argument("--messages", type=int, default=1_000_000, help="of a case, where nothing else is said")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.case:
+        print(json.dumps(asdict(measure(Case(**json.loads(args.case))))))
+        return
+    print(
+        f"{time.strftime('%Y-%m-%d')}, one core of {os.cpu_count()}, {platform.machine()}, "
+        f"Python {platform.python_version()}, snappy, kafka column `position`, best of {args.rounds}\n\n"
+        "| dimension | value | messages | MB | CPU µs/message | MB/s of CPU | seconds | peak MB | beside |\n"
+        "|---|---|---|---|---|---|---|---|---|",
+        flush=True,
+    )
+    for dimension in args.dimensions:
+        for row in rows_of(dimension, args.messages, args.rounds):
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
