@@ -1,7 +1,7 @@
 """Metadata, versions 0 to 12: brokers and topics; creates topics that are asked for by name.
 
 8 to 10: what the client may do with the cluster, 8 on: with each topic; 10: topic ids in the answer; 12: topics may be
-asked for by id alone.
+asked for by id, beside which Kafka's own client sends an empty name instead of none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from headrace.broker.protocol.operations import of_cluster, of_topic
 from headrace.broker.topics import Topic
 
 TOPIC_OPERATIONS_FROM = 8
+BY_ID_FROM = 12
 CLUSTER_OPERATIONS_IN = range(8, 11)
 NIL = uuid.UUID(int=0)
 
@@ -45,7 +46,10 @@ def _topics(context: RequestContext, request: Any) -> list[Any]:
         rights = context.rights
         return [_found(context, request, topic) for topic in node.topics if rights.on(Kind.TOPIC, topic.name)]
     # Each once, so that a request of some bytes cannot ask for an answer of gigabytes.
-    wanted = dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics)
+    wanted = dict.fromkeys(
+        (None if version >= BY_ID_FROM and (topic.topic_id or NIL) != NIL else topic.name, topic.topic_id)
+        for topic in request.topics
+    )
     refusals: dict[str, RequestRefused] = {}
     if node.config.creates_topics and (version < 4 or request.allow_auto_topic_creation):
         rights = context.rights

@@ -197,6 +197,26 @@ def test_topics_are_created_by_asking_for_them_where_that_is_wanted(tmp_path: Pa
     with_node(tmp_path, work, creates_topics=creates)
 
 
+@pytest.mark.parametrize("name", [None, "", "other"])
+def test_a_topic_that_is_asked_for_by_id_is_found_whatever_stands_for_its_name(
+    tmp_path: Path, name: str | None
+) -> None:
+    """Kafka's own admin client sends an empty name, and takes an answer without an id for none."""
+
+    async def work(node: BrokerNode) -> None:
+        topic_id = node.create_topic("t", 1, {}).topic_id
+        for wanted, told in (
+            (topic_id, (ErrorCode.NONE, "t", topic_id)),
+            (uuid.UUID(int=7), (ErrorCode.UNKNOWN_TOPIC_ID, None, uuid.UUID(int=7))),
+        ):
+            asked = MetadataRequest.MetadataRequestTopic(version=12, name=name, topic_id=wanted)
+            answer = metadata.handle(context(node, 12), MetadataRequest(version=12, topics=[asked]))
+            assert [(each.error_code, each.name, each.topic_id) for each in answer.topics] == [told]
+        assert node.topics.get("other") is None
+
+    with_node(tmp_path, work)
+
+
 def test_who_asks_what_may_be_done_is_told(tmp_path: Path) -> None:
     topic, group, cluster = {3, 4, 5, 6, 7, 8, 10, 11}, {3, 6, 8}, {5, 7, 8, 9, 10, 11, 12}
 
