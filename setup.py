@@ -49,6 +49,7 @@ LOADER = [
 ALL = sorted({*PRODUCER, *REGISTRY, *BROKER, *LOADER})
 DEV = [
     *ALL,
+    "aiokafka>=0.12,<0.15",
     "confluent-kafka[avro,schemaregistry]>=2.11,<2.17",
     "cryptography>=43",
     "hypothesis>=6.115,<7",

@@ -1,0 +1,446 @@
+"""Unmodified aiokafka against a running broker, also one that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError, ProducerFenced
+from aiokafka.structs import OffsetAndMetadata
+
+from broker_kills import ends, serve, start_again
+from broker_talk import fresh
+from free_ports import free_port
+from held_batches import CODECS, check_written_once, codecs, held, is_idempotent, is_transactional, messages, values
+
+PATIENCE_S = 60
+BACKOFF = {"retry_backoff_ms": 50}
+
+
+def run(test: Awaitable[None]) -> None:
+    async def in_time() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await test
+
+    asyncio.run(in_time())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def producing(address: str, **settings: Any) -> AsyncIterator[AIOKafkaProducer]:
+    producer = AIOKafkaProducer(bootstrap_servers=address, **BACKOFF, **settings)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+@asynccontextmanager
+async def consuming(address: str, *topics: str, **settings: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    consumer = AIOKafkaConsumer(
+        *topics,
+        bootstrap_servers=address,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        **BACKOFF,
+        **settings,
+    )
+    await consumer.start()
+    try:
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
+@asynccontextmanager
+async def administering(address: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=address)
+    await admin.start()
+    try:
+        yield admin
+    finally:
+        await admin.close()
+
+
+async def create(address: str, topic: str, partitions: int = 1) -> None:
+    async with administering(address) as admin:
+        created = await admin.create_topics([NewTopic(topic, partitions, 1)])
+        assert created.to_object()["topic_errors"] == [{"topic": topic, "error_code": 0, "error_message": None}]
+
+
+async def read_to(consumer: AIOKafkaConsumer, place: TopicPartition, end: int) -> list[bytes | None]:
+    """From where it stands to before `end`, or, what is the end for `read_committed`, the last stable offset."""
+    found: list[bytes | None] = []
+    while await consumer.position(place) < end:
+        for records in (await consumer.getmany(place, timeout_ms=100)).values():
+            found += [record.value for record in records]
+    return found
+
+
+@pytest.mark.parametrize("is_idempotent_one", [False, True], ids=["plain", "idempotent"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_codec_is_written_and_read(broker_address: str, codec: str, is_idempotent_one: bool) -> None:
+    async def test() -> None:
+        topic = fresh(codec)
+        await create(broker_address, topic, 2)
+        sent = [
+            (1_700_000_000_000 + number, b"key %d" % number, b"value %d" % number, [("n", b"%d" % number)])
+            for number in range(2000)
+        ]
+        compression = None if codec == "none" else codec
+        async with producing(
+            broker_address, compression_type=compression, enable_idempotence=is_idempotent_one, linger_ms=5
+        ) as producer:
+            futures = [
+                await producer.send(topic, value, key, number % 2, timestamp_ms, headers)
+                for number, (timestamp_ms, key, value, headers) in enumerate(sent)
+            ]
+            told = [await future for future in futures]
+        assert [(each.partition, each.offset) for each in told] == [(number % 2, number // 2) for number in range(2000)]
+        async with consuming(broker_address) as consumer:
+            for partition in range(2):
+                batches = held(broker_address, topic, partition)
+                assert codecs(batches) == {codec}
+                assert is_idempotent(batches) is is_idempotent_one
+                assert messages(batches) == sent[partition::2]
+                place = TopicPartition(topic, partition)
+                consumer.assign([place])
+                found = []
+                while len(found) < 1000:
+                    found += [await consumer.getone()]
+                assert [(each.timestamp, each.key, each.value, list(each.headers)) for each in found] == sent[
+                    partition::2
+                ]
+                assert [each.offset for each in found] == list(range(1000))
+
+    run(test())
+
+
+def test_a_consumer_seeks(broker_address: str) -> None:
+    async def test() -> None:
+        topic, group = fresh("seek"), fresh("g")
+        place = TopicPartition(topic, 0)
+        await create(broker_address, topic)
+        async with producing(broker_address) as producer:
+            for number in range(100):
+                await producer.send_and_wait(
+                    topic, b"%d" % number, partition=0, timestamp_ms=1_700_000_000_000 + number
+                )
+        async with consuming(broker_address, group_id=group) as consumer:
+            consumer.assign([place])
+            assert (await consumer.getone()).offset == 0
+            consumer.seek(place, 70)
+            assert (await consumer.getone()).value == b"70"
+            await consumer.commit({place: OffsetAndMetadata(30, "thirty")})
+            assert await consumer.seek_to_committed() == {place: 30}
+            assert (await consumer.getone()).value == b"30"
+            await consumer.seek_to_end()
+            assert await consumer.position(place) == 100
+            await consumer.seek_to_beginning()
+            assert await consumer.position(place) == 0
+            assert (await consumer.beginning_offsets([place]), await consumer.end_offsets([place])) == (
+                {place: 0},
+                {place: 100},
+            )
+            found = await consumer.offsets_for_times({place: 1_700_000_000_042})
+            assert (found[place].offset, found[place].timestamp) == (42, 1_700_000_000_042)
+            assert await consumer.offsets_for_times({place: 1_700_000_000_100}) == {place: None}
+            # Behind the end: the broker says so, and the client begins where it is told to.
+            consumer.seek(place, 5000)
+            assert (await consumer.getone()).offset == 0
+
+    run(test())
+
+
+def test_transactions_are_read_when_they_are_committed(broker_address: str) -> None:
+    async def test() -> None:
+        topic, group = fresh("txn"), fresh("g")
+        place = TopicPartition(topic, 0)
+        await create(broker_address, topic)
+        async with (
+            producing(broker_address, transactional_id=fresh("id"), compression_type="zstd") as producer,
+            consuming(broker_address, isolation_level="read_committed") as committed,
+            consuming(broker_address, isolation_level="read_uncommitted") as uncommitted,
+            consuming(broker_address, group_id=group) as member,
+        ):
+            committed.assign([place])
+            uncommitted.assign([place])
+            for number in range(6):
+                await producer.begin_transaction()
+                for part in range(5):
+                    await producer.send(topic, b"%d-%d" % (number, part), partition=0)
+                await producer.send_offsets_to_transaction({place: OffsetAndMetadata(number, "in it")}, group)
+                if number % 3 == 1:
+                    await producer.abort_transaction()
+                else:
+                    await producer.commit_transaction()
+                assert await member.committed(place) == (number - 1 if number % 3 == 1 else number)
+            expected = [b"%d-%d" % (number, part) for number in (0, 2, 3, 5) for part in range(5)]
+            # Six times five records and a marker.
+            assert await read_to(committed, place, 36) == expected
+            assert len(await read_to(uncommitted, place, 36)) == 30
+            await producer.begin_transaction()
+            await producer.send_and_wait(topic, b"open", partition=0)
+            assert await uncommitted.end_offsets([place]) == {place: 37}
+            assert [record.value for record in (await uncommitted.getmany(place, timeout_ms=5000))[place]] == [b"open"]
+            assert await committed.getmany(place, timeout_ms=500) == {}
+            await producer.commit_transaction()
+            assert (await committed.getone()).value == b"open"
+        batches = held(broker_address, topic)
+        assert is_transactional(batches) and codecs(batches) == {"zstd"}
+
+    run(test())
+
+
+def test_the_second_producer_of_an_id_fences_the_first(broker_address: str) -> None:
+    async def test() -> None:
+        topic, name = fresh("fenced"), fresh("id")
+        await create(broker_address, topic)
+        async with producing(broker_address, transactional_id=name) as first:
+            await first.begin_transaction()
+            await first.send_and_wait(topic, b"of the first", partition=0)
+            async with producing(broker_address, transactional_id=name) as second:
+                with pytest.raises(ProducerFenced):
+                    await first.commit_transaction()
+                async with second.transaction():
+                    await second.send_and_wait(topic, b"of the second", partition=0)
+        async with consuming(broker_address, isolation_level="read_committed") as consumer:
+            consumer.assign([TopicPartition(topic, 0)])
+            assert (await consumer.getone()).value == b"of the second"
+
+    run(test())
+
+
+class Member:
+    """Of the group "g": reads, commits what it has read, and goes on whatever becomes of its broker.
+
+    `seen` and `committed` are of all members: an offset is read only when those before it have been, and not again once
+    a commit behind it was acknowledged.
+    """
+
+    def __init__(self, address: str, topic: str, group: str, seen: list[list[int]], committed: list[int]) -> None:
+        self.assigned: set[int] = set()
+        self._settings = {
+            "bootstrap_servers": address,
+            "group_id": group,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "heartbeat_interval_ms": 200,
+            "max_poll_records": 20,
+            **BACKOFF,
+        }
+        self._topic, self._seen, self._committed = topic, seen, committed
+        self._is_stopping = False
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        consumer = AIOKafkaConsumer(self._topic, **self._settings)
+        await consumer.start()
+        try:
+            while not self._is_stopping:
+                found = await consumer.getmany(timeout_ms=100)
+                self.assigned = {place.partition for place in consumer.assignment()}
+                for place, records in found.items():
+                    for record in records:
+                        self._take(place.partition, record.offset, record.value)
+                if found:
+                    await self._commit(consumer, {place: records[-1].offset + 1 for place, records in found.items()})
+        finally:
+            await consumer.stop()
+
+    def _take(self, partition: int, offset: int, value: bytes) -> None:
+        seen = self._seen[partition]
+        assert self._committed[partition] <= offset <= len(seen)
+        if offset == len(seen):
+            seen.append(int(value))
+
+    async def _commit(self, consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
+        try:
+            await consumer.commit(offsets)
+        except KafkaError:
+            return  # the broker is away, or another member has the partitions now
+        for place, offset in offsets.items():
+            self._committed[place.partition] = max(self._committed[place.partition], offset)
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        await self._task
+
+
+def test_two_members_share_partitions_and_take_over_from_each_other(broker_address: str) -> None:
+    async def test() -> None:
+        topic, group = fresh("shared"), fresh("g")
+        await create(broker_address, topic, 4)
+        seen: list[list[int]] = [[] for _ in range(4)]
+        committed = [0] * 4
+        async with producing(broker_address) as producer, administering(broker_address) as admin:
+
+            async def send(numbers: range) -> None:
+                for number in numbers:
+                    await producer.send(topic, b"%d" % number, partition=number % 4)
+                await producer.flush()
+
+            await send(range(400))
+            first = Member(broker_address, topic, group, seen, committed)
+            await until(lambda: first.assigned == {0, 1, 2, 3})
+            second = Member(broker_address, topic, group, seen, committed)
+            await until(lambda: (len(first.assigned), len(second.assigned)) == (2, 2))
+            assert first.assigned | second.assigned == {0, 1, 2, 3}
+            described = (await admin.describe_consumer_groups([group]))[0].to_object()["groups"][0]
+            assert (described["state"], described["protocol"], len(described["members"])) == ("Stable", "roundrobin", 2)
+            await send(range(400, 800))
+            await until(lambda: sum(map(len, seen)) == 800)
+            await first.stop()
+            await until(lambda: second.assigned == {0, 1, 2, 3})
+            await send(range(800, 1200))
+            await until(lambda: sum(committed) == 1200)
+            await second.stop()
+            assert seen == [list(range(partition, 1200, 4)) for partition in range(4)]
+            offsets = await admin.list_consumer_group_offsets(group)
+            assert {place.partition: found.offset for place, found in offsets.items()} == dict.fromkeys(range(4), 300)
+            described = (await admin.describe_consumer_groups([group]))[0].to_object()["groups"][0]
+            assert (described["state"], described["members"]) == ("Empty", [])
+            await send(range(1200, 1204))
+            third = Member(broker_address, topic, group, seen, committed)
+            await until(lambda: sum(committed) == 1204)
+            await third.stop()
+        assert seen == [list(range(partition, 1204, 4)) for partition in range(4)]
+
+    run(test())
+
+
+def test_topics_and_groups_are_administered(broker_address: str) -> None:
+    async def test() -> None:
+        topic, group = fresh("administered"), fresh("g")
+        place = TopicPartition(topic, 0)
+        await create(broker_address, topic)
+        async with (
+            administering(broker_address) as admin,
+            producing(broker_address) as producer,
+            consuming(broker_address, group_id=group) as consumer,
+        ):
+            again = await admin.create_topics([NewTopic(topic, 1, 1)])
+            assert again.to_object()["topic_errors"][0]["error_code"] == 36
+            for number in range(10):
+                await producer.send_and_wait(topic, b"%d" % number, partition=0)
+            await admin.create_partitions({topic: NewPartitions(3)})
+            (described,) = await admin.describe_topics([topic])
+            assert (described["topic"], described["error_code"], len(described["partitions"])) == (topic, 0, 3)
+            cluster = await admin.describe_cluster()
+            host, port = broker_address.split(":")
+            assert [(each["host"], each["port"]) for each in cluster["brokers"]] == [(host, int(port))]
+            assert cluster["controller_id"] == cluster["brokers"][0]["node_id"]
+            # It knows no other way than to set all that a topic is to have.
+            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "60000"})])
+            (configs,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {})])
+            rows = {
+                row["config_names"]: row["config_value"]
+                for row in configs.to_object()["resources"][0]["config_entries"]
+            }
+            assert (rows["retention.ms"], rows["cleanup.policy"]) == ("60000", "delete")
+            consumer.assign([place])
+            await consumer.commit({place: OffsetAndMetadata(7, "why")})
+            assert (group, "") in await admin.list_consumer_groups()
+            assert await admin.list_consumer_group_offsets(group) == {place: OffsetAndMetadata(7, "why")}
+            assert await admin.delete_records({place: RecordsToDelete(4)}) == {place: 4}
+            assert await consumer.beginning_offsets([place]) == {place: 4}
+            await admin.delete_topics([topic])
+            assert topic not in await admin.list_topics()
+
+    run(test())
+
+
+@pytest.mark.fault
+def test_an_idempotent_producer_goes_on_through_kills_and_stops(tmp_path: Path, start_service: Any) -> None:
+    port, settings = free_port(), {"segment_bytes_max": "1100000"}
+    address = f"127.0.0.1:{port}"
+    service = serve(start_service, tmp_path, port, **settings)
+    acknowledged: dict[int, tuple[int, int]] = {}
+
+    async def test() -> None:
+        nonlocal service
+        await create(address, "t", 4)
+        is_stopping = False
+        sent: list[tuple[int, asyncio.Future[Any]]] = []
+
+        async def write(producer: AIOKafkaProducer) -> None:
+            while not is_stopping:
+                number = len(sent)
+                future = await producer.send("t", b"%d" % number, partition=number % 4)
+                future.add_done_callback(lambda done: done.exception() or taken(number_of[done], done.result()))
+                number_of[future] = number
+                sent.append((number, future))
+                if number % 50 == 0:
+                    await asyncio.sleep(0.005)
+
+        number_of: dict[Any, int] = {}
+
+        def taken(number: int, told: Any) -> None:
+            acknowledged[number] = (told.partition, told.offset)
+
+        async with producing(address, enable_idempotence=True, linger_ms=2) as producer:
+            writing = asyncio.create_task(write(producer))
+            for turn, end in enumerate(ends(2)):
+                enough = len(acknowledged) + 500 + turn % 17
+                await until(lambda: writing.done() or len(acknowledged) >= enough)  # noqa: B023
+                assert not writing.done()
+                service = await asyncio.to_thread(start_again, service, end, start_service, tmp_path, port, **settings)
+            enough = len(acknowledged) + 500
+            await until(lambda: writing.done() or len(acknowledged) >= enough)
+            is_stopping = True
+            await writing
+            for _, future in sent:
+                await future
+        assert len(acknowledged) == len(sent)
+
+    run(test())
+    check_written_once(address, "t", acknowledged)
+
+
+@pytest.mark.fault
+def test_a_group_goes_on_through_kills_and_stops(tmp_path: Path, start_service: Any) -> None:
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    service = serve(start_service, tmp_path, port)
+    seen: list[list[int]] = [[] for _ in range(4)]
+    committed = [0] * 4
+
+    async def test() -> None:
+        nonlocal service
+        await create(address, "t", 4)
+        sent = 0
+        members = [Member(address, "t", "g", seen, committed) for _ in range(2)]
+        async with producing(address, enable_idempotence=True) as producer:
+            for end in ends(2):
+                for _ in range(2000):
+                    await producer.send("t", b"%d" % sent, partition=sent % 4)
+                    sent += 1
+                await producer.flush()
+                # In the middle: some of it has been read and committed.
+                await until(lambda: sum(committed) > sent - 1500)  # noqa: B023
+                service = await asyncio.to_thread(start_again, service, end, start_service, tmp_path, port)
+            await until(lambda: sum(committed) == sent)
+            await until(lambda: sorted(len(member.assigned) for member in members) == [2, 2])
+            for member in members:
+                await member.stop()
+        assert seen == [list(range(partition, sent, 4)) for partition in range(4)]
+        async with consuming(address, group_id="g") as consumer:
+            for partition in range(4):
+                assert await consumer.committed(TopicPartition("t", partition)) == sent / 4
+
+    run(test())
+    assert [list(values(held(address, "t", partition)).values()) for partition in range(4)] == [
+        [b"%d" % number for number in each] for each in seen
+    ]
