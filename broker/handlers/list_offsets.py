@@ -13,7 +13,8 @@ from kafka.protocol.consumer import ListOffsetsResponse
 
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
-from headrace.broker.log.partition_log import FoundTimestamp, PartitionLog
+from headrace.broker.log.by_time import FoundTimestamp, find_timestamp, largest_timestamp
+from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.fetch import READ_COMMITTED
 
@@ -70,12 +71,12 @@ def _look_up(log: PartitionLog, timestamp_ms: int, end: int) -> FoundTimestamp |
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return FoundTimestamp(NO_TIMESTAMP, log.log_start_offset)
     if timestamp_ms == LARGEST_TIMESTAMP:
-        return _below(end, log.largest_timestamp())
+        return _below(end, largest_timestamp(log))
     if timestamp_ms == LATEST_TIERED:
         return None
     if timestamp_ms < 0:
         raise RequestRefused(ErrorCode.INVALID_REQUEST, f"timestamp {timestamp_ms}")
-    return _below(end, log.find_timestamp(timestamp_ms))
+    return _below(end, find_timestamp(log, timestamp_ms))
 
 
 def _below(end: int, found: FoundTimestamp | None) -> FoundTimestamp | None:

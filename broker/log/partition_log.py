@@ -23,7 +23,6 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,14 +30,11 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.log import compaction, leader_epochs, produced
 from headrace.broker.log.files import OpenFiles, sync_folder, write_fully
 from headrace.broker.log.index import (
-    TimeEntry,
     floor_entry_in_file,
     floor_position_in_file,
-    floor_time_in_file,
     offset_at_in_file,
 )
 from headrace.broker.log.leader_epochs import LeaderEpochs
-from headrace.broker.log.opened import opened
 from headrace.broker.log.producer_state import ProducerStates
 from headrace.broker.log.scan import PlacedBatch, SegmentFacts
 from headrace.broker.log.segment import (
@@ -48,20 +44,17 @@ from headrace.broker.log.segment import (
     LOG,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
-    TIME_INDEX,
     ClosedSegment,
     aborted_in,
     base_offsets,
     facts_of,
     header_at,
-    is_in_log,
     segment_path,
     walk_file,
     write_indexes,
 )
 from headrace.broker.log.transactions import AbortedTransaction, end_marker, overlapping
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.kafka_wire.errors import CorruptBatch
 from headrace.kafka_wire.record_batch import MAGIC, PREFIX_BYTES, BatchHeader, read_batch_header
 
 logger = logging.getLogger(__name__)
@@ -88,12 +81,6 @@ class FlushJob:
     next_offset: int
     base_offset: int
     position: int
-
-
-@dataclass(frozen=True, slots=True)
-class FoundTimestamp:
-    timestamp_ms: int
-    offset: int
 
 
 class Bound(NamedTuple):
@@ -503,52 +490,6 @@ class PartitionLog:
             for placed in walk_file(fd, position, end):
                 if placed.header.last_offset >= offset:
                     yield placed, os.pread(fd, placed.header.size, placed.position)
-
-    def find_timestamp(self, timestamp_ms: int) -> FoundTimestamp | None:
-        """The first record at or above `timestamp_ms`, None when there is none."""
-        for largest, start in self._time_starts(timestamp_ms):
-            if largest is None or largest.timestamp_ms < timestamp_ms:
-                continue
-            for placed, batch in self.batches(max(start(), self.log_start_offset)):
-                if placed.header.max_timestamp >= timestamp_ms:
-                    found = self._first_record(batch, placed.header, timestamp_ms)
-                    if found is not None:
-                        return found
-        return None
-
-    def _time_starts(self, timestamp_ms: int) -> Iterator[tuple[TimeEntry | None, Callable[[], int]]]:
-        """Per segment its largest timestamp, and from which offset on to look for `timestamp_ms`."""
-        for segment in tuple(self.closed):
-            yield segment.largest, partial(self._time_start, segment, timestamp_ms)
-        yield self.active.largest, lambda: self.active.base_offset + self.active.time_index.floor(timestamp_ms)
-
-    def _time_start(self, segment: ClosedSegment, timestamp_ms: int) -> int:
-        entry = floor_time_in_file(segment.path(TIME_INDEX), timestamp_ms)
-        if entry is not None and not is_in_log(
-            segment.path(), segment.base_offset, segment.size, segment.path(INDEX), entry
-        ):
-            self.rebuild_indexes(segment)
-            entry = floor_time_in_file(segment.path(TIME_INDEX), timestamp_ms)
-        return segment.base_offset + (entry.offset if entry is not None else 0)
-
-    def _first_record(self, batch: bytes, header: BatchHeader, timestamp_ms: int) -> FoundTimestamp | None:
-        try:
-            for offset, record_timestamp_ms, *_ in opened(batch):
-                if record_timestamp_ms >= timestamp_ms and offset >= self.log_start_offset:
-                    return FoundTimestamp(record_timestamp_ms, offset)
-        except CorruptBatch:
-            # The batch cannot be opened here (records that are none, or too many): its first offset is early enough,
-            # so nothing is missed by whoever starts there.
-            return FoundTimestamp(header.max_timestamp, max(header.base_offset, self.log_start_offset))
-        return None
-
-    def largest_timestamp(self) -> FoundTimestamp | None:
-        """The first record with the largest timestamp, None in an empty log."""
-        bounds = [(segment.largest, segment.base_offset) for segment in self.closed]
-        entries = [entry for entry, _ in (*bounds, (self.active.largest, 0)) if entry is not None]
-        if not entries:
-            return None
-        return self.find_timestamp(max(entry.timestamp_ms for entry in entries))
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
         """The newest epoch that is not above `epoch`, and the offset behind its last batch; None when there is none."""

@@ -40,8 +40,8 @@ from headrace.broker.handlers import (
     produce,
 )
 from headrace.broker.handlers.context import RequestContext
+from headrace.broker.log.by_time import FoundTimestamp, find_timestamp
 from headrace.broker.log.opened import opened
-from headrace.broker.log.partition_log import FoundTimestamp
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -383,8 +383,8 @@ def test_a_topic_of_log_append_time_stores_when_the_broker_took_it(tmp_path: Pat
             (0, NOW_MS, b"a" * 300),
             (1, NOW_MS, b"b"),
         ]
-        assert log.find_timestamp(NOW_MS - 1) == FoundTimestamp(NOW_MS, 0)
-        assert log.find_timestamp(NOW_MS + 1) is None
+        assert find_timestamp(log, NOW_MS - 1) == FoundTimestamp(NOW_MS, 0)
+        assert find_timestamp(log, NOW_MS + 1) is None
 
     with_node(tmp_path, work)
 

@@ -20,6 +20,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers import produce
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log import compaction
+from headrace.broker.log.by_time import find_timestamp
 from headrace.broker.log.checkpoints import CLEAN_TO, RECOVERY_POINTS, read_checkpoint, write_checkpoint
 from headrace.broker.log.compaction import Interrupted, Pace, Rules
 from headrace.broker.log.opened import opened as records_of
@@ -213,7 +214,7 @@ def test_a_compacted_log_is_found_through_its_indexes_and_by_time(tmp_path: Path
     for at in (0, 1, 299, 300, 301, 1500, 2999):
         raw = log.read(at, 1, whole_first=True)
         assert read_batch_header(raw).base_offset == min(offset for offset, _, _ in expected if offset >= at)
-        found = log.find_timestamp(NOW_MS + at)
+        found = find_timestamp(log, NOW_MS + at)
         assert found is not None and found.offset == min(offset for offset, _, _ in expected if offset >= at)
     log.close()
     again = opened(tmp_path, limits=limits, is_clean=True).log

@@ -35,7 +35,7 @@ from headrace.broker.coordinator.messages import JoinRequest
 from headrace.broker.errors import ProtocolError, RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.dispatch import HANDLERS
-from headrace.broker.log.partition_log import FoundTimestamp
+from headrace.broker.log.by_time import FoundTimestamp, find_timestamp
 from headrace.broker.log.produced import check_produced
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.api_versions import BY_KEY, FETCH, METADATA, PRODUCE, ROWS
@@ -281,9 +281,9 @@ def test_a_batch_that_swells_is_not_opened(tmp_path: Path, monkeypatch: pytest.M
     log = opened(tmp_path).log
     for _ in range(2):
         append(log, compressed(codec, b"x" * 1000, b"y" * 1000))
-    assert log.find_timestamp(NOW_MS + 1) == FoundTimestamp(NOW_MS + 1, 1)
+    assert find_timestamp(log, NOW_MS + 1) == FoundTimestamp(NOW_MS + 1, 1)
     monkeypatch.setattr("headrace.broker.log.opened.BYTES_OPENED_MAX", 1500)
-    assert log.find_timestamp(NOW_MS + 1) == FoundTimestamp(NOW_MS + 1, 0)
+    assert find_timestamp(log, NOW_MS + 1) == FoundTimestamp(NOW_MS + 1, 0)
 
 
 def test_more_records_than_bytes_are_refused() -> None:

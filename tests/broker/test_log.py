@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from broker_samples import NOW_MS, append, batch, contents, header_of, opened, with_attributes
 from headrace.broker.errors import LogDamaged, RequestRefused
+from headrace.broker.log.by_time import find_timestamp, largest_timestamp
 from headrace.broker.log.index import TIME_ENTRY_BYTES, OffsetIndex, TimeEntry, TimeIndex
 from headrace.broker.log.leader_epochs import FILE_NAME, LeaderEpochs
 from headrace.broker.log.partition_log import LogLimits, PartitionLog
@@ -109,16 +110,16 @@ def test_the_first_record_at_a_timestamp_is_found(tmp_path: Path) -> None:
     for number in range(300):
         append(log, batch(*[b"v" * 50] * 3, timestamp_ms=1000 + number * 10))
     for offset in (0, 1, 2, 450, 898, 899):
-        found = log.find_timestamp(1000 + offset // 3 * 10 + offset % 3)
+        found = find_timestamp(log, 1000 + offset // 3 * 10 + offset % 3)
         assert found is not None
         assert found.offset == offset
-    found = log.find_timestamp(1003)
+    found = find_timestamp(log, 1003)
     assert found is not None and found.offset == 3
-    assert log.find_timestamp(1000 + 299 * 10 + 3) is None
-    largest = log.largest_timestamp()
+    assert find_timestamp(log, 1000 + 299 * 10 + 3) is None
+    largest = largest_timestamp(log)
     assert largest is not None and largest.offset == 899
     log.advance_log_start(500)
-    found = log.find_timestamp(0)
+    found = find_timestamp(log, 0)
     assert found is not None and found.offset == 500
 
 
@@ -145,7 +146,7 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, suffix: str, damage: str) ->
             path.write_bytes(path.read_bytes()[:-1] if damage == "short" else bytes(24 * 5 + 1))
     again = opened(tmp_path, is_clean=True).log
     assert contents(again) == [(number, b"value %d" % number) for number in range(600)]
-    found = again.find_timestamp(NOW_MS + 321)
+    found = find_timestamp(again, NOW_MS + 321)
     assert found is not None and found.offset == 321
 
 
@@ -161,7 +162,7 @@ def test_a_time_index_that_lies_is_noticed_at_the_start(tmp_path: Path) -> None:
         segment.path(TIME_INDEX).write_bytes(b"".join(entries[:-1]) + entries[-1][:7] + b"\x01" + entries[-1][8:])
     again = opened(tmp_path, is_clean=True).log
     assert [segment.largest for segment in again.closed] == true
-    found = again.find_timestamp(NOW_MS + 321)
+    found = find_timestamp(again, NOW_MS + 321)
     assert found is not None and found.offset == 321
 
 
@@ -375,7 +376,7 @@ def test_an_index_that_is_damaged_while_the_broker_runs_misleads_nobody(tmp_path
         path.write_bytes(raw)
     for number in range(0, 600, 7):
         assert read_batch_header(log.read(number, 1, whole_first=True)).base_offset == number
-        found = log.find_timestamp(NOW_MS + number)
+        found = find_timestamp(log, NOW_MS + number)
         assert found is not None and found.offset == number
     assert log.needs_flush, "the indexes made anew are forced again"
 
