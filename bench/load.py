@@ -10,7 +10,8 @@ process of its own, pinned to the cores that are named, while the broker has the
 
 Spark is warm in all of them: a topic of another name was loaded before the clock started. Where the schema is
 `evolved`, the registry has a later version than the messages: a field added, one widened, one renamed, a record grown.
-Apache Kafka and Spark's Kafka source come from Maven Central. The table is printed and kept in `bench/results/load.md`.
+Apache Kafka and Spark's Kafka source come from Maven Central. `--keep` adds the table to `bench/results/load.md`, below
+those of earlier runs; all of it at 10 M messages takes hours, and a part of it can be asked for.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def main() -> None:
     parser.add_argument("--cores", nargs="+", type=int, default=[1, 2])
     # The core comes first, since the others are told by it.
     parser.add_argument("--contenders", nargs="+", default=["core", "spark", "reference", "naive"])
-    parser.add_argument("--keep", action="store_true", help="write the table to bench/results/load.md")
+    parser.add_argument("--keep", action="store_true", help="add the table to bench/results/load.md")
     args = parser.parse_args()
     jars = (
         ""
@@ -215,7 +216,8 @@ def main() -> None:
                     lines.append(line)
     if args.keep:
         RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(f"{about}\n{HEADER}" + "".join(f"{line}\n" for line in lines), encoding="utf-8")
+        with RESULTS.open("a", encoding="utf-8") as file:
+            file.write(f"{about}\n{HEADER}" + "".join(f"{line}\n" for line in lines) + "\n")
 
 
 if __name__ == "__main__":
