@@ -31,6 +31,7 @@ LAUNCHER = Path(__file__).resolve().parent / "fault" / "load_launcher.py"
 LOAD_TIMEOUT_S = 180.0
 HOUR_MS = 3_600_000
 FIRST_MS = 1_767_225_600_000  # 2026-01-01T00:00Z
+KEEPS_ALL = {"HEADRACE__BROKER__RETENTION": "36500d"}  # messages of that time would be gone half a minute later
 
 FIELDS: list[dict[str, Any]] = [
     {"name": "id", "type": "long"},
@@ -68,7 +69,7 @@ class LoadWorld:
         self.addresses: dict[str, str] = {}
         with ExitStack() as begun:  # so that what has begun ends where the rest does not begin
             for arguments in servers:
-                service = Service(arguments)
+                service = Service(arguments, KEEPS_ALL)
                 begun.callback(service.stop)
                 self.addresses |= service.addresses
             self.registry = begun.enter_context(closing(RegistryClient(self.addresses["registry"])))

@@ -30,6 +30,7 @@ from headrace.hive_ddl.table import (
     local_location,
 )
 from headrace.hive_ddl.types import COMMENT_CHARS_MAX
+from headrace.loader.storage.local import local_storage
 from headrace.pipeline.load import SparkEdge
 from headrace.settings import HiveSettings, Settings
 from hive_engines import SPARK, Engine, ServerEngine, another
@@ -301,7 +302,7 @@ def test_a_refused_password_is_one_line_and_tried_once_in_a_run(tmp_path: Path) 
         hive = HiveSettings(
             executor=f"hive://{server.address}", server_auth="LDAP", server_user="u", server_password="geheim"
         )
-        edge = SparkEdge(Settings(hive=hive), io.StringIO())
+        edge = SparkEdge(Settings(hive=hive), local_storage(tmp_path / "warehouse"), io.StringIO())
         for _ in range(3):
             with pytest.raises(MetastoreUnavailable) as caught:
                 edge.executor()
