@@ -21,11 +21,11 @@ SPARKS ?= 3.5.9 4.0.5
 
 # What `make test` leaves out: tests that need more than Python and Java, and the long ones that kill real processes
 # again and again. `make ci` runs these too, tier by tier (tools/run_tiers.py); `make test-full` all in one run.
-SERVICE_MARKERS := postgres or node or java or kafka or hdfs or hive or pig or yarn or s3 or cluster or container or soak
+SERVICE_MARKERS := postgres or node or go or java or kafka or hdfs or hive or pig or yarn or s3 or cluster or container or soak
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-cluster ci test test-fault test-kafka test-hdfs test-s3 test-hive test-pig test-yarn \
-	test-cluster test-container test-sparks test-postgres test-node test-java test-compat test-full equality fuzz \
+	test-cluster test-container test-sparks test-postgres test-node test-go test-java test-compat test-full equality fuzz \
 	fuzz-core fuzz-core-guided check format bench \
 	setup setup-dev wheel clean
 
@@ -86,8 +86,11 @@ test-postgres: setup-dev ## the registry on a PostgreSQL server of its own, whic
 	@$(BIN)/python tools/setup_postgres.py
 	@$(BIN)/python -m pytest -n $(WORKERS) $(SPREAD) -m postgres $(PYTEST_ARGUMENTS)
 
-test-node: setup-dev ## the registry under its clients of Node, which npm fetches once
+test-node: setup-dev ## registry and broker under their clients of Node, which npm fetches once
 	@$(BIN)/python -m pytest -m node $(PYTEST_ARGUMENTS)
+
+test-go: setup-dev ## the broker under franz-go, which Go fetches and compiles once. Not in `make ci`
+	@$(BIN)/python -m pytest -m go $(PYTEST_ARGUMENTS)
 
 test-java: setup-dev ## against the Java clients of Confluent and Kafka, schema classes, and Oozie's schemas, which Maven fetches
 	@$(BIN)/python -m pytest -m java $(PYTEST_ARGUMENTS)
@@ -105,7 +108,7 @@ fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPL
 fuzz-core: setup-dev ## the loader's core under mutated batches and sanitizers, for SECONDS=n; SEED=n for the same ones
 	@PYTHONPATH=tests/support $(BIN)/python tests/support/core_fuzz.py $(SECONDS) $(SEED)
 
-test-full: setup-dev ## every test: those of `make ci`, and any marked cluster, container, hdfs, hive, pig, yarn, s3 or soak, which it leaves out; then test-sparks
+test-full: setup-dev ## every test: those of `make ci`, and any marked cluster, container, go, hdfs, hive, pig, yarn, s3 or soak, which it leaves out; then test-sparks
 	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
 	@$(MAKE) --no-print-directory test-sparks

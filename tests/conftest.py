@@ -29,6 +29,7 @@ LEFT_OUT = {
     "cluster": "make test-cluster",
     "container": "make test-container",
     "fault": "make test-fault",
+    "go": "make test-go",
     "hdfs": "make test-hdfs",
     "hive": "make test-hive",
     "java": "make test-java",

@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, ProducerFenced
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 
 from broker_kills import ends, serve, start_again
@@ -248,6 +248,7 @@ class Member:
     async def _run(self) -> None:
         consumer = AIOKafkaConsumer(self._topic, **self._settings)
         await consumer.start()
+        uncommitted: dict[TopicPartition, int] = {}
         try:
             while not self._is_stopping:
                 found = await consumer.getmany(timeout_ms=100)
@@ -255,8 +256,8 @@ class Member:
                 for place, records in found.items():
                     for record in records:
                         self._take(place.partition, record.offset, record.value)
-                if found:
-                    await self._commit(consumer, {place: records[-1].offset + 1 for place, records in found.items()})
+                    uncommitted[place] = records[-1].offset + 1
+                await self._commit(consumer, uncommitted)
         finally:
             await consumer.stop()
 
@@ -266,13 +267,17 @@ class Member:
         if offset == len(seen):
             seen.append(int(value))
 
-    async def _commit(self, consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
+    async def _commit(self, consumer: AIOKafkaConsumer, uncommitted: dict[TopicPartition, int]) -> None:
         try:
-            await consumer.commit(offsets)
+            if uncommitted:
+                await consumer.commit(uncommitted)
+        except (CommitFailedError, IllegalStateError):
+            uncommitted.clear()  # another member has the partitions now, and reads on from what was committed
         except KafkaError:
-            return  # the broker is away, or another member has the partitions now
-        for place, offset in offsets.items():
+            return  # the broker is away
+        for place, offset in uncommitted.items():
             self._committed[place.partition] = max(self._committed[place.partition], offset)
+        uncommitted.clear()
 
     async def stop(self) -> None:
         self._is_stopping = True
