@@ -1,0 +1,196 @@
+"""Kafka Connect between files by way of a topic: standalone over a stop, distributed and exactly once over a kill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from free_ports import free_port
+from kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, properties_file
+
+pytestmark = pytest.mark.java
+
+CLASSES = "org.apache.kafka.connect.cli"
+CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
+ASK_TIMEOUT_S = 30
+LINES = [f"line {number}" for number in range(2000)]
+SLICE = 20
+
+
+class Files:
+    """What a source reads and a sink writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source, self.sink = folder / "source.txt", folder / "sink.txt"
+        self._folder = folder
+        self.source.touch()
+
+    def append(self, lines: list[str]) -> None:
+        with self.source.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+    def written(self) -> list[str]:
+        """The lines of the sink that are whole."""
+        text = self.sink.read_text(encoding="utf-8") if self.sink.exists() else ""
+        return [line.rstrip("\n") for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def connectors(self, topic: str) -> dict[str, dict[str, str]]:
+        """Their configuration by name."""
+        file = "org.apache.kafka.connect.file.FileStream"
+        return {
+            "source": {
+                "name": "source",
+                "connector.class": f"{file}SourceConnector",
+                "file": str(self.source),
+                "topic": topic,
+                "batch.size": "100",
+                "exactly.once.support": "requested",
+            },
+            "sink": {
+                "name": "sink",
+                "connector.class": f"{file}SinkConnector",
+                "file": str(self.sink),
+                "topics": topic,
+                "consumer.override.auto.offset.reset": "earliest",
+            },
+        }
+
+
+def worker(address: str, port: int) -> dict[str, object]:
+    """What workers of both kinds are told."""
+    return {
+        "bootstrap.servers": address,
+        "listeners": f"http://127.0.0.1:{port}",
+        "key.converter": CONVERTER,
+        "value.converter": CONVERTER,
+        "plugin.discovery": "service_load",
+        "offset.flush.interval.ms": 500,
+        "consumer.isolation.level": "read_committed",
+        # So long does the sink that was killed keep its successor waiting.
+        "consumer.session.timeout.ms": 6000,
+        "consumer.heartbeat.interval.ms": 1000,
+        "scheduled.rebalance.max.delay.ms": 0,
+    }
+
+
+def read(address: str, topic: str) -> list[str]:
+    """What is committed of the one partition of a topic."""
+    return [str(message.value().decode()) for message in messages_of(address, topic, 1)]
+
+
+def make_topic(address: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(PATIENCE_S)
+
+
+def test_standalone_carries_on_after_a_stop(broker_address: str, tmp_path: Path) -> None:
+    """It is told to end, and so it stores where it is: no line is lost, and none comes twice."""
+    make_topic(broker_address, "standalone")
+    files = Files(tmp_path)
+    settings = {**worker(broker_address, free_port()), "offset.storage.file.filename": tmp_path / "offsets"}
+    arguments = [
+        properties_file(tmp_path / "worker.properties", settings),
+        *(
+            properties_file(tmp_path / f"{name}.properties", configuration)
+            for name, configuration in files.connectors("standalone").items()
+        ),
+    ]
+    half = len(LINES) // 2
+    for lines, expected in ((LINES[:half], LINES[:half]), (LINES[half:], LINES)):
+        files.append(lines)
+        with JavaProgram(tmp_path / "connect.log", program_jars(), f"{CLASSES}.ConnectStandalone", *arguments) as run:
+            run.wait_until(lambda: len(files.written()) >= len(expected), "all lines were written")  # noqa: B023
+            run.stop()
+        assert files.written() == expected
+        assert read(broker_address, "standalone") == expected
+
+
+class Cluster:
+    """Connect, distributed over one process: its settings, and its REST API."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        port = free_port()
+        self._url = f"http://127.0.0.1:{port}"
+        topics = {
+            f"{kind}.storage.{what}": value
+            for kind in ("config", "offset", "status")
+            for what, value in (("topic", f"connect-{kind}"), ("replication.factor", 1))
+        }
+        settings = {
+            **worker(address, port),
+            **topics,
+            "group.id": "connect",
+            "exactly.once.source.support": "enabled",
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 1000,
+        }
+        self._settings = properties_file(folder / "cluster.properties", settings)
+
+    def start(self, log: Path) -> JavaProgram:
+        return JavaProgram(log, program_jars(), f"{CLASSES}.ConnectDistributed", self._settings)
+
+    def ask(self, path: str, body: Mapping[str, str] | None = None) -> dict[str, object] | None:
+        """None where there is no answer, or an error."""
+        data = None if body is None else json.dumps(body).encode()
+        method = "GET" if body is None else "PUT"
+        request = Request(f"{self._url}{path}", data, {"Content-Type": "application/json"}, method=method)
+        try:
+            with urlopen(request, timeout=ASK_TIMEOUT_S) as answer:
+                return dict(json.load(answer))
+        except (URLError, OSError):
+            return None
+
+    def is_running(self, connector: str) -> bool:
+        status = self.ask(f"/connectors/{connector}/status") or {}
+        return [task["state"] for task in status.get("tasks", [])] == ["RUNNING"]  # type: ignore[attr-defined]
+
+
+def test_distributed_is_exactly_once_over_a_kill(broker_address: str, tmp_path: Path) -> None:
+    """Each line is in the topic once, for who reads what is committed. A sink is at least once: what it writes after it
+    last committed comes again."""
+    make_topic(broker_address, "distributed")
+    files = Files(tmp_path)
+    cluster = Cluster(broker_address, tmp_path)
+    rest = list(LINES)
+    with cluster.start(tmp_path / "killed.log") as killed:
+        killed.wait_until(lambda: cluster.ask("/") is not None, "it answered")
+        for name, configuration in files.connectors("distributed").items():
+            killed.wait_until(
+                lambda: cluster.ask(f"/connectors/{name}/config", configuration) is not None,  # noqa: B023
+                f"the {name} was made",
+            )
+        for name in ("source", "sink"):
+            killed.wait_until(lambda: cluster.is_running(name), f"the {name} ran")  # noqa: B023
+
+        def is_in_the_middle() -> bool:
+            """Has the sink written something? The source gets some more to do each time."""
+            files.append(rest[:SLICE])
+            del rest[:SLICE]
+            return bool(files.written())
+
+        killed.wait_until(is_in_the_middle, "the sink wrote something")
+        files.append(rest[:SLICE])
+        del rest[:SLICE]
+        killed.kill()
+    assert rest
+    files.append(rest)
+    with cluster.start(tmp_path / "again.log") as again:
+        again.wait_until(lambda: read(broker_address, "distributed")[-1:] == LINES[-1:], "the last line was sent")
+        again.wait_until(lambda: files.written()[-1:] == LINES[-1:], "the last line was written")
+        again.stop()
+    assert read(broker_address, "distributed") == LINES
+    written = files.written()
+    assert sorted(set(written)) == sorted(LINES)
+    twice = len(written) - len(LINES)
+    first = next((at for at, line in enumerate(written) if line != LINES[at]), len(LINES))
+    assert written == LINES[:first] + LINES[first - twice :]
+    admin = AdminClient({"bootstrap.servers": broker_address})
+    for kind in ("config", "offset", "status"):
+        (described,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, f"connect-{kind}")]).values()
+        assert described.result(PATIENCE_S)["cleanup.policy"].value == "compact"

@@ -1,0 +1,115 @@
+"""Kafka Streams, exactly once, that is killed in the middle of a transaction: `tests/support/java/WordCount.java`."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+
+from java_oracle import compiled
+from kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars
+
+pytestmark = pytest.mark.java
+
+PARTITIONS = 2
+LINES = [f"line {'odd' if number % 2 else 'even'} of-{number % 13}" for number in range(3000)]
+FIRST, SLICE = 600, 20
+WORDS = Counter(itertools.chain.from_iterable(line.split() for line in LINES))
+REPARTITION = "word-count-words-repartition"
+OWN_CONFIGURATION = {
+    REPARTITION: {"cleanup.policy": "delete", "retention.ms": "-1"},
+    "word-count-counts-changelog": {"cleanup.policy": "compact"},
+    "word-count-daily-changelog": {"cleanup.policy": "compact,delete"},
+}
+"""What Streams asks of the topics that it makes, beside sizes and times that are its own business."""
+
+
+class Broker:
+    """What the test asks of it."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._admin = AdminClient({"bootstrap.servers": address})
+        self._producer = confluent_kafka.Producer({"bootstrap.servers": address})
+
+    def make_topics(self, *names: str) -> None:
+        for future in self._admin.create_topics([NewTopic(name, PARTITIONS) for name in names]).values():
+            future.result(PATIENCE_S)
+
+    def produce(self, lines: list[str]) -> None:
+        for line in lines:
+            self._producer.produce("lines", line.encode())
+        assert self._producer.flush(PATIENCE_S) == 0
+
+    def offsets(self, topic: str, spec: OffsetSpec, isolation: IsolationLevel) -> list[int]:
+        places = {TopicPartition(topic, index): spec for index in range(PARTITIONS)}
+        answers = self._admin.list_offsets(places, isolation_level=isolation)
+        return [answers[place].result(PATIENCE_S).offset for place in sorted(answers, key=lambda one: one.partition)]
+
+    def ends(self, isolation: IsolationLevel) -> list[int]:
+        """Of the counts."""
+        return self.offsets("counts", OffsetSpec.latest(), isolation)
+
+    def starts(self, topic: str) -> list[int]:
+        return self.offsets(topic, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
+
+    def is_in_transaction(self) -> bool:
+        """Are there counts that are not committed?"""
+        return self.ends(IsolationLevel.READ_COMMITTED) != self.ends(IsolationLevel.READ_UNCOMMITTED)
+
+    def counts(self, isolation: str) -> dict[str, list[int]]:
+        """Of each word all that was counted, as far as who reads so sees."""
+        found: defaultdict[str, list[int]] = defaultdict(list)
+        for message in messages_of(self._address, "counts", PARTITIONS, isolation):
+            found[message.key().decode()].append(int(message.value()))
+        return dict(found)
+
+    def configuration(self, topic: str) -> dict[str, str]:
+        (described,) = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        return {name: entry.value for name, entry in described.result(PATIENCE_S).items() if not entry.is_default}
+
+
+def number_of(counts: dict[str, list[int]]) -> int:
+    return sum(map(len, counts.values()))
+
+
+def test_words_are_counted_exactly_once_over_a_kill(broker_address: str, tmp_path: Path) -> None:
+    broker = Broker(broker_address)
+    broker.make_topics("lines", "counts")
+    classpath = program_jars()
+    classpath = f"{compiled('WordCount', classpath, tmp_path / 'classes')}:{classpath}"
+    run = ("WordCount", broker_address, tmp_path / "state")
+    broker.produce(LINES[:FIRST])
+    rest = LINES[FIRST:]
+    with JavaProgram(tmp_path / "killed.log", classpath, *run) as killed:
+        killed.wait_until(lambda: sum(broker.ends(IsolationLevel.READ_COMMITTED)) > 0, "it committed something")
+
+        def is_caught() -> bool:
+            """Is it stopped while it has a transaction open? It gets some more to do each time."""
+            broker.produce(rest[:SLICE])
+            del rest[:SLICE]
+            killed.pause()
+            if broker.is_in_transaction():
+                return True
+            killed.go_on()
+            return False
+
+        killed.wait_until(is_caught, "it had a transaction open")
+        killed.kill()
+    assert rest
+    counted = broker.counts("read_committed")
+    assert 0 < number_of(counted) < len(LINES) * 3
+    broker.produce(rest)
+    with JavaProgram(tmp_path / "again.log", classpath, *run) as again:
+        again.wait_until(lambda: number_of(broker.counts("read_committed")) >= WORDS.total(), "all words were counted")
+        again.wait_until(lambda: min(broker.starts(REPARTITION)) > 0, "it had what it was done with deleted")
+        again.stop()
+    assert broker.counts("read_committed") == {word: list(range(1, number + 1)) for word, number in WORDS.items()}
+    assert number_of(broker.counts("read_uncommitted")) > WORDS.total()
+    for topic, own in OWN_CONFIGURATION.items():
+        assert own.items() <= broker.configuration(topic).items()
