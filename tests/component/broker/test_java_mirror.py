@@ -1,0 +1,128 @@
+"""MirrorMaker 2 from one bundled broker to another: topics, their configuration and the offsets of groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from kafka_programs import PATIENCE_S, JavaProgram, messages_of, program_jars, properties_file
+from running_service import StartService
+
+pytestmark = pytest.mark.java
+
+PARTITIONS, RECORDS, MORE = 2, 300, 20
+TIMESTAMP_MS = 1_700_000_000_000
+Record = tuple[int, int, bytes, bytes, list[tuple[str, bytes]], int]
+
+
+def send(address: str, numbers: range) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": address})
+    for number in numbers:
+        value, headers = b"order %d" % number, [("number", b"%d" % number)]
+        place = {"partition": number % PARTITIONS, "timestamp": TIMESTAMP_MS + number}
+        producer.produce("orders", value, b"%d" % (number % 7), headers=headers, **place)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def read(address: str, topic: str) -> list[Record]:
+    """All records, by partition and offset: where each is, key, value, headers and timestamp."""
+    return sorted(
+        (one.partition(), one.offset(), one.key(), one.value(), one.headers(), one.timestamp()[1])
+        for one in messages_of(address, topic, PARTITIONS)
+    )
+
+
+class Cluster:
+    """A broker, and what the test asks of it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.admin = AdminClient({"bootstrap.servers": address})
+
+    def topics(self) -> dict[str, int]:
+        """The number of partitions of each."""
+        found = self.admin.list_topics(timeout=PATIENCE_S).topics
+        return {name: len(topic.partitions) for name, topic in found.items()}
+
+    def configuration(self, topic: str) -> dict[str, str]:
+        (described,) = self.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        return {name: entry.value for name, entry in described.result(PATIENCE_S).items() if not entry.is_default}
+
+    def committed(self, group: str, topic: str) -> list[int]:
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": self.address, "group.id": group})
+        places = consumer.committed([TopicPartition(topic, index) for index in range(PARTITIONS)], PATIENCE_S)
+        consumer.close()
+        return [place.offset for place in places]
+
+    def commit(self, group: str, topic: str, offsets: list[int]) -> None:
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": self.address, "group.id": group})
+        places = [TopicPartition(topic, index, offset) for index, offset in enumerate(offsets)]
+        consumer.commit(offsets=places, asynchronous=False)
+        consumer.close()
+
+
+def settings(source: str, target: str) -> dict[str, object]:
+    internal = {
+        f"{kind}.replication.factor": 1 for kind in ("checkpoints.topic", "heartbeats.topic", "offset-syncs.topic")
+    }
+    stored = {f"{kind}.storage.replication.factor": 1 for kind in ("config", "offset", "status")}
+    often = {
+        f"{what}.interval.seconds": 1
+        for what in ("refresh.topics", "refresh.groups", "emit.checkpoints", "sync.group.offsets", "sync.topic.configs")
+    }
+    return {
+        "clusters": "here,there",
+        "here.bootstrap.servers": source,
+        "there.bootstrap.servers": target,
+        "here->there.enabled": "true",
+        "here->there.topics": "orders",
+        "there->here.enabled": "false",
+        "replication.factor": 1,
+        "sync.group.offsets.enabled": "true",
+        "offset.lag.max": 0,
+        "plugin.discovery": "service_load",
+        "offset.flush.interval.ms": 500,
+        **internal,
+        **stored,
+        **often,
+    }
+
+
+def test_a_topic_and_the_offsets_of_its_group_are_mirrored(start_service: StartService, tmp_path: Path) -> None:
+    """And what comes while it runs."""
+    brokers = [
+        start_service(
+            *("headrace", "broker", "serve", "--data-dir", str(tmp_path / name), "--broker-listen", "127.0.0.1:0")
+        )
+        for name in ("here", "there")
+    ]
+    here, there = (Cluster(broker.addresses["broker"]) for broker in brokers)
+    own = {"retention.ms": "-1", "max.message.bytes": "500000", "cleanup.policy": "delete"}
+    here.admin.create_topics([NewTopic("orders", PARTITIONS, config=own)])["orders"].result(PATIENCE_S)
+    send(here.address, range(RECORDS))
+    at = [RECORDS // PARTITIONS] * PARTITIONS  # offsets of before may come as lower ones, as MirrorMaker 2 says
+    here.commit("shop", "orders", at)
+    run = (
+        "org.apache.kafka.connect.mirror.MirrorMaker",
+        properties_file(tmp_path / "mm2.properties", settings(here.address, there.address)),
+    )
+
+    with JavaProgram(tmp_path / "mirror.log", program_jars(), *run) as mirror:
+        mirror.wait_until(lambda: there.topics().get("here.orders") == PARTITIONS, "the topic was made")
+        mirror.wait_until(lambda: len(read(there.address, "here.orders")) >= RECORDS, "its records were there")
+        assert read(there.address, "here.orders") == read(here.address, "orders")
+        mirror.wait_until(lambda: there.committed("shop", "here.orders") == at, "its group's offsets were there")
+        send(here.address, range(RECORDS, RECORDS + MORE))
+        mirror.wait_until(lambda: len(read(there.address, "here.orders")) >= RECORDS + MORE, "more records were there")
+        assert read(there.address, "here.orders") == read(here.address, "orders")
+        later = [(RECORDS + MORE) // PARTITIONS] * PARTITIONS
+        here.commit("shop", "orders", later)
+        mirror.wait_until(
+            lambda: there.committed("shop", "here.orders") == later, "its group's later offsets were there"
+        )
+    assert own.items() <= there.configuration("here.orders").items()
+    assert there.configuration("mm2-configs.here.internal")["cleanup.policy"] == "compact"
