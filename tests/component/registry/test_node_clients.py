@@ -2,51 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from certificates import Authority
-from checkout import ROOT
+from node_clients import installed_clients, run_script
 from secured_registry import PASSWORD, secured_registry
 
 pytestmark = pytest.mark.node
 
-SOURCES = ROOT / "tests" / "support" / "node"
-CACHE = ROOT / ".make" / "node"
-NODE_VERSION_MIN = 20
-INSTALL_TIMEOUT_S = 600
-RUN_TIMEOUT_S = 120
-
 
 @pytest.fixture(scope="module")
 def node_modules() -> Path:
-    """The clients as the lock file names them, installed once per content of it."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("no node and npm on the PATH to run the clients with")
-    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    if int(version.removeprefix("v").partition(".")[0]) < NODE_VERSION_MIN:
-        pytest.skip(f"node {version} is older than {NODE_VERSION_MIN}")
-    lock = (SOURCES / "package-lock.json").read_bytes()
-    folder = CACHE / hashlib.sha256(lock).hexdigest()[:16]
-    if not (folder / "installed").is_file():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(SOURCES / name, folder / name)
-        command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, stdin=subprocess.DEVNULL
-        )
-        assert done.returncode == 0, f"npm could not fetch the clients:\n{done.stderr[-2000:]}"
-        (folder / "installed").touch()
-    return folder / "node_modules"
+    return installed_clients()
 
 
 @pytest.mark.parametrize("script", ["kafkajs_client", "confluent_client"])
@@ -59,16 +29,3 @@ def test_with_credentials_and_tls(node_modules: Path, start_service: Any, tmp_pa
     url = secured_registry(start_service, tmp_path, authority)
     environment = {"REGISTRY_URL": url, "PASSWORD": PASSWORD, "NODE_EXTRA_CA_CERTS": str(authority.ca_file)}
     run_script("secured_clients", node_modules, environment)
-
-
-def run_script(script: str, node_modules: Path, environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        ["node", "--test", "--test-reporter=spec", str(SOURCES / f"{script}.cjs")],
-        env={**os.environ, "NODE_PATH": str(node_modules), **environment},
-        capture_output=True,
-        text=True,
-        timeout=RUN_TIMEOUT_S,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "pass 0" not in done.stdout

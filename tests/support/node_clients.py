@@ -1,0 +1,56 @@
+"""Clients of Node as the lock file of `tests/support/node` names them, and scripts run by Node's own test runner."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from checkout import ROOT
+
+SOURCES = ROOT / "tests" / "support" / "node"
+CACHE = ROOT / ".make" / "node"
+NODE_VERSION_MIN = 20
+INSTALL_TIMEOUT_S = 600
+RUN_TIMEOUT_S = 120
+
+
+def installed_clients() -> Path:
+    """The folder of modules, installed once per content of the lock file. Skips the test where there is no Node."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        pytest.skip("no node and npm on the PATH to run the clients with")
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if int(version.removeprefix("v").partition(".")[0]) < NODE_VERSION_MIN:
+        pytest.skip(f"node {version} is older than {NODE_VERSION_MIN}")
+    lock = (SOURCES / "package-lock.json").read_bytes()
+    folder = CACHE / hashlib.sha256(lock).hexdigest()[:16]
+    if not (folder / "installed").is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(SOURCES / name, folder / name)
+        command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, stdin=subprocess.DEVNULL
+        )
+        assert done.returncode == 0, f"npm could not fetch the clients:\n{done.stderr[-2000:]}"
+        (folder / "installed").touch()
+    return folder / "node_modules"
+
+
+def run_script(script: str, node_modules: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        ["node", "--test", "--test-reporter=spec", str(SOURCES / f"{script}.cjs")],
+        env={**os.environ, "NODE_PATH": str(node_modules), **environment},
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pass 0" not in done.stdout
