@@ -172,3 +172,22 @@ def test_items_are_added_to_lists_and_taken_from_them(tmp_path: Path) -> None:
         assert altered(node, ("retention.ms", SET, "5"))[1] == {"cleanup.policy": "delete", "retention.ms": "5"}
 
     with_node(tmp_path, work)
+
+
+def test_a_topic_that_is_altered_to_what_it_is_is_not_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MirrorMaker 2 asks for the same configuration over and over."""
+    caplog.set_level("INFO", logger="headrace.broker.node")
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("a", 1, {"retention.ms": "5"})
+        caplog.clear()
+        written = (tmp_path / "topics.json").stat().st_ino
+        assert altered(node, ("retention.ms", SET, "5")) == (ErrorCode.NONE, {"retention.ms": "5"})
+        assert ((tmp_path / "topics.json").stat().st_ino, caplog.messages) == (written, [])
+        assert altered(node, ("retention.ms", SET, "6")) == (ErrorCode.NONE, {"retention.ms": "6"})
+        assert (tmp_path / "topics.json").stat().st_ino != written
+        assert caplog.messages == ["topic altered topic=a configs={'retention.ms': '6'}"]
+
+    with_node(tmp_path, work)
