@@ -72,9 +72,11 @@ def worker(address: str, port: int) -> dict[str, object]:
         "plugin.discovery": "service_load",
         "offset.flush.interval.ms": 500,
         "consumer.isolation.level": "read_committed",
-        # So long does the sink that was killed keep its successor waiting.
+        # So long do a sink and a source that were killed keep their successors waiting: a worker starts when the topic
+        # of offsets has no transaction open.
         "consumer.session.timeout.ms": 6000,
         "consumer.heartbeat.interval.ms": 1000,
+        "producer.transaction.timeout.ms": 6000,
         "scheduled.rebalance.max.delay.ms": 0,
     }
 

@@ -104,7 +104,7 @@ def test_a_topic_and_the_offsets_of_its_group_are_mirrored(start_service: StartS
     own = {"retention.ms": "-1", "max.message.bytes": "500000", "cleanup.policy": "delete"}
     here.admin.create_topics([NewTopic("orders", PARTITIONS, config=own)])["orders"].result(PATIENCE_S)
     send(here.address, range(RECORDS))
-    at = [RECORDS // PARTITIONS] * PARTITIONS  # offsets of before may come as lower ones, as MirrorMaker 2 says
+    at = [RECORDS // PARTITIONS] * PARTITIONS  # behind records that it copies: of others it may know no translation
     here.commit("shop", "orders", at)
     run = (
         "org.apache.kafka.connect.mirror.MirrorMaker",
