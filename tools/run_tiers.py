@@ -70,7 +70,7 @@ TIERS = (
          exclusive=MAVEN),
     Tier("postgres", "test-postgres WORKERS=1", cores=1, minutes=7, servers="PostgreSQL; registries on it"),
     Tier("node", "test-node", cores=1, minutes=1, servers="registries and brokers"),
-    Tier("java", "test-java", cores=1, minutes=1, servers="registries and brokers", exclusive=MAVEN),
+    Tier("java", "test-java", cores=1, minutes=4, servers="registries and brokers", exclusive=MAVEN),
     # The same pairs each time: a gate is no place for finds that a change did not make.
     Tier("compat", "test-compat SEED=1121", cores=1, minutes=1),
 )  # fmt: skip
