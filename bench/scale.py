@@ -138,6 +138,9 @@ class RepeatedBatch:
     def __init__(self, bootstrap_servers: str, timeout_s: float, **named: object) -> None:
         pass
 
+    def fetch_ahead(self, *where: object, **named: object) -> None:
+        pass
+
     def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: object) -> FetchSlice:
         first = offset - offset % self.records
         count = max(1, FETCH_BYTES // len(self.batch))

@@ -10,6 +10,7 @@ is left alone for as long as it says.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import time
@@ -40,6 +41,7 @@ from headrace.kafka_wire.requests import (
     epoch_ends,
     fetch_batches,
     fetch_committed,
+    fetch_request,
     find_coordinator,
     list_offsets,
 )
@@ -238,7 +240,9 @@ class KafkaCluster:
             piece = self._ask(
                 leader,
                 lambda connection: fetch_batches(
-                    connection, topic_partition, offset, max_bytes, by_id, leader_epoch, max_wait_ms
+                    connection,
+                    topic_partition,
+                    fetch_request(connection, topic_partition, offset, max_bytes, by_id, leader_epoch, max_wait_ms),
                 ),
             )
             if piece.throttle_ms:
@@ -247,6 +251,29 @@ class KafkaCluster:
             return piece
 
         return self._retried(once)
+
+    def fetch_ahead(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        *,
+        topic_id: str = "",
+        leader_epoch: int = -1,
+        max_wait_ms: int = 500,
+    ) -> None:
+        """Asks for what `fetch` with the same arguments is going to return, without waiting for it.
+
+        A broker has one such question at a time; where it cannot be asked now, nothing happens.
+        """
+        topic = self._known.topics.get(topic_partition.topic)
+        with contextlib.suppress(KafkaError):
+            connection = self._connections.get(self._leader(topic_partition))
+            if connection is not None and topic is not None and not connection.is_over:
+                by_id = topic_id or topic.topic_id
+                connection.send_ahead(
+                    fetch_request(connection, topic_partition, offset, max_bytes, by_id, leader_epoch, max_wait_ms)
+                )
 
     def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits offsets of a group without members, which lag tools then show.

@@ -1,4 +1,4 @@
-"""One blocking connection to one broker, secured as the brokers ask for it: requests out, responses in, one at a time.
+"""One blocking connection to one broker, secured as the brokers ask for it: requests out, responses in, in turn.
 
 Messages are encoded by the classes of kafka-python's public `kafka.protocol`; the sockets are our own, because its
 client keeps threads and decodes records, and a task wants the raw batches and nothing that survives a fork.
@@ -11,7 +11,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kafka.errors import for_code
@@ -75,6 +75,7 @@ class Connection:
         self._timeout_s = timeout_s
         self._correlation_id = 0
         self._session_ends = float("inf")
+        self._ahead: bytes | None = None  # the request that was sent ahead
         self.is_closed = False
         try:
             self._socket = socket.create_connection((host, port), timeout=timeout_s)
@@ -104,30 +105,57 @@ class Connection:
         with contextlib.suppress(OSError):
             self._socket.close()
 
-    def version(self, request: Message, wanted: int) -> int:
+    def version(self, request: Message, wanted: int, *, oldest: int = 0) -> int:
         """The newest version up to `wanted` that the broker knows.
 
         Raises:
-            RequestRefused: it knows none of them.
+            RequestRefused: it knows none of them, or none from `oldest` on.
         """
         low, high = self._versions.get(request.API_KEY, (0, -1))
         chosen = min(wanted, high)
-        if chosen < low:
-            raise RequestRefused(self.name, request.name, 35, f"it serves versions {low} to {high}, we know {wanted}")
+        if chosen < max(low, oldest):
+            known = f"{oldest} to {wanted}" if oldest else str(wanted)
+            raise RequestRefused(self.name, request.name, 35, f"it serves versions {low} to {high}, we know {known}")
         return chosen
 
-    def ask(self, request: Message, response: Message, version: int, *, extra_wait_s: float = 0.0) -> Message:
-        """Sends one request and returns its decoded response.
+    def send_ahead(self, request: Message) -> None:
+        """Sends a request whose answer is wanted later, when the same one is asked; one at a time, others are not sent.
+
+        The broker works on it and its answer arrives while we do something else. What goes wrong shows when it is
+        asked. If it never is, the answer is read and dropped before that of the next question.
+        """
+        if self._ahead is not None or self.is_over:
+            return
+        question = _question(request)
+        self._correlation_id += 1
+        try:
+            self._send(request, self._timeout_s)
+        except OSError:
+            self.close()
+        else:
+            self._ahead = question
+
+    def ask(
+        self,
+        request: Message,
+        response: Message,
+        version: int,
+        *,
+        extra_wait_s: float = 0.0,
+        decode: Callable[[memoryview, int], Message] | None = None,
+    ) -> Message:
+        """Sends one request, unless it was sent ahead, and returns its decoded response.
 
         Args:
             extra_wait_s: what the broker may wait by itself before it answers, on top of the timeout.
+            decode: in place of the response's own, given the bytes behind the header and the version.
         """
-        self._correlation_id += 1
-        request.with_header(correlation_id=self._correlation_id, client_id=CLIENT_ID)
         try:
-            self._socket.settimeout(self._timeout_s + extra_wait_s)
-            self._socket.sendall(request.encode(header=True, framed=True))
-            frame = self._receive()
+            frame = self._answer_sent_for(request, extra_wait_s)
+            if frame is None:
+                self._correlation_id += 1
+                self._send(request, self._timeout_s + extra_wait_s)
+                frame = self._receive()
         except (OSError, EOFError) as error:
             self.close()
             if alert := _alert(error):
@@ -141,11 +169,29 @@ class Connection:
             self.close()
             raise KafkaUnavailable(f"broker {self.name} answered another request than {request.name}")
         try:
-            return response.decode(frame[_header_bytes(response, version, frame) :], version=version)
+            content = frame[_header_bytes(response, version, frame) :]
+            return response.decode(content, version=version) if decode is None else decode(content, version)
         except Exception as error:
             # kafka-python's decoders raise whatever their struct calls raise.
             self.close()
             raise KafkaUnavailable(f"broker {self.name} sent an unreadable {response.name}: {error!r}") from error
+
+    def _send(self, request: Message, timeout_s: float) -> None:
+        request.with_header(correlation_id=self._correlation_id, client_id=CLIENT_ID)
+        self._socket.settimeout(timeout_s)
+        self._socket.sendall(request.encode(header=True, framed=True))
+
+    def _answer_sent_for(self, request: Message, extra_wait_s: float) -> memoryview | None:
+        """The answer to a request that was sent ahead; None where none was, or another, whose answer is dropped.
+
+        Its correlation id is the last one that was given, since nothing is sent between the two.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        self._socket.settimeout(self._timeout_s + extra_wait_s)
+        frame = self._receive()
+        return frame if ahead == _question(request) else None
 
     def _receive(self) -> memoryview:
         (length,) = struct.unpack(">i", self._receive_exactly(4))
@@ -213,6 +259,11 @@ class Connection:
         if response.error_code != NONE:
             raise RequestRefused(self.name, "ApiVersions", response.error_code, error_name(response.error_code))
         return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+
+
+def _question(request: Message) -> bytes:
+    """A request without its header: what it asks, whatever its number."""
+    return b"%s %d " % (request.name.encode(), request.version) + bytes(request.encode())
 
 
 def _alert(error: Exception) -> str:

@@ -118,7 +118,7 @@ def has_valid_crc(batch: memoryview, header: BatchHeader) -> bool:
     return bool(crc32c(batch[CRC_FROM : header.size]) == header.crc)
 
 
-def frames(data: bytes, where: str) -> Iterator[Frame]:
+def frames(data: bytes | memoryview, where: str) -> Iterator[Frame]:
     """The whole batches of a fetch, one after the other; a cut one at the end is left for the next fetch.
 
     Args:
@@ -143,7 +143,22 @@ def frames(data: bytes, where: str) -> Iterator[Frame]:
         position = end
 
 
-def _base_at(data: bytes, position: int) -> int | None:
+def offset_behind(data: bytes | memoryview) -> int | None:
+    """The offset behind the last whole batch of a fetch, as their headers say, which nobody has looked at.
+
+    None where there is no whole batch.
+    """
+    position = 0
+    last = -1
+    while len(data) - position >= HEADER_BYTES:
+        end = position + LENGTH_OVERHEAD + _BASE_AND_LENGTH.unpack_from(data, position)[1]
+        if not position + HEADER_BYTES <= end <= len(data):
+            break
+        last, position = position, end
+    return None if last < 0 else int(read_batch_header(data, last).last_offset) + 1
+
+
+def _base_at(data: bytes | memoryview, position: int) -> int | None:
     """The offset that the batch at this position begins with, None where the bytes end before they say so."""
     return int(_BASE.unpack_from(data, position)[0]) if len(data) - position >= _BASE.size else None
 
@@ -196,7 +211,7 @@ def _of_old_format(at: str, magic: int) -> CorruptBatch:
     )
 
 
-def offset_after(data: bytes, frame: Frame) -> int | None:
+def offset_after(data: bytes | memoryview, frame: Frame) -> int | None:
     """The offset after a batch whose own word cannot be trusted: that of the next one, which stands right behind it.
 
     That one is believed where its checksum is right, or that of one further on to which the lengths in between lead;

@@ -26,6 +26,7 @@ from kafka.protocol.metadata import (
     MetadataResponse,
 )
 
+from headrace.kafka_wire import fetch_answer
 from headrace.kafka_wire.connection import NONE, Connection, Message, error_name
 from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
 from headrace.kafka_wire.topic_partition import TopicPartition
@@ -114,7 +115,7 @@ class FetchSlice:
     to be left alone under a quota; an answer that carries one may be empty whatever the log holds.
     """
 
-    records: bytes
+    records: bytes | memoryview
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
@@ -223,7 +224,7 @@ def _epoch_end(answer: Message, question: EpochQuestion, version: int) -> EpochE
     return EpochEnd(-1, -1) if -1 in (epoch, answer.end_offset) else EpochEnd(epoch, answer.end_offset)
 
 
-def fetch_batches(
+def fetch_request(
     connection: Connection,
     topic_partition: TopicPartition,
     offset: int,
@@ -231,8 +232,9 @@ def fetch_batches(
     topic_id: str,
     leader_epoch: int,
     max_wait_ms: int,
-) -> FetchSlice:
-    version = connection.version(FetchRequest, FETCH_VERSION if topic_id else FETCH_BY_ID_FROM - 1)
+) -> Message:
+    wanted = FETCH_VERSION if topic_id else FETCH_BY_ID_FROM - 1
+    version = connection.version(FetchRequest, wanted, oldest=fetch_answer.OLDEST)
     topic = FetchRequest.FetchTopic
     named = {"topic_id": uuid.UUID(topic_id)} if version >= FETCH_BY_ID_FROM else {"topic": topic_partition.topic}
     epoch = {"current_leader_epoch": leader_epoch} if version >= FETCH_EPOCH_FROM else {}
@@ -243,7 +245,7 @@ def fetch_batches(
         partition_max_bytes=max_bytes,
         **epoch,
     )
-    request = FetchRequest(
+    return FetchRequest(
         version=version,
         max_wait_ms=max_wait_ms,
         min_bytes=1,
@@ -251,23 +253,32 @@ def fetch_batches(
         isolation_level=READ_COMMITTED,
         topics=[topic(version=version, partitions=[partition], **named)],
     )
-    response = connection.ask(request, FetchResponse, version, extra_wait_s=max_wait_ms / 1000)
+
+
+def fetch_batches(connection: Connection, topic_partition: TopicPartition, request: Message) -> FetchSlice:
+    """What a `fetch_request` of one partition brings."""
+    response = connection.ask(
+        request,
+        FetchResponse,
+        request.version,
+        extra_wait_s=request.max_wait_ms / 1000,
+        decode=fetch_answer.read_fetch_answer,
+    )
+    offset = request.topics[0].partitions[0].fetch_offset
     where = f"topic {topic_partition.topic} partition {topic_partition.partition} offset {offset}"
-    _check_fetch(connection, getattr(response, "error_code", NONE) or NONE, where)
-    answer = next((partition for topic in response.responses for partition in topic.partitions), None)
+    _check_fetch(connection, response.error_code, where)
+    answer = next(iter(response.partitions), None)
     if answer is None:
         raise Moved(f"broker {connection.name} left out {where}")
     _check_fetch(connection, answer.error_code, where)
     return FetchSlice(
-        records=bytes(answer.records or b""),
+        records=answer.records,
         high_watermark=answer.high_watermark,
         last_stable_offset=answer.last_stable_offset,
-        log_start_offset=-1 if answer.log_start_offset is None else answer.log_start_offset,
-        aborted=tuple(
-            AbortedTransaction(entry.producer_id, entry.first_offset) for entry in answer.aborted_transactions or ()
-        ),
+        log_start_offset=answer.log_start_offset,
+        aborted=tuple(AbortedTransaction(producer_id, first) for producer_id, first in answer.aborted),
         broker=connection.name,
-        throttle_ms=max(0, response.throttle_time_ms or 0),
+        throttle_ms=max(0, response.throttle_ms),
     )
 
 

@@ -275,14 +275,15 @@ class _Task:
         tally: Tally,
         pass_over: Callable[[CorruptSpan], PassedOver] | None = None,
     ) -> None:
+        topic_partition, usual_bytes = offsets.topic_partition, self._settings.fetch_bytes
+        topic_id, epoch = offsets.topic_id, offsets.leader_epoch
+
         def fetch(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
-            return self._cluster.fetch(
-                offsets.topic_partition,
-                offset,
-                bytes_max or self._settings.fetch_bytes,
-                topic_id=offsets.topic_id,
-                leader_epoch=offsets.leader_epoch,
-            )
+            size = bytes_max or usual_bytes
+            return self._cluster.fetch(topic_partition, offset, size, topic_id=topic_id, leader_epoch=epoch)
+
+        def fetch_ahead(offset: int) -> None:
+            self._cluster.fetch_ahead(topic_partition, offset, usual_bytes, topic_id=topic_id, leader_epoch=epoch)
 
         read_range(
             fetch,
@@ -293,6 +294,7 @@ class _Task:
             patience_s=self._settings.fetch_timeout_ms / 1000,
             pass_over=pass_over,
             take_apart=None if self._core is None else RecordColumns(self._core),
+            fetch_ahead=fetch_ahead,
         )
 
     def _ids_from_here_on(

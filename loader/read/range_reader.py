@@ -16,7 +16,16 @@ from enum import StrEnum
 
 from headrace.kafka_wire.cluster import AbortedTransaction, FetchSlice
 from headrace.kafka_wire.errors import CorruptBatch, KafkaUnavailable, MisplacedBatch
-from headrace.kafka_wire.record_batch import CONTROL, TRANSACTIONAL, Batch, Record, TakeApart, frames, read_batch
+from headrace.kafka_wire.record_batch import (
+    CONTROL,
+    TRANSACTIONAL,
+    Batch,
+    Record,
+    TakeApart,
+    frames,
+    offset_behind,
+    read_batch,
+)
 from headrace.loader.epochs import NOTHING_READ, ReadEpochs
 from headrace.loader.read.surroundings import LOOK_BEHIND_BYTES, CorruptSpan, Fetch, Surroundings
 from headrace.loader.work_unit import OffsetRange, PassedOver
@@ -145,6 +154,7 @@ def read_range(
     patience_s: float,
     pass_over: Callable[[CorruptSpan], PassedOver] | None = None,
     take_apart: TakeApart | None = None,
+    fetch_ahead: Callable[[int], None] | None = None,
 ) -> None:
     """Hands the data records of a range on, in order and batch by batch, and keeps `tally` up to date.
 
@@ -157,6 +167,7 @@ def read_range(
         patience_s: how long answers without news are borne before the log is called short; throttled ones say nothing.
         pass_over: is told of each batch that cannot be read before its offsets are passed over; None stops there.
         take_apart: takes the records of a batch out of its payload; None for the way of `kafka_wire`.
+        fetch_ahead: is told from which offset on the next fetch will be, mostly, while what came is worked on.
 
     Raises:
         MisplacedBatch: a batch that is not where it says it is.
@@ -181,6 +192,11 @@ def read_range(
         transactions = TransactionFilter(piece.aborted)
         place = Surroundings(piece, before, where, fetch, start=start, end=offsets.end)
         bytes_max = None
+        if fetch_ahead is not None and not piece.throttle_ms:
+            # A wrong guess, by headers that nobody has checked, costs that answer.
+            following = offset_behind(piece.records)
+            if following is not None and before < following < offsets.end:
+                fetch_ahead(following)
         for frame in frames(piece.records, where):
             try:
                 batch = read_batch(frame, where, batch_bytes_max, take_apart)

@@ -285,6 +285,86 @@ def test_an_older_broker_is_asked_by_name(broker: ScriptedBroker, cluster: Kafka
     assert broker.of(FetchRequest)[0].topics[0].topic == "orders"
 
 
+def offsets_asked(broker: ScriptedBroker) -> list[int]:
+    return [asked.topics[0].partitions[0].fetch_offset for asked in broker.of(FetchRequest)]
+
+
+def test_a_broker_that_knows_older_fetches_only_is_refused(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.versions[FetchRequest.API_KEY] = (0, 3)
+    with pytest.raises(RequestRefused, match="serves versions 0 to 3, we know 4 to 13"):
+        cluster.fetch(TP, 0, 1000, topic_id=str(TOPIC_ID))
+
+
+def test_what_was_asked_ahead_is_not_asked_again(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(FetchRequest, fetched(b"a"), fetched(b"b"), fetched(b"c"))
+    assert cluster.fetch(TP, 0, 1000).records == b"a"
+    cluster.fetch_ahead(TP, 7, 1000)
+    cluster.fetch_ahead(TP, 8, 1000)  # one at a time
+    assert cluster.fetch(TP, 7, 1000).records == b"b"
+    assert cluster.fetch(TP, 9, 1000).records == b"c"
+    assert offsets_asked(broker) == [0, 7, 9]
+
+
+@pytest.mark.parametrize("differs", ["offset", "bytes", "epoch", "incarnation", "partition"])
+def test_what_was_asked_ahead_is_no_answer_to_another_question(
+    broker: ScriptedBroker, cluster: KafkaCluster, differs: str
+) -> None:
+    broker.script(MetadataRequest, leads(broker, partitions=(2, 3)))
+    broker.script(FetchRequest, fetched(b"a"), fetched(b"not wanted"), fetched(b"c"))
+    assert cluster.fetch(TP, 0, 1000, leader_epoch=5).records == b"a"
+    cluster.fetch_ahead(TP, 7, 1000, leader_epoch=5)
+    other = TopicPartition("orders", 3) if differs == "partition" else TP
+    piece = cluster.fetch(
+        other,
+        8 if differs == "offset" else 7,
+        2000 if differs == "bytes" else 1000,
+        leader_epoch=4 if differs == "epoch" else 5,
+        topic_id=str(uuid.UUID(int=78)) if differs == "incarnation" else "",
+    )
+    assert piece.records == b"c"
+    assert len(broker.of(FetchRequest)) == 3
+
+
+def test_another_kind_of_question_is_answered_behind_what_was_asked_ahead(
+    broker: ScriptedBroker, cluster: KafkaCluster
+) -> None:
+    broker.script(FetchRequest, fetched(b"a"), fetched(b"b"), fetched(b"c"))
+    broker.script(ListOffsetsRequest, listed(12))
+    assert cluster.fetch(TP, 0, 1000).records == b"a"
+    cluster.fetch_ahead(TP, 7, 1000)
+    assert cluster.offsets([TP], "latest") == {TP: 12}
+    assert cluster.fetch(TP, 7, 1000).records == b"c", "the answer to the first was dropped"
+
+
+def test_a_broker_that_breaks_off_what_was_asked_ahead_is_asked_again(
+    broker: ScriptedBroker, cluster: KafkaCluster
+) -> None:
+    broker.script(FetchRequest, fetched(b"a"), breaks_off, fetched(b"b"))
+    assert cluster.fetch(TP, 0, 1000).records == b"a"
+    cluster.fetch_ahead(TP, 7, 1000)
+    assert cluster.fetch(TP, 7, 1000).records == b"b"
+    assert offsets_asked(broker) == [0, 7, 7]
+
+
+def test_an_error_of_what_was_asked_ahead_is_that_of_the_fetch(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(FetchRequest, fetched(b"a"), fetched(error=100))
+    assert cluster.fetch(TP, 0, 1000).records == b"a"
+    cluster.fetch_ahead(TP, 7, 1000)
+    with pytest.raises(LogChanged, match="UNKNOWN_TOPIC_ID"):
+        cluster.fetch(TP, 7, 1000)
+    assert offsets_asked(broker) == [0, 7]
+
+
+def test_nothing_is_asked_ahead_of_a_broker_that_was_not_asked_yet(
+    broker: ScriptedBroker, cluster: KafkaCluster
+) -> None:
+    cluster.fetch_ahead(TP, 7, 1000)
+    assert broker.asked == []
+    cluster.metadata()
+    cluster.fetch_ahead(TP, 7, 1000)
+    assert broker.of(FetchRequest) == []
+
+
 @pytest.mark.parametrize(
     ("code", "error", "words"),
     [

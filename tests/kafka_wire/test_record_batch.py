@@ -17,6 +17,7 @@ from headrace.kafka_wire.record_batch import (
     frames,
     has_valid_crc,
     headers_of,
+    offset_behind,
     open_batch,
     read_batch,
     read_batch_header,
@@ -135,3 +136,18 @@ def test_null_headers_and_values() -> None:
     assert headers_of(b"\x02\x02a\x01") == [("a", None)]
     with pytest.raises(ValueError, match="cut"):
         headers_of(b"\x04\x02a\x01")
+
+
+@given(st.integers(0, 400), st.integers(1, 4))
+def test_the_offset_behind_the_whole_batches_of_a_fetch(size: int, records: int) -> None:
+    log = [make_batch(range(base, base + records), next_offset=base + 5) for base in (10, 15, 20)]
+    data = b"".join(log)[:size]
+    whole = [number for number in range(1, 4) if sum(map(len, log[:number])) <= size]
+    assert offset_behind(data) == (10 + 5 * len(whole) if whole else None)
+    assert offset_behind(memoryview(data)) == offset_behind(data)
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 48, 2**31 - 1])
+def test_a_length_that_no_batch_has_ends_the_search_for_the_offset_behind(length: int) -> None:
+    first, second = make_batch([0, 1]), make_batch([2, 3])
+    assert offset_behind(first + second[:8] + struct.pack(">i", length) + second[12:]) == 2

@@ -82,6 +82,9 @@ class Cluster:
         batch = make_batch(sorted(values), value=values.get, **more)
         self.logs.setdefault(TopicPartition(topic, partition), []).append((max(values) + 1, batch))
 
+    def fetch_ahead(self, *where: Any, **named: Any) -> None:
+        pass
+
     def fetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int, **named: Any) -> FetchSlice:
         self.asked.append(named)
         if (topic_partition, offset) in self.failures:

@@ -164,6 +164,9 @@ class MemoryLog:
     def __init__(self, bootstrap_servers: str, timeout_s: float, *, security: KafkaSecurity) -> None:
         pass
 
+    def fetch_ahead(self, *where: object, **named: object) -> None:
+        pass
+
     def fetch(self, *where: object, **named: object) -> FetchSlice:
         raise AssertionError("records are given directly")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Callable, Sequence
 
@@ -86,6 +87,45 @@ def test_a_cut_batch_at_the_end_is_fetched_again() -> None:
     log = [make_batch(range(n, n + 5)) for n in range(0, 50, 5)]
     records, _ = read(serve(log, slice_bytes=len(log[0]) + 30), 0, 50)
     assert offsets_of(records) == list(range(50))
+
+
+def ahead_of(fetch: Fetch, start: int, end: int) -> tuple[list[int], list[int]]:
+    """What reading a range fetches, and what it told ahead."""
+    fetched: list[int] = []
+    told: list[int] = []
+
+    def noting(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
+        fetched.append(offset)
+        return fetch(offset, bytes_max)
+
+    read_range(
+        noting,
+        OffsetRange(TP, start, end),
+        ignored,
+        Tally(start),
+        batch_bytes_max=CAP,
+        patience_s=0.0,
+        fetch_ahead=told.append,
+    )
+    return fetched, told
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 300, 301, 1000], ids=lambda size: f"{size} bytes")
+@pytest.mark.parametrize(("start", "end"), [(0, 50), (3, 48), (3, 46), (7, 8)])
+def test_the_next_fetch_is_told_while_the_last_is_worked_on(slice_bytes: int, start: int, end: int) -> None:
+    log = [make_batch(range(n, n + 5)) for n in range(0, 50, 5)]
+    fetched, told = ahead_of(serve(log, slice_bytes=slice_bytes), start, end)
+    assert fetched[1:] == told
+
+
+def test_nothing_is_told_ahead_under_a_quota() -> None:
+    log = [make_batch(range(n, n + 5)) for n in range(0, 20, 5)]
+    plain = serve(log, slice_bytes=1)
+
+    def throttled(offset: int, bytes_max: int | None = None, /) -> FetchSlice:
+        return dataclasses.replace(plain(offset, bytes_max), throttle_ms=1)
+
+    assert ahead_of(throttled, 0, 20)[1] == []
 
 
 def test_compaction_leaves_gaps_inside_between_and_after_batches() -> None:

@@ -255,6 +255,9 @@ class YearCluster:
         self._check()
         self.committed.update(offsets)
 
+    def fetch_ahead(self, *where: object, **named: object) -> None:
+        pass
+
     def fetch(
         self,
         topic_partition: TopicPartition,

@@ -1,0 +1,135 @@
+"""Answers to Fetch, taken apart without copying their records.
+
+kafka-python's own class makes an object of bytes of all records, of some megabytes for each answer, which costs a task
+as much as reading them from the socket. Here they stay where they were received. Versions 4 to 13, as Kafka's
+`FetchResponse.json` has them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar
+
+OLDEST: Final = 4
+NEWEST: Final = 13
+LOG_START_FROM: Final = 5
+SESSION_FROM: Final = 7
+PREFERRED_REPLICA_FROM: Final = 11
+FLEXIBLE_FROM: Final = 12
+BY_ID_FROM: Final = 13
+UUID_BYTES: Final = 16
+VARINT_SHIFT_MAX: Final = 28  # an unsigned varint of Kafka has 32 bits at most
+
+_INT32 = struct.Struct(">i")
+_INT16 = struct.Struct(">h")
+_SESSION = struct.Struct(">hi")  # error code, session
+_PARTITION = struct.Struct(">ihqq")  # index, error code, high watermark, last stable offset
+_INT64 = struct.Struct(">q")
+_ABORTED = struct.Struct(">qq")
+
+T = TypeVar("T")
+
+
+class FetchedPartition(NamedTuple):
+    """`log_start_offset` is -1 where the version has none; `aborted` are (producer id, first offset)."""
+
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[tuple[int, int], ...]
+    records: memoryview
+
+
+class FetchAnswer(NamedTuple):
+    throttle_ms: int
+    error_code: int
+    partitions: tuple[FetchedPartition, ...]
+
+
+def read_fetch_answer(frame: memoryview, version: int) -> FetchAnswer:
+    """The answer in a frame, behind its header.
+
+    Raises:
+        ValueError, struct.error: it is cut, or no such answer.
+    """
+    return _Reader(frame, version).answer()
+
+
+class _Reader:
+    def __init__(self, frame: memoryview, version: int) -> None:
+        if not OLDEST <= version <= NEWEST:
+            raise ValueError(f"version {version} of Fetch is none of {OLDEST} to {NEWEST}")
+        self._frame = frame
+        self._at = 0
+        self._version = version
+        self._is_flexible = version >= FLEXIBLE_FROM
+
+    def answer(self) -> FetchAnswer:
+        throttle_ms = self._numbers(_INT32)[0]
+        error_code = self._numbers(_SESSION)[0] if self._version >= SESSION_FROM else 0
+        topics = self._array(self._topic)
+        self._pass_tags()
+        return FetchAnswer(throttle_ms, error_code, tuple(one for topic in topics for one in topic))
+
+    def _topic(self) -> tuple[FetchedPartition, ...]:
+        if self._version >= BY_ID_FROM:
+            self._take(UUID_BYTES)
+        else:
+            self._take(self._size(_INT16))
+        partitions = self._array(self._partition)
+        self._pass_tags()
+        return partitions
+
+    def _partition(self) -> FetchedPartition:
+        partition, error_code, high_watermark, last_stable_offset = self._numbers(_PARTITION)
+        log_start_offset = self._numbers(_INT64)[0] if self._version >= LOG_START_FROM else -1
+        aborted = self._array(self._aborted)
+        if self._version >= PREFERRED_REPLICA_FROM:
+            self._numbers(_INT32)
+        records = self._take(self._size(_INT32))
+        self._pass_tags()
+        return FetchedPartition(
+            partition, error_code, high_watermark, last_stable_offset, log_start_offset, aborted, records
+        )
+
+    def _aborted(self) -> tuple[int, int]:
+        producer_id, first_offset = self._numbers(_ABORTED)
+        self._pass_tags()
+        return producer_id, first_offset
+
+    def _array(self, read: Callable[[], T]) -> tuple[T, ...]:
+        # Each takes bytes, so that a count that is none ends with them.
+        return tuple(read() for _ in range(self._size(_INT32)))
+
+    def _size(self, fixed: struct.Struct) -> int:
+        """A length, or a count; null is 0."""
+        size = self._varint() - 1 if self._is_flexible else self._numbers(fixed)[0]
+        return max(size, 0)
+
+    def _numbers(self, form: struct.Struct) -> tuple[int, ...]:
+        at, self._at = self._at, self._at + form.size
+        return form.unpack_from(self._frame, at)
+
+    def _take(self, size: int) -> memoryview:
+        at, self._at = self._at, self._at + size
+        if self._at > len(self._frame):
+            raise ValueError(f"{size} bytes at {at} of {len(self._frame)}")
+        return self._frame[at : self._at]
+
+    def _varint(self) -> int:
+        value = 0
+        for shift in range(0, VARINT_SHIFT_MAX + 1, 7):
+            (byte,) = self._take(1)
+            value |= (byte & 0x7F) << shift
+            if not byte & 0x80:
+                return value
+        raise ValueError(f"a number of more than 32 bits at {self._at}")
+
+    def _pass_tags(self) -> None:
+        if self._is_flexible:
+            for _ in range(self._varint()):
+                self._varint()
+                self._take(self._varint())
