@@ -87,7 +87,7 @@ class HiveServerExecutor:
         self._address = address
         self._said_unconditional = False
         self._down = ""
-        self._databases: set[str] = set()
+        self._databases: set[str] = set()  # that are known to be there
         try:
             with self._failures("a connection"):
                 _check_reachable(address)
@@ -182,9 +182,18 @@ class HiveServerExecutor:
             raise StaleRevision(op.database, op.name, op.expected_revision or "", found or "")
 
     def _exists(self, database: str, name: str) -> bool:
+        if not self._has_database(database):
+            return False  # Hive refuses to list its tables
         # A name is a pattern there, and a column more says in Spark which database it is.
         rows = self._ask(f"SHOW TABLES IN {quote_identifier(database)} LIKE {quote_literal(name)}")
         return any(name in row for row in rows)
+
+    def _has_database(self, name: str) -> bool:
+        if name not in self._databases:
+            rows = self._ask(f"SHOW DATABASES LIKE {quote_literal(name)}")
+            if any(name in row for row in rows):
+                self._databases.add(name)
+        return name in self._databases
 
     def _properties(self, database: str, name: str) -> dict[str, str]:
         rows = self._ask(f"SHOW TBLPROPERTIES {qualified(database, name)}")

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.hive_ddl.errors import MetastoreUnavailable, StatementRefused
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.table import same_location
 from headrace.loader.errors import EarlierWarehouse
@@ -46,12 +46,17 @@ class TablesElsewhere:
 
     def _found(self, works: Mapping[str, TopicWork]) -> Mapping[str, str]:
         """The locations of such tables by their topics; none while the metastore cannot be asked, since reading goes on
-        without it."""
+        without it. A table that it refuses to show is that topic's trouble, which is told when the table is brought up
+        to date."""
         found: dict[str, str] = {}
         try:
             executor = self.executor()
             for topic, work in works.items():
-                table = executor.table(self.database, work.table)
+                try:
+                    table = executor.table(self.database, work.table)
+                except StatementRefused as error:
+                    logger.warning("table_not_shown topic=%s error=%s", topic, error)
+                    continue
                 here = self.files.location(topic_folder(work.folder, FileKind.DATA))
                 if table is not None and table.topic == topic and not same_location(table.location, here):
                     found[topic] = table.location

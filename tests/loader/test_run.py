@@ -110,6 +110,21 @@ def test_nothing_else_does(world: World, tmp_path: Path, case: str) -> None:
     assert load(world).slot == 1
 
 
+def test_a_table_that_the_metastore_does_not_show_is_its_own_topics_trouble(world: World, tmp_path: Path) -> None:
+    world.registry.register("sales-value", 2, ORDER_V1)
+    world.topic("sales", [1])
+    world.hive.refused["headrace", "orders"] = "the SerDe cannot be made"
+    report = load(world)
+    assert report.slot == 1
+    assert list(report.problems) == ["orders"] and "the SerDe cannot be made" in str(report.problems["orders"])
+    assert ("headrace", "sales") in world.hive.tables
+    # The others are looked at all the same.
+    third = World(tmp_path / "third")
+    third.registry, third.cluster.topics, third.hive = world.registry, world.cluster.topics, world.hive
+    with pytest.raises(EarlierWarehouse, match="of topic sales has its files in"):
+        load(third)
+
+
 def test_a_run_with_nothing_to_say_decides_nothing(world: World) -> None:
     load(world)
     executed = len(world.hive.executed)

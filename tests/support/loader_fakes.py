@@ -13,7 +13,7 @@ from typing import Any
 from headrace.audit.row import AuditRow
 from headrace.audit.store import AuditStore
 from headrace.avro_schema import Schema, parse_schema
-from headrace.hive_ddl.errors import StaleRevision
+from headrace.hive_ddl.errors import StaleRevision, StatementRefused
 from headrace.hive_ddl.ops import (
     AddPartitions,
     CreateTable,
@@ -285,6 +285,8 @@ class FakeHive:
     executed: list[Op] = field(default_factory=list)
     asked: list[frozenset[PartitionValues] | None] = field(default_factory=list)
     """The partitions that were looked for, None for all."""
+    refused: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Why tables are not shown."""
     refuses_late_writers: bool = True
     looks: int = 0
 
@@ -299,6 +301,8 @@ class FakeHive:
 
     def table(self, database: str, name: str) -> TableState | None:
         self._check()
+        if (database, name) in self.refused:
+            raise StatementRefused(f"a look at table {database}.{name}", self.refused[database, name])
         return self.tables.get((database, name))
 
     def partitions(

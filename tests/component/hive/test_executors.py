@@ -102,6 +102,10 @@ HOSTILE = (
 )
 
 
+def test_in_a_database_that_is_not_there_is_no_table(engine: Engine) -> None:
+    assert engine.executor.table("no_such_database", "t") is None
+
+
 def test_hostile_texts_come_back_unchanged_wherever_they_stand(engine: Engine, wanted: Wanted) -> None:
     suit = {"type": "enum", "name": "Suit", "symbols": ["from", "TABLE_x"], "doc": HOSTILE[0]}
     texts = [field(f"text_{n}", "string", doc=text, default=text) for n, text in enumerate(HOSTILE)]
