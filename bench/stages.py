@@ -1,0 +1,201 @@
+"""Where the time of a task goes, each stage beside what it costs alone: `python -m bench.stages`.
+
+A task loads page views from memory, as in `bench.loader_task`, with a clock around each stage. Right after it the same
+bytes go through the function alone that the stage cannot do without: a copy of the rows for the core, which has to read
+and write them once, the checksum, the compressor, one file and its fsync. `rest` is what no clock was around: Python
+between the batches, joining rows, opening files. Receiving is not part of a task from memory: its row has a socket
+alone, through which another process sends the same bytes.
+
+    python -m bench.stages [--messages 1000000] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import socket
+import tempfile
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import cramjam
+from crc32c import crc32c
+
+from bench import loader_task
+from headrace.kafka_wire import record_batch
+from headrace.loader import native, task
+from headrace.loader.storage.local.sink import LocalSink
+from headrace.loader.write import container, task_files
+
+PIECE_BYTES = 1 << 20
+PIECES_MAX = 64  # of rows, for the functions alone
+ROW_SUFFIX_BYTES = 10  # partition and offset, behind each row
+
+Seconds = defaultdict[str, float]
+
+
+def timed(seconds: Seconds, stage: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **named: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return work(*args, **named)
+        finally:
+            seconds[stage] += time.perf_counter() - began
+
+    return run
+
+
+class TimedDigest:
+    """A SHA-256 with a clock around what it is given."""
+
+    def __init__(self, seconds: Seconds) -> None:
+        digest = hashlib.sha256()
+        self.update = timed(seconds, "SHA-256 of files", digest.update)
+        self.hexdigest = digest.hexdigest
+
+
+@contextmanager
+def clocks(seconds: Seconds, blocks: list[bytes]) -> Iterator[None]:
+    """Clocks around the stages of all tasks; `blocks` are the first rows that were compressed."""
+    core = native.the_core()
+    assert core is not None, "the core is not built: make setup-dev"
+
+    def compressed(data: bytes) -> Any:
+        if len(blocks) < PIECES_MAX:
+            blocks.append(data)
+        return cramjam.snappy.compress_raw(data)
+
+    def make_sink(staging: str, number: int) -> LocalSink:
+        sink = LocalSink(staging, number)
+        for name in ("append", "finish"):
+            setattr(sink, name, timed(seconds, "writing and fsync", getattr(sink, name)))
+        return sink
+
+    whole = task.run_work_unit
+    snappy = SimpleNamespace(compress_raw=timed(seconds, "snappy", compressed))
+    with (
+        patch.object(record_batch, "crc32c", timed(seconds, "CRC-32C of batches", crc32c)),
+        patch.object(core, "records", timed(seconds, "core", core.records)),
+        patch.object(core, "run", timed(seconds, "core", core.run)),
+        patch.object(container, "cramjam", SimpleNamespace(snappy=snappy, Buffer=cramjam.Buffer)),
+        patch.object(
+            container,
+            "zlib",
+            SimpleNamespace(**{**vars(zlib), "crc32": timed(seconds, "CRC-32 of blocks", zlib.crc32)}),
+        ),
+        patch.object(task_files._OpenFile, "__init__", _with_digest(seconds)),
+        patch.object(task, "run_work_unit", lambda unit: whole(unit, make_sink)),
+    ):
+        yield
+
+
+def _with_digest(seconds: Seconds) -> Callable[..., None]:
+    made = task_files._OpenFile.__init__
+
+    def init(self: Any, *args: Any, **named: Any) -> None:
+        made(self, *args, **named)
+        self.digest = TimedDigest(seconds)
+
+    return init
+
+
+def best(work: Callable[[], object], rounds: int) -> float:
+    """Seconds of the fastest of some rounds."""
+
+    def once() -> float:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    return min(once() for _ in range(rounds))
+
+
+def written(pieces: Sequence[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder, Path(folder, "all").open("wb", buffering=0) as file:
+        for piece in pieces:
+            file.write(piece)
+        os.fsync(file.fileno())
+
+
+def received(pieces: Sequence[bytes]) -> None:
+    """All pieces through a loopback socket, sent by another process."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = os.fork()
+        if not sender:
+            with socket.create_connection(server.getsockname()) as connection:
+                for piece in pieces:
+                    connection.sendall(piece)
+            os._exit(0)
+        connection, _ = server.accept()
+        room = bytearray(PIECE_BYTES)
+        with connection:
+            while connection.recv_into(room):
+                pass
+        os.waitpid(sender, 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    bodies = loader_task.make_bodies(args.messages, 1)
+    log = loader_task.make_log(bodies, 0)
+    body_bytes = sum(map(len, bodies)) / len(bodies)
+    del bodies
+
+    runs: list[tuple[float, Seconds]] = []
+    rows: list[bytes] = []
+    for _ in range(args.rounds):
+        seconds: Seconds = defaultdict(float)
+        rows.clear()
+        with clocks(seconds, rows):
+            rate = loader_task.load(log, args.messages, loader_task.V1, "snappy")
+        runs.append((args.messages / rate, seconds))
+    whole_s, inside = min(runs, key=lambda run: run[0])
+
+    batches = [batch for _, batch in log]
+    # All rows, by those of the first blocks, as often as they are needed.
+    row_bytes = int(args.messages * (body_bytes + ROW_SUFFIX_BYTES))
+    blocks = [rows[number % len(rows)] for number in range(max(1, round(row_bytes / len(rows[0]))))]
+    small = [bytes(cramjam.snappy.compress_raw(block)) for block in rows]
+    files = [small[number % len(small)] for number in range(len(blocks))]
+    alone = {
+        "receiving": best(lambda: received(batches), args.rounds),
+        "CRC-32C of batches": best(lambda: [crc32c(batch) for batch in batches], args.rounds),
+        "core": best(lambda: [bytearray(block) for block in blocks], args.rounds),
+        "snappy": best(lambda: [cramjam.snappy.compress_raw(block) for block in blocks], args.rounds),
+        "CRC-32 of blocks": best(lambda: [zlib.crc32(block) for block in blocks], args.rounds),
+        "SHA-256 of files": best(lambda: [hashlib.sha256(file) for file in files], args.rounds),
+        "writing and fsync": best(lambda: written(files), args.rounds),
+    }
+    print(
+        f"{time.strftime('%Y-%m-%d')}, one core of {os.cpu_count()}, {platform.machine()}, Python "
+        f"{platform.python_version()}, {args.messages:,} messages of {body_bytes:.0f} bytes and "
+        f"{len(loader_task.FIELDS)} fields, snappy, best of {args.rounds}\n\n"
+        "| stage | in the task, µs a message | alone |\n|---|---|---|"
+    )
+
+    def row(name: str, in_task: float | None, by_itself: float | None) -> None:
+        cells = ("" if one is None else f"{one / args.messages * 1e6:.3f}" for one in (in_task, by_itself))
+        print(f"| {name} | {' | '.join(cells)} |")
+
+    for stage, by_itself in alone.items():
+        row(stage, inside.get(stage), by_itself)
+    row("rest", whole_s - sum(inside.values()), None)
+    row("all", whole_s, sum(alone.values()) - alone["receiving"])
+    print(f"\n{args.messages / whole_s:,.0f} messages/s")
+
+
+if __name__ == "__main__":
+    main()
