@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import io
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -152,6 +153,7 @@ def _run(args: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
         jars += s3a_jars(folder)
     extra["jars"] = ",".join(jars)
     ensure_java(folder)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are whatever `python3` is
     properties = session_properties(
         app_name="bench", master="local[1]", metastore_uri=None, data_dir=folder, warehouse_uri=f"file://{folder}",
         extra=extra,
