@@ -356,13 +356,15 @@ def test_an_error_of_what_was_asked_ahead_is_that_of_the_fetch(broker: ScriptedB
 
 
 def test_nothing_is_asked_ahead_of_a_broker_that_was_not_asked_yet(
-    broker: ScriptedBroker, cluster: KafkaCluster
+    broker: ScriptedBroker, other: ScriptedBroker, cluster: KafkaCluster
 ) -> None:
     cluster.fetch_ahead(TP, 7, 1000)
-    assert broker.asked == []
+    broker.script(MetadataRequest, leads(other, broker))
     cluster.metadata()
     cluster.fetch_ahead(TP, 7, 1000)
-    assert broker.of(FetchRequest) == []
+    other.script(FetchRequest, fetched(b"a"))
+    assert cluster.fetch(TP, 0, 1000).records == b"a"
+    assert (offsets_asked(other), offsets_asked(broker)) == ([0], [])
 
 
 @pytest.mark.parametrize(
