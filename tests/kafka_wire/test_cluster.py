@@ -285,6 +285,12 @@ def test_an_older_broker_is_asked_by_name(broker: ScriptedBroker, cluster: Kafka
     assert broker.of(FetchRequest)[0].topics[0].topic == "orders"
 
 
+def test_an_error_of_the_whole_answer_is_named(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
+    broker.script(FetchRequest, lambda _, version: FetchResponse(version=version, error_code=29, responses=[]))
+    with pytest.raises(RequestRefused, match="TOPIC_AUTHORIZATION_FAILED"):
+        cluster.fetch(TP, 7, 1000)
+
+
 def offsets_asked(broker: ScriptedBroker) -> list[int]:
     return [asked.topics[0].partitions[0].fetch_offset for asked in broker.of(FetchRequest)]
 

@@ -123,6 +123,13 @@ def test_records_are_where_they_were_received() -> None:
     assert found.records == b"Batches"
 
 
+def test_tags_of_later_releases_are_passed_over_whatever_their_numbers() -> None:
+    whole = encoded(NEWEST, 0, 0, [[ONE]])
+    assert whole[-1:] == b"\0"
+    tags = b"\x02" + b"\x01\x03abc" + b"\xff\xff\xff\xff\x0f\x00"
+    assert read_fetch_answer(memoryview(whole[:-1] + tags), NEWEST) == read_fetch_answer(memoryview(whole), NEWEST)
+
+
 @pytest.mark.parametrize(
     ("frame", "version"),
     [
