@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,6 +27,7 @@ MEMORY = Path("/dev/shm")
 POM = Path(__file__).resolve().parent / "servers" / "hdfs.pom.xml"
 READY_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
+CALLS_MAX = 5
 NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 
@@ -111,10 +113,22 @@ class Hdfs:
         return run.stdout
 
     def call(self, method: str, path: str, operation: str) -> bytes:
+        """What WebHDFS answers. A DataNode whose connection to a NameNode died with it refuses the next question, and
+        is asked again."""
         url = f"http://127.0.0.1:{self._ports['http']}/webhdfs/v1{quote(path)}?op={operation}"
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as answer:
-            content: bytes = answer.read()
-        return content
+        for left in reversed(range(CALLS_MAX)):
+            try:
+                with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as answer:
+                    content: bytes = answer.read()
+                return content
+            except urllib.error.HTTPError as refused:
+                if refused.code != HTTPStatus.FORBIDDEN:
+                    raise
+                said = refused.read().decode(errors="replace")
+                assert left, f"{method} {url}: {said}"
+                print(f"asked again: {method} {url}: {said}")
+                time.sleep(1)
+        raise AssertionError("asked no more")
 
     def files(self, folder: str) -> Iterator[tuple[str, int]]:
         """Path and length of all files below, none where there is no such folder."""
