@@ -28,6 +28,8 @@ CONDITIONAL_CREATE = "fs.option.create.conditional.overwrite"
 
 NOT_EMPTY_ERRORS = frozenset({errno.ENOTEMPTY})
 
+READS_MAX = 5  # of a file that others replace meanwhile, each time between its being found and being read
+
 
 class Gateway(Protocol):
     """Of py4j; what stands behind `jvm` is found at run time."""
@@ -260,6 +262,13 @@ class S3aFileSystem(_HadoopFileSystem):
     def _settings(self, jvm: Any, configuration: Any) -> Mapping[str, str]:
         # Since Hadoop 3.5 the default is `analytics`, which goes on giving what it has read of a replaced object.
         return {"fs.s3a.input.stream.type": "classic"}
+
+    def read(self, path: str) -> bytes | None:
+        """Again where somebody else replaced the object after it was found: S3A reads on in that one only."""
+        for _ in range(READS_MAX - 1):
+            with contextlib.suppress(FileExistsError):
+                return super().read(path)
+        return super().read(path)
 
     def put_if_absent(self, path: str, content: bytes, scratch: str) -> bool:
         try:

@@ -58,11 +58,6 @@ def test_two_drivers_at_once_load_everything_once(world: RemoteWorld, tmp_path: 
     two_drivers(world, tmp_path)
 
 
-def test_the_other_commands_read_and_change_it(world: RemoteWorld) -> None:
-    """Last, since `check` does not look where compaction puts files."""
-    read_and_change(world)
-
-
 def test_a_bucket_that_says_slow_down_makes_a_load_wait(world: RemoteWorld, s3: S3Server) -> None:
     """From its first file on, to everything, for a while."""
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
@@ -107,3 +102,8 @@ def test_a_bucket_without_conditional_puts_is_refused(world: RemoteWorld, s3: S3
         assert [key for key in s3.keys("elsewhere") if not key.endswith("/")] == []
     finally:
         s3.is_conditional = True
+
+
+def test_the_other_commands_read_and_change_it(world: RemoteWorld) -> None:
+    """Last, since `check` does not look where compaction puts files."""
+    read_and_change(world)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -47,3 +48,19 @@ def test_a_put_whose_reply_is_lost_is_refused_and_found(s3: S3Server) -> None:
         assert not storage.slots.put_if_absent("log/1", b"mine")
     assert s3.met == 1
     assert storage.slots.read("log/1") == b"mine"
+
+
+def test_what_another_driver_replaces_while_it_is_read_is_read_again(s3: S3Server) -> None:
+    slots = real_storage(f"s3a://{BUCKET}").slots
+    slots.replace("index", b"old")
+    (key,) = (key for key in s3.keys("") if key.endswith("/index"))
+    newer = iter([b"newer", b"newest"])
+
+    def replace(request: dict[str, Any]) -> str:
+        is_reading = request["REQUEST_METHOD"] == "GET" and request["PATH_INFO"] == f"/{BUCKET}/{key}"
+        if is_reading and (content := next(newer, b"")):
+            s3.client.put_object(Bucket=BUCKET, Key=key, Body=content)
+        return ""
+
+    with s3.faulty(replace):
+        assert slots.read("index") == b"newest"
