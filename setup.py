@@ -16,7 +16,7 @@ from setuptools.command.build_py import build_py
 HERE = Path(__file__).parent
 VERSION = (HERE / "headrace" / "version.py").read_text(encoding="utf-8").split('VERSION = "')[1].split('"')[0]
 
-DECOMPRESSION = ["cramjam>=2.9,<3", "lz4>=4.3,<5", "zstandard>=0.23,<1"]
+DECOMPRESSION = ["cramjam>=2.9,<3", "lz4>=4.3,<5", "zlib-ng>=1,<2", "zstandard>=0.23,<1"]
 # kafka-python has the protocol: it finds out whether a broker lets us in, and loads read by it.
 KAFKA = ["kafka-python==3.0.12", "fastavro>=1.12,<2", "crc32c>=2.7,<3", "xxhash>=3.5,<4"]
 PROMETHEUS = "prometheus-client>=0.21,<1"

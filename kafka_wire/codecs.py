@@ -7,12 +7,12 @@ sender. The table is Kafka's: attribute bits 0-2 of a batch.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable
 
 import cramjam
 import lz4.frame
 import zstandard
+from zlib_ng import zlib_ng
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_BLOCK_BYTES = 32 * 1024
@@ -23,8 +23,8 @@ class DecompressionError(Exception):
     """The bytes are not what the codec expects, or unfold to more than the cap."""
 
 
-def decompress(codec: int, data: memoryview, bytes_max: int) -> bytes:
-    """Returns the records of a batch whose attributes name `codec`.
+def decompress(codec: int, data: memoryview, bytes_max: int) -> bytes | memoryview:
+    """Returns the records of a batch whose attributes name `codec`; `data` itself where it is as they are.
 
     Raises:
         DecompressionError: an unknown codec, damaged data, or more than `bytes_max` bytes.
@@ -42,8 +42,8 @@ def decompress(codec: int, data: memoryview, bytes_max: int) -> bytes:
     return unfolded
 
 
-def _none(data: memoryview, bytes_max: int) -> bytes:
-    return bytes(data)
+def _none(data: memoryview, bytes_max: int) -> memoryview:
+    return data
 
 
 def _gzip(data: memoryview, bytes_max: int) -> bytes:
@@ -51,7 +51,7 @@ def _gzip(data: memoryview, bytes_max: int) -> bytes:
     room = bytes_max + 1
     rest = bytes(data)
     while rest and room > 0:
-        member = zlib.decompressobj(wbits=31)
+        member = zlib_ng.decompressobj(wbits=31)
         parts.append(member.decompress(rest, room))
         room -= len(parts[-1])
         if not member.eof and room > 0:
@@ -117,7 +117,7 @@ def _zstd(data: memoryview, bytes_max: int) -> bytes:
 def compress(codec: int, data: bytes) -> bytes:
     """The records of a batch as its attributes say; snappy in the framing that Java clients need."""
     if codec == 1:
-        return zlib.compress(data, wbits=31)
+        return zlib_ng.compress(data, wbits=31)
     if codec == 2:
         blocks = (data[at : at + XERIAL_BLOCK_BYTES] for at in range(0, len(data), XERIAL_BLOCK_BYTES))
         raw = (bytes(cramjam.snappy.compress_raw(block)) for block in blocks)
@@ -131,6 +131,19 @@ def compress(codec: int, data: bytes) -> bytes:
 
 CODEC_NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
-_CODECS: dict[int, Callable[[memoryview, int], bytes]] = {0: _none, 1: _gzip, 2: _snappy, 3: _lz4, 4: _zstd}
+_CODECS: dict[int, Callable[[memoryview, int], bytes | memoryview]] = {
+    0: _none,
+    1: _gzip,
+    2: _snappy,
+    3: _lz4,
+    4: _zstd,
+}
 
-_LIBRARY_ERRORS = (zlib.error, struct.error, cramjam.DecompressionError, RuntimeError, EOFError, zstandard.ZstdError)
+_LIBRARY_ERRORS: tuple[type[Exception], ...] = (
+    zlib_ng.error,  # type: ignore[assignment]  # its stub takes the class for one of its errors
+    struct.error,
+    cramjam.DecompressionError,
+    RuntimeError,
+    EOFError,
+    zstandard.ZstdError,
+)

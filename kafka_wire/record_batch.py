@@ -42,7 +42,7 @@ Record = tuple[int, int, bytes | None, bytes | None, bytes]
 
 NO_HEADERS = b"\x00"
 
-TakeApart = Callable[[bytes, int, int, int, int | None], Sequence[Record]]
+TakeApart = Callable[[bytes | memoryview, int, int, int, int | None], Sequence[Record]]
 """Does what `records_of` does."""
 
 SAFE_MS = 1 << 62
@@ -261,7 +261,9 @@ def open_batch(
         raise CorruptBatch(f"{at}: a record of the batch is malformed: {error}") from error
 
 
-def records_of(payload: bytes, count: int, base_offset: int, base_time: int, fixed_time: int | None) -> list[Record]:
+def records_of(
+    payload: bytes | memoryview, count: int, base_offset: int, base_time: int, fixed_time: int | None
+) -> list[Record]:
     """Takes the records of a batch apart. One-byte varints, by far the most frequent, are read in place.
 
     Args:
@@ -274,7 +276,7 @@ def records_of(payload: bytes, count: int, base_offset: int, base_time: int, fix
     records: list[Record] = []
     append = records.append
     varint = _varint
-    b = payload
+    b = bytes(payload)
     p = 0
     last_delta = -1
     may_overflow = not -SAFE_MS < base_time < SAFE_MS

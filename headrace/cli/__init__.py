@@ -116,6 +116,7 @@ LIBRARIES = frozenset(
         "thrift_sasl",
         "uvicorn",
         "xxhash",
+        "zlib_ng",
         "zstandard",
     ]
 )

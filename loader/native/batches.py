@@ -33,7 +33,7 @@ class Columns(Sequence[Record]):
 
     __slots__ = ("_buffer", "_count", "payload")
 
-    def __init__(self, payload: bytes, buffer: ctypes.Array[ctypes.c_char], count: int) -> None:
+    def __init__(self, payload: bytes | memoryview, buffer: ctypes.Array[ctypes.c_char], count: int) -> None:
         self.payload = payload
         self._buffer = buffer
         self._count = count
@@ -41,6 +41,10 @@ class Columns(Sequence[Record]):
     @property
     def address(self) -> int:
         return ctypes.addressof(self._buffer)
+
+    @property
+    def payload_place(self) -> bytes | int:
+        return _place(self.payload)
 
     def __len__(self) -> int:
         return self._count
@@ -65,10 +69,17 @@ class Columns(Sequence[Record]):
     def _record(self, numbers: tuple[int, ...]) -> Record:
         offset, time_ms, key_at, key_size, value_at, value_size, headers_at, end = numbers
         payload = self.payload
-        key = None if key_size < 0 else payload[key_at : key_at + key_size]
-        value = None if value_size < 0 else payload[value_at : value_at + value_size]
-        headers = payload[headers_at:end] if payload[headers_at] else NO_HEADERS
+        key = None if key_size < 0 else bytes(payload[key_at : key_at + key_size])
+        value = None if value_size < 0 else bytes(payload[value_at : value_at + value_size])
+        headers = bytes(payload[headers_at:end]) if payload[headers_at] else NO_HEADERS
         return offset, time_ms, key, value, headers
+
+
+def _place(payload: bytes | memoryview) -> bytes | int:
+    """Where bytes are, as the core is told; they stay there as long as the payload is kept."""
+    if isinstance(payload, bytes) or not payload:
+        return bytes(payload)
+    return ctypes.addressof(ctypes.c_char.from_buffer(payload))
 
 
 class RecordColumns:
@@ -78,13 +89,15 @@ class RecordColumns:
         self._core = core
 
     def __call__(
-        self, payload: bytes, count: int, base_offset: int, base_time: int, fixed_time: int | None
+        self, payload: bytes | memoryview, count: int, base_offset: int, base_time: int, fixed_time: int | None
     ) -> Sequence[Record]:
+        if isinstance(payload, memoryview) and payload.readonly:
+            payload = bytes(payload)  # the core is given no place of one
         if 0 <= count <= len(payload) // RECORD_BYTES_MIN:
             buffer = ctypes.create_string_buffer(max(1, count) * _RECORD.size)
             has_fixed = fixed_time is not None
             refused = self._core.records(
-                payload, len(payload), count, base_offset, base_time, has_fixed, fixed_time or 0, buffer
+                _place(payload), len(payload), count, base_offset, base_time, has_fixed, fixed_time or 0, buffer
             )
             if not refused:
                 return Columns(payload, buffer, count)
@@ -226,7 +239,7 @@ class RowsOfBatches:
         room = self._room
         taken, offsets, ends = room.taken, room.offsets, room.ends
         taken.sources = ctypes.addressof(self._sources)
-        self._core.run(self._range, records.payload, records.address, start, len(records), taken)
+        self._core.run(self._range, records.payload_place, records.address, start, len(records), taken)
         rows = room.grouped if taken.is_grouped else room.rows
         buckets = room.buckets[: taken.bucket_count * _BUCKET.size]
         windows = room.windows[: taken.window_count * _WINDOW.size]

@@ -152,21 +152,22 @@ class RangeRows:
         rows.rows, rows.count, rows.bytes = [], 0, 0
 
     def _relieve(self) -> None:
-        """Moves blocks to the spill file, and the fullest buckets' rows, until half the room is free."""
+        """Moves blocks to the spill file, and then the fullest buckets' rows, until half the room is free."""
         by_size = sorted(self._buckets.items(), key=lambda item: item[1].bytes, reverse=True)
-        for _, rows in by_size:
-            self._spill_blocks(rows)
-        for (kind, _), rows in by_size:
-            if self._bytes <= self._bytes_max // 2:
-                break
-            if rows.count:
-                self._close_block(kind, rows)
+        for is_last_resort in (False, True):
+            for (kind, _), rows in by_size:
+                if self._bytes <= self._bytes_max // 2:
+                    return
+                if is_last_resort and rows.count:
+                    self._close_block(kind, rows)
                 self._spill_blocks(rows)
 
     def _spill_blocks(self, rows: _OpenRows) -> None:
         if self._spill is None:
             self._spill = self._scratch()
         for index, block in enumerate(rows.blocks):
+            if self._bytes <= self._bytes_max // 2:
+                return
             if block.spilled_at < 0:
                 at = self._spill.seek(0, os.SEEK_END)
                 self._spill.write(block.data)

@@ -91,10 +91,10 @@ class Library:
         if has != (ABI, PROGRAM_VERSION):
             raise ValueError(f"{path} is version {has[0]}.{has[1]}, expected {ABI}.{PROGRAM_VERSION}")
         self.records = found.hr_records
-        self.records.argtypes = (c_char_p, c_uint64, c_uint64, c_int64, c_int64, c_int32, c_int64, c_void_p)
+        self.records.argtypes = (c_void_p, c_uint64, c_uint64, c_int64, c_int64, c_int32, c_int64, c_void_p)
         self.records.restype = c_int32
         self.run = found.hr_run
-        self.run.argtypes = (POINTER(CRange), c_char_p, c_void_p, c_uint64, c_uint64, POINTER(CTaken))
+        self.run.argtypes = (POINTER(CRange), c_void_p, c_void_p, c_uint64, c_uint64, POINTER(CTaken))
         self.run.restype = None
         self.project = found.hr_project
         self.project.argtypes = (
