@@ -50,7 +50,7 @@ def wrong_rows(engine: Engine, table: str, load: Schema, sent: Mapping[tuple[int
     answered = {(int(row[0]), int(row[1])): row[2:] for row in rows}
     wrong = [] if len(rows) == len(sent) == len(answered) else [f"{table}: {len(rows)} rows of {len(sent)}"]
     for at, one in sent.items():
-        should_row = expected_row(one.writer, one.then, load, one.message)
+        should_row = expected_row(one.writer, one.then, load, one.message, is_stored=True)
         for column, value in zip(root.fields, answered.get(at, ()), strict=False):
             should = should_be(load, column.type, should_row[column.name])
             says = found(load, column.type, value, engine.nested_bytes, should)

@@ -102,7 +102,8 @@ def decode(schema: Schema, row: bytes, *, reader: Schema | None = None) -> Any:
 
 
 def _rounded(schema: Schema, node: Type, value: Any) -> Any:
-    """With floats as a float holds them: fastavro leaves an int as it is where the reader's schema says float."""
+    """With floats as a float holds them, and bytes as bytes: fastavro leaves an int as it is where the reader's schema
+    says float, and a default of bytes as the text that stands in the schema."""
     node = schema.resolve(node)
     if value is None:
         return None
@@ -115,6 +116,8 @@ def _rounded(schema: Schema, node: Type, value: Any) -> Any:
         return [_rounded(schema, node.items, item) for item in value]
     if isinstance(node, Map):
         return {key: _rounded(schema, node.values, item) for key, item in value.items()}
+    if isinstance(value, str) and _is_binary(node):
+        return value.encode("latin-1")
     if isinstance(node, Primitive) and node.type is PrimitiveType.FLOAT:
         return struct.unpack("<f", struct.pack("<f", value))[0]
     return value
@@ -138,40 +141,27 @@ def _stripped(node: Any, *keys: str) -> Any:
     return [_stripped(item, *keys) for item in node] if isinstance(node, list) else node
 
 
-class _Anything:
-    """Equal to all."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __repr__(self) -> str:
-        return "anything"
-
-
-ANYTHING = _Anything()
-
-
-def expected_row(writer: Schema, then: Schema, now: Schema, value: Any, *, absent: Any = None) -> Any:
+def expected_row(writer: Schema, then: Schema, now: Schema, value: Any, *, is_stored: bool = False) -> Any:
     """The row of a message in the load schema `now`.
 
     Args:
         then: the load schema right after the writer's version was folded in.
-        absent: what stands in columns that nothing feeds, instead of their defaults.
+        is_stored: the row was written in `then`, and is read in `now`.
     """
     root = writer.resolve(writer.root)
     if not isinstance(root, Record):
         root, value = Record(Name("Message"), (Field("", writer.root),)), {"": value}
     assert isinstance(then.root, Record)
     assert isinstance(now.root, Record)
-    return _Row(writer, absent).record(root, then.root, now.root, value, frozenset())
+    return _Row(writer, is_stored).record(root, then.root, now.root, value, frozenset())
 
 
 class _Row:
     """`then` and `now` are the same place of two load schemas; `within` the names of the writer's records around it."""
 
-    def __init__(self, writer: Schema, absent: Any) -> None:
+    def __init__(self, writer: Schema, is_stored: bool) -> None:
         self.writer = writer
-        self.absent = absent
+        self.is_stored = is_stored
 
     def record(self, node: Record, then: Record, now: Record, value: Any, within: frozenset[Name]) -> Any:
         within = within | {node.name}
@@ -182,8 +172,12 @@ class _Row:
             if i in fed:
                 name, kind = fed[i].name, fed[i].type
                 row[column.name] = self.value(kind, then.fields[i].type, column.type, value[name], within)
+            elif not self.is_stored:
+                row[column.name] = _unfed(column)
+            elif i < len(then.fields):
+                row[column.name] = _read(then.fields[i].type, column.type, _unfed(then.fields[i]))
             else:
-                row[column.name] = _default(column) if self.absent is None else self.absent
+                row[column.name] = _default(column)
         return row
 
     def value(self, node: Type, then: Type, now: Type, value: Any, within: frozenset[Name]) -> Any:
@@ -235,11 +229,28 @@ def _without_null(load: Type) -> Type:
     return next(branch for branch in load.branches if not _is_null(branch)) if isinstance(load, Union) else load
 
 
+def _unfed(column: Field) -> Any:
+    """What is written where a message has nothing for a column."""
+    return None if _prop(column, "absent") == "null" else _default(column)
+
+
 def _default(column: Field) -> Any:
-    value = column.default if column.has_default and _prop(column, "absent") != "null" else None
-    inner = _without_null(column.type)
-    is_binary = isinstance(inner, Fixed) or (isinstance(inner, Primitive) and inner.type.value == "bytes")
+    """What is read where a row was written before there was the column."""
+    value = column.default if column.has_default else None
+    is_binary = _is_binary(_without_null(column.type))
     return value.encode("latin-1") if is_binary and isinstance(value, str) else value
+
+
+def _is_binary(node: Type) -> bool:
+    return isinstance(node, Fixed) or (isinstance(node, Primitive) and node.type is PrimitiveType.BYTES)
+
+
+def _read(then: Type, now: Type, value: Any) -> Any:
+    """A default of a column that was written, as it is read when the column has another type."""
+    then, now = _without_null(then), _without_null(now)
+    if value is None or not isinstance(then, Primitive) or not isinstance(now, Primitive):
+        return value
+    return _promoted(then.type.value, now.type.value, value)
 
 
 def _fed(writer: Schema, record: Record, load: Record, within: frozenset[Name]) -> dict[int, Field] | None:

@@ -182,7 +182,7 @@ _NOTHING = object()
 
 
 def _default(draw: st.DrawFn, node: Any) -> Any:
-    """A default for the type, or `_NOTHING` where none is generated."""
+    """A default for the type, or `_NOTHING` where none is generated; as `data_for` has it of dates and times."""
     if isinstance(node, list):
         return _default(draw, node[0])
     kind = node if isinstance(node, str) else node["type"]
@@ -196,6 +196,11 @@ def _default(draw: st.DrawFn, node: Any) -> Any:
         "bytes": st.text(st.characters(max_codepoint=255), max_size=4),
         "string": TEXTS,
     }
+    logical = node.get("logicalType", "") if isinstance(node, dict) else ""
+    if logical == "decimal" and kind == "bytes":
+        return draw(st.text(st.characters(max_codepoint=255), min_size=1, max_size=3))
+    if logical in _LOGICAL_DATA and kind in ("int", "long"):
+        return draw(_LOGICAL_DATA[logical])
     if kind in simple:
         return draw(simple[kind])
     if kind == "array":

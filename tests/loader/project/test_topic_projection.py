@@ -21,7 +21,7 @@ from headrace.loader.project.quarantine import BadMessage, QuarantineCode
 from headrace.loader.project.topic_projection import ABSURD_TIME, NULL_TIME, TopicProjection, UnknownSchema, framed
 from headrace.loader.work_unit import TopicPlan
 from loader_samples import POLICY
-from projection_oracle import ANYTHING, both_twins, decode, encode, expected_row, load_schema_of, project, states_of
+from projection_oracle import both_twins, decode, encode, expected_row, load_schema_of, project, states_of
 from strategies import data_for, histories, schemas
 
 
@@ -60,7 +60,7 @@ def test_rows_that_were_written_are_read_as_they_would_be_written_now(versions: 
         value = data.draw(data_for(writer))
         row = project(writer, then, encode(writer, value), states[number].routes[number + 1])
         for now in loads[number:]:
-            assert expected_row(writer, then, now, value, absent=ANYTHING) == decode(then, row, reader=now)
+            assert expected_row(writer, then, now, value, is_stored=True) == decode(then, row, reader=now)
 
 
 @settings(max_examples=60)
