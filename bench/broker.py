@@ -1,6 +1,7 @@
 """How the broker does beside Apache Kafka and other baselines, in one run, on the same machine, by the same clients.
 
     python -m bench.broker [--brokers headrace kafka] [--what rates latency connections idle recovery] [--fsync none]
+                           [--tls]
 
 What is measured:
   rates        messages a second that confluent-kafka (librdkafka) produces and consumes, and the broker's CPU for one;
@@ -48,7 +49,7 @@ _SENT_AT = struct.Struct(">d")
 
 
 def make_topic(broker: Broker, name: str, partitions: int) -> str:
-    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin = AdminClient(broker.client)
     topic = NewTopic(name, partitions, 1, config=dict(broker.topic_config()))
     admin.create_topics([topic])[name].result(PATIENCE_S)
     return name
@@ -81,10 +82,10 @@ def produce(settings: dict[str, object], topic: str, partitions: int, value: byt
     return time.perf_counter() - began
 
 
-def consume(address: str, topic: str, partitions: int, messages: int) -> float:
+def consume(broker: Broker, topic: str, partitions: int, messages: int) -> float:
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": address,
+            **broker.client,
             "group.id": "bench",
             "enable.auto.commit": False,
             "fetch.message.max.bytes": 4_000_000,
@@ -152,13 +153,13 @@ def rates_of(brokers: Sequence[Broker], args: argparse.Namespace, record_bytes: 
         settings: dict[str, object] = {"compression.type": args.codec, "enable.idempotence": is_idempotent}
 
         def take(broker: Broker, settings: dict[str, object] = settings) -> float:
-            return produce({"bootstrap.servers": broker.address, **settings}, topic, partitions, value, args.messages)
+            return produce({**broker.client, **settings}, topic, partitions, value, args.messages)
 
         what = f"produce{', idempotent' if is_idempotent else ''}, {partitions} partitions"
         for broker, best in _rounds(brokers, args.rounds, take):
             show_rate(what, broker.name, record_bytes, args.messages, *best)
     stored = 2 * args.rounds * args.messages
-    for broker, best in _rounds(brokers, 1, lambda broker: consume(broker.address, topic, partitions, stored)):
+    for broker, best in _rounds(brokers, 1, lambda broker: consume(broker, topic, partitions, stored)):
         show_rate(f"consume, {partitions} partitions", broker.name, record_bytes, stored, *best)
     for broker in brokers:
         if isinstance(broker, Bundled) and partitions == 1:
@@ -206,10 +207,10 @@ def show_latency(broker: Broker, rate: int, seconds: float, what: str = "") -> N
 def steadily(broker: Broker, topic: str, rate: int, seconds: float) -> tuple[list[float], list[float]]:
     """Sends so many messages a second of 100 bytes; the seconds until each was acknowledged, and consumed."""
     count, acknowledged, arrived = int(rate * seconds), list[float](), list[float]()
-    producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "linger.ms": 0, "acks": "all"})
+    producer = confluent_kafka.Producer({**broker.client, "linger.ms": 0, "acks": "all"})
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": broker.address,
+            **broker.client,
             "group.id": "bench",
             "enable.auto.commit": False,
             "fetch.wait.max.ms": 500,
@@ -297,7 +298,7 @@ def recovery(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
     value = payload(1000)
     for broker in brokers:
         topic = make_topic(broker, "recovery", 4)
-        produce({"bootstrap.servers": broker.address}, topic, 4, value, args.recovery_mb * 1000)
+        produce(broker.client, topic, 4, value, args.recovery_mb * 1000)
         broker.kill()
         broker.start()
         print(f"{broker.name}: killed with {args.recovery_mb:,} MB, served again after {broker.start_s:.2f} s")
@@ -319,16 +320,19 @@ def main() -> None:
     parser.add_argument("--latency-rates", type=int, nargs="+", default=[1000, 20_000], help="messages a second")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement of latency")
     parser.add_argument("--recovery-mb", type=int, default=500)
+    parser.add_argument("--tls", action="store_true", help="all clients over TLS; rates, latency and recovery only")
     args = parser.parse_args()
+    if args.tls and not {"rates", "latency", "recovery"}.issuperset(args.what):
+        parser.error("--tls goes with --what rates latency recovery")
     print(
-        f"cores={len(os.sched_getaffinity(0))} load={os.getloadavg()[0]:.1f} fsync={args.fsync} codec={args.codec} "
+        f"cores={len(os.sched_getaffinity(0))} load={os.getloadavg()[0]:.1f} fsync={args.fsync} codec={args.codec} tls={args.tls} "
         f"client=confluent-kafka {confluent_kafka.__version__} python={sys.version.split()[0]}"
     )
     with tempfile.TemporaryDirectory() as folder:
         brokers: list[Broker] = []
         try:
             for name in args.brokers:
-                brokers.append(BROKERS[name](Path(folder) / name, args.fsync))
+                brokers.append(BROKERS[name](Path(folder) / name, args.fsync, args.tls))
             for what in args.what:
                 MEASURED[what](brokers, args)
         finally:

@@ -10,17 +10,29 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from apache_kafka import ApacheKafka
+from certificates import Authority
+from kafka_security import KafkaSecurity
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Broker:
-    """A running broker; `start_s` is how long its last start took, until it served."""
+    """A running broker; `start_s` is how long its last start took, until it served.
+
+    Where it serves over TLS, `ca_file` has the authority that its clients are to trust.
+    """
 
     name = ""
     address = ""
     start_s = 0.0
+    ca_file: Path | None = None
+
+    @property
+    def client(self) -> dict[str, object]:
+        """What librdkafka needs to reach it."""
+        trust = {} if self.ca_file is None else {"security.protocol": "ssl", "ssl.ca.location": str(self.ca_file)}
+        return {"bootstrap.servers": self.address, **trust}
 
     @property
     def pid(self) -> int:
@@ -55,8 +67,14 @@ class Broker:
 class Bundled(Broker):
     name = "headrace"
 
-    def __init__(self, folder: Path, fsync: str) -> None:
-        self._folder, self._fsync, self._port = folder, fsync, 0
+    def __init__(self, folder: Path, fsync: str, has_tls: bool) -> None:
+        self._folder, self._port = folder, 0
+        self._settings = {"HEADRACE__BROKER__FSYNC": fsync}
+        if has_tls:
+            authority = Authority(folder.with_name("authority"))
+            certificate, key = map(str, authority.certificate("broker"))
+            self.ca_file = authority.ca_file
+            self._settings |= {"HEADRACE__BROKER__TLS_CERTIFICATE": certificate, "HEADRACE__BROKER__TLS_KEY": key}
         self.start()
 
     def start(self) -> None:
@@ -69,7 +87,7 @@ class Bundled(Broker):
             stderr=subprocess.DEVNULL,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "HEADRACE__BROKER__FSYNC": self._fsync},
+            env={**os.environ, **self._settings},
         )
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().strip().removeprefix("ready broker=")
@@ -97,11 +115,14 @@ class Kafka(Broker):
 
     name = "kafka"
 
-    def __init__(self, folder: Path, fsync: str) -> None:
+    def __init__(self, folder: Path, fsync: str, has_tls: bool) -> None:
         self._fsync = fsync
+        security = KafkaSecurity(folder.with_name("security")) if has_tls else None
         began = time.perf_counter()
-        self._kafka = ApacheKafka(folder)
+        self._kafka = ApacheKafka(folder, security)
         self.start_s, self.address = time.perf_counter() - began, self._kafka.address
+        if security is not None:
+            self.address, self.ca_file = self._kafka.secured["TLS"], security.authority.ca_file
 
     def start(self) -> None:
         began = time.perf_counter()
