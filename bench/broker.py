@@ -325,8 +325,8 @@ def main() -> None:
     if args.tls and not {"rates", "latency", "recovery"}.issuperset(args.what):
         parser.error("--tls goes with --what rates latency recovery")
     print(
-        f"cores={len(os.sched_getaffinity(0))} load={os.getloadavg()[0]:.1f} fsync={args.fsync} codec={args.codec} tls={args.tls} "
-        f"client=confluent-kafka {confluent_kafka.__version__} python={sys.version.split()[0]}"
+        f"cores={len(os.sched_getaffinity(0))} load={os.getloadavg()[0]:.1f} fsync={args.fsync} codec={args.codec} "
+        f"tls={args.tls} client=confluent-kafka {confluent_kafka.__version__} python={sys.version.split()[0]}"
     )
     with tempfile.TemporaryDirectory() as folder:
         brokers: list[Broker] = []
