@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -104,6 +105,21 @@ def test_a_dropped_range_leaves_nothing(tmp_path: Path) -> None:
     assert files.finish() == ()
     (folder,) = tmp_path.iterdir()
     assert list(folder.iterdir()) == []
+
+
+def test_a_range_without_room_moves_half_of_it_aside(tmp_path: Path) -> None:
+    with tempfile.TemporaryFile(dir=tmp_path) as aside:
+        rows = RangeRows("t", 0, formats, block_bytes=1000, bytes_max=10_000, scratch=lambda: aside)
+        sizes = []
+        for offset in range(40):  # each is a block of its own, of 1,020 bytes
+            rows.add(FileKind.DATA, "dt=2013-01-01", offset, row(offset, 998))
+            rows.settle()
+            sizes.append(aside.seek(0, os.SEEK_END) // 1020)
+        assert sizes == [0] * 9 + [6] * 6 + [12] * 6 + [18] * 6 + [24] * 6 + [30] * 6 + [36]
+        files = files_of(tmp_path)
+        rows.finish_into(files)
+    (file,) = files.finish()
+    assert offsets_in(tmp_path, file) == list(range(40))
 
 
 def test_attempts_of_one_task_never_share_a_path(tmp_path: Path) -> None:
