@@ -55,7 +55,10 @@ class Produced:
 
 
 class LoadWorld:
-    """One data folder with registry, broker and metastore running over it."""
+    """One data folder with registry, broker and metastore running over it; `patience_s` is how long a command may
+    take."""
+
+    patience_s = LOAD_TIMEOUT_S
 
     def __init__(self, root: Path, *, metastore: bool = True) -> None:
         self.data_dir = root
@@ -132,7 +135,7 @@ class LoadWorld:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=LOAD_TIMEOUT_S,
+            timeout=self.patience_s,
             stdin=subprocess.DEVNULL,
             check=False,
         )

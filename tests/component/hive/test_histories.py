@@ -79,6 +79,7 @@ def generated(count: int) -> list[History]:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
     world = LoadWorld(tmp_path_factory.mktemp("histories"))
+    world.patience_s += COUNT  # a new table takes a good part of a second
     yield world
     world.close()
 
