@@ -122,6 +122,25 @@ def test_a_range_without_room_moves_half_of_it_aside(tmp_path: Path) -> None:
     assert offsets_in(tmp_path, file) == list(range(40))
 
 
+def test_rows_that_fill_no_block_are_moved_aside_too_those_of_the_fullest_buckets_first(tmp_path: Path) -> None:
+    rows = range_of(tmp_path, bytes_max=3000)
+    offset = itertools.count()
+    for bucket in range(1, 10):
+        for _ in range(bucket):  # each counts for some eighty bytes
+            rows.add(FileKind.DATA, f"b={bucket}", next(offset), row(0, 0))
+    rows.settle()
+    for bucket in range(1, 10):
+        rows.add(FileKind.DATA, f"b={bucket}", next(offset), row(0, 0))
+    files = files_of(tmp_path)
+    rows.finish_into(files)
+    blocks = {}
+    for file in files.finish():
+        with (tmp_path / file.path).open("rb") as handle:
+            blocks[file.bucket] = [block.num_records for block in fastavro.block_reader(handle)]
+    whole = {f"b={bucket}": [bucket + 1] for bucket in range(1, 10)}
+    assert blocks == whole | {f"b={bucket}": [bucket, 1] for bucket in (6, 7, 8, 9)}
+
+
 def test_attempts_of_one_task_never_share_a_path(tmp_path: Path) -> None:
     assert LocalSink(str(tmp_path), 4).folder != LocalSink(str(tmp_path), 4).folder
 
