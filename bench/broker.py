@@ -130,11 +130,11 @@ def show_rate(
     per_second = messages / seconds
     cpu = "" if cpu_s is None else f"{cpu_s / messages * 1e6:>12.2f}"
     megabytes = per_second * record_bytes / 1e6
-    print(f"{what:<34}{who:<10}{record_bytes:>6}{per_second:>14,.0f}{megabytes:>8,.0f}{cpu}", flush=True)
+    print(f"{what:<37}{who:<10}{record_bytes:>6}{per_second:>14,.0f}{megabytes:>8,.0f}{cpu}", flush=True)
 
 
 def rates(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
-    print(f"{'':<34}{'':<10}{'bytes':>6}{'messages/s':>14}{'MB/s':>8}{'CPU us/msg':>12}")
+    print(f"{'':<37}{'':<10}{'bytes':>6}{'messages/s':>14}{'MB/s':>8}{'CPU us/msg':>12}")
     for record_bytes in args.bytes:
         mock: dict[str, object] = {"test.mock.num.brokers": 1, "compression.type": args.codec, "log_level": 0}
         seconds = produce(mock, "mock", 1, payload(record_bytes), args.messages)
