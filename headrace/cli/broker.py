@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import secrets
 import signal
+from typing import Final
 
 from headrace.cli import broker_asking, broker_folder
 from headrace.cli.command import EXIT_OK, CommandError, add_settings_flags, examples, settings_from
@@ -15,6 +17,8 @@ from headrace.cli.registry_access import asked_password, is_loopback
 from headrace.settings import Address, BrokerSettings, Settings
 
 logger = logging.getLogger(__name__)
+
+GARBAGE_THRESHOLDS: Final = (20_000, 10, 10)  # few collections: requests leave little behind that refers to itself
 
 GROUPS = """\
 run the bundled broker:        serve, user
@@ -166,4 +170,9 @@ async def _serve(settings: Settings) -> None:
     with contextlib.suppress(BrokenPipeError):
         shown = f" metrics={Address(*server.metrics_address)}" if server.metrics_address is not None else ""
         print(f"ready broker={Address(host, port)}{shown}", flush=True)
+    # A fetch of a hundred partitions makes enough objects for Python to look for garbage. What has been imported and
+    # recovered stays for good: looking through that too took a third of the time of such fetches.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     await server.wait()
