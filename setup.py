@@ -160,7 +160,7 @@ setup(
         *(f"{name}.{sub}" for name, folder in FOLDERS.items() for sub in find_packages(str(HERE / folder))),
     ],
     package_dir=FOLDERS,
-    package_data={"headrace.pipeline.demo": ["schemas/*.avsc"]},
+    package_data={"headrace.pipeline.demo": ["schemas/*.avsc"], "headrace.kafka_wire.messages": ["*.json"]},
     cmdclass={"build_py": BuildPy, "bdist_wheel": BdistWheel},
     entry_points={"console_scripts": ["headrace = headrace.cli:main"]},
     extras_require={
