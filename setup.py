@@ -33,7 +33,7 @@ REGISTRY = [
     "uvicorn>=0.34,<1",  # where clients show certificates, whose subjects granian does not tell
 ]
 # The broker looks inside compressed batches when it is asked for an offset by time.
-BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", *DECOMPRESSION, PROMETHEUS]
+BROKER = ["kafka-python==3.0.12", "crc32c>=2.7,<3", "google-re2>=1.1,<2", *DECOMPRESSION, PROMETHEUS]
 # What tasks of a load import, for the workers of a cluster whose Spark brings its own pyspark.
 EXECUTOR = [*KAFKA, *DECOMPRESSION]
 LOADER = [

@@ -43,5 +43,7 @@ class BrokerConfig:
     sets_damaged_aside: bool = False  # what is damaged of logs that had been forced to disk; else it stops the start
     rebalance_delay_ms: int = 0  # how long the first members of an empty group wait for others
     session_timeout_ms_min: int = 6000  # that a member of a group may ask for
+    consumer_session_timeout_ms: int = 45_000  # after which a silent member of a consumer group (KIP-848) is let go
+    consumer_heartbeat_interval_ms: int = 5000  # that members of consumer groups are told
     housekeeping_interval_ms: int = 30_000  # between looks for what retention lets go
     cleaner_interval_ms: int = 15_000  # between looks for what is to be compacted

@@ -144,9 +144,11 @@ class BrokerNode:
             self.flusher,
             self.config.fsync,
             self.now_ms,
+            topics=self.topics,
             unlink=self.unlink_later,
             rebalance_delay_ms=self.config.rebalance_delay_ms,
             session_timeout_ms_min=self.config.session_timeout_ms_min,
+            consumer_session_timeout_ms=self.config.consumer_session_timeout_ms,
         )
         self.transactions = TransactionCoordinator(
             self.logs,

@@ -91,6 +91,7 @@ class TopicStore:
         self.had_epochs = leader_epoch > 0
         self._by_name = {topic.name: topic for topic in topics}
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
+        self.changes = 0  # how often topics came, grew, went or were configured since the start
 
     @classmethod
     def load(cls, folder: Path, new_cluster_id: str) -> TopicStore:
@@ -130,6 +131,10 @@ class TopicStore:
     def get(self, name: str) -> Topic | None:
         return self._by_name.get(name)
 
+    def names(self) -> Iterator[str]:
+        """Of the topics that are not the broker's own."""
+        return (name for name in self._by_name if name not in INTERNAL_TOPICS)
+
     def by_id(self, topic_id: uuid.UUID) -> Topic | None:
         return self._by_id.get(topic_id)
 
@@ -156,6 +161,7 @@ class TopicStore:
             self._by_name = before
             raise RequestRefused(ErrorCode.STORAGE_ERROR, f"{self._path.name}: {error.strerror or error}") from error
         self._by_id = {topic.topic_id: topic for topic in self._by_name.values()}
+        self.changes += 1
 
     def _write(self) -> None:
         document = {

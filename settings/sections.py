@@ -75,6 +75,8 @@ class BrokerSettings:
     auto_create_topics: bool = True  # whether a topic that a client asks for by name is created
     rebalance_delay: Duration = Duration(0)  # how long the first members of an empty group wait for others; Kafka: 3s
     session_timeout_min: Duration = Duration(6000)  # that a member of a group may ask for
+    consumer_session_timeout: Duration = Duration(45_000)  # of members by group.protocol=consumer
+    consumer_heartbeat_interval: Duration = Duration(5000)  # of members by group.protocol=consumer, who learn by it
     node_id: int = 1  # of the one broker, as clients see it
     damaged: str = "stop"  # stop | set-aside: a start that finds damage in what had been forced to disk
 

@@ -80,6 +80,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "registry.operation": ("prometheus_client",),
     "registry.storage": ("sqlalchemy", "alembic", "psycopg"),
     "broker": ("kafka", "crc32c"),
+    "broker.coordinator.topic_patterns": ("re2",),
     "broker.metrics": ("prometheus_client",),
     "loader.write.container": ("cramjam", "zlib_ng"),
     "loader.rewrite.merge": ("fastavro",),

@@ -17,10 +17,27 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.broker.config import FsyncMode
+from headrace.broker.coordinator.consumer_group import (
+    ConsumerGroup,
+    ConsumerGroupState,
+    HeartbeatRequest,
+    HeartbeatResult,
+    Topics,
+)
+from headrace.broker.coordinator.consumer_members import JOINS
+from headrace.broker.coordinator.consumer_records import (
+    ConsumerKey,
+    RecordKind,
+    StoredGroup,
+    consumer_entry,
+    encode_consumer_key,
+    keys_of,
+    unstored_entries,
+)
 from headrace.broker.coordinator.group import NAME_CHARS_MAX, SESSION_TIMEOUT_MS_MIN, Group, GroupState
 from headrace.broker.coordinator.members import Ticket
 from headrace.broker.coordinator.messages import JoinRequest, JoinResult, Outcome, SyncRequest, SyncResult
@@ -56,8 +73,14 @@ EMPTY_GROUP_MS = 600_000
 """Without members and offsets a group is forgotten after this time, as in Kafka: consumers of a moment make up ids."""
 MEMBER_PREFIX_CHARS = 200
 """Of a client id or instance id, at the front of a member id."""
+CONSUMER_SESSION_TIMEOUT_MS, CONSUMER_HEARTBEAT_INTERVAL_MS = 45_000, 5000
+"""Of members of consumer groups (KIP-848), which are told the one and are let go after the other; Kafka's defaults."""
 TICK_MS_MAX = 60_000
 """The longest the coordinator sleeps; deadlines wake it earlier."""
+
+
+UNUSED = (GroupState.EMPTY, ConsumerGroupState.EMPTY)
+Key = GroupKey | OffsetKey | ConsumerKey
 
 
 class GroupCoordinator:
@@ -70,16 +93,19 @@ class GroupCoordinator:
         fsync: FsyncMode,
         now_ms: Callable[[], int],
         *,
+        topics: Topics,
         unlink: Callable[[list[Path]], None],
         rebalance_delay_ms: int = 0,
         session_timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN,
+        consumer_session_timeout_ms: int = CONSUMER_SESSION_TIMEOUT_MS,
         monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     ) -> None:
         self.offsets = OffsetTable()
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, Group | ConsumerGroup] = {}
         self._unused_since_ms: dict[str, int] = {}
         self._table = LogTable(log, flusher, fsync, now_ms, unlink=unlink, grows_by=COMPACT_BYTES)
         self._now_ms, self._monotonic_ms = now_ms, monotonic_ms
+        self._topics, self._consumer_session_timeout_ms = topics, consumer_session_timeout_ms
         self._rebalance_delay_ms, self._session_timeout_ms_min = rebalance_delay_ms, session_timeout_ms_min
         self._tickets = itertools.count(1)
         self._waiting: dict[Ticket, asyncio.Future[JoinResult | SyncResult]] = {}
@@ -94,11 +120,11 @@ class GroupCoordinator:
         if not group_id:
             return JoinResult(ErrorCode.INVALID_GROUP_ID, request.member_id)
         group = self.groups.get(group_id)
-        if group is None:
-            if request.member_id:
+        if not isinstance(group, Group):
+            if group is None and request.member_id:
                 return JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
             try:
-                group = self._add_group(group_id)
+                group = self._add_group(group_id) if group is None else self._become_classic(group)
             except RequestRefused as refused:
                 return JoinResult(refused.code, request.member_id)
         ticket, answer = self._ticket()
@@ -109,7 +135,7 @@ class GroupCoordinator:
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncResult:
         group = self.groups.get(group_id)
-        if group is None:
+        if not isinstance(group, Group):
             return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
         ticket, answer = self._ticket()
         self._carry_out(group, group.sync(request, ticket, self._monotonic_ms()))
@@ -119,26 +145,102 @@ class GroupCoordinator:
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         group = self.groups.get(group_id)
-        if group is None:
+        if not isinstance(group, Group):
             return ErrorCode.UNKNOWN_MEMBER_ID
         return group.heartbeat(member_id, instance_id, generation, self._monotonic_ms())
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None) -> ErrorCode:
         group = self.groups.get(group_id)
-        if group is None:
+        if not isinstance(group, Group):
             return ErrorCode.UNKNOWN_MEMBER_ID
         code, outcome = group.leave(member_id, instance_id, self._monotonic_ms())
         self._carry_out(group, outcome)
         return code
 
-    # Offsets
+    # Members of consumer groups (KIP-848)
 
-    def check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
+    def consumer_heartbeat(self, group_id: str, request: HeartbeatRequest) -> HeartbeatResult:
+        """
+        Raises:
+            RequestRefused: the member has to join anew, or may not; or its group could not be stored.
+        """
+        if not group_id:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, "a group without a name")
+        present = self.groups.get(group_id)
+        if isinstance(present, ConsumerGroup):
+            group = present
+        elif present is not None and present.state is not GroupState.EMPTY:
+            raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is of the classic protocol")
+        elif request.epoch != JOINS:
+            # Members whose group was lost with the power join again.
+            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no consumer group {group_id!r}")
+        else:
+            self._check_new_group(group_id, present)
+            group = ConsumerGroup(group_id, self._consumer_session_timeout_ms)
+        result = group.heartbeat(request, self._topics, self._monotonic_ms())
+        if group.unstored:
+            # Together with the end of the classic group that it was before.
+            self._store(group, _tombstones(present) if isinstance(present, Group) else ())
+            self.groups[group_id] = group
+            self._note_due(group)
+        return result
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
         """Raises:
-        RequestRefused: this member of this generation may not commit.
+        RequestRefused: this member in this epoch may not ask for offsets.
         """
         group = self.groups.get(group_id)
-        if group is not None:
+        if isinstance(group, ConsumerGroup):
+            group.check_fetch(member_id, epoch)
+
+    def _become_classic(self, group: ConsumerGroup) -> Group:
+        """Raises:
+        RequestRefused: it has members, or that could not be stored.
+        """
+        if group.members:
+            raise RequestRefused(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"group {group.group_id!r} is of the consumer protocol"
+            )
+        self._append(_tombstones(group))
+        classic = self.groups[group.group_id] = self._new_group(group.group_id)
+        return classic
+
+    def _store(self, group: ConsumerGroup, gone: Sequence[Entry] = ()) -> None:
+        """Stores what changed, if it did; what cannot be stored is stored with the next change.
+
+        Raises:
+            RequestRefused: the disk refused it.
+        """
+        if not group.members:
+            self._unused_since_ms[group.group_id] = self._now_ms()
+        self._append([*gone, *unstored_entries(group, self._unused_since_ms.get(group.group_id, 0))])
+        if group.unstored.epochs:
+            logger.info(
+                "group changed group=%s state=%s epoch=%d members=%d",
+                group.group_id,
+                group.state,
+                group.epoch,
+                len(group.members),
+            )
+        group.unstored.clear()
+
+    # Offsets
+
+    def check_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        places: Collection[TopicPartition],
+    ) -> None:
+        """Raises:
+        RequestRefused: this member of this generation may not commit offsets of these partitions.
+        """
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            group.check_commit(member_id, generation, places, self._topics)
+        elif group is not None:
             group.check_commit(member_id, instance_id, generation, self._monotonic_ms())
         elif generation >= 0:
             raise RequestRefused(ErrorCode.ILLEGAL_GENERATION, f"there is no group {group_id!r}")
@@ -161,13 +263,25 @@ class GroupCoordinator:
             self.offsets.apply(key, committed)
         await self._table.forced()
 
-    def check_transaction(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
+    def check_transaction(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        places: Collection[TopicPartition],
+    ) -> None:
         """Raises:
         RequestRefused: this member of this generation may not have its offsets committed by a transaction.
         """
         # Clients that do not say for which member they ask are as old as exactly-once itself.
         if generation >= 0 or member_id or instance_id is not None:
-            self.check_commit(group_id, member_id, instance_id, generation)
+            try:
+                self.check_commit(group_id, member_id, instance_id, generation, places)
+            except RequestRefused as refused:
+                # The newer code came with a version of OffsetCommit, and with none of TxnOffsetCommit.
+                is_stale = refused.code is ErrorCode.STALE_MEMBER_EPOCH
+                raise RequestRefused(ErrorCode.ILLEGAL_GENERATION, refused.message) if is_stale else refused from None
 
     async def commit_later(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], producer_id: int, epoch: int
@@ -234,7 +348,7 @@ class GroupCoordinator:
         if self.groups.get(group_id) is not group or is_used:
             raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} is used again")
         group.check_empty()
-        self._append([(encode_key(GroupKey(group_id)), None)])
+        self._append(_tombstones(group))
         group.delete()
         del self.groups[group_id]
         self._unused_since_ms.pop(group_id, None)
@@ -276,20 +390,25 @@ class GroupCoordinator:
         """Expires offsets of groups that nobody uses any more, and compacts the log when it is due."""
         for group_id in list(self.groups):
             now_ms, group = self._now_ms(), self.groups.get(group_id)
-            if group is not None and group.state is GroupState.EMPTY:
+            if group is not None and group.state in UNUSED:
                 unused_since_ms = self._unused_since_ms.get(group_id, 0)
                 await self._forget_offsets(self.offsets.expired(group_id, unused_since_ms, now_ms))
-                is_unused = group.state is GroupState.EMPTY and self.groups.get(group_id) is group
+                is_unused = group.state in UNUSED and self.groups.get(group_id) is group
                 if is_unused and not self.offsets.of_group(group_id) and not self.offsets.pending_of(group_id):
                     self._forget_unused(group_id, self._unused_since_ms.get(group_id, 0), now_ms)
 
     def _forget_unused(self, group_id: str, unused_since_ms: int, now_ms: int) -> None:
         group = self.groups[group_id]
         # One without a generation was asked for and never joined: nothing is stored of it.
-        is_due = not group.generation or now_ms - unused_since_ms > EMPTY_GROUP_MS
-        if is_due and not group.expects_members:
-            if group.generation:
-                self._append([(encode_key(GroupKey(group_id)), None)])
+        is_old = now_ms - unused_since_ms > EMPTY_GROUP_MS
+        if isinstance(group, ConsumerGroup):
+            is_stored, is_due = True, is_old
+        else:
+            is_stored = bool(group.generation)
+            is_due = (is_old or not is_stored) and not group.expects_members
+        if is_due:
+            if is_stored:
+                self._append(_tombstones(group))
             del self.groups[group_id]
             self._unused_since_ms.pop(group_id, None)
 
@@ -326,7 +445,15 @@ class GroupCoordinator:
         if group is None or due_ms is None:
             del self._due_ms[group_id]
         elif due_ms <= now_ms:
-            self._carry_out(group, group.tick(now_ms))
+            outcome = group.tick(now_ms)
+            if isinstance(group, Group):
+                self._carry_out(group, outcome)
+                return
+            self._note_due(group)
+            try:
+                self._store(group)
+            except RequestRefused as refused:
+                logger.error("group not stored group=%s reason=%s", group_id, refused)
         else:
             self._due_ms[group_id] = due_ms
 
@@ -338,12 +465,15 @@ class GroupCoordinator:
         """Raises:
         RequestRefused: a group of this id, or one more group, cannot be kept.
         """
-        if len(group_id) > NAME_CHARS_MAX:
-            raise RequestRefused(ErrorCode.INVALID_GROUP_ID, f"a group id of {len(group_id)} characters")
-        if len(self.groups) >= GROUPS_MAX:
-            raise RequestRefused(ErrorCode.POLICY_VIOLATION, f"there are {GROUPS_MAX} groups already")
+        self._check_new_group(group_id, None)
         group = self.groups[group_id] = self._new_group(group_id)
         return group
+
+    def _check_new_group(self, group_id: str, present: Group | None) -> None:
+        if len(group_id) > NAME_CHARS_MAX:
+            raise RequestRefused(ErrorCode.INVALID_GROUP_ID, f"a group id of {len(group_id)} characters")
+        if present is None and len(self.groups) >= GROUPS_MAX:
+            raise RequestRefused(ErrorCode.POLICY_VIOLATION, f"there are {GROUPS_MAX} groups already")
 
     def _new_group(self, group_id: str) -> Group:
         self._unused_since_ms[group_id] = self._now_ms()
@@ -379,7 +509,7 @@ class GroupCoordinator:
                 waiting.set_result(SyncResult(error) if is_assignment else reply.result)
         self._note_due(group)
 
-    def _note_due(self, group: Group) -> None:
+    def _note_due(self, group: Group | ConsumerGroup) -> None:
         due_ms = group.next_deadline_ms()
         if due_ms is None:
             self._due_ms.pop(group.group_id, None)
@@ -402,16 +532,25 @@ class GroupCoordinator:
         before, after = await self._table.compact(self._alive(), self._row_of, self._append_pending)
         logger.info("offsets compacted bytes_before=%d bytes_after=%d", before, after)
 
-    def _alive(self) -> Iterator[GroupKey | OffsetKey]:
+    def _alive(self) -> Iterator[Key]:
         for group_id in {**self.groups, **dict.fromkeys(self.offsets.groups())}:
-            yield GroupKey(group_id)
+            group = self.groups.get(group_id)
+            if isinstance(group, ConsumerGroup):
+                yield from keys_of(group)
+            else:
+                yield GroupKey(group_id)
             yield from [OffsetKey(group_id, *place) for place in self.offsets.of_group(group_id)]
 
-    def _row_of(self, key: GroupKey | OffsetKey) -> Entry | None:
+    def _row_of(self, key: Key) -> Entry | None:
         if isinstance(key, OffsetKey):
             committed = self.offsets.get(key)
             return (encode_key(key), encode_offset(committed)) if committed is not None else None
-        return self._group_entry(self.groups[key.group_id]) if key.group_id in self.groups else None
+        group = self.groups.get(key.group_id)
+        if isinstance(key, ConsumerKey):
+            if not isinstance(group, ConsumerGroup) or (key.member_id and key.member_id not in group.members):
+                return None
+            return consumer_entry(group, key, self._unused_since_ms.get(key.group_id, 0))
+        return self._group_entry(group) if isinstance(group, Group) else None
 
     def _append_pending(self) -> None:
         for producer_id, epoch, offsets in self.offsets.all_pending():
@@ -420,6 +559,7 @@ class GroupCoordinator:
     def _load(self) -> None:
         """Folds the log into groups and offsets."""
         metadata: dict[str, GroupMetadata] = {}
+        consumers: dict[str, StoredGroup] = {}
         for placed, batch in self._table.batches():
             if placed.header.attributes & CONTROL:
                 self.offsets.drop_pending(placed.header.producer_id)
@@ -432,6 +572,10 @@ class GroupCoordinator:
                     key = decode_key(raw_key or b"")
                     if isinstance(key, OffsetKey):
                         self.offsets.apply(key, decode_offset(value) if value is not None else None)
+                    elif isinstance(key, ConsumerKey):
+                        consumers.setdefault(key.group_id, StoredGroup()).apply(key, value)
+                        if key.kind is RecordKind.GROUP and value is None:
+                            del consumers[key.group_id]
                     elif key is not None and value is None:
                         metadata.pop(key.group_id, None)
                     elif key is not None and value is not None:
@@ -439,7 +583,9 @@ class GroupCoordinator:
             except (MalformedMessage, CorruptBatch) as error:
                 logger.error("offsets of groups skipped offset=%d reason=%s", placed.header.base_offset, error)
         now_ms = self._monotonic_ms()
-        for group_id in {*metadata, *self.offsets.groups(), *self.offsets.pending_groups()}:
+        for group_id, kept in consumers.items():
+            self._restore_consumers(group_id, kept, now_ms)
+        for group_id in {*metadata, *self.offsets.groups(), *self.offsets.pending_groups()} - consumers.keys():
             group = self.groups[group_id] = self._new_group(group_id)
             stored = metadata.get(group_id)
             if stored is not None:
@@ -449,6 +595,13 @@ class GroupCoordinator:
                 group.restore(stored.members, now_ms)
                 self._note_due(group)
 
+    def _restore_consumers(self, group_id: str, stored: StoredGroup, now_ms: int) -> None:
+        group = self.groups[group_id] = ConsumerGroup(group_id, self._consumer_session_timeout_ms)
+        self._unused_since_ms[group_id] = stored.changed_at_ms
+        group.epoch, group.target_epoch, group.target = stored.epoch, stored.target_epoch, stored.target
+        group.restore(stored.whole_members(), now_ms)
+        self._note_due(group)
+
     def _load_pending(self, producer_id: int, epoch: int, batch: bytes) -> None:
         found: dict[OffsetKey, CommittedOffset] = {}
         for _, _, raw_key, value, _ in opened(batch, is_our_own=True):
@@ -456,6 +609,13 @@ class GroupCoordinator:
             if isinstance(key, OffsetKey) and value is not None:
                 found[key] = decode_offset(value)
         self.offsets.add_pending(producer_id, epoch, found)
+
+
+def _tombstones(group: Group | ConsumerGroup) -> list[Entry]:
+    if isinstance(group, Group):
+        return [(encode_key(GroupKey(group.group_id)), None)]
+    # The group's own last: after it nothing is known of the group.
+    return [(encode_consumer_key(key), None) for key in reversed(list(keys_of(group)))]
 
 
 def _entries(offsets: Mapping[OffsetKey, CommittedOffset]) -> list[Entry]:

@@ -1,4 +1,6 @@
-"""The records of `__consumer_offsets`, in Kafka's layout: committed offsets and group metadata.
+"""The records of `__consumer_offsets`, in Kafka's layout: committed offsets and metadata of classic groups.
+
+Those of consumer groups of KIP-848 are in `consumer_records`.
 
 Keys begin with their version: 0 and 1 a committed offset {group, topic, partition i32} (1 is written), 2 a group
 {group}. A null value deletes. Offset value version 3: offset i64, leader epoch i32, metadata, commit timestamp i64
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.broker.coordinator.consumer_records import ConsumerKey, decode_consumer_key
 from headrace.broker.coordinator.group import Group
 from headrace.broker.coordinator.members import Member, Protocol
 from headrace.kafka_wire.primitives import Reader, Writer
@@ -63,7 +66,7 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
     return bytes(writer.buffer)
 
 
-def decode_key(raw: bytes) -> OffsetKey | GroupKey | None:
+def decode_key(raw: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
     """Returns the key, or None for a kind of record that this version does not know.
 
     Raises:
@@ -73,7 +76,7 @@ def decode_key(raw: bytes) -> OffsetKey | GroupKey | None:
     version = reader.i16()
     if version in (0, OFFSET_KEY):
         return OffsetKey(reader.string(), reader.string(), reader.i32())
-    return GroupKey(reader.string()) if version == GROUP_KEY else None
+    return GroupKey(reader.string()) if version == GROUP_KEY else decode_consumer_key(version, reader)
 
 
 def encode_offset(committed: CommittedOffset) -> bytes:

@@ -1,4 +1,7 @@
-"""DescribeGroups, versions 0 to 5: state, protocol and members; an unknown group is "Dead", as Kafka says it."""
+"""DescribeGroups, versions 0 to 5: state, protocol and members; an unknown group is "Dead", as Kafka says it.
+
+So is one of the consumer protocol (KIP-848), which ConsumerGroupDescribe is for.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeGroupsResponse
 
+from headrace.broker.coordinator.consumer_group import ConsumerGroup
 from headrace.broker.coordinator.group import Group, GroupState
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -25,13 +29,13 @@ def handle(context: RequestContext, request: Any) -> Any:
     )
 
 
-def _described(context: RequestContext, group_id: str, group: Group | None, request: Any) -> Any:
+def _described(context: RequestContext, group_id: str, group: Group | ConsumerGroup | None, request: Any) -> Any:
     version, code = context.version, context.group_error(group_id)
     told: dict[str, Any] = {}
     if version >= OPERATIONS_FROM:
         operations = of_group(context.rights, group_id)
         told["authorized_operations"] = operations if request.include_authorized_operations else None
-    if group is None or code:
+    if not isinstance(group, Group) or code:
         return _Group(
             version=version,
             error_code=code,

@@ -1,7 +1,7 @@
 """From a request's bytes to its answer's: one row per API key, each with its handler module.
 
 Produce and Fetch have codecs of their own; the control APIs use those that kafka-python generates from Kafka's
-message definitions.
+message definitions, of which `kafka_wire.messages` has two more.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from headrace.broker.handlers import (
     add_partitions_to_txn,
     alter_configs,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -60,6 +62,7 @@ from headrace.broker.protocol import api_versions as api
 from headrace.broker.protocol import fetch as fetch_codec
 from headrace.broker.protocol import produce as produce_codec
 from headrace.broker.protocol.framing import RequestHeader
+from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
 
 COMPILED_BYTES_MAX = 32 * 1024
@@ -146,6 +149,8 @@ HANDLERS: Mapping[int, Handler] = {
     api.ADD_OFFSETS_TO_TXN: _generated(producer.AddOffsetsToTxnRequest, add_offsets_to_txn.handle),
     api.END_TXN: _generated(producer.EndTxnRequest, end_txn.handle),
     api.TXN_OFFSET_COMMIT: _generated(producer.TxnOffsetCommitRequest, txn_offset_commit.handle),
+    api.CONSUMER_GROUP_HEARTBEAT: _generated(messages.ConsumerGroupHeartbeatRequest, consumer_group_heartbeat.handle),
+    api.CONSUMER_GROUP_DESCRIBE: _generated(messages.ConsumerGroupDescribeRequest, consumer_group_describe.handle),
     api.DESCRIBE_PRODUCERS: _generated(admin.DescribeProducersRequest, describe_producers.handle),
     api.DESCRIBE_TRANSACTIONS: _generated(admin.DescribeTransactionsRequest, describe_transactions.handle),
     api.LIST_TRANSACTIONS: _generated(admin.ListTransactionsRequest, list_transactions.handle),

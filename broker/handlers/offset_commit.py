@@ -1,7 +1,7 @@
 """OffsetCommit, versions 2 to 9: stores offsets for a group, all those of one request together.
 
-2 to 4: a retention time, ignored as Kafka does; 6: leader epochs; 7: static members; 9: member epochs of KIP-848,
-which classic groups use for the generation. Partitions that do not exist and overlong metadata are refused one by one.
+2 to 4: a retention time, ignored as Kafka does; 6: leader epochs; 7: static members; 9: member epochs of KIP-848
+in place of the generation. Partitions that do not exist and overlong metadata are refused one by one.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ async def _commit(context: RequestContext, request: Any) -> Any:
             request.member_id or "",
             request.group_instance_id if version >= 7 else None,
             request.generation_id_or_member_epoch,
+            places(request),
         )
         for topic in request.topics or ():
             for wanted in topic.partitions or ():
@@ -52,6 +53,15 @@ async def _commit(context: RequestContext, request: Any) -> Any:
     except RequestRefused as refused:
         refusal = refused.code
     return _response(request, version, codes, refusal)
+
+
+def places(request: Any) -> list[TopicPartition]:
+    """The partitions that a request is about."""
+    return [
+        (topic.name or "", wanted.partition_index)
+        for topic in request.topics or ()
+        for wanted in topic.partitions or ()
+    ]
 
 
 def checked_offset(context: RequestContext, key: TopicPartition, wanted: Any, *, has_epoch: bool) -> CommittedOffset:

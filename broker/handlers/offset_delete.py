@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Set
 from typing import Any
 
 from kafka.protocol.consumer import OffsetDeleteResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
 from headrace.broker.access.rights import Right
+from headrace.broker.coordinator.consumer_group import ConsumerGroup
 from headrace.broker.coordinator.group import Group
 from headrace.broker.coordinator.records import OffsetKey
 from headrace.broker.errors import RequestRefused
@@ -61,8 +62,10 @@ async def _delete(context: RequestContext, request: Any) -> Any:
     return OffsetDeleteResponse(version=0, error_code=ErrorCode.NONE, topics=topics)
 
 
-def _subscribed(group: Group) -> set[str] | None:
+def _subscribed(group: Group | ConsumerGroup) -> Set[str] | None:
     """The topics that members of the group read; None when what they told cannot be read, so any may be."""
+    if isinstance(group, ConsumerGroup):
+        return group.subscribed
     topics: set[str] = set()
     for member in group.members.values():
         try:

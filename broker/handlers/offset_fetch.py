@@ -14,17 +14,19 @@ from kafka.protocol.consumer import OffsetFetchResponse
 from headrace.broker.access.rights import Kind
 from headrace.broker.coordinator.offsets import TopicPartition
 from headrace.broker.coordinator.records import CommittedOffset
+from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 
 _NONE = CommittedOffset(-1, -1, "", 0)
-_STABLE_FROM, _GROUPS_FROM = 7, 8
+_STABLE_FROM, _GROUPS_FROM, _MEMBERS_FROM = 7, 8, 9
 
 
 def handle(context: RequestContext, request: Any) -> Any:
     version = context.version
     needs_stable = version >= _STABLE_FROM and bool(request.require_stable)
     if version < _GROUPS_FROM:
+        error = context.group_error(request.group_id or "")
         topics = _topics(
             context,
             request.group_id or "",
@@ -32,28 +34,34 @@ def handle(context: RequestContext, request: Any) -> Any:
             OffsetFetchResponse.OffsetFetchResponseTopic,
             "OffsetFetchResponsePartition",
             needs_stable,
+            error,
         )
-        return OffsetFetchResponse(
-            version=version, topics=topics, error_code=context.group_error(request.group_id or "")
-        )
+        return OffsetFetchResponse(version=version, topics=topics, error_code=error)
     answer = OffsetFetchResponse.OffsetFetchResponseGroup
-    groups = [
-        answer(
-            version=version,
-            group_id=group.group_id or "",
-            topics=_topics(
-                context,
-                group.group_id or "",
-                group.topics,
-                answer.OffsetFetchResponseTopics,
-                "OffsetFetchResponsePartitions",
-                needs_stable,
-            ),
-            error_code=context.group_error(group.group_id or ""),
+    groups = []
+    for group in {group.group_id: group for group in request.groups or ()}.values():
+        error = _group_error(context, group)
+        topics = _topics(
+            context,
+            group.group_id or "",
+            group.topics,
+            answer.OffsetFetchResponseTopics,
+            "OffsetFetchResponsePartitions",
+            needs_stable,
+            error,
         )
-        for group in {group.group_id: group for group in request.groups or ()}.values()
-    ]
+        groups.append(answer(version=version, group_id=group.group_id or "", topics=topics, error_code=error))
     return OffsetFetchResponse(version=version, groups=groups)
+
+
+def _group_error(context: RequestContext, group: Any) -> ErrorCode:
+    try:
+        context.check_group(group.group_id or "")
+        if context.version >= _MEMBERS_FROM:
+            context.node.groups.check_fetch(group.group_id or "", group.member_id, group.member_epoch)
+    except RequestRefused as refused:
+        return refused.code
+    return ErrorCode.NONE
 
 
 def _topics(
@@ -63,8 +71,9 @@ def _topics(
     topic_class: Any,
     partition_name: str,
     needs_stable: bool,
+    error: ErrorCode,
 ) -> list[Any]:
-    error, rights = context.group_error(group_id), context.rights
+    rights = context.rights
     offsets = context.node.groups.offsets.of_group(group_id)
     partition_class = getattr(topic_class, partition_name)
     pending = context.node.groups.offsets.pending_of(group_id) if needs_stable else ()

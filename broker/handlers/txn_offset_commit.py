@@ -1,6 +1,6 @@
 """TxnOffsetCommit, versions 0 to 3: offsets of a group that count as soon as a transaction is committed.
 
-2: leader epochs; 3: the member of the group that they were read by, whose generation must be the present one.
+2: leader epochs; 3: the member of the group that they were read by, whose generation or epoch must be the present one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.broker.coordinator.records import CommittedOffset
 from headrace.broker.coordinator.transaction import Identity
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
-from headrace.broker.handlers.offset_commit import checked_offset
+from headrace.broker.handlers.offset_commit import checked_offset, places
 from headrace.broker.node import OFFSETS_PARTITION
 from headrace.broker.protocol.error_codes import ErrorCode
 
@@ -35,7 +35,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         node.transactions.check_part(request.transactional_id, user, OFFSETS_PARTITION)
         if context.version >= _MEMBERS_FROM:
             node.groups.check_transaction(
-                group_id, request.member_id or "", request.group_instance_id, request.generation_id
+                group_id, request.member_id or "", request.group_instance_id, request.generation_id, places(request)
             )
         for topic in request.topics or ():
             for wanted in topic.partitions or ():

@@ -1,10 +1,9 @@
 """Which versions of which API are served: one row per API key.
 
 A row here is a promise: clients pick the highest version of a row and retry until their timeout when no handler
-answers. So every row has a handler (a test compares the two tables), and what has none is not listed: the
-consumer-group protocol of KIP-848 (68, 69) and telemetry (71, 72), and markers that clients write to end a
-transaction of another's (27). Transactions of version 2 (KIP-890) begin with versions that are not listed either, and
-no feature says otherwise.
+answers. So every row has a handler (a test compares the two tables), and what has none is not listed: telemetry
+(71, 72), groups of shares and of streams, and markers that clients write to end a transaction of another's (27).
+Transactions of version 2 (KIP-890) begin with versions that are not listed either, and no feature says otherwise.
 """
 
 from __future__ import annotations
@@ -47,6 +46,7 @@ SASL_AUTHENTICATE, OFFSET_DELETE, DESCRIBE_CLUSTER = 36, 47, 60
 ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
 DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 61, 65, 66
 ELECT_LEADERS, DESCRIBE_TOPIC_PARTITIONS = 43, 75
+CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE = 68, 69
 
 ROWS = (
     # Produce is advertised from 0 although only record batches of version 2 (Produce 3 and later) are stored: older
@@ -91,6 +91,8 @@ ROWS = (
     ApiVersions(DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
     ApiVersions(DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
     ApiVersions(LIST_TRANSACTIONS, "ListTransactions", 0, 1, 0),
+    ApiVersions(CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0),
+    ApiVersions(CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0),
     ApiVersions(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
 )
 

@@ -110,6 +110,7 @@ LIBRARIES = frozenset(
         "py4j",
         "pyhive",
         "pyspark",
+        "re2",
         "snappy",
         "sqlalchemy",
         "thrift",

@@ -156,6 +156,8 @@ async def _serve(settings: Settings) -> None:
             creates_topics=settings.broker.auto_create_topics,
             rebalance_delay_ms=settings.broker.rebalance_delay.ms,
             session_timeout_ms_min=settings.broker.session_timeout_min.ms,
+            consumer_session_timeout_ms=settings.broker.consumer_session_timeout.ms,
+            consumer_heartbeat_interval_ms=settings.broker.consumer_heartbeat_interval.ms,
             retention_ms=settings.broker.retention.ms,
             segment_bytes_max=settings.broker.segment_bytes_max,
             message_bytes_max=settings.broker.message_bytes_max,

@@ -42,12 +42,13 @@ from headrace.broker.protocol.api_versions import BY_KEY, FETCH, METADATA, PRODU
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.framing import CONTROL_FRAME_BYTES_MAX, RequestHeader
 from headrace.broker.server import BrokerServer
+from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
 from headrace.kafka_wire.record_batch import HEADER_BYTES
 
 REQUESTS: dict[int, Any] = {
     cls.API_KEY: cls
-    for module in (admin, consumer, metadata, producer, sasl)
+    for module in (admin, consumer, messages, metadata, producer, sasl)
     for name in dir(module)
     if name.endswith("Request")
     for cls in [getattr(module, name)]

@@ -674,6 +674,6 @@ def test_offset_records_have_kafkas_bytes() -> None:
     assert decode_offset(raw) == CommittedOffset(258, 1, "m", 5)
     old = b"\0\1" + (9).to_bytes(8, "big") + b"\0\0" + (5).to_bytes(8, "big") + (6).to_bytes(8, "big")
     assert decode_offset(old) == CommittedOffset(9, -1, "", 5)
-    assert decode_key(b"\0\7xyz") is None
+    assert decode_key(b"\0\12xyz") is None
     empty = b"\0\3\0\0\0\0\0\4\xff\xff\xff\xff" + (8).to_bytes(8, "big") + b"\0\0\0\0"
     assert decode_group(empty).generation == 4

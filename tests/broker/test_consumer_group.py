@@ -1,0 +1,688 @@
+"""The state machine of consumer groups of KIP-848: heartbeats in, answers out; the time is whatever the test says."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from headrace.broker.coordinator.assignors import ASSIGNORS, SubscribedTopic, TopicIdPartition
+from headrace.broker.coordinator.consumer_group import (
+    SUBSCRIPTION_TOPICS_MAX,
+    ConsumerGroup,
+    ConsumerGroupState,
+    HeartbeatRequest,
+    HeartbeatResult,
+)
+from headrace.broker.coordinator.consumer_members import MemberState
+from headrace.broker.coordinator.consumer_records import (
+    ConsumerKey,
+    StoredGroup,
+    consumer_entry,
+    keys_of,
+    unstored_entries,
+)
+from headrace.broker.coordinator.group import MEMBERS_MAX, NAME_CHARS_MAX
+from headrace.broker.coordinator.records import decode_key
+from headrace.broker.coordinator.table import Entry
+from headrace.broker.coordinator.topic_patterns import matching_topics
+from headrace.broker.errors import RequestRefused
+from headrace.broker.protocol.error_codes import ErrorCode
+
+SESSION_MS, REBALANCE_MS = 45_000, 30_000
+Partitions = frozenset[TopicIdPartition]
+NOTHING: Partitions = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    topic_id: uuid.UUID
+    partitions: int
+
+
+class TopicsOfTest:
+    def __init__(self, **counts: int) -> None:
+        self.changes = 0
+        self._topics: dict[str, Topic] = {}
+        for name, count in counts.items():
+            self.put(name, count)
+
+    def put(self, name: str, count: int) -> None:
+        """Creates a topic, or adds partitions."""
+        present = self._topics.get(name)
+        self._topics[name] = replace(present, partitions=count) if present else Topic(uuid.uuid4(), count)
+        self.changes += 1
+
+    def drop(self, name: str) -> None:
+        del self._topics[name]
+        self.changes += 1
+
+    def get(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def names(self) -> Iterable[str]:
+        return self._topics
+
+    def all(self, *names: str) -> Partitions:
+        found = (self._topics[name] for name in names)
+        return frozenset((topic.topic_id, index) for topic in found for index in range(topic.partitions))
+
+
+@dataclass(slots=True)
+class Client:
+    """One consumer, which gives up what it is no longer told of, and only then says so."""
+
+    driver: Driver
+    member_id: str
+    topics: tuple[str, ...] = ("t",)
+    instance_id: str | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    epoch: int = 0
+    owned: Partitions = NOTHING
+
+    def join(self, at: int = 0) -> HeartbeatResult:
+        self.epoch, self.owned = 0, NOTHING
+        return self.beat(at, full=True)
+
+    def beat(self, at: int = 0, *, full: bool = False, loses_answer: bool = False, silent: bool = False) -> Any:
+        """`full` tells everything, `silent` nothing of what it owns."""
+        told: dict[str, Any] = {}
+        if full:
+            told = {
+                "rebalance_timeout_ms": REBALANCE_MS,
+                "topics": frozenset(self.topics),
+                "pattern": self.pattern,
+                "assignor": self.assignor,
+            }
+        request = HeartbeatRequest(
+            self.member_id,
+            self.epoch,
+            instance_id=self.instance_id,
+            owned=None if silent else self.owned,
+            **told,
+        )
+        result = self.driver.beat(request, at)
+        if not loses_answer:
+            self.epoch = result.epoch
+            self.owned = self.owned if result.assigned is None else result.assigned
+        return result
+
+    def leave(self, epoch: int = -1) -> HeartbeatResult:
+        return self.driver.beat(HeartbeatRequest(self.member_id, epoch, instance_id=self.instance_id), 0)
+
+
+@dataclass(slots=True)
+class Driver:
+    """A group with what is stored of it."""
+
+    topics: TopicsOfTest
+    group: ConsumerGroup = field(default_factory=lambda: ConsumerGroup("g", SESSION_MS))
+    log: list[Entry] = field(default_factory=list)
+
+    def client(self, member_id: str, **more: Any) -> Client:
+        return Client(self, member_id, **more)
+
+    def beat(self, request: HeartbeatRequest, at: int) -> HeartbeatResult:
+        result = self.group.heartbeat(request, self.topics, at)
+        self.store()
+        return result
+
+    def tick(self, at: int) -> None:
+        self.group.tick(at)
+        self.store()
+
+    def store(self) -> None:
+        self.log += unstored_entries(self.group, 7)
+        self.group.unstored.clear()
+
+    def restart(self, at: int) -> None:
+        self.group = restored(self.log, at)
+
+    def settle(self, clients: Iterable[Client], at: int = 0) -> None:
+        """Lets everybody beat until nothing changes any more."""
+        everybody = list(clients)
+        for _ in range(10):
+            before = (self.group.epoch, [(client.epoch, client.owned) for client in everybody])
+            for client in everybody:
+                client.beat(at)
+            if before == (self.group.epoch, [(client.epoch, client.owned) for client in everybody]):
+                return
+        raise AssertionError("the group does not come to rest")
+
+
+def restored(log: Iterable[Entry], at: int) -> ConsumerGroup:
+    stored = StoredGroup()
+    for raw_key, value in log:
+        key = decode_key(raw_key)
+        assert isinstance(key, ConsumerKey)
+        stored.apply(key, value)
+    group = ConsumerGroup("g", SESSION_MS)
+    group.epoch, group.target_epoch, group.target = stored.epoch, stored.target_epoch, stored.target
+    group.restore(stored.whole_members(), at)
+    return group
+
+
+def pair(**topics: int) -> tuple[Driver, Client, Client]:
+    """Two members that share what there is."""
+    driver = Driver(TopicsOfTest(**(topics or {"t": 4})))
+    first, second = driver.client("a"), driver.client("b")
+    first.join()
+    second.join()
+    driver.settle([first, second])
+    return driver, first, second
+
+
+def refusal(call: Any, *arguments: Any, **more: Any) -> ErrorCode:
+    with pytest.raises(RequestRefused) as refused:
+        call(*arguments, **more)
+    return refused.value.code
+
+
+def test_a_lone_member_is_told_everything_at_once() -> None:
+    driver = Driver(TopicsOfTest(t=3))
+    told = driver.client("a").join()
+    assert (told.epoch, told.assigned) == (1, driver.topics.all("t"))
+    assert driver.group.state is ConsumerGroupState.STABLE
+
+
+def test_a_partition_is_given_up_before_another_member_gets_it() -> None:
+    driver = Driver(TopicsOfTest(t=4))
+    first, second = driver.client("a"), driver.client("b")
+    first.join()
+    told = second.join()
+    assert (told.epoch, told.assigned, driver.group.state) == (2, NOTHING, ConsumerGroupState.RECONCILING)
+    told = first.beat()
+    assert (told.epoch, len(told.assigned)) == (1, 2)
+    assert driver.group.members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    assert second.beat().assigned is None, "the first one has not said yet that it has given them up"
+    assert first.beat().epoch == 2
+    assert len(second.beat().assigned) == 2
+    assert first.owned | second.owned == driver.topics.all("t")
+    assert driver.group.state is ConsumerGroupState.STABLE
+
+
+def test_who_says_nothing_of_what_it_owns_has_not_given_it_up() -> None:
+    driver = Driver(TopicsOfTest(t=4))
+    first, second = driver.client("a"), driver.client("b")
+    first.join()
+    second.join()
+    first.beat(silent=True)
+    first.beat(silent=True)
+    assert second.beat().assigned is None
+    assert first.beat().epoch == 2
+
+
+def test_a_third_member_takes_little_from_the_others() -> None:
+    driver, first, second = pair(t=9)
+    before = first.owned, second.owned
+    third = driver.client("c")
+    third.join()
+    driver.settle([first, second, third])
+    assert [len(each.owned) for each in (first, second, third)] == [3, 3, 3]
+    assert first.owned < before[0]
+    assert second.owned < before[1]
+
+
+def test_who_leaves_makes_room_at_once() -> None:
+    driver, first, second = pair()
+    assert second.leave().epoch == -1
+    assert driver.group.state is ConsumerGroupState.ASSIGNING
+    assert first.beat().assigned == driver.topics.all("t")
+    assert refusal(second.beat) is ErrorCode.UNKNOWN_MEMBER_ID
+    first.leave()
+    assert driver.group.state is ConsumerGroupState.EMPTY
+
+
+def test_epochs_of_others_are_fenced() -> None:
+    driver, first, _ = pair()
+    for epoch in (first.epoch + 1, first.epoch - 1):
+        request = HeartbeatRequest("a", epoch)
+        assert refusal(driver.group.heartbeat, request, driver.topics, 0) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert first.beat().epoch == first.epoch
+
+
+def test_who_did_not_hear_of_its_new_epoch_comes_again_with_the_last_one() -> None:
+    driver, first, second = pair()
+    second.leave()
+    before = first.epoch
+    first.beat(loses_answer=True)
+    assert first.epoch == before < driver.group.members["a"].epoch
+    assert first.beat(full=True).assigned == driver.topics.all("t")
+    assert first.epoch == driver.group.epoch
+
+
+def test_a_member_that_joins_again_is_told_what_it_has() -> None:
+    driver, first, second = pair()
+    before = first.owned
+    assert first.join().assigned == before
+    driver.settle([first, second])
+    assert first.owned == before
+
+
+def test_silent_members_lose_their_session_and_join_again() -> None:
+    driver, first, second = pair()
+    second.beat(SESSION_MS - 1)
+    assert driver.group.next_deadline_ms() == SESSION_MS
+    driver.tick(SESSION_MS)
+    assert set(driver.group.members) == {"b"}
+    assert refusal(first.beat, SESSION_MS) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert second.beat(SESSION_MS).assigned == driver.topics.all("t")
+
+
+def test_who_does_not_give_up_partitions_in_time_is_let_go() -> None:
+    driver, first, _ = pair()
+    third = driver.client("c")
+    third.join(at=1000)
+    taken = first.owned
+    first.beat(1000)
+    first.owned = taken
+    for at in range(2000, 31_000, 5000):
+        first.beat(at, silent=True)
+        third.beat(at)
+    assert driver.group.next_deadline_ms() == 1000 + REBALANCE_MS
+    driver.tick(1000 + REBALANCE_MS)
+    assert set(driver.group.members) == {"b", "c"}
+    assert refusal(first.beat) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_topics_that_come_grow_and_go_change_the_target() -> None:
+    driver, first, second = pair(t=2)
+    epoch = driver.group.epoch
+    driver.topics.put("other", 3)
+    driver.settle([first, second])
+    assert driver.group.epoch == epoch, "nobody reads that one"
+    driver.topics.put("t", 4)
+    driver.settle([first, second])
+    assert first.owned | second.owned == driver.topics.all("t")
+    driver.topics.drop("t")
+    driver.settle([first, second])
+    assert first.owned | second.owned == NOTHING
+    driver.topics.put("t", 1)
+    driver.settle([first, second])
+    assert first.owned | second.owned == driver.topics.all("t")
+    assert driver.group.epoch > epoch
+
+
+def test_a_subscription_that_changes_moves_partitions() -> None:
+    driver, first, second = pair(t=2, u=2)
+    first.topics = ("u",)
+    first.beat(full=True)
+    driver.settle([first, second])
+    assert (first.owned, second.owned) == (driver.topics.all("u"), driver.topics.all("t"))
+
+
+def test_a_pattern_is_followed_as_topics_come() -> None:
+    driver = Driver(TopicsOfTest(**{"shop.a": 1, "other": 1}))
+    first, second = driver.client("a", topics=(), pattern=r"shop\..*"), driver.client("b", topics=("other",))
+    first.join()
+    second.join()
+    assert first.owned == driver.topics.all("shop.a")
+    driver.topics.put("shop.b", 2)
+    second.beat()
+    driver.settle([first, second])
+    assert first.owned == driver.topics.all("shop.a", "shop.b")
+    assert refusal(driver.client("c", topics=(), pattern="(").join) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    first.pattern = ""
+    first.beat(full=True)
+    driver.settle([first, second])
+    assert first.owned == NOTHING
+
+
+def test_a_pattern_finds_only_what_the_client_may_see() -> None:
+    driver = Driver(TopicsOfTest(a=1, b=1))
+    request = HeartbeatRequest(
+        "m", 0, rebalance_timeout_ms=1, topics=frozenset(), pattern=".", owned=NOTHING, sees=lambda name: name == "b"
+    )
+    assert driver.beat(request, 0).assigned == driver.topics.all("b")
+
+
+def test_the_assignor_is_the_one_that_most_members_want() -> None:
+    driver = Driver(TopicsOfTest(t=2, u=2))
+    clients = [driver.client(name, topics=("t", "u"), assignor="range") for name in ("a", "b")]
+    for client in clients:
+        client.join()
+    driver.settle(clients)
+    assert driver.group.assignor == "range"
+    assert {index for _, index in clients[0].owned} == {0}
+    assert refusal(driver.client("c", assignor="sticky").join) is ErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+def test_a_static_member_comes_back_without_a_rebalance() -> None:
+    driver, first, _ = pair(t=4)
+    static = driver.client("s1", instance_id="i")
+    static.join()
+    driver.settle([first, static, driver_client(driver, "b")])
+    again = driver.client("s2", instance_id="i")
+    assert refusal(again.join) is ErrorCode.UNRELEASED_INSTANCE_ID
+    before, epoch = static.owned, driver.group.epoch
+    assert static.leave(-2).epoch == -2
+    assert again.join().assigned == before
+    assert driver.group.epoch == epoch
+    assert refusal(static.beat) is ErrorCode.FENCED_INSTANCE_ID
+    assert set(driver.group.members) == {"a", "b", "s2"}
+    driver.restart(0)
+    assert driver.client("s2", instance_id="i", epoch=again.epoch, owned=before).beat().epoch == again.epoch
+
+
+def driver_client(driver: Driver, member_id: str) -> Client:
+    """A client of a member that is there."""
+    member = driver.group.members[member_id]
+    return driver.client(member_id, epoch=member.epoch, owned=frozenset(member.assigned))
+
+
+def test_a_static_member_that_does_not_come_back_is_let_go() -> None:
+    driver = Driver(TopicsOfTest(t=1))
+    static = driver.client("s", instance_id="i")
+    static.join()
+    static.leave(-2)
+    driver.tick(SESSION_MS)
+    assert driver.group.state is ConsumerGroupState.EMPTY
+    assert driver.client("s2", instance_id="i").join(SESSION_MS).assigned == driver.topics.all("t")
+
+
+def test_a_static_member_may_leave_for_good() -> None:
+    driver = Driver(TopicsOfTest(t=1))
+    static = driver.client("s", instance_id="i")
+    static.join()
+    stranger = HeartbeatRequest("x", -1, instance_id="i")
+    assert refusal(driver.group.heartbeat, stranger, driver.topics, 0) is ErrorCode.FENCED_INSTANCE_ID
+    static.leave()
+    assert driver.group.state is ConsumerGroupState.EMPTY
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"epoch": -3}, ErrorCode.INVALID_REQUEST),
+        ({"epoch": 7}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"epoch": -1}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"epoch": -2}, ErrorCode.INVALID_REQUEST),
+        ({"epoch": 7, "instance_id": "i"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"topics": None}, ErrorCode.INVALID_REQUEST),
+        ({"rebalance_timeout_ms": None}, ErrorCode.INVALID_REQUEST),
+        ({"owned": None}, ErrorCode.INVALID_REQUEST),
+        ({"owned": frozenset({(uuid.uuid4(), 0)})}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": "x" * (NAME_CHARS_MAX + 1)}, ErrorCode.INVALID_REQUEST),
+        ({"pattern": "x" * (NAME_CHARS_MAX + 1)}, ErrorCode.INVALID_REQUEST),
+        ({"topics": frozenset(map(str, range(SUBSCRIPTION_TOPICS_MAX + 1)))}, ErrorCode.INVALID_REQUEST),
+        ({"assignor": "none"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
+    ],
+)
+def test_what_is_refused_changes_nothing(change: dict[str, Any], code: ErrorCode) -> None:
+    driver = Driver(TopicsOfTest(t=1))
+    driver.client("a").join()
+    request = HeartbeatRequest("m", 0, rebalance_timeout_ms=1, topics=frozenset("t"), owned=NOTHING)
+    assert refusal(driver.group.heartbeat, replace(request, **change), driver.topics, 0) is code
+    assert set(driver.group.members) == {"a"}
+    assert not driver.group.unstored
+    assert driver.group.heartbeat(request, driver.topics, 0).epoch == 2
+
+
+def test_a_group_has_a_largest_size() -> None:
+    driver = Driver(TopicsOfTest(t=1))
+    for number in range(MEMBERS_MAX):
+        driver.client(str(number)).join()
+    assert refusal(driver.client("one more").join) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    driver.client("5").join()
+
+
+def test_who_may_commit_and_ask_for_offsets() -> None:
+    driver, first, second = pair(t=2, u=2)
+    group, topics = driver.group, driver.topics
+    index = next(iter(first.owned))[1]
+    place, epoch = [("t", index)], first.epoch
+    group.check_commit("a", epoch, place, topics)
+    assert refusal(group.check_commit, "a", epoch + 1, place, topics) is ErrorCode.STALE_MEMBER_EPOCH
+    assert refusal(group.check_commit, "x", epoch, place, topics) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert refusal(group.check_commit, "", -1, place, topics) is ErrorCode.UNKNOWN_MEMBER_ID
+    group.check_fetch(None, -1)
+    group.check_fetch("a", epoch)
+    assert refusal(group.check_fetch, "a", epoch - 1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert refusal(group.check_fetch, "x", epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+    # What it has had since may be committed with the epoch before, what came since may not.
+    second.topics = ("t", "u")
+    second.beat(full=True)
+    first.beat(loses_answer=True)
+    assert first.epoch < group.members["a"].epoch
+    group.check_commit("a", epoch, place, topics)
+    assert refusal(group.check_commit, "a", epoch, [("u", 0)], topics) is ErrorCode.STALE_MEMBER_EPOCH
+    first.leave()
+    second.leave()
+    group.check_commit("", -1, place, topics)
+
+
+def test_members_go_on_in_their_epochs_after_a_restart() -> None:
+    driver, first, second = pair()
+    epoch = driver.group.epoch
+    driver.restart(50_000)
+    assert driver.group.state is ConsumerGroupState.STABLE
+    assert driver.group.next_deadline_ms() == 50_000 + SESSION_MS
+    for client in (first, second):
+        told = client.beat(50_001)
+        assert (told.epoch, told.assigned) == (epoch, None)
+    assert driver.group.epoch == epoch
+
+
+def test_a_restart_in_the_middle_of_a_rebalance_goes_on_with_it() -> None:
+    driver = Driver(TopicsOfTest(t=4))
+    first, second = driver.client("a"), driver.client("b", topics=(), pattern="t+")
+    first.join()
+    second.join()
+    first.beat()
+    driver.restart(0)
+    assert driver.group.members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    assert second.beat().assigned is None
+    driver.settle([first, second])
+    assert first.owned | second.owned == driver.topics.all("t")
+    assert not first.owned & second.owned
+
+
+def test_what_changed_while_the_broker_was_away_is_noticed() -> None:
+    driver, first, second = pair(t=2)
+    driver.restart(0)
+    driver.topics.put("t", 3)
+    driver.settle([first, second])
+    assert first.owned | second.owned == driver.topics.all("t")
+
+
+def test_members_that_contradict_each_other_after_a_loss_join_again() -> None:
+    driver, first, second = pair(t=2)
+    step_of_first = next(at for at, (key, _) in enumerate(driver.log) if b"\0\10" in key and key.endswith(b"\1a"))
+    driver.log = [entry for at, entry in enumerate(driver.log) if at <= step_of_first or not entry[0].endswith(b"\1a")]
+    driver.restart(0)
+    assert set(driver.group.members) == {"b"}
+    assert refusal(first.beat) is ErrorCode.UNKNOWN_MEMBER_ID
+    first.join()
+    driver.settle([first, second])
+    assert first.owned | second.owned == driver.topics.all("t")
+
+
+def test_records_come_back_as_they_were() -> None:
+    driver, first, second = pair(t=5)
+    driver.client("s", topics=(), instance_id="i", pattern="t", assignor="range").join()
+    first.beat()
+    snapshot = [consumer_entry(driver.group, key, 7) for key in keys_of(driver.group)]
+    for log in (driver.log, snapshot):
+        again = restored(log, 0)
+        again.unstored.clear()
+        assert [consumer_entry(again, key, 7) for key in keys_of(driver.group)] == snapshot
+    second.leave()
+    assert set(restored(driver.log, 0).members) == {"a", "s"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        (".*", {"shop.a", "shop-b", "x1", "Ab"}),
+        (r"shop\..*", {"shop.a"}),
+        ("^shop.+$", {"shop.a", "shop-b"}),
+        ("shop", set()),
+        (r"\w\d|(?:a|[A-C])b", {"x1", "Ab"}),
+        ("[^x]{2}", {"Ab"}),
+        ("(?i)aB", {"Ab"}),
+        (r"\Qshop.\E[[:alpha:]]", {"shop.a"}),
+        ("(?P<name>x)1??1", {"x1"}),
+    ],
+)
+def test_patterns(pattern: str, found: set[str]) -> None:
+    assert matching_topics(pattern, ["shop.a", "shop-b", "x1", "Ab"]) == found
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("(", "a)", "[a", "*", "a{2,1}", "a{9999}", "(?=a)", "\\", "[z-a]", r"\1"),
+        "((a{1000}){1000}){1000}",
+        "((){1000}){1000}",
+    ],
+)
+def test_patterns_that_are_refused(pattern: str) -> None:
+    assert refusal(matching_topics, pattern, ["a"]) is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_a_pattern_cannot_take_long() -> None:
+    names = ["".join("ab"[(number >> bit) & 1] for bit in range(12)) * 20 for number in range(2000)]
+    assert matching_topics("(a*)*(b|ab)*c" + ".*" * 100 + "x", names) == frozenset()
+    assert refusal(matching_topics, "(a|b)*a(a|b){200}", names) is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+@st.composite
+def to_assign(draw: st.DrawFn) -> tuple[list[SubscribedTopic], dict[str, set[TopicIdPartition]]]:
+    members = [f"m{number}" for number in range(draw(st.integers(1, 6)))]
+    subsets = st.lists(st.sampled_from(members), min_size=1, unique=True).map(lambda found: tuple(sorted(found)))
+    topics = [SubscribedTopic(uuid.UUID(int=n), draw(st.integers(1, 9)), draw(subsets)) for n in range(3)]
+    present: dict[str, set[TopicIdPartition]] = {member: set() for member in members}
+    for topic in topics:
+        for index in range(draw(st.integers(0, 12))):
+            owner = draw(st.sampled_from([*members, ""]))
+            if owner:
+                present[owner].add((topic.topic_id, index))
+    return topics, present
+
+
+@given(to_assign(), st.sampled_from(sorted(ASSIGNORS)))
+@settings(max_examples=200, deadline=None)
+def test_assignors_give_each_partition_to_one_that_subscribes(sample: Any, name: str) -> None:
+    topics, present = sample
+    found = ASSIGNORS[name](topics, present)
+    given_out = [partition for partitions in found.values() for partition in partitions]
+    assert sorted(given_out) == [(topic.topic_id, index) for topic in topics for index in range(topic.partitions)]
+    for topic in topics:
+        assert {owner for owner, of_owner in found.items() if any(i == topic.topic_id for i, _ in of_owner)} <= set(
+            topic.members
+        )
+    if name == "uniform":
+        assert ASSIGNORS[name](topics, found) == found, "what is balanced stays"
+        if len({topic.members for topic in topics}) == 1:
+            loads = [len(found.get(member, ())) for member in topics[0].members]
+            assert max(loads) - min(loads) <= 1
+
+
+class ConsumersUnderLoad(RuleBasedStateMachine):
+    """Members join, beat, leave, lose answers and fall silent, topics change and the broker restarts, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver = Driver(TopicsOfTest(t=3, u=2))
+        self.clients: dict[str, Client] = {}
+        self.now = 0
+        self.count = 0
+
+    @rule(data=st.data())
+    def newcomer(self, data: st.DataObject) -> None:
+        self.count += 1
+        topics = data.draw(st.sampled_from([("t",), ("u",), ("t", "u"), ("t", "v"), ()]))
+        pattern = data.draw(st.sampled_from([None, None, "[tv]"]))
+        client = self.driver.client(f"m{self.count}", topics=topics, pattern=pattern)
+        client.join(self.now)
+        self.clients[client.member_id] = client
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def beat(self, data: st.DataObject) -> None:
+        client = self.clients[data.draw(st.sampled_from(sorted(self.clients)))]
+        how = data.draw(st.sampled_from(["plain", "plain", "plain", "full", "silent", "lost", "subscribe"]))
+        if how == "subscribe":
+            client.topics = data.draw(st.sampled_from([("t",), ("u",), ("t", "u", "v")]))
+        try:
+            if how == "lost":
+                client.beat(self.now, full=True, loses_answer=True)
+                client.beat(self.now, full=True)
+            else:
+                client.beat(self.now, full=how in ("full", "subscribe"), silent=how == "silent")
+        except RequestRefused as refused:
+            assert refused.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
+            assert client.member_id not in self.driver.group.members
+            client.join(self.now)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        client = self.clients.pop(data.draw(st.sampled_from(sorted(self.clients))))
+        if client.member_id in self.driver.group.members:
+            client.leave()
+
+    @rule(name=st.sampled_from("tuv"), count=st.integers(1, 6))
+    def topic(self, name: str, count: int) -> None:
+        present = self.driver.topics.get(name)
+        if present is not None and count < present.partitions:
+            self.driver.topics.drop(name)
+        else:
+            self.driver.topics.put(name, count)
+
+    @rule(ms=st.integers(1, 30_000))
+    def time_passes(self, ms: int) -> None:
+        self.now += ms
+        due = self.driver.group.next_deadline_ms()
+        if due is not None and due <= self.now:
+            self.driver.tick(self.now)
+            again = self.driver.group.next_deadline_ms()
+            assert again is None or again > self.now, "a tick leaves nothing that is due"
+            for client in self.clients.values():
+                if client.member_id not in self.driver.group.members:
+                    # Its partitions are others' now; a consumer stops reading when its session is over.
+                    client.owned = NOTHING
+
+    @rule()
+    def restart(self) -> None:
+        self.driver.restart(self.now)
+
+    @rule()
+    def quiet(self) -> None:
+        for client in self.clients.values():
+            if client.member_id not in self.driver.group.members:
+                client.join(self.now)
+        self.driver.settle(self.clients.values(), self.now)
+        owned = [partition for client in self.clients.values() for partition in client.owned]
+        subscribed = [name for name in self.driver.group.subscribed if self.driver.topics.get(name) is not None]
+        assert sorted(owned) == sorted(self.driver.topics.all(*subscribed))
+        if self.clients:
+            assert self.driver.group.state is ConsumerGroupState.STABLE
+
+    @invariant()
+    def nobody_shares(self) -> None:
+        """Neither in what the group says nor in what the clients read."""
+        group = self.driver.group
+        for found in (
+            [p for member in group.members.values() for p in (*member.assigned, *member.revoking)],
+            [p for client in self.clients.values() for p in client.owned],
+        ):
+            assert len(found) == len(set(found))
+        for client in self.clients.values():
+            member = group.members.get(client.member_id)
+            if member is not None:
+                assert client.owned <= member.assigned.keys() | member.revoking.keys()
+
+
+ConsumersUnderLoad.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestConsumersUnderLoad = ConsumersUnderLoad.TestCase
