@@ -233,6 +233,8 @@ class GroupCoordinator:
         instance_id: str | None,
         generation: int,
         places: Collection[TopicPartition],
+        *,
+        knows_member_epochs: bool = True,
     ) -> None:
         """Raises:
         RequestRefused: this member of this generation may not commit offsets of these partitions.
@@ -240,6 +242,9 @@ class GroupCoordinator:
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             group.check_commit(member_id, generation, places, self._topics)
+            if generation >= 0 and not knows_member_epochs:
+                # It would not know what to make of STALE_MEMBER_EPOCH.
+                raise RequestRefused(ErrorCode.UNSUPPORTED_VERSION, "members of this group commit with newer versions")
         elif group is not None:
             group.check_commit(member_id, instance_id, generation, self._monotonic_ms())
         elif generation >= 0:

@@ -65,7 +65,7 @@ def _response(context: RequestContext, result: HeartbeatResult) -> Any:
         version=version,
         member_id=result.member_id,
         member_epoch=result.epoch,
-        heartbeat_interval_ms=context.node.config.consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=context.node.config.consumer_heartbeat_interval_ms if result.epoch >= JOINS else 0,
         assignment=_Assignment(
             version=version,
             topic_partitions=[

@@ -19,7 +19,7 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 
-_EPOCHS_FROM = 6
+_EPOCHS_FROM, _MEMBER_EPOCHS_FROM = 6, 9
 _Topic = OffsetCommitResponse.OffsetCommitResponseTopic
 
 
@@ -41,6 +41,7 @@ async def _commit(context: RequestContext, request: Any) -> Any:
             request.group_instance_id if version >= 7 else None,
             request.generation_id_or_member_epoch,
             places(request),
+            knows_member_epochs=version >= _MEMBER_EPOCHS_FROM,
         )
         for topic in request.topics or ():
             for wanted in topic.partitions or ():

@@ -37,6 +37,7 @@ from broker_samples import batch
 from headrace.broker.coordinator.transaction import Identity
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.connection import Connection
+from headrace.kafka_wire.messages import ConsumerGroupHeartbeatRequest
 from headrace.kafka_wire.record_batch import frames, read_batch_header
 from headrace.kafka_wire.security import UNSECURED
 
@@ -323,6 +324,34 @@ class Talk:
         told = self.join(group, self.join(group).member_id)
         assert self.sync(group, told.member_id, told.generation_id, leads=True) == 0
         return told.member_id, told.generation_id
+
+    def beat(self, group: str, member_id: str, epoch: int, **fields: object) -> Any:
+        """A heartbeat of the consumer protocol (KIP-848)."""
+
+        def ask() -> Any:
+            asked = {"group_id": group, "member_id": member_id, "member_epoch": epoch, **fields}
+            return self.ask(ConsumerGroupHeartbeatRequest, 1, **asked)
+
+        return until(ask, _is_settled)
+
+    def enter(self, group: str, member_id: str, *topics: str, **fields: object) -> Any:
+        """Joins by the consumer protocol; `fields` as they are instead, or besides."""
+        joining = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": list(topics), "topic_partitions": []}
+        return self.beat(group, member_id, 0, **{**joining, **fields})
+
+    def consumer(self, group: str, topic: str, **fields: object) -> tuple[str, int]:
+        """Joins a group that is empty and waits for its partitions; the member's id and epoch."""
+        member_id = fresh("m")
+        told = self.enter(group, member_id, topic, **fields)
+        whole = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": [topic], "topic_partitions": [], **fields}
+
+        def again() -> Any:
+            nonlocal told
+            if not told.assignment.topic_partitions:
+                told = self.beat(group, member_id, told.member_epoch, **whole)
+            return told
+
+        return member_id, until(again, lambda told: told.assignment.topic_partitions).member_epoch
 
     def sync(self, group: str, member_id: str, generation: int, *, leads: bool = False) -> ErrorCode | int:
         told = self.ask(

@@ -36,6 +36,8 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import (
     FetchRequest,
     HeartbeatRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
     OffsetForLeaderEpochRequest,
 )
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
@@ -46,6 +48,7 @@ from broker_talk import PATIENCE_S, Talk, code_of, fresh, now_ms, until
 from checkout import ROOT
 from headrace.broker.coordinator.transaction import Identity
 from headrace.broker.protocol.error_codes import ErrorCode as Code
+from headrace.kafka_wire.messages import ConsumerGroupDescribeRequest
 
 SAME: Final = object()
 HOUR_MS = 3_600_000
@@ -594,6 +597,173 @@ def transactions_described(talk: Talk) -> object:
     }
 
 
+# Groups of the consumer protocol (KIP-848)
+
+
+def indexes(told: Any) -> list[int] | None:
+    if told.assignment is None:
+        return None
+    return [index for topic in told.assignment.topic_partitions for index in topic.partitions]
+
+
+def consumer_alone(talk: Talk) -> object:
+    topic, group = talk.topic(2), fresh("g")
+    member_id, epoch = talk.consumer(group, topic)
+    plain = talk.beat(group, member_id, epoch)
+    whole = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": [topic], "topic_partitions": []}
+    full = talk.beat(group, member_id, epoch, **whole)
+    again = talk.enter(group, member_id, topic)
+    left = talk.beat(group, member_id, -1)
+    found = [(code_of(told.error_code), told.member_epoch - epoch, indexes(told)) for told in (plain, full, again)]
+    return [*found, (left.error_code, left.member_epoch, left.heartbeat_interval_ms)]
+
+
+def refused_heartbeats(talk: Talk) -> object:
+    topic, group = talk.topic(), fresh("g")
+    member_id, epoch = talk.consumer(group, topic)
+    told = {
+        "a later epoch": talk.beat(group, member_id, epoch + 1),
+        "a stranger": talk.beat(group, "stranger", epoch),
+        "a stranger leaves": talk.beat(group, "stranger", -1),
+        "no such epoch": talk.beat(group, member_id, -3),
+        "away without an instance": talk.beat(group, member_id, -2),
+        "no member id": talk.enter(group, "", topic),
+        "no group": talk.enter("", "other", topic),
+        "no subscription": talk.enter(group, "other", subscribed_topic_names=None),
+        "no timeout": talk.enter(group, "other", topic, rebalance_timeout_ms=-1),
+        "owning what nobody told": talk.enter(group, "other", topic, topic_partitions=None),
+        "an empty instance id": talk.enter(group, "other", topic, instance_id=""),
+        "no such assignor": talk.enter(group, "other", topic, server_assignor="sticky"),
+        "a bad pattern": talk.enter(group, "other", subscribed_topic_names=None, subscribed_topic_regex="("),
+        "an unknown instance": talk.beat(group, member_id, epoch, instance_id="i"),
+    }
+    return {what: code_of(one.error_code) for what, one in told.items()}
+
+
+def consumers_that_share(talk: Talk) -> object:
+    """What the first one gives up the second one gets, and not before it is said to be given up."""
+    topic, group = talk.topic(4), fresh("g")
+    first, _ = talk.consumer(group, topic)
+    whole = until(lambda: talk.enter(group, first, topic), lambda told: len(indexes(told) or ()) == 4)
+    topic_id, epoch = whole.assignment.topic_partitions[0].topic_id, whole.member_epoch
+    joined = talk.enter(group, "second", topic)
+    less = until(lambda: talk.beat(group, first, epoch), lambda told: indexes(told) is not None)
+    waiting = until(lambda: talk.enter(group, "second", topic), lambda told: told.member_epoch > epoch)
+    kept = indexes(less) or []
+    owned = [{"topic_id": topic_id, "partitions": kept}]
+    ahead = talk.beat(group, first, epoch, topic_partitions=owned)
+    more = until(lambda: talk.beat(group, "second", waiting.member_epoch), lambda told: indexes(told) is not None)
+    return {
+        "told to give up": (joined.error_code, less.member_epoch - epoch, len(kept)),
+        "waiting": indexes(waiting),
+        "given up": ahead.member_epoch > epoch,
+        "in the end": sorted([*kept, *(indexes(more) or [])]),
+    }
+
+
+def epochs_of_commits(talk: Talk) -> object:
+    topic, group = talk.topic(), fresh("g")
+    member_id, epoch = talk.consumer(group, topic)
+    place = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": ""}
+
+    def commit(member_id: str, epoch: int) -> object:
+        told = talk.ask(
+            OffsetCommitRequest,
+            9,
+            group_id=group,
+            generation_id_or_member_epoch=epoch,
+            member_id=member_id,
+            group_instance_id=None,
+            topics=[{"name": topic, "partitions": [place]}],
+        )
+        return code_of(told.topics[0].partitions[0].error_code)
+
+    def fetch(member_id: str | None, epoch: int) -> object:
+        topics = [{"name": topic, "partition_indexes": [0]}]
+        wanted = {"group_id": group, "member_id": member_id, "member_epoch": epoch, "topics": topics}
+        return code_of(talk.ask(OffsetFetchRequest, 9, groups=[wanted], require_stable=False).groups[0].error_code)
+
+    return {
+        "commit": [commit(member_id, epoch), commit(member_id, epoch + 1), commit("stranger", epoch), commit("", -1)],
+        "of an older version": talk.commit(group, topic, member_id=member_id, generation=epoch),
+        "fetch": [fetch(member_id, epoch), fetch(member_id, epoch + 1), fetch("stranger", epoch), fetch(None, -1)],
+    }
+
+
+def static_consumer(talk: Talk) -> object:
+    topic, group = talk.topic(2), fresh("g")
+    first, epoch = talk.consumer(group, topic, instance_id="i")
+    unreleased = talk.enter(group, "second", topic, instance_id="i")
+    away = talk.beat(group, first, -2, instance_id="i")
+    back = talk.enter(group, "second", topic, instance_id="i")
+    fenced = [talk.beat(group, first, each, instance_id="i") for each in (epoch, -1)]
+    return (
+        code_of(unreleased.error_code),
+        away.member_epoch,
+        (back.member_epoch - epoch, indexes(back)),
+        [code_of(told.error_code) for told in fenced],
+    )
+
+
+def consumers_described(talk: Talk) -> object:
+    topic, group = talk.topic(2), fresh("g")
+    member_id, epoch = talk.consumer(group, topic)
+    found, missing = talk.ask(
+        ConsumerGroupDescribeRequest, 1, group_ids=[group, fresh("g")], include_authorized_operations=False
+    ).groups
+    (member,) = found.members
+    (old,) = talk.ask(DescribeGroupsRequest, 5, groups=[group], include_authorized_operations=False).groups
+    listed = talk.ask(ListGroupsRequest, 5, states_filter=["Stable"], types_filter=["consumer"]).groups
+    deleted = [code_of(one.error_code) for one in talk.ask(DeleteGroupsRequest, 2, groups_names=[group]).results]
+    talk.beat(group, member_id, -1)
+    deleted += [code_of(one.error_code) for one in talk.ask(DeleteGroupsRequest, 2, groups_names=[group]).results]
+    return {
+        "described": (found.group_state, found.group_epoch - epoch, found.assignment_epoch - epoch),
+        "assignor": found.assignor_name,
+        "member": (member.member_epoch - epoch, member.subscribed_topic_regex, member.member_type),
+        "assigned": [
+            [(one.topic_name == topic, one.partitions) for one in each.topic_partitions]
+            for each in (member.assignment, member.target_assignment)
+        ],
+        "missing": code_of(missing.error_code),
+        "as a classic one": (old.error_code, old.group_state),
+        "listed": [(one.protocol_type, one.group_type) for one in listed if one.group_id == group],
+        "deleted": deleted,
+    }
+
+
+def empty_groups_change(talk: Talk) -> object:
+    """The kind of a group follows who joins it while it is empty."""
+    topic, group = talk.topic(), fresh("g")
+
+    def kind() -> list[str]:
+        groups = talk.ask(ListGroupsRequest, 5, states_filter=[], types_filter=[]).groups
+        return [one.group_type for one in groups if one.group_id == group]
+
+    member_id, _ = talk.consumer(group, topic)
+    found = [kind()]
+    talk.beat(group, member_id, -1)
+    classic, _ = talk.member(group)
+    found.append(kind())
+    talk.leave(group, classic)
+    talk.consumer(group, topic)
+    return [*found, kind()]
+
+
+def classic_beside_consumers(talk: Talk) -> object:
+    topic, group = talk.topic(), fresh("g")
+    talk.consumer(group, topic)
+    return code_of(talk.join(group).error_code)
+
+
+def broker_topics_by_pattern(talk: Talk) -> object:
+    """How many topics are read where the pattern matches one of the broker's own beside another one."""
+    group, topic = fresh("g"), talk.topic()
+    talk.consumer(fresh("g"), topic)  # from then on the coordinator knows the topic
+    whole = {"subscribed_topic_names": None, "subscribed_topic_regex": f"__consumer_offsets|{topic}"}
+    return len(until(lambda: talk.enter(group, "one", **whole).assignment.topic_partitions, bool))
+
+
 # The connection
 
 
@@ -694,6 +864,75 @@ ROWS = (
     Row("a batch of an old format", old_magic, Code.INVALID_RECORD, here=Code.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     Row("a batch of control", control_batch, Code.INVALID_RECORD),
     Row("a batch of no known codec", unknown_codec, Code.UNKNOWN_SERVER_ERROR, here=Code.UNSUPPORTED_COMPRESSION_TYPE),
+    # Groups of the consumer protocol
+    Row("a consumer alone", consumer_alone, [(0, 0, None), (0, 0, [0, 1]), (0, 0, [0, 1]), (0, -1, 0)]),
+    Row(
+        "heartbeats that are refused",
+        refused_heartbeats,
+        {
+            "a later epoch": Code.FENCED_MEMBER_EPOCH,
+            "a stranger": Code.UNKNOWN_MEMBER_ID,
+            "a stranger leaves": Code.UNKNOWN_MEMBER_ID,
+            "no such epoch": Code.INVALID_REQUEST,
+            "away without an instance": Code.INVALID_REQUEST,
+            "no member id": Code.INVALID_REQUEST,
+            "no group": Code.INVALID_REQUEST,
+            "no subscription": Code.INVALID_REQUEST,
+            "no timeout": Code.INVALID_REQUEST,
+            "owning what nobody told": Code.INVALID_REQUEST,
+            "an empty instance id": Code.INVALID_REQUEST,
+            "no such assignor": Code.UNSUPPORTED_ASSIGNOR,
+            "a bad pattern": Code.INVALID_REGULAR_EXPRESSION,
+            "an unknown instance": Code.UNKNOWN_MEMBER_ID,
+        },
+    ),
+    Row(
+        "consumers that share",
+        consumers_that_share,
+        {"told to give up": (0, 0, 2), "waiting": [], "given up": True, "in the end": [0, 1, 2, 3]},
+    ),
+    Row(
+        "epochs of commits",
+        epochs_of_commits,
+        {
+            "commit": [0, Code.STALE_MEMBER_EPOCH, Code.UNKNOWN_MEMBER_ID, Code.UNKNOWN_MEMBER_ID],
+            "of an older version": Code.UNSUPPORTED_VERSION,
+            "fetch": [0, Code.STALE_MEMBER_EPOCH, Code.UNKNOWN_MEMBER_ID, 0],
+        },
+    ),
+    Row(
+        "a static consumer",
+        static_consumer,
+        (Code.UNRELEASED_INSTANCE_ID, -2, (0, [0, 1]), [Code.FENCED_INSTANCE_ID, Code.FENCED_INSTANCE_ID]),
+    ),
+    Row(
+        "consumers described",
+        consumers_described,
+        {
+            "described": ("Stable", 0, 0),
+            "assignor": "uniform",
+            "member": (0, "", 1),
+            "assigned": [[(True, [0, 1])], [(True, [0, 1])]],
+            "missing": Code.GROUP_ID_NOT_FOUND,
+            "as a classic one": (0, "Dead"),
+            "listed": [("consumer", "consumer")],
+            "deleted": [Code.NON_EMPTY_GROUP, 0],
+        },
+    ),
+    Row("empty groups of both kinds", empty_groups_change, [["consumer"], ["classic"], ["consumer"]]),
+    Row(
+        "a heartbeat to a group that is not there",
+        lambda talk: code_of(talk.beat(fresh("g"), "member", 5).error_code),
+        Code.GROUP_ID_NOT_FOUND,
+        here=Code.UNKNOWN_MEMBER_ID,
+    ),
+    Row(
+        "a classic member among consumers",
+        classic_beside_consumers,
+        Code.MEMBER_ID_REQUIRED,
+        here=Code.INCONSISTENT_GROUP_PROTOCOL,
+    ),
+    Row("the broker's own topics by a pattern", broker_topics_by_pattern, 2, here=1),
     Row("an API nobody knows", bytes_after(struct.pack(">ihhih", 10, 999, 0, 1, -1)), b""),
     Row("something else than Kafka", bytes_after(b"GET / HTTP/1.1\r\n\r\n"), b""),
     Row("a frame of two gigabytes", bytes_after(struct.pack(">i", 2_000_000_000)), b""),

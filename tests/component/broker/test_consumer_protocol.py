@@ -1,0 +1,216 @@
+"""Consumers with `group.protocol=consumer` (KIP-848) of librdkafka against a running broker, also over its death."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from broker_kills import serve, start_again
+from broker_talk import fresh
+from free_ports import free_port
+
+PATIENCE_S = 60
+QUICK = {"consumer_heartbeat_interval": "200ms", "consumer_session_timeout": "3s"}
+
+
+class Member:
+    """A consumer that keeps what it reads, and whether anybody took partitions from it."""
+
+    def __init__(self, address: str, group: str, topics: Sequence[str], **settings: Any) -> None:
+        self.values: list[int] = []
+        self.revoked: list[int] = []
+        self.errors: list[KafkaError] = []
+        self.consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": group,
+                "group.protocol": "consumer",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "reconnect.backoff.max.ms": 200,
+                "topic.metadata.refresh.interval.ms": 500,
+                "log_level": 0,
+                **settings,
+            }
+        )
+        self.consumer.subscribe(list(topics), on_revoke=self._revoked)
+
+    def _revoked(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        self.revoked += [place.partition for place in partitions]
+
+    def poll(self) -> None:
+        for message in self.consumer.consume(500, 0.05):
+            error = message.error()
+            if error is None:
+                self.values.append(int(message.value()))
+            elif error.fatal():
+                self.errors.append(error)
+
+    @property
+    def partitions(self) -> set[tuple[str, int]]:
+        return {(place.topic, place.partition) for place in self.consumer.assignment()}
+
+
+def poll_until(members: Sequence[Member], condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, (what, [(each.partitions, len(each.values)) for each in members])
+        for member in members:
+            member.poll()
+            assert not member.errors
+
+
+@contextmanager
+def member(address: str, group: str, topics: Sequence[str], **settings: Any) -> Iterator[Member]:
+    one = Member(address, group, topics, **settings)
+    try:
+        yield one
+    finally:
+        one.consumer.close()
+
+
+def create(address: str, topic: str, partitions: int) -> AdminClient:
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result(PATIENCE_S)
+    return admin
+
+
+def produce(address: str, topic: str, values: range, partitions: int) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": address})
+    for value in values:
+        producer.produce(topic, b"%d" % value, partition=value % partitions)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def shares(members: Sequence[Member]) -> list[int]:
+    return sorted(len(each.partitions) for each in members)
+
+
+@pytest.fixture
+def quick_broker(start_service: Any, tmp_path: Path) -> str:
+    """One whose members hear of changes soon."""
+    return str(serve(start_service, tmp_path, **QUICK).addresses["broker"])
+
+
+def test_two_share_one_leaves_and_the_broker_is_killed_in_between(start_service: Any, tmp_path: Path) -> None:
+    """What was committed is read by nobody again, and members that lived on are not assigned anew."""
+    port = free_port()
+    service = serve(start_service, tmp_path, port, **QUICK)
+    address = service.addresses["broker"]
+    create(address, "t", 4)
+    produce(address, "t", range(400), 4)
+    with member(address, "g", ["t"]) as first, ExitStack() as second_alone:
+        second = second_alone.enter_context(member(address, "g", ["t"]))
+        both = (first, second)
+        poll_until(both, lambda: shares(both) == [2, 2], "they do not share")
+        poll_until(both, lambda: {*first.values, *second.values} == set(range(400)), "not everything was read")
+        for one in both:
+            one.consumer.commit(asynchronous=False)
+        before = [each.partitions for each in both]
+        first.revoked.clear()
+        second.revoked.clear()
+        start_again(service, "kill", start_service, tmp_path, port, **QUICK)
+        read = [len(each.values) for each in both]
+        produce(address, "t", range(400, 800), 4)
+        poll_until(both, lambda: {*first.values, *second.values} == set(range(800)), "not read on after the kill")
+        assert [len(each.values) for each in both] == [count + 200 for count in read], "each once"
+        assert [each.partitions for each in both] == before
+        assert not first.revoked + second.revoked
+        second.consumer.commit(asynchronous=False)
+        second_alone.close()
+        poll_until([first], lambda: shares([first]) == [4], "what was left is nobody's")
+        first.consumer.commit(asynchronous=False)
+    produce(address, "t", range(800, 900), 4)
+    with member(address, "g", ["t"]) as third:
+        poll_until([third], lambda: len(third.values) >= 100, "nothing is read")
+        assert sorted(third.values) == list(range(800, 900))
+
+
+def test_who_is_not_concerned_reads_on(quick_broker: str) -> None:
+    create(quick_broker, "t", 6)
+    with member(quick_broker, "g", ["t"]) as first, member(quick_broker, "g", ["t"]) as second:
+        poll_until([first, second], lambda: shares([first, second]) == [3, 3], "they do not share")
+        first.revoked.clear()
+        second.revoked.clear()
+        with member(quick_broker, "g", ["t"]) as third:
+            everybody = [first, second, third]
+            poll_until(everybody, lambda: shares(everybody) == [2, 2, 2], "they do not share")
+            assert len(first.revoked) == len(second.revoked) == 1
+
+
+def test_topics_that_come_and_grow_are_read(quick_broker: str) -> None:
+    create(quick_broker, "shop.a", 1)
+    with member(quick_broker, "g", [r"^shop\..*"]) as one:
+        poll_until([one], lambda: one.partitions == {("shop.a", 0)}, "the pattern finds nothing")
+        admin = create(quick_broker, "shop.b", 1)
+        poll_until([one], lambda: one.partitions == {("shop.a", 0), ("shop.b", 0)}, "the new topic is not read")
+        admin.create_partitions([NewPartitions("shop.b", 2)])["shop.b"].result(PATIENCE_S)
+        produce(quick_broker, "shop.b", range(4), 2)
+        poll_until([one], lambda: sorted(one.values) == [0, 1, 2, 3], "the new partition is not read")
+        admin.delete_topics(["shop.a"])["shop.a"].result(PATIENCE_S)
+        poll_until([one], lambda: one.partitions == {("shop.b", 0), ("shop.b", 1)}, "the deleted topic is still there")
+
+
+def test_a_static_member_is_back_before_anybody_notices(quick_broker: str) -> None:
+    create(quick_broker, "t", 4)
+    with member(quick_broker, "g", ["t"]) as other:
+        with member(quick_broker, "g", ["t"], **{"group.instance.id": "i"}) as static:
+            poll_until([other, static], lambda: shares([other, static]) == [2, 2], "they do not share")
+            before = static.partitions
+            other.revoked.clear()
+        with member(quick_broker, "g", ["t"], **{"group.instance.id": "i"}) as again:
+            poll_until([other, again], lambda: again.partitions == before, "it does not get back what it had")
+            assert not other.revoked
+        poll_until([other], lambda: shares([other]) == [4], "its session does not end")
+
+
+def test_who_falls_silent_is_let_go(quick_broker: str) -> None:
+    create(quick_broker, "t", 2)
+    silent = Member(quick_broker, "g", ["t"], **{"max.poll.interval.ms": 6000})
+    with member(quick_broker, "g", ["t"]) as other:
+        poll_until([silent, other], lambda: shares([silent, other]) == [1, 1], "they do not share")
+        poll_until([other], lambda: shares([other]) == [2], "the silent one keeps what it has")
+    silent.consumer.close()
+
+
+def test_admin_tools_see_the_group(quick_broker: str) -> None:
+    group = fresh("g")
+    admin = create(quick_broker, "t", 2)
+    with member(quick_broker, group, ["t"], **{"client.id": "one", "group.remote.assignor": "range"}) as one:
+        poll_until([one], lambda: shares([one]) == [2], "it is assigned nothing")
+        (listed,) = admin.list_consumer_groups(types={ConsumerGroupType.CONSUMER}).result(PATIENCE_S).valid
+        assert (listed.group_id, listed.type, listed.state) == (
+            group,
+            ConsumerGroupType.CONSUMER,
+            ConsumerGroupState.STABLE,
+        )
+        assert not admin.list_consumer_groups(types={ConsumerGroupType.CLASSIC}).result(PATIENCE_S).valid
+        told = admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
+        assert (told.type, told.state, told.partition_assignor) == (listed.type, listed.state, "range")
+        (described,) = told.members
+        assert described.client_id == "one"
+        for assignment in (described.assignment, described.target_assignment):
+            assert {(place.topic, place.partition) for place in assignment.topic_partitions} == {("t", 0), ("t", 1)}
+        with pytest.raises(KafkaException) as refused:
+            admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
+        assert refused.value.args[0].code() == KafkaError.NON_EMPTY_GROUP
+        classic = Member(quick_broker, group, ["t"], **{"group.protocol": "classic"})
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            message = classic.consumer.poll(0.2)
+            one.poll()
+            if message is not None and message.error() is not None:
+                assert message.error().code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL
+                break
+            assert time.monotonic() < deadline
+        classic.consumer.close()
+    admin.delete_consumer_groups([group])[group].result(PATIENCE_S)
+    assert not admin.list_consumer_groups().result(PATIENCE_S).valid
