@@ -214,7 +214,7 @@ class ConsumerGroup:
         named = {name: topics.get(name) for name, _ in places}
         for name, index in places:
             topic = named[name]
-            came = since.get((topic.topic_id, index)) if topic is not None else None
+            came = since.get((topic.topic_id.bytes, index)) if topic is not None else None
             if epoch > member.epoch or epoch < 0 or came is None or came > epoch:
                 raise RequestRefused(ErrorCode.STALE_MEMBER_EPOCH, f"epoch {epoch}; the member's is {member.epoch}")
 
@@ -413,9 +413,12 @@ class ConsumerGroup:
             return
         found = {name: topic for name in self._subscribers if (topic := topics.get(name)) is not None}
         self._topics, self._topics_seen = found, topics.changes
-        wanted = {(topic.topic_id, index) for topic in found.values() for index in range(topic.partitions)}
-        if self.target_epoch == self.epoch and wanted != set(self._targeted()):
+        if self.target_epoch == self.epoch and self._wanted() != set(self._targeted()):
             self._change_epoch()
+
+    def _wanted(self) -> set[TopicIdPartition]:
+        sizes = [(topic.topic_id.bytes, topic.partitions) for topic in self._topics.values()]
+        return {(topic_id, index) for topic_id, partitions in sizes for index in range(partitions)}
 
     def _targeted(self) -> Iterator[TopicIdPartition]:
         return (partition for partitions in self.target.values() for partition in partitions)
@@ -426,7 +429,7 @@ class ConsumerGroup:
         order = {member_id: (member.instance_id or member_id) for member_id, member in self.members.items()}
         subscribed = [
             SubscribedTopic(
-                topic.topic_id,
+                topic.topic_id.bytes,
                 topic.partitions,
                 tuple(sorted(self._subscribers[name], key=order.__getitem__)),
             )

@@ -9,7 +9,6 @@ field of our own, as does the time since when a group has no members.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -192,12 +191,12 @@ def _put_tag(writer: Writer, tag: int, content: bytes) -> None:
 
 
 def _put_partitions(writer: Writer, partitions: Mapping[TopicIdPartition, int], *, has_epochs: bool) -> None:
-    of_topics: dict[uuid.UUID, list[int]] = {}
+    of_topics: dict[bytes, list[int]] = {}
     for topic_id, index in sorted(partitions):
         of_topics.setdefault(topic_id, []).append(index)
     writer.array_size(len(of_topics))
     for topic_id, indexes in of_topics.items():
-        writer.buffer += topic_id.bytes
+        writer.buffer += topic_id
         _put_numbers(writer, indexes)
         if has_epochs:
             epochs = Writer(flexible=True)
@@ -277,7 +276,7 @@ def _strings(reader: Reader) -> frozenset[str]:
 def _partitions(reader: Reader) -> dict[TopicIdPartition, int]:
     found: dict[TopicIdPartition, int] = {}
     for _ in range(reader.array_size()):
-        topic_id = uuid.UUID(bytes=bytes(reader.raw(16)))
+        topic_id = bytes(reader.raw(16))
         indexes = [reader.i32() for _ in range(reader.array_size())]
         epochs = _tagged(reader).get(EPOCHS_TAG)
         if epochs is not None and epochs.array_size() != len(indexes):

@@ -52,7 +52,7 @@ def _heartbeat(context: RequestContext, request: Any) -> HeartbeatRequest:
         frozenset(name or "" for name in names) if names is not None else None,
         request.subscribed_topic_regex if context.version >= _OWN_IDS_FROM else None,
         request.server_assignor,
-        frozenset((topic.topic_id, index) for topic in owned for index in topic.partitions or ())
+        frozenset((topic.topic_id.bytes, index) for topic in owned for index in topic.partitions or ())
         if owned is not None
         else None,
         lambda name: bool(context.rights.on(Kind.TOPIC, name)),
@@ -79,7 +79,7 @@ def _response(context: RequestContext, result: HeartbeatResult) -> Any:
 
 
 def by_topic(partitions: frozenset[TopicIdPartition]) -> dict[uuid.UUID, list[int]]:
-    found: dict[uuid.UUID, list[int]] = {}
+    found: dict[bytes, list[int]] = {}
     for topic_id, index in sorted(partitions):
         found.setdefault(topic_id, []).append(index)
-    return found
+    return {uuid.UUID(bytes=topic_id): indexes for topic_id, indexes in found.items()}

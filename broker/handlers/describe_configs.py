@@ -82,6 +82,8 @@ def _broker_rows(context: RequestContext) -> list[_Row]:
         ("compression.type", "producer", ConfigType.STRING),
         ("default.replication.factor", "1", ConfigType.INT),
         ("delete.topic.enable", "true", ConfigType.BOOLEAN),
+        ("group.consumer.heartbeat.interval.ms", str(config.consumer_heartbeat_interval_ms), ConfigType.INT),
+        ("group.consumer.session.timeout.ms", str(config.consumer_session_timeout_ms), ConfigType.INT),
         ("group.initial.rebalance.delay.ms", str(config.rebalance_delay_ms), ConfigType.INT),
         ("group.max.session.timeout.ms", str(SESSION_TIMEOUT_MS_MAX), ConfigType.INT),
         ("group.min.session.timeout.ms", str(config.session_timeout_ms_min), ConfigType.INT),
