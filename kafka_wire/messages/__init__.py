@@ -1,6 +1,6 @@
 """Messages of Kafka's protocol that kafka-python does not bring: the consumer groups of KIP-848.
 
-The JSON files beside this module have the fields that Kafka's protocol guide lists, in the form that kafka-python reads.
+The JSON files beside this module have the fields of Kafka's protocol guide, in the form that kafka-python reads.
 """
 
 from __future__ import annotations
