@@ -51,6 +51,7 @@ from headrace.broker.protocol.fetch import FetchPartition, FetchRequest, FetchTo
 from headrace.broker.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from headrace.broker.rates import BURST_S, CLIENTS_MAX, Rates
 from headrace.broker.server import BrokerServer
+from headrace.kafka_wire import messages
 
 PASSWORD = "p4ss, =w$rd!"
 OTHER_PASSWORD = "gu3ss-of-s0mebody"
@@ -522,6 +523,20 @@ def questions() -> dict[int, list[Question]]:
                 "read topic:t and group:g",
             )
         ],
+        api.CONSUMER_GROUP_HEARTBEAT: [
+            (
+                messages.ConsumerGroupHeartbeatRequest(
+                    group_id="g",
+                    member_id="m",
+                    member_epoch=0,
+                    rebalance_timeout_ms=10_000,
+                    subscribed_topic_names=["t"],
+                    topic_partitions=[],
+                ),
+                "read topic:t and group:g",
+            )
+        ],
+        api.CONSUMER_GROUP_DESCRIBE: [(messages.ConsumerGroupDescribeRequest(group_ids=["g"]), "read group:g")],
         api.OFFSET_FETCH: [(consumer.OffsetFetchRequest(groups=[fetched(group_id="g", topics=None)]), "read group:g")],
         api.FIND_COORDINATOR: [(metadata.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), "read group:g")],
         api.JOIN_GROUP: [(consumer.JoinGroupRequest(group_id="g", member_id="x"), "read group:g")],
