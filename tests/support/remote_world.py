@@ -78,6 +78,11 @@ class RemoteWorld(LoadWorld):
         (row,) = json.loads(run.stdout)
         return int(row["n"]), int(row["places"])
 
+    def staged_now(self) -> set[Path]:
+        """What is there before anything else happens: what a killed load had staged is kept until it is old."""
+        self.check(whole=False)
+        return set(self.staged())
+
     def staged(self) -> list[Path]:
         """Files of work in progress, in the copy."""
         return [path for path in (self.warehouse / "_headrace" / "staging").rglob("*") if path.suffix == ".txt"]
@@ -187,13 +192,11 @@ def two_drivers(world: RemoteWorld, folder: Path) -> None:
 
 def lose_a_worker(world: RemoteWorld, folder: Path) -> None:
     """Spark tries the task again, and of the first attempt nothing is left that counts."""
-    world.check(whole=False)
-    # What a killed load of an earlier test had staged is kept until it is old.
-    before = world.staged()
+    before = world.staged_now()
     world.produce("orders", 40, fields=[*FIELDS, NOTE])
     load = world.start_load(folder / "load.log", "--master", "local[2,3]", point="write:finish:after")
     os.kill(load.wait_until_stopped(), signal.SIGKILL)
     _run_on(load, LOAD_TIMEOUT_S)
     assert load.wait() == 0, load.log.read_text()
     world.check(whole=True)
-    assert set(world.staged()) <= set(before)
+    assert set(world.staged()) <= before

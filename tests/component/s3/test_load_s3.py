@@ -60,6 +60,7 @@ def test_two_drivers_at_once_load_everything_once(world: RemoteWorld, tmp_path: 
 
 def test_a_bucket_that_says_slow_down_makes_a_load_wait(world: RemoteWorld, s3: S3Server) -> None:
     """From its first file on, to everything, for a while."""
+    before = world.staged_now()
     world.produce("orders", 20, fields=[*FIELDS, NOTE])
     ends_s = 0.0
 
@@ -72,7 +73,7 @@ def test_a_bucket_that_says_slow_down_makes_a_load_wait(world: RemoteWorld, s3: 
     with s3.faulty(fault):
         world.load_well()
     assert s3.met > 1
-    assert world.staged() == []
+    assert set(world.staged()) <= before
 
 
 def test_a_bucket_that_stays_slow_is_one_line_and_nothing_is_lost(
