@@ -266,6 +266,24 @@ def test_a_member_that_joins_again_is_told_what_it_has() -> None:
     assert first.owned == before
 
 
+@pytest.mark.parametrize(
+    ("told", "is_everything"),
+    [
+        ({"rebalance_timeout_ms": REBALANCE_MS, "topics": frozenset("t"), "owned": NOTHING}, True),
+        ({"rebalance_timeout_ms": REBALANCE_MS, "pattern": "t", "owned": NOTHING}, True),
+        ({"rebalance_timeout_ms": REBALANCE_MS, "owned": NOTHING}, False),
+        ({"rebalance_timeout_ms": REBALANCE_MS, "topics": frozenset("t")}, False),
+        ({"topics": frozenset("t"), "owned": NOTHING}, False),
+    ],
+)
+def test_who_tells_everything_is_told_everything(told: dict[str, Any], is_everything: bool) -> None:
+    driver = Driver(TopicsOfTest(t=2))
+    member = driver.client("a")
+    member.join()
+    result = driver.beat(HeartbeatRequest("a", member.epoch, **told), 0)
+    assert result.assigned == (driver.topics.all("t") if is_everything else None)
+
+
 def test_silent_members_lose_their_session_and_join_again() -> None:
     driver, first, second = pair()
     second.beat(SESSION_MS - 1)
@@ -385,6 +403,15 @@ def test_a_static_member_that_does_not_come_back_is_let_go() -> None:
     driver.tick(SESSION_MS)
     assert driver.group.state is ConsumerGroupState.EMPTY
     assert driver.client("s2", instance_id="i").join(SESSION_MS).assigned == driver.topics.all("t")
+
+
+def test_a_static_member_may_be_away_while_the_broker_starts_again() -> None:
+    driver = Driver(TopicsOfTest(t=1))
+    static = driver.client("s", instance_id="i")
+    static.join()
+    static.leave(-2)
+    driver.restart(0)
+    assert driver.client("s2", instance_id="i").join().assigned == driver.topics.all("t")
 
 
 def test_a_static_member_may_leave_for_good() -> None:
