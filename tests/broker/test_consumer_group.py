@@ -157,12 +157,17 @@ class Driver:
         raise AssertionError("the group does not come to rest")
 
 
-def restored(log: Iterable[Entry], at: int) -> ConsumerGroup:
+def stored_in(log: Iterable[Entry]) -> StoredGroup:
     stored = StoredGroup()
     for raw_key, value in log:
         key = decode_key(raw_key)
         assert isinstance(key, ConsumerKey)
         stored.apply(key, value)
+    return stored
+
+
+def restored(log: Iterable[Entry], at: int) -> ConsumerGroup:
+    stored = stored_in(log)
     group = ConsumerGroup("g", SESSION_MS)
     group.epoch, group.target_epoch, group.target = stored.epoch, stored.target_epoch, stored.target
     group.restore(stored.whole_members(), at)
@@ -486,6 +491,7 @@ def test_who_may_commit_and_ask_for_offsets() -> None:
     first.leave()
     second.leave()
     group.check_commit("", -1, place, topics)
+    assert refusal(group.check_commit, "", 0, place, topics) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_members_go_on_in_their_epochs_after_a_restart() -> None:
@@ -543,8 +549,11 @@ def test_records_come_back_as_they_were() -> None:
         again = restored(log, 0)
         again.unstored.clear()
         assert [consumer_entry(again, key, 7) for key in keys_of(driver.group)] == snapshot
+    assert stored_in(driver.log).changed_at_ms == 7
     second.leave()
-    assert set(restored(driver.log, 0).members) == {"a", "s"}
+    stored = stored_in(driver.log)
+    assert set(stored.members) == set(stored.steps) == {"a", "s"}
+    assert "b" not in stored.target
 
 
 @pytest.mark.parametrize(
