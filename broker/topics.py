@@ -36,6 +36,8 @@ NAME_CHARS_MAX = 249
 """Kafka's limit: with a dash and the partition's number it is a folder name, and file systems take 255 characters."""
 PARTITIONS_MAX = 10_000
 """Of one topic: more is a slip of the finger on a single node."""
+NO_TOPIC_ID = uuid.UUID(int=0)
+"""No topic has it. kafka-python reads it as None."""
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})

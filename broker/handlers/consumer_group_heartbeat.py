@@ -14,6 +14,7 @@ from headrace.broker.coordinator.consumer_group import HeartbeatRequest, Heartbe
 from headrace.broker.coordinator.consumer_members import JOINS
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
+from headrace.broker.topics import NO_TOPIC_ID
 from headrace.kafka_wire.messages import ConsumerGroupHeartbeatResponse
 
 _OWN_IDS_FROM = 1
@@ -52,7 +53,7 @@ def _heartbeat(context: RequestContext, request: Any) -> HeartbeatRequest:
         frozenset(name or "" for name in names) if names is not None else None,
         request.subscribed_topic_regex if context.version >= _OWN_IDS_FROM else None,
         request.server_assignor,
-        frozenset((topic.topic_id.bytes, index) for topic in owned for index in topic.partitions or ())
+        frozenset(((topic.topic_id or NO_TOPIC_ID).bytes, index) for topic in owned for index in topic.partitions or ())
         if owned is not None
         else None,
         lambda name: bool(context.rights.on(Kind.TOPIC, name)),

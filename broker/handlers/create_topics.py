@@ -16,11 +16,10 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.topic_config import ROWS, ConfigSource, check_config
-from headrace.broker.topics import Topic
+from headrace.broker.topics import NO_TOPIC_ID, Topic
 
 _Result = CreateTopicsResponse.CreatableTopicResult
 DEFAULT = -1
-NIL = uuid.UUID(int=0)
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -40,7 +39,7 @@ def handle(context: RequestContext, request: Any) -> Any:
         if reason is not None:
             answers.append(_refused(context, asked, reason))
         elif isinstance(each, Topic):
-            answers.append(_created(context, each, NIL if request.validate_only else each.topic_id))
+            answers.append(_created(context, each, NO_TOPIC_ID if request.validate_only else each.topic_id))
     return CreateTopicsResponse(version=context.version, topics=answers)
 
 

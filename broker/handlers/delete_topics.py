@@ -12,9 +12,9 @@ from headrace.broker.access.rights import Right
 from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.topics import NO_TOPIC_ID
 
 BY_ID_FROM = 6
-NIL = uuid.UUID(int=0)
 
 
 def handle(context: RequestContext, request: Any) -> Awaitable[Any]:
@@ -36,7 +36,7 @@ async def _one(context: RequestContext, name: str | None, topic_id: uuid.UUID | 
     code, message = ErrorCode.NONE, None
     try:
         if name is None:
-            topic = context.node.topics.by_id(topic_id or NIL)
+            topic = context.node.topics.by_id(topic_id or NO_TOPIC_ID)
             if topic is None:
                 raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
             context.check_topic(topic.name, Right.ADMIN)

@@ -17,12 +17,11 @@ from headrace.broker.errors import RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.broker.protocol.operations import of_cluster, of_topic
-from headrace.broker.topics import Topic
+from headrace.broker.topics import NO_TOPIC_ID, Topic
 
 TOPIC_OPERATIONS_FROM = 8
 BY_ID_FROM = 12
 CLUSTER_OPERATIONS_IN = range(8, 11)
-NIL = uuid.UUID(int=0)
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -47,7 +46,10 @@ def _topics(context: RequestContext, request: Any) -> list[Any]:
         return [_found(context, request, topic) for topic in node.topics if rights.on(Kind.TOPIC, topic.name)]
     # Each once, so that a request of some bytes cannot ask for an answer of gigabytes.
     wanted = dict.fromkeys(
-        (None if version >= BY_ID_FROM and (topic.topic_id or NIL) != NIL else topic.name, topic.topic_id)
+        (
+            None if version >= BY_ID_FROM and (topic.topic_id or NO_TOPIC_ID) != NO_TOPIC_ID else topic.name,
+            topic.topic_id,
+        )
         for topic in request.topics
     )
     refusals: dict[str, RequestRefused] = {}
@@ -118,6 +120,6 @@ def _missing(name: str | None, topic_id: uuid.UUID | None, code: ErrorCode, vers
         version=version,
         error_code=code,
         name=name if name is not None or version >= 12 else "",
-        topic_id=topic_id or NIL,
+        topic_id=topic_id or NO_TOPIC_ID,
         partitions=[],
     )
