@@ -23,11 +23,12 @@ from headrace.broker.access.login import Login, Users
 from headrace.broker.counts import RequestCounts
 from headrace.broker.errors import FrameRefused, ProtocolError
 from headrace.broker.handlers.context import RequestContext
-from headrace.broker.handlers.dispatch import HANDLERS, Pieces, refuse_version
+from headrace.broker.handlers.dispatch import HANDLERS, refuse_version
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.api_versions import API_VERSIONS, BY_KEY, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
-from headrace.broker.protocol.framing import RequestHeader, frame_length, read_header, response_start
+from headrace.broker.protocol.framing import Pieces, RequestHeader, frame_length, read_header, response_start
 from headrace.broker.rates import Rates
+from headrace.broker.response_writer import ResponseWriter
 from headrace.kafka_wire.errors import MalformedMessage
 
 logger = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = bytearray(FIRST_BUFFER_BYTES)
         self._start = self._end = 0
         self._pending: deque[_Pending] = deque()
-        self._writable = True
+        self._writer: ResponseWriter
         self._reading = True
         self._is_held_back = False  # for it has sent or been sent more than its rate
         self.login = Login(all_connections.users)
@@ -161,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         self.busy_at_s = self._loop.time()
-        transport.set_write_buffer_limits(high=UNREAD_BYTES)
+        self._writer = ResponseWriter(transport, self.resume_writing)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -217,14 +218,26 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         return False
 
-    def pause_writing(self) -> None:
-        self._writable = False
-        self._all.note_unread(self)
-
     def resume_writing(self) -> None:
-        self._writable = True
+        """The client has read what the transport had, or what it reads next has come from the disk."""
+        if self._transport is None:
+            return
+        self.busy_at_s = self._loop.time()
+        try:
+            self._writer.go_on()
+        except OSError as error:
+            self._fail(error)
+            return
         self._all.unread.pop(self, None)
-        self._handle_frames()
+        if self._is_read:
+            self._handle_frames()
+        else:
+            self._all.note_unread(self)
+
+    @property
+    def _is_read(self) -> bool:
+        """Does the client read what it asked for?"""
+        return self._writer.unsent_bytes <= UNREAD_BYTES
 
     # Requests
 
@@ -261,21 +274,20 @@ class Connection(asyncio.BufferedProtocol):
             self.drop(error)
             return
         except OSError as error:
-            logger.error("request failed peer=%s:%s error=%s", *self._peer, error)
-            transport.abort()
+            self._fail(error)
             return
         except Exception:
             logger.exception("request failed peer=%s:%s", *self._peer)
             transport.abort()
             return
-        self._read_more(self._writable)
+        self._read_more(self._is_read)
 
     def _check_room(self) -> None:
         if len(self._buffer) > BUFFER_BYTES and self._all.received_bytes > RECEIVED_BYTES_MAX:
             raise FrameRefused(f"clients have sent {self._all.received_bytes} bytes of unfinished requests")
 
     def _may_handle(self, header: RequestHeader) -> bool:
-        if not self._writable or self._is_held_back:
+        if self._is_held_back or not self._is_read:
             return False
         if not self._pending:
             return True
@@ -332,6 +344,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def _fail(self, error: OSError) -> None:
+        """Closes the connection since a file cannot be read or written."""
+        logger.error("request failed peer=%s:%s error=%s", *self._peer, error)
+        if self._transport is not None:
+            self._transport.abort()
+
     # Answers
 
     def _answered(self, task: asyncio.Future[Any]) -> None:
@@ -340,6 +358,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             self._send_due()
+        except OSError as error:
+            self._fail(error)
+            return
         except Exception:
             logger.exception("request failed peer=%s:%s", *self._peer)
             if self._transport is not None:
@@ -380,18 +401,11 @@ class Connection(asyncio.BufferedProtocol):
         size = sum(len(piece) for piece in pieces)
         if self._all.rates is not None:
             self._charge(size)
-        start = response_start(header, size)
-        if len(pieces) == 1:
-            self._transport.write(start + pieces[0])
-            if self.login.has_failed:
-                self._transport.close()
-            return
-        self._transport.write(start)
-        for piece in pieces:
-            if self._transport is None or self._transport.is_closing():
-                # The client is gone: asyncio would complain of every further write.
-                return
-            self._transport.write(piece)
+        self._writer.write([response_start(header, size), *pieces])
+        if self.login.has_failed:
+            self._transport.close()
+        if not self._is_read:
+            self._all.note_unread(self)
 
     def _charge(self, byte_count: int) -> None:
         """Counts what the client sent or is sent; beyond its rate the next request waits."""
@@ -407,7 +421,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unread_bytes(self) -> int:
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+        """What is in memory for the client to read."""
+        return self._writer.memory_bytes if self._transport is not None else 0
 
     @property
     def has_pending(self) -> bool:

@@ -61,7 +61,7 @@ from headrace.broker.handlers.context import RequestContext
 from headrace.broker.protocol import api_versions as api
 from headrace.broker.protocol import fetch as fetch_codec
 from headrace.broker.protocol import produce as produce_codec
-from headrace.broker.protocol.framing import RequestHeader
+from headrace.broker.protocol.framing import Pieces, RequestHeader
 from headrace.kafka_wire import messages
 from headrace.kafka_wire.errors import MalformedMessage
 
@@ -69,7 +69,6 @@ COMPILED_BYTES_MAX = 32 * 1024
 """Of a frame in a flexible version that the compiled decoders read: endless varints and many tagged fields cost them
 time that grows with its square. The decoders that read a stream take ten times as long, and never more."""
 
-Pieces = list[bytes | bytearray]
 Result = Any
 
 

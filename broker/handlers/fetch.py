@@ -16,6 +16,7 @@ from headrace.broker.access.rights import Right
 from headrace.broker.errors import RequestRefused
 from headrace.broker.fetch_sessions import FIRST_EPOCH, FetchSession, TopicKey
 from headrace.broker.handlers.context import RequestContext
+from headrace.broker.log.files import FileSlice
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.transactions import AbortedTransaction
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -155,7 +156,8 @@ def _partition(context: RequestContext, name: str, wanted: FetchPartition, readi
     try:
         log = _log(context, name, wanted)
         limit = min(wanted.bytes_max, reading.rest)
-        records, aborted = b"", NOTHING_ABORTED
+        records: bytes | FileSlice = b""
+        aborted = NOTHING_ABORTED
         if limit > 0 or reading.found_bytes == 0:
             # The first batch of an answer is sent whole whatever its size, so that every consumer gets on.
             whole_first = reading.found_bytes == 0

@@ -6,6 +6,14 @@ import contextlib
 import os
 from collections import OrderedDict
 from pathlib import Path
+from weakref import WeakSet
+
+SLICE_BYTES_MIN = 32 * 1024
+"""Less of a file is read at once: to send it by itself would cost more than to copy it."""
+LOOKED_AT_BYTES = 128 * 1024
+"""The kernel reads that much ahead, so what is read of a file is cached in pieces of about this size."""
+HELD_MAX = 128
+"""Files that are still to be sent from and that were closed otherwise; beyond it bytes are read at once."""
 
 
 def sync_folder(folder: Path) -> None:
@@ -56,35 +64,116 @@ def sync_file(path: Path) -> None:
         os.close(fd)
 
 
+class OpenFile:
+    """A descriptor that is closed when nobody has it any more."""
+
+    __slots__ = ("__weakref__", "fd")
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # AttributeError: it could not be opened
+            os.close(self.fd)
+
+
+class FileSlice:
+    """Bytes of a file that are still to be read or sent; what the log has there does not change any more.
+
+    It holds the file open, so that its bytes stay what they are when the file is renamed, removed or closed by others.
+    """
+
+    __slots__ = ("_file", "_is_known_cached", "position", "size")
+
+    def __init__(self, file: OpenFile, position: int, size: int) -> None:
+        self._file = file
+        self._is_known_cached = False
+        self.position, self.size = position, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bytes__(self) -> bytes:
+        return os.pread(self._file.fd, self.size, self.position)
+
+    def is_cached(self) -> bool:
+        """Can it be read without waiting for the disk? As far as a look here and there tells, and once only."""
+        if not self._is_known_cached:
+            self._is_known_cached = True
+            for position in range(self.position, self.position + self.size, LOOKED_AT_BYTES):
+                try:
+                    os.preadv(self._file.fd, [bytearray(1)], position, os.RWF_NOWAIT)
+                except BlockingIOError:
+                    return False
+                except OSError:  # a file system that does not tell
+                    break
+        return True
+
+    def read_ahead(self) -> None:
+        """Waits until it can be read at once. For a thread."""
+        buffer = bytearray(LOOKED_AT_BYTES)
+        for position in range(self.position, self.position + self.size, LOOKED_AT_BYTES):
+            os.preadv(self._file.fd, [buffer], position)
+
+    def take(self, byte_count: int) -> bytes:
+        """Reads that many bytes, fewer where the file ends before, and has them no longer."""
+        taken = os.pread(self._file.fd, min(byte_count, self.size), self.position)
+        self._skip(len(taken))
+        return taken
+
+    def send(self, socket_fd: int) -> int:
+        """Sends as much as the socket takes now, and has it no longer; returns how many bytes that was.
+
+        Raises:
+            BlockingIOError: the socket takes nothing now.
+            OSError: the client is gone, or the file cannot be read.
+        """
+        sent = os.sendfile(socket_fd, self._file.fd, self.position, self.size)
+        self._skip(sent)
+        return sent
+
+    def _skip(self, byte_count: int) -> None:
+        self.position += byte_count
+        self.size -= byte_count
+
+
 class OpenFiles:
-    """Descriptors for reading and writing, at most `files_max` at once; the one not used longest is closed.
+    """Files for reading and writing, at most `files_max` open at once; the one not used longest is closed.
 
     Ten thousand partitions are mostly idle, and a process may hold only so many files. Not for use by threads.
     """
 
     def __init__(self, files_max: int) -> None:
         self._files_max = files_max
-        self._fds: OrderedDict[Path, int] = OrderedDict()
+        self._files: OrderedDict[Path, OpenFile] = OrderedDict()
+        self._held: WeakSet[OpenFile] = WeakSet()  # closed here, and still to be sent from
 
     def fd(self, path: Path) -> int:
-        found = self._fds.get(path)
+        return self._open(path).fd
+
+    def slice(self, path: Path, position: int, size: int) -> FileSlice | bytes:
+        """So many bytes of the file; read at once where they are few, or where too many files are held open already."""
+        file = self._open(path)
+        if size < SLICE_BYTES_MIN or len(self._held) >= HELD_MAX:
+            return os.pread(file.fd, size, position)
+        return FileSlice(file, position, size)
+
+    def _open(self, path: Path) -> OpenFile:
+        found = self._files.get(path)
         if found is not None:
-            self._fds.move_to_end(path)
+            self._files.move_to_end(path)
             return found
-        while len(self._fds) >= self._files_max:
-            _, oldest = self._fds.popitem(last=False)
-            os.close(oldest)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        self._fds[path] = fd
-        return fd
+        while len(self._files) >= self._files_max:
+            self._held.add(self._files.popitem(last=False)[1])
+        file = self._files[path] = OpenFile(path)
+        return file
 
     def forget(self, path: Path) -> None:
         """Closes the file if it is open; call it before the file is renamed or removed."""
-        fd = self._fds.pop(path, None)
-        if fd is not None:
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        file = self._files.pop(path, None)
+        if file is not None:
+            self._held.add(file)
 
     def close(self) -> None:
-        for path in list(self._fds):
+        for path in list(self._files):
             self.forget(path)

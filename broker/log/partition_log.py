@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log import compaction, leader_epochs, produced
-from headrace.broker.log.files import OpenFiles, sync_folder, write_fully
+from headrace.broker.log.files import FileSlice, OpenFiles, sync_folder, write_fully
 from headrace.broker.log.index import (
     floor_entry_in_file,
     floor_position_in_file,
@@ -349,7 +349,7 @@ class PartitionLog:
 
     # Reading
 
-    def read(self, offset: int, bytes_max: int, *, whole_first: bool) -> bytes:
+    def read(self, offset: int, bytes_max: int, *, whole_first: bool) -> bytes | FileSlice:
         """The stored batches from the one that holds `offset` on, as many bytes as allowed.
 
         The last batch may be cut off, as the protocol permits. With `whole_first` the first batch is whole even when
@@ -362,7 +362,7 @@ class PartitionLog:
 
     def read_committed(
         self, offset: int, bytes_max: int, *, whole_first: bool
-    ) -> tuple[bytes, Sequence[AbortedTransaction]]:
+    ) -> tuple[bytes | FileSlice, Sequence[AbortedTransaction]]:
         """As `read`, but to the last stable offset, and with what was aborted of what is returned.
 
         Raises:
@@ -374,7 +374,7 @@ class PartitionLog:
             return records, ()
         return records, self.aborted(offset, min(self._offset_at(base, end), bound.offset))
 
-    def _read(self, offset: int, bytes_max: int, whole_first: bool, bound: Bound) -> tuple[bytes, int, int]:
+    def _read(self, offset: int, bytes_max: int, whole_first: bool, bound: Bound) -> tuple[bytes | FileSlice, int, int]:
         """What can be read, and in which segment and at which position of it that ends."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise RequestRefused(
@@ -384,13 +384,14 @@ class PartitionLog:
         if offset >= bound.offset:
             return b"", 0, 0
         for base, end, position in self._places(offset, bound):
-            fd = self._files.fd(segment_path(self.folder, base, LOG))
-            for placed in walk_file(fd, position, end):
+            path = segment_path(self.folder, base, LOG)
+            for placed in walk_file(self._files.fd(path), position, end):
                 if placed.header.last_offset >= offset:
                     size = placed.header.size
                     if size > bytes_max and not whole_first:
                         return b"", 0, 0
-                    records = os.pread(fd, min(max(size, bytes_max), end - placed.position), placed.position)
+                    size = min(max(size, bytes_max), end - placed.position)
+                    records = self._files.slice(path, placed.position, size)
                     return records, base, placed.position + len(records)
         return b"", 0, 0
 

@@ -24,7 +24,7 @@ LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".sn
 TXN_INDEX = ".txnindex"
 INDEX_SUFFIXES = (INDEX, TIME_INDEX, TXN_INDEX)
 SEGMENT_SUFFIXES = (LOG, *INDEX_SUFFIXES)
-CHUNK_BYTES = 64 * 1024
+FIRST_CHUNK_BYTES, CHUNK_BYTES = 4 * 1024, 64 * 1024
 """Read at once when headers are walked: some hundred small batches, or a few large ones' headers."""
 
 
@@ -151,9 +151,14 @@ def is_in_log(path: Path, base_offset: int, size: int, index: Path, entry: TimeE
 
 
 def walk_file(fd: int, position: int, end: int) -> Iterator[PlacedBatch]:
-    """The batches of an open log file from `position` to `end`; only their headers are read, in chunks."""
+    """The batches of an open log file from `position` to `end`; only their headers are read, in chunks.
+
+    The first chunk is small, since one batch is often all that is wanted.
+    """
+    chunk_bytes = FIRST_CHUNK_BYTES
     while position + HEADER_BYTES <= end:
-        chunk = os.pread(fd, min(CHUNK_BYTES, end - position), position)
+        chunk = os.pread(fd, min(chunk_bytes, end - position), position)
+        chunk_bytes = min(2 * chunk_bytes, CHUNK_BYTES)
         consumed = 0
         for placed in walk_batches(memoryview(chunk)):
             yield PlacedBatch(position + placed.position, placed.header)

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from headrace.broker.log.files import FileSlice
 from headrace.broker.log.transactions import AbortedTransaction
 from headrace.broker.protocol.error_codes import ErrorCode
+from headrace.broker.protocol.framing import Pieces
 from headrace.kafka_wire.primitives import Reader, Writer
 
 TOPIC_IDS_FROM = 13
@@ -54,7 +56,7 @@ class FetchedPartition:
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    records: bytes
+    records: bytes | FileSlice
     aborted: Sequence[AbortedTransaction] = ()
 
 
@@ -112,11 +114,9 @@ def _partition(reader: Reader, version: int) -> FetchPartition:
     return FetchPartition(index, leader_epoch, offset, bytes_max)
 
 
-def encode(
-    topics: tuple[FetchedTopic, ...], error: ErrorCode, version: int, session_id: int = 0
-) -> list[bytes | bytearray]:
-    """Returns the body in pieces: what was encoded, and records as they came from the file."""
-    pieces: list[bytes | bytearray] = []
+def encode(topics: tuple[FetchedTopic, ...], error: ErrorCode, version: int, session_id: int = 0) -> Pieces:
+    """Returns the body in pieces."""
+    pieces: Pieces = []
     writer = Writer(flexible=version >= 12)
     writer.i32(0)  # throttle time
     if version >= 7:

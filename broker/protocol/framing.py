@@ -12,6 +12,7 @@ import struct
 from dataclasses import dataclass
 
 from headrace.broker.errors import FrameRefused
+from headrace.broker.log.files import FileSlice
 from headrace.broker.protocol.api_versions import API_VERSIONS, BY_KEY, PRODUCE
 from headrace.kafka_wire.primitives import Reader
 
@@ -26,6 +27,11 @@ FRAME_BYTES_MIN = 10
 _LENGTH = struct.Struct(">i")
 _LENGTH_AND_KEY = struct.Struct(">ih")
 _RESPONSE_START = struct.Struct(">ii")
+
+
+Piece = bytes | bytearray | FileSlice
+Pieces = list[Piece]
+"""Of an answer: what was encoded, and records as they are in a log file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -641,13 +641,21 @@ def test_one_round_of_fdatasync_serves_all_that_wait(tmp_path: Path, monkeypatch
 
 
 def test_open_files_are_bounded(tmp_path: Path) -> None:
+    def open_in_folder() -> set[str]:
+        targets = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+        return {Path(target).name for target in targets if Path(target).parent == tmp_path}
+
     files = OpenFiles(3)
     for number in range(10):
         files.fd(tmp_path / str(number))
-    assert len(files._fds) == 3
+    files.fd(tmp_path / "7")
+    assert open_in_folder() == {"7", "8", "9"}
+    files.fd(tmp_path / "10")
+    assert open_in_folder() == {"7", "9", "10"}
     files.forget(tmp_path / "9")
-    assert len(files._fds) == 2
+    assert open_in_folder() == {"7", "10"}
     files.close()
+    assert not open_in_folder()
 
 
 def test_checkpoints_have_kafkas_layout(tmp_path: Path) -> None:

@@ -1,0 +1,122 @@
+"""What of answers is on its way to one client, in order.
+
+What is in memory goes with one call for as many pieces as there are; what is in log files goes from the page cache to
+the socket without passing through here (sendfile), except over TLS. Only what a client reads is taken out of the files,
+so that one that reads slowly costs no memory for what it has asked.
+
+asyncio's transport owns the socket and says when it takes more. It is never told of more than it could send at once,
+but for the little that makes it wait for the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from headrace.broker.log.files import FileSlice
+from headrace.broker.protocol.framing import Piece
+
+WAITED_WITH_BYTES = 4096
+"""Handed to the transport when the socket takes nothing more, so that it tells when it does."""
+ENCRYPTED_AT_ONCE = 256 * 1024
+"""Bytes of a file that are read for a client of TLS before it has read those before."""
+
+
+class ResponseWriter:
+    """Not for use by threads. `go_on` is to be called when the transport has nothing left to send.
+
+    Args:
+        transport: to which nobody else writes.
+        may_go_on: called when what had to be read from a disk has been, which a thread does: others do not wait for it.
+    """
+
+    def __init__(self, transport: asyncio.Transport, may_go_on: Callable[[], None]) -> None:
+        self._transport = transport
+        self._may_go_on = may_go_on
+        self._waiting: deque[Piece] = deque()
+        self._reading: asyncio.Future[None] | None = None
+        is_plain = transport.get_extra_info("sslcontext") is None
+        socket = transport.get_extra_info("socket") if is_plain else None
+        self._socket_fd = socket.fileno() if socket is not None else None
+        # What the transport cannot send at once is waited for; plain ones stop above this limit, those of TLS at it.
+        transport.set_write_buffer_limits(high=0 if is_plain else 1, low=0)
+
+    def write(self, pieces: Sequence[Piece]) -> None:
+        self._waiting.extend(pieces)
+        self.go_on()
+
+    @property
+    def memory_bytes(self) -> int:
+        """What is in memory of what is not sent yet."""
+        waiting = sum(len(piece) for piece in self._waiting if not isinstance(piece, FileSlice))
+        return waiting + self._transport.get_write_buffer_size()
+
+    @property
+    def unsent_bytes(self) -> int:
+        return sum(map(len, self._waiting)) + self._transport.get_write_buffer_size()
+
+    def go_on(self) -> None:
+        """Sends until the transport has something left, a disk has to be waited for, or nothing is left.
+
+        Raises:
+            OSError: a file cannot be read. What is behind it cannot be sent either.
+        """
+        transport, waiting = self._transport, self._waiting
+        if self._reading is not None:
+            return
+        while waiting and not transport.get_write_buffer_size() and not transport.is_closing():
+            in_memory = self._take_in_memory()
+            if in_memory:
+                transport.write(b"".join(in_memory) if len(in_memory) > 1 else in_memory[0])
+                continue
+            piece = waiting[0]
+            assert isinstance(piece, FileSlice)
+            if not piece.is_cached():
+                self._reading = asyncio.get_running_loop().run_in_executor(None, piece.read_ahead)
+                self._reading.add_done_callback(self._has_read)
+                return
+            if self._socket_fd is None:
+                self._write(piece, ENCRYPTED_AT_ONCE)
+            elif not self._send(piece, self._socket_fd):
+                return
+            if not len(piece):
+                waiting.popleft()
+
+    def _has_read(self, reading: asyncio.Future[None]) -> None:
+        self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # which whoever reads it next meets too
+            self._may_go_on()
+
+    def _take_in_memory(self) -> list[bytes | bytearray]:
+        """The pieces up to the next one that is in a file, which wait no longer."""
+        taken: list[bytes | bytearray] = []
+        while self._waiting and not isinstance(piece := self._waiting[0], FileSlice):
+            taken.append(piece)
+            self._waiting.popleft()
+        return taken
+
+    def _send(self, piece: FileSlice, socket_fd: int) -> bool:
+        """Has the kernel send what the socket takes; False when the client is gone."""
+        try:
+            if piece.send(socket_fd) == 0:
+                raise _ended(piece)
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self._transport.abort()
+            return False
+        if len(piece):
+            self._write(piece, WAITED_WITH_BYTES)
+        return True
+
+    def _write(self, piece: FileSlice, byte_count: int) -> None:
+        taken = piece.take(byte_count)
+        if not taken:
+            raise _ended(piece)
+        self._transport.write(taken)
+
+
+def _ended(piece: FileSlice) -> OSError:
+    return OSError(f"a log file ends {len(piece)} bytes before what was promised of it")
