@@ -162,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         self.busy_at_s = self._loop.time()
-        self._writer = ResponseWriter(transport, self.resume_writing)
+        self._writer = ResponseWriter(transport, self._go_on_writing)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -219,6 +219,10 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def resume_writing(self) -> None:
+        # Not at once: a transport of asyncio that is aborted within this call ends twice, which it complains of.
+        self._loop.call_soon(self._go_on_writing)
+
+    def _go_on_writing(self) -> None:
         """The client has read what the transport had, or what it reads next has come from the disk."""
         if self._transport is None:
             return

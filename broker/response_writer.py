@@ -24,7 +24,7 @@ ENCRYPTED_AT_ONCE = 256 * 1024
 
 
 class ResponseWriter:
-    """Not for use by threads. `go_on` is to be called when the transport has nothing left to send.
+    """Not for use by threads. `go_on` is to be called soon after the transport's `resume_writing`.
 
     Args:
         transport: to which nobody else writes.

@@ -36,6 +36,7 @@ from headrace.broker.errors import ProtocolError, RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.dispatch import HANDLERS
 from headrace.broker.log.by_time import FoundTimestamp, find_timestamp
+from headrace.broker.log.files import FileSlice
 from headrace.broker.log.produced import check_produced
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.api_versions import BY_KEY, FETCH, METADATA, PRODUCE, ROWS, ApiVersions
@@ -437,6 +438,62 @@ def test_an_answer_that_cannot_be_written_closes_its_connection_and_no_other(
 
     with_server(tmp_path, work)
     assert "no such answer" in caplog.text
+
+
+def test_a_client_that_reads_slowly_gets_all_and_is_served_on(tmp_path: Path) -> None:
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        server.node.create_topic("t", 1, {})
+        log = server.node.log("t", 0)
+        for number in range(7):
+            append(log, batch(bytes([number]) * 1_000_000))
+        stored = bytes(log.read(0, 60_000_000, whole_first=True))
+        reader, writer = await asyncio.open_connection(host, port, limit=1)
+        writer.write(fetch_bytes(b"t", 0) * 3 + request_bytes(18, 0))
+        await until(lambda: len(server.connections.unread) == 1)
+        for _ in range(3):
+            size = struct.unpack(">i", await reader.readexactly(4))[0]
+            answer = b""
+            while len(answer) < size:
+                answer += await reader.read(min(100_000, size - len(answer)))
+            assert answer.endswith(stored)
+        assert struct.unpack(">i", await reader.readexactly(4))[0] < 10_000
+        await until(lambda: not server.connections.unread)
+        writer.close()
+
+    with_server(tmp_path, work)
+
+
+@pytest.mark.parametrize("succeeds", [0, 1], ids=["first", "later"])
+def test_a_disk_that_fails_while_it_is_sent_from_costs_one_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, succeeds: int
+) -> None:
+    really, calls = FileSlice.send, []
+
+    def send(each: FileSlice, socket_fd: int) -> int:
+        calls.append(each)
+        if len(calls) > succeeds:
+            raise OSError(5, "Input/output error")
+        return really(each, socket_fd)
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        server.node.create_topic("t", 1, {})
+        for _ in range(8):
+            append(server.node.log("t", 0), batch(b"x" * 1_000_000))
+        other_reader, other = await asyncio.open_connection(host, port)
+        monkeypatch.setattr(FileSlice, "send", send)
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(fetch_bytes(b"t", 0))
+        with suppress(ConnectionError):
+            await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        other.write(request_bytes(18, 0))
+        assert await other_reader.readexactly(4)
+        await until(lambda: len(server.connections.open) == 1)
+        other.close()
+
+    with_server(tmp_path, work)
+    [line] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "Input/output error" in line.getMessage() and not line.exc_info
 
 
 def test_one_connection_too_many_is_closed(tmp_path: Path) -> None:

@@ -34,10 +34,13 @@ class Sender(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self.writer = ResponseWriter(transport, self.resume_writing)
+        self.writer = ResponseWriter(transport, self.go_on)
         self.is_made.set()
 
     def resume_writing(self) -> None:
+        asyncio.get_running_loop().call_soon(self.go_on)
+
+    def go_on(self) -> None:
         try:
             self.writer.go_on()
         except OSError as error:
