@@ -168,14 +168,13 @@ def _partition(context: RequestContext, name: str, wanted: FetchPartition, readi
         reading.rest -= len(records)
         reading.found_bytes += len(records)
         is_cut = len(records) >= limit or not log.is_in_last_segment(wanted.offset)
-        reading.is_capped |= is_cut and wanted.offset < (
-            log.last_stable_offset if reading.is_committed else log.high_watermark
-        )
+        high_watermark, stable_end = log.high_watermark, log.last_stable_offset
+        reading.is_capped |= is_cut and wanted.offset < (stable_end if reading.is_committed else high_watermark)
         return FetchedPartition(
             wanted.partition,
             ErrorCode.NONE,
-            log.high_watermark,
-            log.last_stable_offset,
+            high_watermark,
+            stable_end,
             log.log_start_offset,
             records,
             aborted,

@@ -93,6 +93,8 @@ class ProducerStates:
 
     def first_open(self, but: int | None = None) -> int | None:
         """Where the oldest open transaction begins, leaving out that of one producer; None without one."""
+        if not self.open:  # as mostly, and every fetch of a partition asks
+            return None
         return next((one.first_offset for producer_id, one in self.open.items() if producer_id != but), None)
 
     def __len__(self) -> int:
