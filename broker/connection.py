@@ -1,4 +1,4 @@
-"""Sockets: connections, frames, and answers in the order of their requests.
+"""Connections: requests one after the other, and answers in their order.
 
 Each connection handles one request at a time. Only produce requests that wait for the disk may overtake the waiting:
 up to IN_FLIGHT_MAX of them are in the log at once, so that a producer's pipelined requests share one fdatasync; their
@@ -21,38 +21,31 @@ from typing import Any
 from headrace.broker import descriptors
 from headrace.broker.access.login import Login, Users
 from headrace.broker.counts import RequestCounts
-from headrace.broker.errors import FrameRefused, ProtocolError
+from headrace.broker.errors import ProtocolError
+from headrace.broker.frame_receiver import FrameReceiver, ReceivedBytes
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.dispatch import HANDLERS, refuse_version
 from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.api_versions import API_VERSIONS, BY_KEY, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
-from headrace.broker.protocol.framing import Pieces, RequestHeader, frame_length, read_header, response_start
+from headrace.broker.protocol.framing import Pieces, RequestHeader, read_header, response_start
 from headrace.broker.rates import Rates
 from headrace.broker.response_writer import ResponseWriter
 from headrace.kafka_wire.errors import MalformedMessage
 
 logger = logging.getLogger(__name__)
 
-FIRST_BUFFER_BYTES = 16 * 1024
-"""Of a connection to begin with: there may be thousands that send little."""
-BUFFER_BYTES = 256 * 1024
-"""Of a connection that sends more; beyond it the buffer grows to a large frame and shrinks once that is handled."""
 IN_FLIGHT_MAX = 16
 """Produce requests of one connection that wait for the disk at once; clients send at most five."""
 FRAMES_AT_ONCE = 64
 """Of one connection, before the others have their turn."""
 IDLE_S = 600
 """Without a request or an answer; then the connection is closed, as Kafka does (`connections.max.idle.ms`)."""
-RECEIVED_BYTES_MAX = 1024 * 1024 * 1024
-"""Of half-received requests beyond BUFFER_BYTES each, in all; while there is more, who sends more of one is closed."""
 UNREAD_BYTES = 1024 * 1024
 """Of answers that a client has not read yet; beyond it no further request of that client is handled."""
 UNREAD_BYTES_MAX = 1024 * 1024 * 1024
 """Of such answers, in all; beyond it the client that has not read for the longest time is closed."""
 BEFORE_LOGIN = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
 """What a client may ask before it has said who it is."""
-LOGIN_FRAME_BYTES_MAX = 64 * 1024
-"""Of a request before that."""
 LOGIN_S = 30
 """For a client to log in."""
 
@@ -81,7 +74,7 @@ class Connections:
         self._of_address_max = of_address_max
         self._of_address: Counter[str] = Counter()
         self.open: set[Connection] = set()
-        self.received_bytes = 0  # of buffers beyond BUFFER_BYTES each
+        self.received = ReceivedBytes()
         self.unread: dict[Connection, None] = {}  # has much to read; who has not read for the longest time is first
 
     def add(self, connection: Connection, host: str) -> str:
@@ -134,15 +127,14 @@ class _Pending:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client. The bytes in `_buffer[_start:_end]` have been received and not handled."""
+    """One client."""
 
     def __init__(self, node: BrokerNode, all_connections: Connections) -> None:
         self._node, self._all = node, all_connections
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._peer = ("", 0)
-        self._buffer = bytearray(FIRST_BUFFER_BYTES)
-        self._start = self._end = 0
+        self._receiver = FrameReceiver(all_connections.received)
         self._pending: deque[_Pending] = deque()
         self._writer: ResponseWriter
         self._reading = True
@@ -180,39 +172,17 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._all.remove(self, self._host)
-        self._resize(0)
+        self._receiver.close()
         for pending in self._pending:
             if pending.task is not None:
                 pending.task.cancel()
         self._pending.clear()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._start == self._end:
-            self._start = self._end = 0
-            if len(self._buffer) > BUFFER_BYTES:
-                self._resize(BUFFER_BYTES)
-        elif self._end == len(self._buffer):
-            self._make_room()
-        return memoryview(self._buffer)[self._end :]
-
-    def _make_room(self) -> None:
-        """Moves what is unhandled to the front, into a larger buffer if the front was full already.
-
-        The buffer grows with the bytes that came, not with the length a client claims.
-        """
-        unhandled = self._buffer[self._start : self._end]
-        size = len(self._buffer) * 2 if len(unhandled) > len(self._buffer) // 2 else len(self._buffer)
-        self._resize(size)
-        self._buffer[: len(unhandled)] = unhandled
-        self._start, self._end = 0, len(unhandled)
-
-    def _resize(self, size: int) -> None:
-        """Takes a new, empty buffer of this size."""
-        self._all.received_bytes += max(size - BUFFER_BYTES, 0) - max(len(self._buffer) - BUFFER_BYTES, 0)
-        self._buffer = bytearray(size)
+        return self._receiver.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._end += nbytes
+        self._receiver.received(nbytes)
         self._handle_frames()
 
     def eof_received(self) -> bool:
@@ -252,16 +222,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         handled = 0
         try:
-            while not transport.is_closing() and self._end - self._start >= 4:
-                view = memoryview(self._buffer)
-                length = frame_length(view[self._start : self._end])
-                if length > LOGIN_FRAME_BYTES_MAX and not self.login.is_in:
-                    raise FrameRefused(f"a frame of {length} bytes before a login")
-                end = self._start + 4 + length
-                if end > self._end:
-                    self._check_room()
+            while not transport.is_closing():
+                frame = self._receiver.frame(is_in=self.login.is_in)
+                if frame is None:
                     break
-                frame = view[self._start + 4 : end]
                 header = read_header(frame)
                 if not self._may_handle(header):
                     self._read_more(False)
@@ -271,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._loop.call_soon(self._handle_frames)
                     return
                 handled += 1
-                self._start = end
+                self._receiver.handled(frame)
                 self.busy_at_s = self._loop.time()
                 self._handle(header, frame)
         except (ProtocolError, MalformedMessage) as error:
@@ -285,10 +249,6 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         self._read_more(self._is_read)
-
-    def _check_room(self) -> None:
-        if len(self._buffer) > BUFFER_BYTES and self._all.received_bytes > RECEIVED_BYTES_MAX:
-            raise FrameRefused(f"clients have sent {self._all.received_bytes} bytes of unfinished requests")
 
     def _may_handle(self, header: RequestHeader) -> bool:
         if self._is_held_back or not self._is_read:

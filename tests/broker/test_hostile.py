@@ -388,7 +388,7 @@ def test_the_client_that_has_not_read_for_longest_is_closed(tmp_path: Path, monk
 
 
 def test_half_requests_have_a_largest_size_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.broker.connection.RECEIVED_BYTES_MAX", 4_000_000)
+    monkeypatch.setattr("headrace.broker.frame_receiver.RECEIVED_BYTES_MAX", 4_000_000)
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
         clients = [await asyncio.open_connection(host, port) for _ in range(3)]
@@ -398,7 +398,7 @@ def test_half_requests_have_a_largest_size_in_all(tmp_path: Path, monkeypatch: p
         for _, writer in clients:
             writer.transport.abort()
         await until(lambda: not server.connections.open)
-        assert server.connections.received_bytes == 0
+        assert server.connections.received.beyond_buffers == 0
 
     with_server(tmp_path, work)
 
