@@ -21,20 +21,24 @@ from kafka.protocol.admin import (
 
 from headrace.kafka_wire.connection import NONE, Connection, Message, error_name
 from headrace.kafka_wire.errors import MalformedMessage, RequestRefused
+from headrace.kafka_wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from headrace.kafka_wire.primitives import Reader
 from headrace.kafka_wire.requests import fetch_committed
 from headrace.kafka_wire.topic_partition import TopicPartition
 
-LIST_GROUPS_VERSION = 4
-STATE_FROM = 4
+LIST_GROUPS_VERSION = 5
+STATE_FROM, TYPE_FROM = 4, 5
 DESCRIBE_GROUPS_VERSION = 5
 INSTANCE_FROM = 4
+CONSUMER_GROUP_DESCRIBE_VERSION = 0
 DESCRIBE_CONFIGS_VERSION = 4
 DESCRIBE_LOG_DIRS_VERSION = 2
 """The newest versions that bring something we use."""
 
 TOPIC = 2  # a kind of resource
 OF_TOPIC = 1  # a source of a configuration's value
+OF_CONSUMER_PROTOCOL = "consumer"
+"""A group's type whose members share partitions out by heartbeats (KIP-848); the others are "classic"."""
 RESOURCES_AT_ONCE = 500
 """Topics in one question for their configuration, and groups in one for their members: an answer has hundreds of times
 their names."""
@@ -73,45 +77,73 @@ def groups(connection: Connection, only: str | None = None) -> list[Group]:
     """
     version = connection.version(ListGroupsRequest, LIST_GROUPS_VERSION)
     filters: dict[str, list[str]] = {"states_filter": []} if version >= STATE_FROM else {}
+    if version >= TYPE_FROM:
+        filters["types_filter"] = []
     response = connection.ask(ListGroupsRequest(version=version, **filters), ListGroupsResponse, version)
     _check(connection, "the list of groups", response.error_code)
-    listed = {
-        one.group_id: (one.group_state or "" if version >= STATE_FROM else "", one.protocol_type or "")
-        for one in response.groups
-        if only in (None, one.group_id)
+    listed = {one.group_id: one for one in response.groups if only in (None, one.group_id)}
+    by_heartbeats: list[str] = []
+    classic: list[str] = []
+    for group_id, one in listed.items():
+        is_classic = version < TYPE_FROM or (one.group_type or "").lower() != OF_CONSUMER_PROTOCOL
+        (classic if is_classic else by_heartbeats).append(group_id)
+    described = {
+        **_described(connection, classic),
+        **(_described_by_heartbeats(connection, by_heartbeats) if by_heartbeats else {}),
     }
-    described = _described(connection, list(listed))
     return [
-        _group(connection, group_id, state, kind, described[group_id]) for group_id, (state, kind) in listed.items()
+        _group(connection, one, one.group_state or "" if version >= STATE_FROM else "", described[group_id])
+        for group_id, one in listed.items()
     ]
 
 
-def _described(connection: Connection, group_ids: Sequence[str]) -> dict[str, Message]:
+@dataclass(frozen=True, slots=True)
+class _Described:
+    error_code: int
+    state: str
+    protocol: str
+    members: tuple[Member, ...]
+
+
+def _described(connection: Connection, group_ids: Sequence[str]) -> dict[str, _Described]:
     version = connection.version(DescribeGroupsRequest, DESCRIBE_GROUPS_VERSION)
-    found: dict[str, Message] = {}
+    found: dict[str, _Described] = {}
     for asked in _portions(group_ids):
         request = DescribeGroupsRequest(version=version, groups=asked)
         response = connection.ask(request, DescribeGroupsResponse, version)
-        found.update({one.group_id: one for one in response.groups})
+        for one in response.groups:
+            members = tuple(_member(member) for member in one.members or ())
+            found[one.group_id] = _Described(one.error_code, one.group_state or "", one.protocol_data or "", members)
     return found
 
 
-def _group(connection: Connection, group_id: str, state: str, kind: str, described: Message) -> Group:
+def _described_by_heartbeats(connection: Connection, group_ids: Sequence[str]) -> dict[str, _Described]:
+    version = connection.version(ConsumerGroupDescribeRequest, CONSUMER_GROUP_DESCRIBE_VERSION)
+    found: dict[str, _Described] = {}
+    for asked in _portions(group_ids):
+        request = ConsumerGroupDescribeRequest(version=version, group_ids=asked, include_authorized_operations=False)
+        response = connection.ask(request, ConsumerGroupDescribeResponse, version)
+        for one in response.groups:
+            members = tuple(_member_by_heartbeats(member) for member in one.members or ())
+            found[one.group_id] = _Described(one.error_code, one.group_state or "", one.assignor_name or "", members)
+    return found
+
+
+def _group(connection: Connection, listed: Message, state: str, described: _Described) -> Group:
     code = described.error_code
     error = "" if code == NONE else f"{error_name(code)} (error {code})"
     committed: Mapping[TopicPartition, int] = {}
     try:
-        committed = fetch_committed(connection, group_id)
+        committed = fetch_committed(connection, listed.group_id)
     except RequestRefused as refused:
         error = error or str(refused)
     return Group(
-        group_id,
-        # A group of another protocol (KIP-848) is listed with its state, and described as one that is not there.
-        state or described.group_state or "",
-        kind or described.protocol_type or "",
-        described.protocol_data or "",
+        listed.group_id,
+        state or described.state,
+        listed.protocol_type or "",
+        described.protocol,
         connection.name,
-        tuple(_member(one) for one in described.members or ()),
+        described.members,
         committed,
         error,
     )
@@ -124,6 +156,17 @@ def _member(member: Message) -> Member:
         member.client_id or "",
         member.client_host or "",
         _assigned(bytes(member.member_assignment or b"")),
+    )
+
+
+def _member_by_heartbeats(member: Message) -> Member:
+    topics = member.assignment.topic_partitions or () if member.assignment is not None else ()
+    return Member(
+        member.member_id,
+        member.instance_id or "",
+        member.client_id or "",
+        member.client_host or "",
+        tuple(TopicPartition(topic.topic_name, index) for topic in topics for index in topic.partitions or ()),
     )
 
 

@@ -90,8 +90,36 @@ def look_at_topics_and_groups(address: str, capsys: pytest.CaptureFixture[str]) 
     ]
     assert [name, "1", "-", "0", "-", member_id] in shown(capsys, address, "groups", f"{group}-live")
     member.close()
+    look_at_members_by_heartbeats(address, name, capsys)
 
     assert main(["broker", "topics", f"{name}-none", "--bootstrap-servers", address]) == 2
     assert f"topic {name}-none: UNKNOWN_TOPIC_OR_PARTITION" in capsys.readouterr().err
     assert main(["broker", "groups", f"{name}-none", "--bootstrap-servers", address]) == 2
     assert "there is no consumer group" in capsys.readouterr().err
+
+
+def look_at_members_by_heartbeats(address: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Groups of the consumer protocol (KIP-848), which are described by a request of their own."""
+    group = f"{topic}-by-heartbeats"
+    settings = {"bootstrap.servers": address, "group.id": group, "group.protocol": "consumer", "client.id": "shop"}
+    member = confluent_kafka.Consumer({**settings, "group.instance.id": "till-1", "auto.offset.reset": "earliest"})
+    member.subscribe([topic])
+    deadline = time.monotonic() + PATIENCE_S
+    while len(member.assignment()) < 3:
+        assert time.monotonic() < deadline
+        member.poll(0.1)
+    member.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 4)], asynchronous=False)
+    while True:  # the broker knows of an assignment once a heartbeat has said so
+        (found,) = asked(capsys, address, "groups", group)["groups"]
+        if len(found["members"][0]["partitions"]) == 3 and found["state"] == "Stable":
+            break
+        assert time.monotonic() < deadline
+        member.poll(0.1)
+    (told,) = found["members"]
+    assert (told["instance_id"], told["client_id"], found["protocol"]) == ("till-1", "shop", "uniform")
+    assert [(one["partition"], one["lag"], one["member_id"]) for one in found["partitions"]] == [
+        (index, lag, told["member_id"]) for index, lag in ((0, 1), (1, None), (2, None))
+    ]
+    (line,) = [line for line in shown(capsys, address, "groups") if line[:1] == [group]]
+    assert line == [group, "Stable", "uniform", "1", "3", "1"]
+    member.close()
