@@ -17,8 +17,8 @@ from broker_history import Life, Lost, check
 from broker_power_loss import Inline
 from headrace.broker import node as node_module
 from headrace.broker.config import FsyncMode
-from headrace.broker.log import files
-from power_loss import Forced
+from headrace.broker.log import compaction, files
+from power_loss import Forced, Named
 
 SEED = 20260101
 KEPT, AGED, DOOMED, TABLE = ("kept", 0), ("aged", 0), ("doomed", 0), ("table", 0)
@@ -144,7 +144,7 @@ def test_no_call_that_forces_something_to_disk_may_be_left_out(memory_path: Path
     life = Life(memory_path / "disk", FsyncMode.ALWAYS).live(lived)
     sites = {operation.site for operation in life.tape.operations if isinstance(operation, Forced)}
     if lived is compacted_life:
-        # The cleaner's own, of one group before the next, matters only where the power fails twice.
+        # The cleaner's own, of one group before the next, matters only where the power fails twice: see the next test.
         sites = {site for site in sites if site.startswith("compaction.")}
     needless = []
     for site in sorted(site for site in sites if not site.endswith(SPARES_TIME)):
@@ -161,6 +161,20 @@ def test_no_call_that_forces_something_to_disk_may_be_left_out(memory_path: Path
             continue
     assert len(sites) > (12 if lived is whole_life else 2)
     assert needless == []
+
+
+def test_what_was_cleaned_is_in_its_place_for_certain_before_what_follows(memory_path: Path) -> None:
+    """Or power that fails twice brings back a key: its tombstone is dropped from a later segment when it has gone from
+    all earlier ones."""
+    life = Life(memory_path / "disk", FsyncMode.INTERVAL).live(compacted_life)
+    cleaned, is_certain = 0, True
+    for operation in life.tape.operations:
+        if isinstance(operation, Forced) and operation.content is None and "<partition>" in operation.site:
+            is_certain = True
+        elif isinstance(operation, Named) and operation.source.endswith(compaction.CLEANED):
+            assert is_certain, operation
+            cleaned, is_certain = cleaned + 1, False
+    assert cleaned > 5
 
 
 @pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])
