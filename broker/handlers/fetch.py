@@ -30,8 +30,8 @@ from headrace.broker.protocol.fetch import (
 )
 
 RESPONSE_BYTES_MAX = 8 * 1024 * 1024
-"""Of records in one answer, whatever the client allows: it is read and handed to the socket while all others wait, and
-kept until the client has read it. Larger answers are slower, not faster."""
+"""Of records in one answer, whatever the client allows: what comes in small pieces is read while all others wait, and
+kept until the client has read it. Larger answers are no faster."""
 NOTHING_ABORTED: Sequence[AbortedTransaction] = ()
 WAIT_MS_MAX = 300_000
 """A client that asks to wait longer is answered then, so that a forgotten connection does not wait for ever."""
