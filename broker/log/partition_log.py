@@ -98,6 +98,8 @@ class PartitionLog:
         "_active_since_ms",
         "_files",
         "_is_saved",
+        "_path",
+        "_path_base",
         "_stable",
         "_unforced",
         "_visible_in",
@@ -145,6 +147,8 @@ class PartitionLog:
         self.epochs.cut(self.log_start_offset, self.log_end_offset)
         self.waiters: set[Callable[[int], None]] = set()  # are told how many bytes more can be read
         self._files = files
+        self._path_base = -1
+        self._path = folder
         self._active_since_ms = now_ms
         self._is_saved = is_saved
         # Files that may not be on disk as they are, and the folder while it has names that may not be.
@@ -260,7 +264,7 @@ class PartitionLog:
         self._unforced += [path, self.folder]
 
     def _write(self, prefix: bytes, rest: memoryview) -> None:
-        path = segment_path(self.folder, self.active.base_offset, LOG)
+        path = self._log_path(self.active.base_offset)
         try:
             fd = self._files.fd(path)
             write_fully(fd, [prefix, rest], self.active.size)
@@ -268,6 +272,12 @@ class PartitionLog:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._files.fd(path), self.active.size)
             raise _refusal(path, error) from error
+
+    def _log_path(self, base: int) -> Path:
+        """Of a segment. It is kept for the next call, since to make one takes longer than to write to its file."""
+        if base != self._path_base:
+            self._path_base, self._path = base, segment_path(self.folder, base, LOG)
+        return self._path
 
     def _advance(self, offset: int, base_offset: int, position: int) -> None:
         if offset > self.high_watermark:
@@ -384,7 +394,7 @@ class PartitionLog:
         if offset >= bound.offset:
             return b"", 0, 0
         for base, end, position in self._places(offset, bound):
-            path = segment_path(self.folder, base, LOG)
+            path = self._log_path(base)
             for placed in walk_file(self._files.fd(path), position, end):
                 if placed.header.last_offset >= offset:
                     size = placed.header.size
@@ -410,7 +420,7 @@ class PartitionLog:
     def _place_of(self, offset: int) -> tuple[int, int]:
         """The segment, and the position in it, of the batch that holds an offset below the high watermark."""
         for base, end, position in self._places(offset, self._visible):
-            fd = self._files.fd(segment_path(self.folder, base, LOG))
+            fd = self._files.fd(self._log_path(base))
             for placed in walk_file(fd, position, end):
                 if placed.header.last_offset >= offset:
                     return base, placed.position
@@ -487,7 +497,7 @@ class PartitionLog:
     def batches(self, offset: int) -> Iterator[tuple[PlacedBatch, bytes]]:
         """Every readable batch from the one that holds `offset` on, with its bytes."""
         for base, end, position in self._places(offset, self._visible):
-            fd = self._files.fd(segment_path(self.folder, base, LOG))
+            fd = self._files.fd(self._log_path(base))
             for placed in walk_file(fd, position, end):
                 if placed.header.last_offset >= offset:
                     yield placed, os.pread(fd, placed.header.size, placed.position)

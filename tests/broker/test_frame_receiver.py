@@ -1,0 +1,110 @@
+"""Frames out of bytes that come in any pieces, and what the buffers for them take."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.broker import frame_receiver
+from headrace.broker.errors import FrameRefused
+from headrace.broker.frame_receiver import (
+    BUFFER_BYTES,
+    FIRST_BUFFER_BYTES,
+    LOGIN_FRAME_BYTES_MAX,
+    FrameReceiver,
+    ReceivedBytes,
+)
+from headrace.broker.protocol.api_versions import METADATA, PRODUCE
+
+SIZES = st.sampled_from(
+    (10, 11, 100, FIRST_BUFFER_BYTES - 4, FIRST_BUFFER_BYTES, BUFFER_BYTES, BUFFER_BYTES + 1, 900_000)
+)
+
+
+def frame_of(size: int, filled_with: int, key: int = PRODUCE) -> bytes:
+    return struct.pack(">h", key) + bytes([filled_with]) * (size - 2)
+
+
+def receive(receiver: FrameReceiver, raw: bytes) -> int:
+    """As much of it as there is room for."""
+    room = receiver.room()
+    count = min(len(room), len(raw))
+    assert count
+    room[:count] = raw[:count]
+    receiver.received(count)
+    return count
+
+
+@given(st.lists(SIZES, max_size=8), st.data())
+@settings(max_examples=50, deadline=None)
+def test_frames_are_whole_however_they_come(sizes: list[int], data: st.DataObject) -> None:
+    in_all = ReceivedBytes()
+    receiver = FrameReceiver(in_all)
+    sent = [frame_of(size, number + 1) for number, size in enumerate(sizes)]
+    stream = b"".join(struct.pack(">i", len(frame)) + frame for frame in sent)
+    found, at = [], 0
+    while at < len(stream):
+        at += receive(receiver, stream[at : at + data.draw(st.sampled_from((1, 3, 5, 1000, 70_000, 2_000_000)))])
+        while (frame := receiver.frame(is_in=True)) is not None:
+            found.append(bytes(frame))
+            receiver.handled(frame)
+    assert found == sent
+    assert receiver.frame(is_in=True) is None
+    receiver.room()
+    assert in_all.beyond_buffers == 0
+    receiver.close()
+
+
+def test_a_frame_stays_until_it_is_handled() -> None:
+    """It may have to wait for its turn, while more comes behind it."""
+    receiver = FrameReceiver(ReceivedBytes())
+    first, second = (frame_of(9_000, number) for number in (1, 2))
+    for frame in (first, second):
+        raw = struct.pack(">i", len(frame)) + frame
+        while raw:
+            raw = raw[receive(receiver, raw) :]
+        assert receiver.frame(is_in=True) == first
+    receiver.handled(receiver.frame(is_in=True) or memoryview(b""))
+    assert receiver.frame(is_in=True) == second
+
+
+def test_a_buffer_grows_with_what_came_and_not_with_what_is_claimed() -> None:
+    in_all = ReceivedBytes()
+    receiver = FrameReceiver(in_all)
+    raw = struct.pack(">i", 90_000_000) + frame_of(2_000_000, 1)
+    while raw:
+        raw = raw[receive(receiver, raw) :]
+        assert receiver.frame(is_in=True) is None
+    assert 2_000_000 - BUFFER_BYTES < in_all.beyond_buffers < 2 * 2_100_000
+    receiver.close()
+    assert in_all.beyond_buffers == 0
+
+
+def test_what_is_too_much_in_all_refuses_who_sends_more_of_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_receiver, "RECEIVED_BYTES_MAX", 1_000_000)
+    in_all = ReceivedBytes()
+    large, small = FrameReceiver(in_all), FrameReceiver(in_all)
+    raw = struct.pack(">i", 3_000_000) + frame_of(3_000_000, 1)
+    with pytest.raises(FrameRefused, match="of unfinished requests"):
+        while raw:
+            raw = raw[receive(large, raw) :]
+            large.frame(is_in=True)
+    assert in_all.beyond_buffers > 1_000_000
+    receive(small, struct.pack(">i", 10_000) + frame_of(5_000, 2))
+    assert small.frame(is_in=True) is None
+    large.close()
+
+
+@pytest.mark.parametrize("size", [LOGIN_FRAME_BYTES_MAX, LOGIN_FRAME_BYTES_MAX + 1])
+def test_who_has_not_logged_in_may_send_little(size: int) -> None:
+    receiver = FrameReceiver(ReceivedBytes())
+    receive(receiver, struct.pack(">i", size) + frame_of(100, 0, METADATA))
+    assert receiver.frame(is_in=True) is None
+    if size <= LOGIN_FRAME_BYTES_MAX:
+        assert receiver.frame(is_in=False) is None
+        return
+    with pytest.raises(FrameRefused, match="before a login"):
+        receiver.frame(is_in=False)
