@@ -15,9 +15,9 @@ JOINS, LEAVES, LEAVES_FOR_A_WHILE = 0, -1, -2
 class MemberState(IntEnum):
     """Numbered as Kafka's records have them."""
 
-    STABLE = 1
-    UNREVOKED_PARTITIONS = 2  # it has to give up partitions before it goes on to the next epoch
-    UNRELEASED_PARTITIONS = 3  # it waits for partitions that others have to give up
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1  # it has to give up partitions before it goes on to the next epoch
+    UNRELEASED_PARTITIONS = 2  # it waits for partitions that others have to give up
 
 
 @dataclass(frozen=True, slots=True)

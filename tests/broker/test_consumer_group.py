@@ -352,9 +352,11 @@ def test_a_pattern_is_followed_as_topics_come() -> None:
     driver.settle([first, second])
     assert first.owned == driver.topics.all("shop.a", "shop.b")
     assert refusal(driver.client("c", topics=(), pattern="(").join) is ErrorCode.INVALID_REGULAR_EXPRESSION
-    first.pattern = ""
-    first.beat(full=True)
-    driver.settle([first, second])
+    for pattern, found in (("other", ("other",)), (r"shop\.b", ("shop.b",)), ("", ())):
+        first.pattern = pattern
+        first.beat(full=True)
+        driver.settle([first, second])
+        assert first.owned | second.owned == driver.topics.all(*found, "other")
     assert first.owned == NOTHING
 
 
@@ -538,6 +540,29 @@ def test_members_that_contradict_each_other_after_a_loss_join_again() -> None:
     first.join()
     driver.settle([first, second])
     assert first.owned | second.owned == driver.topics.all("t")
+
+
+def test_records_are_laid_out_as_kafkas() -> None:
+    """As its group coordinator's schemas have them: key type, then fields; the values' version is 0."""
+    driver = Driver(TopicsOfTest(t=2))
+    driver.topics._topics["t"] = Topic(uuid.UUID(int=0xA), 2)
+    driver.client("m", topics=("t",), instance_id="i", pattern="t", assignor="range").join()
+    group, member = b"\0\1g", b"\0\1g\0\1m"
+    topic_id = bytes(15) + b"\x0a"
+    numbers, epochs = b"\3" + bytes(4) + bytes(3) + b"\1", b"\3" + b"\0\0\0\1" * 2
+    assert dict(driver.log) == {
+        # Epoch; tag 848002 is ours: when it changed.
+        b"\0\3" + group: b"\0\0" + b"\0\0\0\1" + b"\1\x82\xe1\x33\x08" + bytes(7) + b"\7",
+        # Instance, rack (null), client id, client host, topics, pattern, timeout, assignor; tag 848001 is ours: the
+        # topics that fit.
+        b"\0\5" + member: b"\0\0" + b"\2i" + b"\0" + b"\1" + b"\1" + b"\2\2t" + b"\2t" + b"\0\0\x75\x30" + b"\6range"
+        b"\1\x81\xe1\x33\3\2\2t",
+        b"\0\6" + group: b"\0\0" + b"\0\0\0\1" + b"\0",
+        b"\0\7" + member: b"\0\0" + b"\2" + topic_id + numbers + b"\0" + b"\0",
+        # Epoch, the one before, state; what it has with the epochs since when; what it is to give up.
+        b"\0\x08" + member: b"\0\0" + b"\0\0\0\1" + bytes(4) + b"\0"
+        b"\2" + topic_id + numbers + b"\1\0" + bytes([len(epochs)]) + epochs + b"\1" + b"\0",
+    }
 
 
 def test_records_come_back_as_they_were() -> None:
