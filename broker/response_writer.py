@@ -1,8 +1,8 @@
 """What of answers is on its way to one client, in order.
 
 What is in memory goes with one call for as many pieces as there are; what is in log files goes from the page cache to
-the socket without passing through here (sendfile), except over TLS. Only what a client reads is taken out of the files,
-so that one that reads slowly costs no memory for what it has asked.
+the socket without passing through here (sendfile), except over TLS and where there is no such call. Only what a client
+reads is taken out of the files, so that one that reads slowly costs no memory for what it has asked.
 
 asyncio's transport owns the socket and says when it takes more. It is never told of more than it could send at once,
 but for the little that makes it wait for the socket.
@@ -11,6 +11,7 @@ but for the little that makes it wait for the socket.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -19,8 +20,10 @@ from headrace.broker.protocol.framing import Piece
 
 WAITED_WITH_BYTES = 4096
 """Handed to the transport when the socket takes nothing more, so that it tells when it does."""
-ENCRYPTED_AT_ONCE = 256 * 1024
-"""Bytes of a file that are read for a client of TLS before it has read those before."""
+COPIED_AT_ONCE = 256 * 1024
+"""Bytes of a file that are read where they cannot be sent from it; the next when the client has read these."""
+NO_SENDFILE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+"""What a file system or a sandbox says that has no such call."""
 
 
 class ResponseWriter:
@@ -77,7 +80,7 @@ class ResponseWriter:
                 self._reading.add_done_callback(self._has_read)
                 return
             if self._socket_fd is None:
-                self._write(piece, ENCRYPTED_AT_ONCE)
+                self._write(piece, COPIED_AT_ONCE)
             elif not self._send(piece, self._socket_fd):
                 return
             if not len(piece):
@@ -107,6 +110,11 @@ class ResponseWriter:
         except ConnectionError:
             self._transport.abort()
             return False
+        except OSError as error:
+            if error.errno not in NO_SENDFILE:
+                raise
+            self._socket_fd = None
+            return True
         if len(piece):
             self._write(piece, WAITED_WITH_BYTES)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
@@ -262,6 +263,21 @@ def test_a_disk_that_fails_ends_the_connection(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(FileSlice, "is_cached", lambda self: True)
         await sender.is_lost.wait()
         assert [error.errno for error in sender.errors] == [5]
+
+    talk(work)
+
+
+def test_where_there_is_no_sendfile_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sendfile(*arguments: object) -> int:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    path = stored(tmp_path)
+    monkeypatch.setattr(os, "sendfile", sendfile)
+
+    async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sender.writer.write([b"begin", slice_of(path, 3, 2_000_000), b"end", slice_of(path, 0, 100_000)])
+        expected = b"begin" + CONTENT[3:2_000_003] + b"end" + CONTENT[:100_000]
+        assert await reader.readexactly(len(expected)) == expected
 
     talk(work)
 
