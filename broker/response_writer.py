@@ -20,6 +20,8 @@ from headrace.broker.protocol.framing import Piece
 
 WAITED_WITH_BYTES = 4096
 """Handed to the transport when the socket takes nothing more, so that it tells when it does."""
+SENT_AT_ONCE = 1024 * 1024
+"""Of files to one client that takes all of it, before others have their turn."""
 COPIED_AT_ONCE = 256 * 1024
 """Bytes of a file that are read where they cannot be sent from it; the next when the client has read these."""
 NO_SENDFILE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
@@ -31,7 +33,8 @@ class ResponseWriter:
 
     Args:
         transport: to which nobody else writes.
-        may_go_on: called when what had to be read from a disk has been, which a thread does: others do not wait for it.
+        may_go_on: called when others have had their turn, and when what had to be read from a disk has been, which a
+            thread does.
     """
 
     def __init__(self, transport: asyncio.Transport, may_go_on: Callable[[], None]) -> None:
@@ -60,7 +63,8 @@ class ResponseWriter:
         return sum(map(len, self._waiting)) + self._transport.get_write_buffer_size()
 
     def go_on(self) -> None:
-        """Sends until the transport has something left, a disk has to be waited for, or nothing is left.
+        """Sends until the transport has something left, a disk has to be waited for, others have their turn, or nothing
+        is left.
 
         Raises:
             OSError: a file cannot be read. What is behind it cannot be sent either.
@@ -68,21 +72,27 @@ class ResponseWriter:
         transport, waiting = self._transport, self._waiting
         if self._reading is not None:
             return
+        rest = SENT_AT_ONCE
         while waiting and not transport.get_write_buffer_size() and not transport.is_closing():
             in_memory = self._take_in_memory()
             if in_memory:
                 transport.write(b"".join(in_memory) if len(in_memory) > 1 else in_memory[0])
                 continue
+            if rest <= 0:
+                asyncio.get_running_loop().call_soon(self._may_go_on)
+                return
             piece = waiting[0]
             assert isinstance(piece, FileSlice)
+            size = len(piece)
             if not piece.is_cached():
                 self._reading = asyncio.get_running_loop().run_in_executor(None, piece.read_ahead)
                 self._reading.add_done_callback(self._has_read)
                 return
             if self._socket_fd is None:
                 self._write(piece, COPIED_AT_ONCE)
-            elif not self._send(piece, self._socket_fd):
+            elif not self._send(piece, self._socket_fd, rest):
                 return
+            rest -= size - len(piece)
             if not len(piece):
                 waiting.popleft()
 
@@ -100,10 +110,12 @@ class ResponseWriter:
             self._waiting.popleft()
         return taken
 
-    def _send(self, piece: FileSlice, socket_fd: int) -> bool:
-        """Has the kernel send what the socket takes; False when the client is gone."""
+    def _send(self, piece: FileSlice, socket_fd: int, most: int) -> bool:
+        """Has the kernel send what the socket takes, up to so many bytes; False when the client is gone."""
+        wanted, sent = min(len(piece), most), 0
         try:
-            if piece.send(socket_fd) == 0:
+            sent = piece.send(socket_fd, wanted)
+            if sent == 0:
                 raise _ended(piece)
         except BlockingIOError:
             pass
@@ -115,7 +127,7 @@ class ResponseWriter:
                 raise
             self._socket_fd = None
             return True
-        if len(piece):
+        if sent < wanted:
             self._write(piece, WAITED_WITH_BYTES)
         return True
 

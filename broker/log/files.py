@@ -121,14 +121,14 @@ class FileSlice:
         self._skip(len(taken))
         return taken
 
-    def send(self, socket_fd: int) -> int:
-        """Sends as much as the socket takes now, and has it no longer; returns how many bytes that was.
+    def send(self, socket_fd: int, byte_count: int) -> int:
+        """Sends that many bytes, fewer where the socket takes no more now, and has them no longer; returns how many.
 
         Raises:
             BlockingIOError: the socket takes nothing now.
             OSError: the client is gone, or the file cannot be read.
         """
-        sent = os.sendfile(socket_fd, self._file.fd, self.position, self.size)
+        sent = os.sendfile(socket_fd, self._file.fd, self.position, min(byte_count, self.size))
         self._skip(sent)
         return sent
 

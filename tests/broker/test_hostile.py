@@ -469,11 +469,11 @@ def test_a_disk_that_fails_while_it_is_sent_from_costs_one_connection(
 ) -> None:
     really, calls = FileSlice.send, []
 
-    def send(each: FileSlice, socket_fd: int) -> int:
+    def send(each: FileSlice, socket_fd: int, byte_count: int) -> int:
         calls.append(each)
         if len(calls) > succeeds:
             raise OSError(5, "Input/output error")
-        return really(each, socket_fd)
+        return really(each, socket_fd, byte_count)
 
     async def work(server: BrokerServer, host: str, port: int) -> None:
         server.node.create_topic("t", 1, {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import socket
 import ssl
@@ -18,7 +19,7 @@ from certificates import Authority
 from headrace.broker.log import files
 from headrace.broker.log.files import FileSlice, OpenFiles
 from headrace.broker.protocol.framing import Piece
-from headrace.broker.response_writer import ResponseWriter
+from headrace.broker.response_writer import SENT_AT_ONCE, ResponseWriter
 
 CONTENT = os.urandom(3_000_000)
 
@@ -215,6 +216,36 @@ def test_a_file_that_is_shorter_than_promised_fails_the_connection(
         ]
 
     talk(work, tls if is_secured else (None, None))
+
+
+def test_others_have_their_turn_while_a_client_takes_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket that never says no is not sent to for ever."""
+    path = stored(tmp_path)
+    sent: list[int] = []
+
+    def sendfile(socket_fd: int, fd: int, position: int, size: int) -> int:
+        sent.append(size)
+        return size
+
+    monkeypatch.setattr(os, "sendfile", sendfile)
+
+    async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        turns = [0]
+
+        def turn() -> None:
+            turns.append(sum(sent))
+            if sender.writer.unsent_bytes:
+                asyncio.get_running_loop().call_soon(turn)
+
+        sender.writer.write([slice_of(path, 0, 700_000) for _ in range(10)])
+        turn()
+        while sender.writer.unsent_bytes:
+            await asyncio.sleep(0)
+        assert sum(sent) == 7_000_000
+        steps = [after - before for before, after in itertools.pairwise([*turns, sum(sent)])]
+        assert max(steps) <= SENT_AT_ONCE
+
+    talk(work)
 
 
 def test_what_is_not_in_memory_is_read_by_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
