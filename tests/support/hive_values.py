@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import struct
 from collections.abc import Callable
 from decimal import Decimal
@@ -62,6 +63,7 @@ def _primitive(node: Primitive, raw: Any) -> Any:
 NestedBytes = Callable[[str], bytes]
 STRINGS = json.JSONDecoder(parse_float=str)
 BARE_END = ",]}"
+HALF_PAIR = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 def is_nested(schema: Schema, node: Type) -> bool:
@@ -116,7 +118,7 @@ def _bare(schema: Schema, node: Type, text: str, at: int, should: Any) -> tuple[
             return named, at + 1
         case Primitive() | Fixed() if _is_bytes(node):
             known = bytes.fromhex(should) if isinstance(should, str) else b""
-            if known and text.startswith(shown := known.decode(errors="replace"), at):
+            if known and text.startswith(shown := _as_java_shows(known), at):
                 return known, at + len(shown)
             end = min((end for sign in BARE_END if (end := text.find(sign, at)) >= 0), default=len(text))
             return text[at:end].encode(), end
@@ -133,6 +135,11 @@ def _is_bytes(node: Primitive | Fixed) -> bool:
     """Whether the column is binary."""
     is_decimal = node.logical is not None and node.logical.name == "decimal"
     return isinstance(node, Fixed) or (node.type is PrimitiveType.BYTES and not is_decimal)
+
+
+def _as_java_shows(raw: bytes) -> str:
+    """Bytes taken for UTF-8: of half a surrogate pair Java replaces all bytes by one sign, Python each by one."""
+    return HALF_PAIR.sub("\N{REPLACEMENT CHARACTER}".encode(), raw).decode(errors="replace")
 
 
 def _found(schema: Schema, node: Type, value: Any, nested_bytes: NestedBytes) -> Any:
