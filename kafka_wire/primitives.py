@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 from headrace.kafka_wire.errors import MalformedMessage
 
@@ -32,24 +33,41 @@ class Reader:
     def _advance(self, size: int) -> int:
         start = self.pos
         if size < 0 or start + size > self._end:
-            raise MalformedMessage(f"{size} bytes wanted at {start} of a frame of {self._end}")
+            raise self._overrun(size)
         self.pos = start + size
         return start
+
+    def _overrun(self, size: int) -> MalformedMessage:
+        return MalformedMessage(f"{size} bytes wanted at {self.pos} of a frame of {self._end}")
 
     def i8(self) -> int:
         value = self.view[self._advance(1)]
         return value - 256 if value > 127 else value
 
     def i16(self) -> int:
-        return int(_I16.unpack_from(self.view, self._advance(2))[0])
+        return int(self.fixed(_I16)[0])
 
     def i32(self) -> int:
-        return int(_I32.unpack_from(self.view, self._advance(4))[0])
+        return int(self.fixed(_I32)[0])
 
     def i64(self) -> int:
-        return int(_I64.unpack_from(self.view, self._advance(8))[0])
+        return int(self.fixed(_I64)[0])
+
+    def fixed(self, fields: struct.Struct) -> tuple[Any, ...]:
+        """Several fields of fixed sizes at once."""
+        start = self.pos
+        try:
+            values = fields.unpack_from(self.view, start)
+        except struct.error:
+            raise self._overrun(fields.size) from None
+        self.pos = start + fields.size
+        return values
 
     def uvarint(self) -> int:
+        start = self.pos
+        if start < self._end and (byte := self.view[start]) < 0x80:
+            self.pos = start + 1
+            return byte
         value = shift = 0
         while True:
             byte = self.view[self._advance(1)]
@@ -88,10 +106,12 @@ class Reader:
         return self._counted(self.uvarint() - 1 if self.flexible else self.i32())
 
     def _counted(self, items: int) -> int:
-        self._items_left -= max(items, 0)
+        if items <= 0:
+            return 0
+        self._items_left -= items
         if self._items_left < 0:
             raise MalformedMessage(f"{items} items more, of at most {ITEMS_MAX} in one request")
-        return max(items, 0)
+        return items
 
     def tags(self) -> None:
         """Skips the tagged fields of a structure: none of them means anything to this broker."""
@@ -122,6 +142,10 @@ class Writer:
 
     def i64(self, value: int) -> None:
         self.buffer += _I64.pack(value)
+
+    def fixed(self, fields: struct.Struct, *values: int) -> None:
+        """Several fields of fixed sizes at once."""
+        self.buffer += fields.pack(*values)
 
     def uvarint(self, value: int) -> None:
         while value > 0x7F:

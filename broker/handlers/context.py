@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from headrace.broker.access.login import ANYBODY, Login
 from headrace.broker.access.rights import Kind, Right, Rights
@@ -11,8 +11,7 @@ from headrace.broker.node import BrokerNode
 from headrace.broker.protocol.error_codes import ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """`client_host` is the peer's address, as DescribeGroups shows it."""
 
     node: BrokerNode

@@ -5,8 +5,10 @@ From version 13 on topics are named by id alone.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from headrace.broker.log.files import FileSlice
@@ -19,17 +21,18 @@ TOPIC_IDS_FROM = 13
 READ_COMMITTED = 1
 """Of isolation levels; 0 reads everything."""
 
+_PARTITION_4, _PARTITION_9, _PARTITION_12 = (struct.Struct(fields) for fields in (">iq", ">iiqqi", ">iiqiqi"))
+_FETCHED_4, _FETCHED_5 = struct.Struct(">ihqq"), struct.Struct(">ihqqq")
 
-@dataclass(frozen=True, slots=True)
-class FetchPartition:
+
+class FetchPartition(NamedTuple):
     partition: int
     leader_epoch: int  # -1 when the client does not know it
     offset: int
     bytes_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class FetchTopic:
+class FetchTopic(NamedTuple):
     """`name` is empty from version 13 on, `topic_id` is the nil UUID before."""
 
     name: str
@@ -49,8 +52,7 @@ class FetchRequest:
     forgotten: tuple[FetchTopic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedPartition:
+class FetchedPartition(NamedTuple):
     partition: int
     error: ErrorCode
     high_watermark: int
@@ -60,8 +62,7 @@ class FetchedPartition:
     aborted: Sequence[AbortedTransaction] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedTopic:
+class FetchedTopic(NamedTuple):
     name: str
     topic_id: UUID
     partitions: tuple[FetchedPartition, ...]
@@ -102,14 +103,17 @@ def _topic(reader: Reader, version: int) -> FetchTopic:
 
 
 def _partition(reader: Reader, version: int) -> FetchPartition:
-    index = reader.i32()
-    leader_epoch = reader.i32() if version >= 9 else -1
-    offset = reader.i64()
+    # Last fetched epoch and log start offset mean something of followers only.
     if version >= 12:
-        reader.i32()  # last fetched epoch: only followers can have diverged
-    if version >= 5:
-        reader.i64()  # log start offset of a follower
-    bytes_max = reader.i32()
+        index, leader_epoch, offset, _, _, bytes_max = reader.fixed(_PARTITION_12)
+    elif version >= 9:
+        index, leader_epoch, offset, _, bytes_max = reader.fixed(_PARTITION_9)
+    else:
+        index, offset = reader.fixed(_PARTITION_4)
+        leader_epoch = -1
+        if version >= 5:
+            reader.i64()
+        bytes_max = reader.i32()
     reader.tags()
     return FetchPartition(index, leader_epoch, offset, bytes_max)
 
@@ -142,12 +146,11 @@ def encode(topics: tuple[FetchedTopic, ...], error: ErrorCode, version: int, ses
 
 
 def _encode_partition(writer: Writer, partition: FetchedPartition, version: int) -> None:
-    writer.i32(partition.partition)
-    writer.i16(partition.error)
-    writer.i64(partition.high_watermark)
-    writer.i64(partition.last_stable_offset)
+    first = (partition.partition, partition.error, partition.high_watermark, partition.last_stable_offset)
     if version >= 5:
-        writer.i64(partition.log_start_offset)
+        writer.fixed(_FETCHED_5, *first, partition.log_start_offset)
+    else:
+        writer.fixed(_FETCHED_4, *first)
     writer.array_size(len(partition.aborted))
     for one in partition.aborted:
         writer.i64(one.producer_id)

@@ -9,7 +9,7 @@ versions, tagged fields; the answer to ApiVersions never has them, since its cli
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from headrace.broker.errors import FrameRefused
 from headrace.broker.log.files import FileSlice
@@ -24,6 +24,7 @@ partitions can be named in it."""
 FRAME_BYTES_MIN = 10
 """API key, version, correlation id and a null client id."""
 
+_HEADER = struct.Struct(">hhi")
 _LENGTH = struct.Struct(">i")
 _LENGTH_AND_KEY = struct.Struct(">ih")
 _RESPONSE_START = struct.Struct(">ii")
@@ -34,8 +35,7 @@ Pieces = list[Piece]
 """Of an answer: what was encoded, and records as they are in a log file."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """`body_at` is where the request's own fields begin in the frame."""
 
     api_key: int
@@ -66,7 +66,7 @@ def frame_length(start: memoryview) -> int:
 def read_header(frame: memoryview) -> RequestHeader:
     """Reads the header of a request; of an unknown API only the fixed fields and the client id."""
     reader = Reader(frame, 0, flexible=False)
-    api_key, api_version, correlation_id = reader.i16(), reader.i16(), reader.i32()
+    api_key, api_version, correlation_id = reader.fixed(_HEADER)
     client_id = reader.nullable_string() or ""
     api = BY_KEY.get(api_key)
     # A version of ApiVersions above ours is answered without reading its body (KIP-511), so its tags do not matter.

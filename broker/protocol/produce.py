@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.primitives import Reader, Writer
 
+_ACKS_AND_TIMEOUT = struct.Struct(">hi")
+_PRODUCED = struct.Struct(">ihqq")
 
-@dataclass(frozen=True, slots=True)
-class ProducePartition:
+
+class ProducePartition(NamedTuple):
     """`records` is a view into the request's frame: valid until the request has been handled."""
 
     partition: int
     records: memoryview | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceTopic:
+class ProduceTopic(NamedTuple):
     name: str
     partitions: tuple[ProducePartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceRequest:
+class ProduceRequest(NamedTuple):
     transactional_id: str | None
     acks: int
     timeout_ms: int
@@ -42,8 +44,7 @@ class ProducedPartition:
     append_time_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ProducedTopic:
+class ProducedTopic(NamedTuple):
     name: str
     partitions: tuple[ProducedPartition, ...]
 
@@ -51,7 +52,7 @@ class ProducedTopic:
 def decode(view: memoryview, pos: int, version: int) -> ProduceRequest:
     reader = Reader(view, pos, flexible=version >= 9)
     transactional_id = reader.nullable_string()
-    acks, timeout_ms = reader.i16(), reader.i32()
+    acks, timeout_ms = reader.fixed(_ACKS_AND_TIMEOUT)
     topics = []
     for _ in range(reader.array_size()):
         name = reader.string()
@@ -73,10 +74,9 @@ def encode(topics: tuple[ProducedTopic, ...], version: int) -> bytearray:
         writer.string(topic.name)
         writer.array_size(len(topic.partitions))
         for partition in topic.partitions:
-            writer.i32(partition.partition)
-            writer.i16(partition.error)
-            writer.i64(partition.base_offset)
-            writer.i64(partition.append_time_ms)
+            writer.fixed(
+                _PRODUCED, partition.partition, partition.error, partition.base_offset, partition.append_time_ms
+            )
             if version >= 5:
                 writer.i64(partition.log_start_offset)
             if version >= 8:
