@@ -710,7 +710,9 @@ def questions() -> dict[int, list[Question]]:
 
 def codes(answer: Any) -> Iterator[int]:
     """All error codes of an answer, however deep."""
-    if isinstance(answer, (list, tuple)):
+    if hasattr(answer, "_asdict"):
+        yield from codes(answer._asdict())
+    elif isinstance(answer, (list, tuple)):
         for item in answer:
             yield from codes(item)
     elif isinstance(answer, dict):
