@@ -41,6 +41,7 @@ class ResponseWriter:
         self._transport = transport
         self._may_go_on = may_go_on
         self._waiting: deque[Piece] = deque()
+        self._in_memory_bytes = self._in_files_bytes = 0  # of what waits: counted, since there may be many pieces
         self._reading: asyncio.Future[None] | None = None
         is_plain = transport.get_extra_info("sslcontext") is None
         socket = transport.get_extra_info("socket") if is_plain else None
@@ -49,18 +50,22 @@ class ResponseWriter:
         transport.set_write_buffer_limits(high=0 if is_plain else 1, low=0)
 
     def write(self, pieces: Sequence[Piece]) -> None:
-        self._waiting.extend(pieces)
+        for piece in pieces:
+            self._waiting.append(piece)
+            if isinstance(piece, FileSlice):
+                self._in_files_bytes += len(piece)
+            else:
+                self._in_memory_bytes += len(piece)
         self.go_on()
 
     @property
     def memory_bytes(self) -> int:
         """What is in memory of what is not sent yet."""
-        waiting = sum(len(piece) for piece in self._waiting if not isinstance(piece, FileSlice))
-        return waiting + self._transport.get_write_buffer_size()
+        return self._in_memory_bytes + self._transport.get_write_buffer_size()
 
     @property
     def unsent_bytes(self) -> int:
-        return sum(map(len, self._waiting)) + self._transport.get_write_buffer_size()
+        return self._in_files_bytes + self.memory_bytes
 
     def go_on(self) -> None:
         """Sends until the transport has something left, a disk has to be waited for, others have their turn, or nothing
@@ -93,6 +98,7 @@ class ResponseWriter:
             elif not self._send(piece, self._socket_fd, rest):
                 return
             rest -= size - len(piece)
+            self._in_files_bytes -= size - len(piece)
             if not len(piece):
                 waiting.popleft()
 
@@ -108,6 +114,7 @@ class ResponseWriter:
         while self._waiting and not isinstance(piece := self._waiting[0], FileSlice):
             taken.append(piece)
             self._waiting.popleft()
+            self._in_memory_bytes -= len(piece)
         return taken
 
     def _send(self, piece: FileSlice, socket_fd: int, most: int) -> bool:
