@@ -12,7 +12,6 @@ alone, through which another process sends the same bytes.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import platform
 import socket
@@ -33,11 +32,13 @@ from zlib_ng import zlib_ng
 from bench import loader_task
 from headrace.kafka_wire import record_batch
 from headrace.loader import native, task
+from headrace.loader.checksum import Checksum
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.write import container, task_files
 
 PIECE_BYTES = 1 << 20
 PIECES_MAX = 64  # of rows, for the functions alone
+CHECKSUM = "checksums of files"
 ROW_SUFFIX_BYTES = 10  # partition and offset, behind each row
 
 Seconds = defaultdict[str, float]
@@ -54,13 +55,12 @@ def timed(seconds: Seconds, stage: str, work: Callable[..., Any]) -> Callable[..
     return run
 
 
-class TimedDigest:
-    """A SHA-256 with a clock around what it is given."""
+class TimedChecksum(Checksum):
+    """One with a clock around what it is given."""
 
     def __init__(self, seconds: Seconds) -> None:
-        digest = hashlib.sha256()
-        self.update = timed(seconds, "SHA-256 of files", digest.update)
-        self.hexdigest = digest.hexdigest
+        super().__init__()
+        self.update = timed(seconds, CHECKSUM, self.update)
 
 
 @contextmanager
@@ -69,10 +69,10 @@ def clocks(seconds: Seconds, blocks: list[bytes]) -> Iterator[None]:
     core = native.the_core()
     assert core is not None, "the core is not built: make setup-dev"
 
-    def compressed(data: bytes) -> Any:
+    def compressed(data: bytes, room: bytearray) -> Any:
         if len(blocks) < PIECES_MAX:
-            blocks.append(data)
-        return cramjam.snappy.compress_raw(data)
+            blocks.append(bytes(data))
+        return cramjam.snappy.compress_raw_into(data, room)
 
     def make_sink(staging: str, number: int) -> LocalSink:
         sink = LocalSink(staging, number)
@@ -81,7 +81,9 @@ def clocks(seconds: Seconds, blocks: list[bytes]) -> Iterator[None]:
         return sink
 
     whole = task.run_work_unit
-    snappy = SimpleNamespace(compress_raw=timed(seconds, "snappy", compressed))
+    snappy = SimpleNamespace(
+        compress_raw_into=timed(seconds, "snappy", compressed), compress_raw_max_len=cramjam.snappy.compress_raw_max_len
+    )
     with (
         patch.object(record_batch, "crc32c", timed(seconds, "CRC-32C of batches", crc32c)),
         patch.object(core, "records", timed(seconds, "core", core.records)),
@@ -92,18 +94,18 @@ def clocks(seconds: Seconds, blocks: list[bytes]) -> Iterator[None]:
             "zlib_ng",
             SimpleNamespace(**{**vars(zlib_ng), "crc32": timed(seconds, "CRC-32 of blocks", zlib_ng.crc32)}),
         ),
-        patch.object(task_files._OpenFile, "__init__", _with_digest(seconds)),
+        patch.object(task_files._OpenFile, "__init__", _with_checksum(seconds)),
         patch.object(task, "run_work_unit", lambda unit: whole(unit, make_sink)),
     ):
         yield
 
 
-def _with_digest(seconds: Seconds) -> Callable[..., None]:
+def _with_checksum(seconds: Seconds) -> Callable[..., None]:
     made = task_files._OpenFile.__init__
 
     def init(self: Any, *args: Any, **named: Any) -> None:
         made(self, *args, **named)
-        self.digest = TimedDigest(seconds)
+        self.checksum = TimedChecksum(seconds)
 
     return init
 
@@ -170,13 +172,14 @@ def main() -> None:
     blocks = [rows[number % len(rows)] for number in range(max(1, round(row_bytes / len(rows[0]))))]
     small = [bytes(cramjam.snappy.compress_raw(block)) for block in rows]
     files = [small[number % len(small)] for number in range(len(blocks))]
+    room = bytearray(max(map(cramjam.snappy.compress_raw_max_len, blocks)))
     alone = {
         "receiving": best(lambda: received(batches), args.rounds),
         "CRC-32C of batches": best(lambda: [crc32c(batch) for batch in batches], args.rounds),
         "core": best(lambda: [bytearray(block) for block in blocks], args.rounds),
-        "snappy": best(lambda: [cramjam.snappy.compress_raw(block) for block in blocks], args.rounds),
+        "snappy": best(lambda: [cramjam.snappy.compress_raw_into(block, room) for block in blocks], args.rounds),
         "CRC-32 of blocks": best(lambda: [zlib_ng.crc32(block) for block in blocks], args.rounds),
-        "SHA-256 of files": best(lambda: [hashlib.sha256(file) for file in files], args.rounds),
+        CHECKSUM: best(lambda: [Checksum().update(file) for file in files], args.rounds),
         "writing and fsync": best(lambda: written(files), args.rounds),
     }
     print(

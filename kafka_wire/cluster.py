@@ -23,6 +23,7 @@ from typing import Literal, TypeVar
 from headrace.kafka_wire.breaker import FAILURES_MAX, Breaker
 from headrace.kafka_wire.connection import NONE, Connection, close_all, error_name, parse_bootstrap_servers
 from headrace.kafka_wire.errors import AuthenticationRefused, BrokerPutOff, KafkaError, KafkaUnavailable
+from headrace.kafka_wire.receive_room import ReceiveRoom
 from headrace.kafka_wire.requests import (
     EARLIEST,
     LATEST,
@@ -123,6 +124,7 @@ class KafkaCluster:
         self._clock = clock
         self._sleep = sleep
         self._connections: dict[Address, Connection] = {}
+        self._room = ReceiveRoom()
         self._breakers: dict[Address, Breaker] = defaultdict(Breaker)
         self._quiet_until: dict[Address, float] = {}
         self._known: ClusterMetadata = ClusterMetadata("", {}, {})
@@ -375,7 +377,7 @@ class KafkaCluster:
             connection.close()
             connection = None
         if connection is None:
-            connection = self._connections[address] = Connection(*address, self._timeout_s, self._security)
+            connection = self._connections[address] = Connection(*address, self._timeout_s, self._security, self._room)
         return connection
 
     def _with_any_broker(self, ask: Callable[[Connection], T]) -> T:

@@ -24,6 +24,7 @@ from kafka.protocol.sasl import (
 )
 
 from headrace.kafka_wire.errors import AuthenticationRefused, KafkaUnavailable, RequestRefused
+from headrace.kafka_wire.receive_room import ReceiveRoom
 from headrace.kafka_wire.security import KafkaSecurity, UnusableSecurity
 
 CLIENT_ID = "headrace-loader"
@@ -63,14 +64,21 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
 
 
 class Connection:
-    """A connection to `address`; every failure of the network is `KafkaUnavailable` and closes it.
+    """A connection to a broker; every failure of the network is `KafkaUnavailable` and closes it.
+
+    Args:
+        room: what answers are received into, shared with other connections of the same thread. Whatever an answer is
+            decoded to may be a view of it.
 
     Raises:
         KafkaUnavailable: the broker does not answer.
         AuthenticationRefused: one side does not take the other for who it should be.
     """
 
-    def __init__(self, host: str, port: int, timeout_s: float, security: KafkaSecurity) -> None:
+    def __init__(
+        self, host: str, port: int, timeout_s: float, security: KafkaSecurity, room: ReceiveRoom | None = None
+    ) -> None:
+        self._room = room or ReceiveRoom()
         self.name = f"{host}:{port}"
         self._timeout_s = timeout_s
         self._correlation_id = 0
@@ -194,20 +202,19 @@ class Connection:
         return frame if ahead == _question(request) else None
 
     def _receive(self) -> memoryview:
-        (length,) = struct.unpack(">i", self._receive_exactly(4))
+        (length,) = struct.unpack(">i", self._filled(memoryview(bytearray(4))))
         if not 4 <= length <= RESPONSE_BYTES_MAX:
             raise EOFError(f"a frame of {length} bytes is not an answer of a Kafka broker")
-        return self._receive_exactly(length)
+        return self._filled(self._room.take(length))
 
-    def _receive_exactly(self, length: int) -> memoryview:
-        view = memoryview(bytearray(length))
+    def _filled(self, view: memoryview) -> memoryview:
         filled = 0
-        while filled < length:
+        while filled < len(view):
             received = self._socket.recv_into(view[filled:])
             if not received:
                 raise EOFError("the connection was closed")
             filled += received
-        return view.toreadonly()
+        return view
 
     def _encrypted(self, host: str, security: KafkaSecurity) -> ssl.SSLSocket:
         context = security.context()

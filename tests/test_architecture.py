@@ -82,6 +82,7 @@ MAY_IMPORT_LIBRARIES: dict[str, tuple[str, ...]] = {
     "broker": ("kafka", "crc32c"),
     "broker.coordinator.topic_patterns": ("re2",),
     "broker.metrics": ("prometheus_client",),
+    "loader.checksum": ("xxhash",),
     "loader.write.container": ("cramjam", "zlib_ng"),
     "loader.rewrite.merge": ("fastavro",),
     "loader.inspect": ("fastavro",),

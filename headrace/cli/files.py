@@ -106,7 +106,7 @@ def _json(known: Decided, one: PlacedFile) -> dict[str, Any]:
         "path": known.storage.files.describe(one.path),
         "rows": one.file.records,
         "bytes": one.file.length,
-        "sha256": one.file.checksum,
+        "checksum": one.file.checksum,
         "decision": one.file.since,
         "offsets": [
             {"partition": span.partition, "first": span.first, "last": span.last, "rows": span.records}

@@ -6,10 +6,10 @@ are counted as waiting.
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from headrace.loader.checksum import checksum_as
 from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.file_index import FileIndex, index_folder
 from headrace.loader.errors import StorageError
@@ -22,7 +22,6 @@ from headrace.loader.plan.discover import DiscoveredTopic
 from headrace.loader.storage.protocols import Staged, Storage, WarehouseFiles
 from headrace.loader.work_unit import FileKind
 
-READ_BYTES = 1024 * 1024
 HIDDEN = (".", "_")  # how names begin that Hive, Spark and Pig pass over
 
 
@@ -91,8 +90,8 @@ def _check_file(topic: str, files: WarehouseFiles, name: str, decided: ChainFile
             yield Finding(topic, Check.PLACE, name, f"is missing; it was {by}")
         elif length != file.length:
             yield Finding(topic, Check.LENGTH, name, f"has {length:,} bytes instead of the {file.length:,} {by}")
-        elif checksums and (found := _sha256(files, name)) != file.checksum:
-            yield Finding(topic, Check.CHECKSUM, name, f"has the SHA-256 {found} instead of {file.checksum}, {by}")
+        elif checksums and (found := _checksum(files, name, file.checksum)) != file.checksum:
+            yield Finding(topic, Check.CHECKSUM, name, f"has the checksum {found} instead of {file.checksum}, {by}")
         elif (rows := _rows(files, name, length)) != file.records:
             yield Finding(topic, Check.ROWS, name, f"has {rows:,} rows instead of the {file.records:,} {by}")
     except OSError as error:
@@ -101,12 +100,9 @@ def _check_file(topic: str, files: WarehouseFiles, name: str, decided: ChainFile
         yield Finding(topic, Check.ROWS, name, f"cannot be read: {error}; it was {by}")
 
 
-def _sha256(files: WarehouseFiles, name: str) -> str:
+def _checksum(files: WarehouseFiles, name: str, decided: str) -> str:
     with files.open(name) as file:
-        digest = hashlib.sha256()
-        while block := file.read(READ_BYTES):
-            digest.update(block)
-        return digest.hexdigest()
+        return checksum_as(decided, file)
 
 
 def _rows(files: WarehouseFiles, name: str, length: int) -> int:

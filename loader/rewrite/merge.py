@@ -7,7 +7,6 @@ would give a damaged file a good checksum.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import IO
 import fastavro
 
 from headrace.loader.build import current_build
+from headrace.loader.checksum import Checksum, checksum_as
 from headrace.loader.storage.local import files_at
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import BlockSink, WarehouseFiles
@@ -72,7 +72,7 @@ class _Merged:
     length: int = 0
     records: int = 0
     ranges: dict[int, FileRange] = field(default_factory=dict)
-    digest: hashlib._Hash = field(default_factory=hashlib.sha256)
+    checksum: Checksum = field(default_factory=Checksum)
     count: int = 0
     waiting: list[bytes] = field(default_factory=list)
     waiting_bytes: int = 0
@@ -132,7 +132,7 @@ def _merge(unit: MergeUnit, files: WarehouseFiles, sink: BlockSink) -> tuple[Sta
 
 def _check(source: MergeSource, files: WarehouseFiles) -> None:
     with files.open(source.name) as opened:
-        checksum = hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # every opened file can
+        checksum = checksum_as(source.checksum, opened)
     if checksum != source.checksum:
         raise SourceDamaged(
             f"{files.describe(source.name)} is damaged: its checksum is not the decided one; restore it from a backup"
@@ -166,7 +166,7 @@ def _flush(target: _Merged, sink: BlockSink) -> None:
 
 def _append(target: _Merged, data: bytes, sink: BlockSink) -> None:
     sink.append(target.name, data)
-    target.digest.update(data)
+    target.checksum.update(data)
     target.length += len(data)
 
 
@@ -189,7 +189,7 @@ def _staged(unit: MergeUnit, target: _Merged, sink: BlockSink) -> StagedFile:
         bucket=unit.bucket,
         path=f"{sink.folder}/{target.name}",
         length=target.length,
-        checksum=target.digest.hexdigest(),
+        checksum=str(target.checksum),
         records=target.records,
         ranges=tuple(target.ranges[partition] for partition in sorted(target.ranges)),
     )

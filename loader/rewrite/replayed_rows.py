@@ -6,7 +6,6 @@ or whose schema nobody could be asked for, goes back as it was.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record
 from headrace.kafka_wire.topic_partition import TopicPartition
+from headrace.loader.checksum import checksum_as
 from headrace.loader.decide.bucket_index import IndexedFile
 from headrace.loader.decide.state import LoaderState
 from headrace.loader.inspect.quarantine import QuarantinedRow, read_rows
@@ -75,7 +75,7 @@ def quarantined_rows(files: WarehouseFiles, source: QuarantineSource) -> Iterato
     rows = 0
     try:
         with files.open(source.name) as opened:
-            checksum = hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # any file can
+            checksum = checksum_as(source.file.checksum, opened)
         if checksum != source.file.checksum:
             raise SourceLost(f"the quarantine file {where} is not the one that was decided: {NOT_MENDED}")
         with files.open(source.name) as opened:

@@ -10,6 +10,7 @@ moved from one file to another of the same format as it is.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,27 +54,45 @@ class ContainerFormat:
         """One block of encoded rows; there must be at least one."""
         return self.block_of(len(rows), b"".join(rows))
 
-    def block_of(self, count: int, rows: bytes) -> bytes:
+    def block_of(self, count: int, rows: Rows) -> bytes:
         """One block of that many encoded rows, joined."""
         parts = CODECS[self.codec](rows)
         return b"".join((encode_long(count), encode_long(sum(map(len, parts))), *parts, self.sync))
 
 
-Parts = tuple[bytes | cramjam.Buffer, ...]
-"""Of a block's data, which is copied once, into the block."""
+Rows = bytes | bytearray
+
+Parts = tuple[bytes | bytearray | memoryview, ...]
+"""Of a block's data, which is copied once, into the block, before anything else is compressed."""
 
 
-def _null(data: bytes) -> Parts:
+class _Room(threading.local):
+    """Where snappy writes, kept: memory of its own for each block would have to be zeroed first."""
+
+    room = bytearray()
+
+    def of(self, size: int) -> bytearray:
+        if len(self.room) < size:
+            self.room = bytearray(size)
+        return self.room
+
+
+_room = _Room()
+
+
+def _null(data: Rows) -> Parts:
     return (data,)
 
 
-def _deflate(data: bytes) -> Parts:
+def _deflate(data: Rows) -> Parts:
     compressor = zlib_ng.compressobj(DEFLATE_LEVEL, zlib_ng.DEFLATED, -15)
     return compressor.compress(data), compressor.flush()
 
 
-def _snappy(data: bytes) -> Parts:
-    return cramjam.snappy.compress_raw(data), zlib_ng.crc32(data).to_bytes(4, "big")
+def _snappy(data: Rows) -> Parts:
+    room = _room.of(cramjam.snappy.compress_raw_max_len(data))
+    size = cramjam.snappy.compress_raw_into(data, room)
+    return memoryview(room)[:size], zlib_ng.crc32(data).to_bytes(4, "big")
 
 
-CODECS: Mapping[str, Callable[[bytes], Parts]] = {"null": _null, "deflate": _deflate, "snappy": _snappy}
+CODECS: Mapping[str, Callable[[Rows], Parts]] = {"null": _null, "deflate": _deflate, "snappy": _snappy}

@@ -18,7 +18,6 @@ from headrace.loader.write.container import ContainerFormat
 from headrace.loader.write.task_files import TaskFiles
 
 RANGE_BYTES_MAX = 32 * 1024 * 1024  # rows and finished blocks of one range kept in memory
-ROW_OVERHEAD_BYTES = 72  # of a row that is an object of its own, so that tiny rows count for what they may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +34,12 @@ class Block:
 class _OpenRows:
     """Encoded rows of one bucket and one partition that are in no block yet, in offset order.
 
-    `rows` are joined as they came, one or many to a piece; `count` is how many they are.
+    `data` are the rows, joined, since most come together from the core and are compressed together; `count` is how many
+    they are.
     """
 
-    rows: list[bytes] = field(default_factory=list)
+    data: bytearray = field(default_factory=bytearray)
     count: int = 0
-    bytes: int = 0
     first: int = -1
     last: int = -1
     blocks: list[Block] = field(default_factory=list)
@@ -87,7 +86,7 @@ class RangeRows:
         while taken < len(run.ends):
             end = self._block_end(rows, run.ends, taken, at)
             until = run.ends[end - 1]
-            self._take(kind, rows, run.offsets[taken], run.offsets[end - 1], end - taken, bytes(run.data[at:until]))
+            self._take(kind, rows, run.offsets[taken], run.offsets[end - 1], end - taken, run.data[at:until])
             taken, at = end, until
 
     def settle(self) -> None:
@@ -103,25 +102,19 @@ class RangeRows:
 
     def _block_end(self, rows: _OpenRows, ends: Sequence[int], taken: int, at: int) -> int:
         """How far rows go into the open block, of which the first `taken` end at `at`: up to the one that fills it."""
-        room = self._block_bytes - rows.bytes
+        full = at + self._block_bytes - len(rows.data)
+        return min(bisect_left(ends, full, lo=taken) + 1, len(ends))
 
-        def fills(end: int) -> bool:
-            return ends[end - 1] - at + (end - taken) * ROW_OVERHEAD_BYTES >= room
-
-        if not fills(len(ends)):
-            return len(ends)
-        return bisect_left(range(len(ends) + 1), True, lo=taken + 1, key=fills)
-
-    def _take(self, kind: FileKind, rows: _OpenRows, first: int, last: int, count: int, data: bytes) -> None:
+    def _take(
+        self, kind: FileKind, rows: _OpenRows, first: int, last: int, count: int, data: bytes | memoryview
+    ) -> None:
         if not rows.count:
             rows.first = first
         rows.last = last
-        rows.rows.append(data)
+        rows.data += data
         rows.count += count
-        size = len(data) + count * ROW_OVERHEAD_BYTES
-        rows.bytes += size
-        self._bytes += size
-        if rows.bytes >= self._block_bytes:
+        self._bytes += len(data)
+        if len(rows.data) >= self._block_bytes:
             self._close_block(kind, rows)
 
     def drop(self) -> None:
@@ -139,21 +132,21 @@ class RangeRows:
             for block in rows.blocks:
                 files.add_block(key, self._block_data(block), block.piece)
             if rows.count:
-                files.add_rows(key, rows.rows, rows.bytes, self._piece(rows))
+                files.add_rows(key, rows.data, self._piece(rows))
         self.drop()
 
     def _piece(self, rows: _OpenRows) -> FileRange:
         return FileRange(self.partition, rows.first, rows.last, rows.count)
 
     def _close_block(self, kind: FileKind, rows: _OpenRows) -> None:
-        data = self._formats(kind, self.topic).block_of(rows.count, b"".join(rows.rows))
+        data = self._formats(kind, self.topic).block_of(rows.count, rows.data)
         rows.blocks.append(Block(self._piece(rows), data))
-        self._bytes += len(data) - rows.bytes
-        rows.rows, rows.count, rows.bytes = [], 0, 0
+        self._bytes += len(data) - len(rows.data)
+        rows.data, rows.count = bytearray(), 0
 
     def _relieve(self) -> None:
         """Moves blocks to the spill file, and then the fullest buckets' rows, until half the room is free."""
-        by_size = sorted(self._buckets.items(), key=lambda item: item[1].bytes, reverse=True)
+        by_size = sorted(self._buckets.items(), key=lambda item: len(item[1].data), reverse=True)
         for is_last_resort in (False, True):
             for (kind, _), rows in by_size:
                 if self._bytes <= self._bytes_max // 2:

@@ -7,10 +7,10 @@ takes the finished blocks; the files survive a loss of power before they are nam
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from headrace.loader.checksum import Checksum
 from headrace.loader.storage.protocols import BlockSink
 from headrace.loader.work_unit import FileKind, FileRange, StagedFile
 from headrace.loader.write.container import ContainerFormat
@@ -30,8 +30,8 @@ class _OpenFile:
     length: int = 0
     records: int = 0
     ranges: dict[int, FileRange] = field(default_factory=dict)
-    digest: hashlib._Hash = field(default_factory=hashlib.sha256)
-    waiting: list[bytes] = field(default_factory=list)
+    checksum: Checksum = field(default_factory=Checksum)
+    waiting: list[bytes | bytearray] = field(default_factory=list)
     waiting_bytes: int = 0
     waiting_pieces: list[FileRange] = field(default_factory=list)
 
@@ -81,16 +81,13 @@ class TaskFiles:
         self._waiting_bytes = 0
         self._named = 0
 
-    def add_rows(self, key: BucketKey, rows: Sequence[bytes], size: int, piece: FileRange) -> None:
-        """Takes rows of one partition that wait for a full block, joined in pieces of any size.
-
-        `size` is what they count for in memory.
-        """
+    def add_rows(self, key: BucketKey, rows: bytes | bytearray, piece: FileRange) -> None:
+        """Takes rows of one partition that wait for a full block, joined."""
         file = self._file(key)
-        file.waiting.extend(rows)
-        file.waiting_bytes += size
+        file.waiting.append(rows)
+        file.waiting_bytes += len(rows)
         file.waiting_pieces.append(piece)
-        self._waiting_bytes += size
+        self._waiting_bytes += len(rows)
         if file.waiting_bytes >= self._block_bytes:
             self._flush(file)
         if self._waiting_bytes > self._waiting_bytes_max:
@@ -149,7 +146,7 @@ class TaskFiles:
 
     def _write(self, file: _OpenFile, data: bytes) -> None:
         self._sink.append(file.name, data)
-        file.digest.update(data)
+        file.checksum.update(data)
         file.length += len(data)
 
     def _staged(self, file: _OpenFile) -> StagedFile:
@@ -160,7 +157,7 @@ class TaskFiles:
             bucket=bucket,
             path=f"{self._sink.folder}/{file.name}",
             length=file.length,
-            checksum=file.digest.hexdigest(),
+            checksum=str(file.checksum),
             records=file.records,
             ranges=tuple(file.ranges[partition] for partition in sorted(file.ranges)),
         )

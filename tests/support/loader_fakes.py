@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from file_checksums import checksum_of
 from headrace.audit.row import AuditRow
 from headrace.audit.store import AuditStore
 from headrace.avro_schema import Schema, parse_schema
@@ -270,7 +270,7 @@ class FakePool:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
         ranges = (FileRange(tp.partition, offsets[0], offsets[-1], len(offsets)),)
-        checksum = hashlib.sha256(content).hexdigest()
+        checksum = checksum_of(content)
         return StagedFile(kind, tp.topic, "dt=2026-01-01/hr=00", path, len(content), checksum, len(offsets), ranges)
 
 
@@ -457,7 +457,7 @@ class World:
                 unit.bucket,
                 staged.name,
                 len(content),
-                hashlib.sha256(content).hexdigest(),
+                checksum_of(content),
                 sum(source.records for source in unit.sources),
                 tuple(pieces.values()),
             )

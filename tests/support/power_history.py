@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 import random
 import re
 import shutil
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from file_checksums import checksum_of
 from headrace.audit.row import Outcome
 from headrace.audit.store import AuditStore
 from headrace.hive_ddl.table import TableState
@@ -278,7 +278,7 @@ class Aftermath:
             if name.startswith("_headrace/"):
                 continue
             first = GENERATION.sub("/", name)
-            if decided.get(first) != hashlib.sha256(path.read_bytes()).hexdigest():
+            if decided.get(first) != checksum_of(path.read_bytes()):
                 raise Lost(f"{name} is visible and {'not whole' if first in decided else 'not decided'}")
 
     def _check_schemas(self, world: SmallWorld, outside: Outside) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from file_checksums import checksum_of
 from headrace.avro_schema import parse_schema
 from headrace.kafka_wire.record_batch import NO_HEADERS
 from headrace.loader.decide.decision import (
@@ -165,7 +165,7 @@ class Shelf:
             staged = Path(self.storage.staging.location(work)) / f"{number}"
             staged.parent.mkdir(parents=True, exist_ok=True)
             staged.write_bytes(content)
-            checksum = hashlib.sha256(content).hexdigest()
+            checksum = checksum_of(content)
             files.append(
                 DecidedFile(
                     file_kind, bucket, f"0-{number}.avro", f"{number}", len(content), checksum, len(rows), spans(rows)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable
 
 import pytest
 
+from file_checksums import checksum_of
 from headrace.loader.errors import PublishedFileLost, StorageError
 from headrace.loader.storage.protocols import Publication, Staged, Storage
 
@@ -24,7 +24,7 @@ def stage(storage: Storage, content: bytes = b"whole", work_id: str = "w") -> No
 
 def publish(storage: Storage, name: str = NAME) -> bool:
     """Whether the file was found."""
-    checksum = hashlib.sha256(b"whole").hexdigest()
+    checksum = checksum_of(b"whole")
     return not storage.files.publish([Publication("t", "w", "a.avro", name, 5, checksum)])
 
 
@@ -234,7 +234,7 @@ class StorageContract:
         sink.finish(["a.avro", "b.avro"])
         sink.abandon()
         storage.staging.keep("w", [Staged(f"{sink.folder}/{name}.avro", 5) for name in "ab"])
-        checksum = hashlib.sha256(b"whole").hexdigest()
+        checksum = checksum_of(b"whole")
         assert not storage.files.publish([Publication("t", "w", f"{sink.folder}/a.avro", NAME, 5, checksum)])
         assert content_of(storage, NAME) == b"whole"
 

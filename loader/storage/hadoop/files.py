@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import IO
 
+from headrace.loader.checksum import checksum_as
 from headrace.loader.errors import PublishedFileLost
 from headrace.loader.storage.hadoop.file_system import RemoteFileSystem
 from headrace.loader.storage.hadoop.staging import HadoopStaging, at_once
@@ -69,7 +69,7 @@ class HadoopFiles:
             PublishedFileLost: it is another file.
         """
         with self._files.open(final) as taken:
-            checksum = hashlib.file_digest(taken, "sha256").hexdigest()  # type: ignore[arg-type]  # every file can
+            checksum = checksum_as(file.checksum, taken)
         if checksum != file.checksum:
             raise PublishedFileLost(
                 file.topic, final, f"another file is there, and this one is still at {staged}: move that one away"

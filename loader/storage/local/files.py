@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
 from headrace.hive_ddl.table import local_location
+from headrace.loader.checksum import checksum_as
 from headrace.loader.errors import PublishedFileLost
 from headrace.loader.storage.local.disk import children_of, force, length_of, write_temporary
 from headrace.loader.storage.local.staging import LocalStaging
@@ -157,7 +157,7 @@ def _check_same(file: Publication, staged: Path, final: Path) -> None:
         if final.samefile(staged):
             return
     with final.open("rb") as taken:
-        checksum = hashlib.file_digest(taken, "sha256").hexdigest()
+        checksum = checksum_as(file.checksum, taken)
     if checksum != file.checksum:
         raise PublishedFileLost(
             file.topic, str(final), f"another file is there, and this one is still at {staged}: move that one away"

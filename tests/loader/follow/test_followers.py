@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import threading
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from file_checksums import checksum_of
 from headrace.audit.row import Outcome
 from headrace.audit.window import OUT_OF_RANGE_MS, WINDOW_MS
 from headrace.kafka_wire.errors import KafkaUnavailable
@@ -62,7 +62,7 @@ def decide(log: DecisionLog, work: str, *topics: str, new: bool = False) -> Deci
         previous = known.partitions[0].next_offset if known else None
         start = previous or 0
         content = b"x" * 1000
-        checksum = hashlib.sha256(content).hexdigest()
+        checksum = checksum_of(content)
         files = [dataclasses.replace(decided_file("0-0.avro", 0, start, start + 1), checksum=checksum)]
         staged = log.storage.root / "staging" / work / files[0].staged
         staged.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import xxhash
 
 from headrace.cli import main
 from headrace.loader.inspect.placed_files import BucketFilter
@@ -91,7 +92,7 @@ def test_facts_for_people_and_programs(ask, shelf: Shelf) -> None:  # type: igno
     assert (first["bucket"], first["rows"], first["decision"]) == (FIVE, 2, 1)
     assert first["offsets"] == [{"partition": 0, "first": 0, "last": 1, "rows": 2}]
     assert first["bytes"] == Path(first["path"]).stat().st_size
-    assert len(first["sha256"]) == 64
+    assert first["checksum"] == f"xxh3-128:{xxhash.xxh3_128(Path(first['path']).read_bytes()).hexdigest()}"
 
 
 def test_a_limit_that_is_none_is_one_line(ask, shelf: Shelf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from file_checksums import checksum_of
 from headrace.loader.build import current_build
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.rewrite.merge import MergeResult, MergeSource, MergeUnit, run_merge_unit
@@ -47,7 +47,7 @@ class Bench:
         path.write_bytes(content)
         offsets = [n for rows in blocks for n in rows]
         pieces = (FileRange(partition, min(offsets), max(offsets), len(offsets)),) if offsets else ()
-        checksum = hashlib.sha256(content).hexdigest()
+        checksum = checksum_of(content)
         self.sources.append(MergeSource(name, len(content), checksum, len(offsets), pieces))
         return path
 
@@ -87,7 +87,7 @@ def test_rows_keep_their_order_and_files_tell_what_is_in_them(bench: Bench) -> N
     assert bench.rows(file.path) == [1, 2, 3, 7, 8, 9, 4, 5]
     assert file.ranges == (FileRange(0, 1, 5, 5), FileRange(1, 7, 9, 3))
     content = (bench.root / "staging" / file.path).read_bytes()
-    assert (file.length, file.checksum) == (len(content), hashlib.sha256(content).hexdigest())
+    assert (file.length, file.checksum) == (len(content), checksum_of(content))
     with (bench.root / "staging" / file.path).open("rb") as opened:
         reader = fastavro.block_reader(opened)
         assert reader.metadata["avro.schema"] == schema_text()
@@ -130,7 +130,7 @@ def test_a_source_with_other_rows_than_decided_is_refused(bench: Bench) -> None:
 def test_what_is_no_avro_file_is_refused(bench: Bench) -> None:
     path = bench.add([[1]])
     path.write_bytes(b"hello")
-    bench.sources = [dataclasses.replace(bench.sources[0], checksum=hashlib.sha256(b"hello").hexdigest())]
+    bench.sources = [dataclasses.replace(bench.sources[0], checksum=checksum_of(b"hello"))]
     assert bench.merge().error.startswith(f"{path} is no Avro file: ")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import multiprocessing
 import os
 import threading
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from file_checksums import checksum_of
 from headrace.loader.errors import NoHardLinks, PublishedFileLost, StorageError, UnwritableWarehouse
 from headrace.loader.storage.local import local_storage
 from headrace.loader.storage.local.slots import LocalSlots
@@ -138,7 +138,7 @@ class Warehouse:
 
     def publish(self) -> bool:
         """Whether the file was found."""
-        checksum = hashlib.sha256(b"whole").hexdigest()
+        checksum = checksum_of(b"whole")
         return not self.storage.files.publish([Publication("t", "w", "task-0/a.avro", self.name, 5, checksum)])
 
 

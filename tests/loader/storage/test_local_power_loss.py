@@ -7,7 +7,6 @@ not forced, removals alone, or a mix. Then every force is left out, one at a tim
 from __future__ import annotations
 
 import ast
-import hashlib
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from types import ModuleType
 
 import pytest
 
+from file_checksums import checksum_of
 from headrace.loader.storage.local import files, local_storage, sink, slots
 from headrace.loader.storage.local.sink import LocalSink
 from headrace.loader.storage.protocols import Publication, Staged
@@ -59,7 +59,7 @@ class Warehouse:
         return [Staged(self.staged, len(WHOLE))]
 
     def publish(self) -> None:
-        checksum = hashlib.sha256(WHOLE).hexdigest()
+        checksum = checksum_of(WHOLE)
         self.storage.files.publish([Publication("orders", "w", self.staged, NAME, len(WHOLE), checksum)])
 
 

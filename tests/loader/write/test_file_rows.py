@@ -27,7 +27,7 @@ def write(sink: BlockSink) -> list[str]:
     )
     for number in range(12):
         key = (FileKind.DATA, "t", f"dt={number % 3}")
-        files.add_rows(key, [bytes([14, number, *SYNC[:6]])] * 3, 30, FileRange(0, number, number, 3))
+        files.add_rows(key, bytes([14, number, *SYNC[:6]]) * 3, FileRange(0, number, number, 3))
     return [file.path for file in files.finish()]
 
 

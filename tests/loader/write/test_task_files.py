@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from file_checksums import checksum_of
 from headrace.loader.native.batches import RowRun
 from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.storage.local import sink
@@ -60,7 +60,7 @@ def offsets_in(folder: Path, file: StagedFile) -> list[int]:
 
 def check(folder: Path, file: StagedFile) -> None:
     data = (folder / file.path).read_bytes()
-    assert (len(data), hashlib.sha256(data).hexdigest()) == (file.length, file.checksum)
+    assert (len(data), checksum_of(data)) == (file.length, file.checksum)
     assert len(offsets_in(folder, file)) == file.records == sum(piece.records for piece in file.ranges)
 
 
@@ -84,7 +84,7 @@ def test_one_file_per_kind_topic_and_bucket(tmp_path: Path) -> None:
 
 
 def test_small_ranges_share_blocks_and_files(tmp_path: Path) -> None:
-    files = files_of(tmp_path)
+    files = files_of(tmp_path, block_bytes=150)  # of twelve rows
     for partition in range(20):
         rows = range_of(tmp_path, partition)
         rows.add(FileKind.DATA, "dt=2013-01-01", 100 + partition, row(partition))
@@ -126,11 +126,11 @@ def test_rows_that_fill_no_block_are_moved_aside_too_those_of_the_fullest_bucket
     rows = range_of(tmp_path, bytes_max=3000)
     offset = itertools.count()
     for bucket in range(1, 10):
-        for _ in range(bucket):  # each counts for some eighty bytes
-            rows.add(FileKind.DATA, f"b={bucket}", next(offset), row(0, 0))
+        for _ in range(bucket):
+            rows.add(FileKind.DATA, f"b={bucket}", next(offset), row(0, 72))
     rows.settle()
     for bucket in range(1, 10):
-        rows.add(FileKind.DATA, f"b={bucket}", next(offset), row(0, 0))
+        rows.add(FileKind.DATA, f"b={bucket}", next(offset), row(0, 72))
     files = files_of(tmp_path)
     rows.finish_into(files)
     blocks = {}
@@ -226,8 +226,8 @@ class Taken:
     def add_block(self, *block: object) -> None:
         self.blocks.append(block)
 
-    def add_rows(self, key: object, rows: list[bytes], size: int, piece: FileRange) -> None:
-        self.blocks.append((key, b"".join(rows), size, piece))
+    def add_rows(self, key: object, rows: bytearray, piece: FileRange) -> None:
+        self.blocks.append((key, bytes(rows), piece))
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

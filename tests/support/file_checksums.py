@@ -1,0 +1,11 @@
+"""Checksums of files, as decisions hold them."""
+
+from __future__ import annotations
+
+from headrace.loader.checksum import Checksum
+
+
+def checksum_of(content: bytes) -> str:
+    checksum = Checksum()
+    checksum.update(content)
+    return str(checksum)
