@@ -23,8 +23,8 @@ class ReceiveRoom:
         room = next((buffer for buffer in free if len(buffer) >= size), None)
         if room is None:
             room = bytearray(size)
-            smaller = free[:1] or self._kept[: len(self._kept) - KEPT + 1]
-            self._kept = [buffer for buffer in self._kept if not any(buffer is each for each in smaller)] + [room]
+            in_use = [buffer for buffer in self._kept if not any(buffer is each for each in free)]
+            self._kept = [*free, *in_use][1 - KEPT :] + [room]
         return memoryview(room)[:size]
 
 
