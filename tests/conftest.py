@@ -190,8 +190,19 @@ def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def broker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A bundled broker of its own for the module."""
+    """A bundled broker of its own for the module. Messages of years ago are gone half a minute after its start."""
+    yield from _broker(tmp_path_factory, {})
+
+
+@pytest.fixture(scope="module")
+def keeping_broker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Another one, which keeps them."""
+    yield from _broker(tmp_path_factory, {"HEADRACE__BROKER__RETENTION": "36500d"})
+
+
+def _broker(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Iterator[str]:
     data_dir = tmp_path_factory.mktemp("broker")
-    service = Service(["headrace", "broker", "serve", "--data-dir", str(data_dir), "--broker-listen", "127.0.0.1:0"])
+    command = ["headrace", "broker", "serve", "--data-dir", str(data_dir), "--broker-listen", "127.0.0.1:0"]
+    service = Service(command, environment)
     yield service.addresses["broker"]
     service.stop()

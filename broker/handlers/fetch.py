@@ -29,9 +29,12 @@ from headrace.broker.protocol.fetch import (
     FetchRequest,
 )
 
-RESPONSE_BYTES_MAX = 8 * 1024 * 1024
-"""Of records in one answer, whatever the client allows: what comes in small pieces is read while all others wait, and
-kept until the client has read it. Larger answers are no faster."""
+RESPONSE_BYTES_MAX = 32 * 1024 * 1024
+"""Of records in one answer, whatever the client allows: enough that what a request of many partitions costs beside
+them is small."""
+COPIED_BYTES_MAX = 8 * 1024 * 1024
+"""Of them that are not sent from their files: they are read while all others wait, and kept until the client has read
+them."""
 NOTHING_ABORTED: Sequence[AbortedTransaction] = ()
 WAIT_MS_MAX = 300_000
 """A client that asks to wait longer is answered then, so that a forgotten connection does not wait for ever."""
@@ -49,6 +52,7 @@ class _Reading:
     """One pass over a request: what it found, and the logs that a waiting fetch must watch."""
 
     rest: int
+    copied_rest: int
     is_committed: bool
     found_bytes: int = 0
     has_error: bool = False
@@ -140,7 +144,8 @@ def _name(context: RequestContext, topic: TopicKey) -> str:
 
 def _read(context: RequestContext, request: FetchRequest, session: FetchSession | None) -> tuple[FetchAnswer, int]:
     """What there is now, and how many bytes it should be more to be answered."""
-    reading = _Reading(min(max(request.bytes_max, 0), RESPONSE_BYTES_MAX), request.isolation_level == READ_COMMITTED)
+    most = min(max(request.bytes_max, 0), RESPONSE_BYTES_MAX)
+    reading = _Reading(most, COPIED_BYTES_MAX, request.isolation_level == READ_COMMITTED)
     wanted_topics = request.topics if session is None else session.due(context.node.logs, partial(_name, context))
     topics = []
     for topic in wanted_topics:
@@ -167,6 +172,10 @@ def _partition(context: RequestContext, name: str, wanted: FetchPartition, readi
                 records = log.read(wanted.offset, max(limit, 0), whole_first=whole_first)
         reading.rest -= len(records)
         reading.found_bytes += len(records)
+        if not isinstance(records, FileSlice):
+            reading.copied_rest -= len(records)
+            if reading.copied_rest <= 0:
+                reading.rest = 0
         is_cut = len(records) >= limit or not log.is_in_last_segment(wanted.offset)
         high_watermark, stable_end = log.high_watermark, log.last_stable_offset
         reading.is_capped |= is_cut and wanted.offset < (stable_end if reading.is_committed else high_watermark)

@@ -40,6 +40,7 @@ from headrace.broker.handlers import (
     produce,
 )
 from headrace.broker.handlers.context import RequestContext
+from headrace.broker.log import files
 from headrace.broker.log.by_time import FoundTimestamp, find_timestamp
 from headrace.broker.log.opened import opened
 from headrace.broker.node import BrokerNode
@@ -133,6 +134,26 @@ def test_a_client_that_asks_for_more_than_an_answer_holds_does_not_wait(
             append(node.log("t", 0), RAW)
         found = await fetched(node, 0, least=1 << 20, wait_ms=10**9, **limits)
         assert len(found[0]) == min(*limits.values(), 1000)
+
+    with_node(tmp_path, work)
+
+
+def test_what_is_read_into_memory_for_an_answer_has_a_bound_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "COPIED_BYTES_MAX", 2 * len(RAW) + 1)
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 6, {})
+        for index in range(5):
+            append(node.log("t", index), RAW)
+        size = len(RAW)
+        found = await fetched(node, *[0] * 6, least=1 << 20, wait_ms=10**9)
+        assert [len(records) for records in found] == [size, size, size, 0, 0, 0]
+        # What is sent from its file does not count.
+        monkeypatch.setattr(files, "SLICE_BYTES_MIN", 1)
+        found = await fetched(node, *[0] * 6, least=5 * size, wait_ms=10**9)
+        assert [len(records) for records in found] == [size] * 5 + [0]
 
     with_node(tmp_path, work)
 

@@ -91,17 +91,17 @@ async def read_to(consumer: AIOKafkaConsumer, place: TopicPartition, end: int) -
 
 @pytest.mark.parametrize("is_idempotent_one", [False, True], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_is_written_and_read(broker_address: str, codec: str, is_idempotent_one: bool) -> None:
+def test_every_codec_is_written_and_read(keeping_broker_address: str, codec: str, is_idempotent_one: bool) -> None:
     async def test() -> None:
         topic = fresh(codec)
-        await create(broker_address, topic, 2)
+        await create(keeping_broker_address, topic, 2)
         sent = [
             (1_700_000_000_000 + number, b"key %d" % number, b"value %d" % number, [("n", b"%d" % number)])
             for number in range(2000)
         ]
         compression = None if codec == "none" else codec
         async with producing(
-            broker_address, compression_type=compression, enable_idempotence=is_idempotent_one, linger_ms=5
+            keeping_broker_address, compression_type=compression, enable_idempotence=is_idempotent_one, linger_ms=5
         ) as producer:
             futures = [
                 await producer.send(topic, value, key, number % 2, timestamp_ms, headers)
@@ -109,9 +109,9 @@ def test_every_codec_is_written_and_read(broker_address: str, codec: str, is_ide
             ]
             told = [await future for future in futures]
         assert [(each.partition, each.offset) for each in told] == [(number % 2, number // 2) for number in range(2000)]
-        async with consuming(broker_address) as consumer:
+        async with consuming(keeping_broker_address) as consumer:
             for partition in range(2):
-                batches = held(broker_address, topic, partition)
+                batches = held(keeping_broker_address, topic, partition)
                 assert codecs(batches) == {codec}
                 assert is_idempotent(batches) is is_idempotent_one
                 assert messages(batches) == sent[partition::2]
@@ -128,17 +128,17 @@ def test_every_codec_is_written_and_read(broker_address: str, codec: str, is_ide
     run(test())
 
 
-def test_a_consumer_seeks(broker_address: str) -> None:
+def test_a_consumer_seeks(keeping_broker_address: str) -> None:
     async def test() -> None:
         topic, group = fresh("seek"), fresh("g")
         place = TopicPartition(topic, 0)
-        await create(broker_address, topic)
-        async with producing(broker_address) as producer:
+        await create(keeping_broker_address, topic)
+        async with producing(keeping_broker_address) as producer:
             for number in range(100):
                 await producer.send_and_wait(
                     topic, b"%d" % number, partition=0, timestamp_ms=1_700_000_000_000 + number
                 )
-        async with consuming(broker_address, group_id=group) as consumer:
+        async with consuming(keeping_broker_address, group_id=group) as consumer:
             consumer.assign([place])
             assert (await consumer.getone()).offset == 0
             consumer.seek(place, 70)

@@ -200,17 +200,17 @@ def test_a_group_shares_partitions_rebalances_and_goes_on_from_its_commits(broke
     admin.close()
 
 
-def test_offsets_by_time(broker_address: str) -> None:
+def test_offsets_by_time(keeping_broker_address: str) -> None:
     topic = unique("timed")
-    producer = KafkaProducer(bootstrap_servers=broker_address, linger_ms=50)
+    producer = KafkaProducer(bootstrap_servers=keeping_broker_address, linger_ms=50)
     for number in range(100):
         producer.send(topic, b"v", partition=0, timestamp_ms=1_700_000_000_000 + number * 1000)
     producer.flush(PATIENCE_S)
     producer.close()
-    consumer = KafkaConsumer(bootstrap_servers=broker_address)
+    consumer = KafkaConsumer(bootstrap_servers=keeping_broker_address)
     place = TopicPartition(topic, 0)
     found = consumer.offsets_for_times({place: 1_700_000_041_500})[place]
-    with KafkaCluster(broker_address) as cluster:
+    with KafkaCluster(keeping_broker_address) as cluster:
         leader_epoch = cluster.metadata([topic]).topics[topic].partitions[0].leader_epoch
     assert (found.offset, found.timestamp, found.leader_epoch) == (42, 1_700_000_042_000, leader_epoch)
     assert consumer.offsets_for_times({place: 1_700_000_100_000})[place] is None

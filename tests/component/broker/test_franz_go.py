@@ -29,9 +29,9 @@ def program() -> str:
     return str(compiled())
 
 
-def test_a_round_of_everything(broker_address: str, program: str) -> None:
+def test_a_round_of_everything(keeping_broker_address: str, program: str) -> None:
     done = subprocess.run(
-        [program, "round", broker_address],
+        [program, "round", keeping_broker_address],
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,
@@ -67,7 +67,7 @@ def test_a_round_of_everything(broker_address: str, program: str) -> None:
     }
     for codec in CODECS:
         # What was deleted before offset 300 of one of them is not there to be read.
-        batches = held(broker_address, f"go-{codec}") if codec != "lz4" else []
+        batches = held(keeping_broker_address, f"go-{codec}") if codec != "lz4" else []
         assert codecs(batches) == ({codec} if batches else set())
         assert not batches or is_idempotent(batches)
 

@@ -96,12 +96,12 @@ ANSWERS = (
 )
 
 
-def test_each_call_is_answered_or_refused(broker_address: str, tmp_path: Path) -> None:
+def test_each_call_is_answered_or_refused(keeping_broker_address: str, tmp_path: Path) -> None:
     """What is not served is refused by the client, which knows from ApiVersions; nothing is asked until time is up."""
     classpath = program_jars()
     classes = compiled("AdminRound", classpath, tmp_path / "classes")
     quiet = "-Dorg.apache.logging.log4j.level=OFF"
-    command = [*JAVA, quiet, "-cp", f"{classes}:{classpath}", "AdminRound", broker_address]
+    command = [*JAVA, quiet, "-cp", f"{classes}:{classpath}", "AdminRound", keeping_broker_address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [tuple(line.split(": ", 1)) for line in done.stdout.splitlines()] == list(ANSWERS)
