@@ -75,10 +75,8 @@ class Connection:
         AuthenticationRefused: one side does not take the other for who it should be.
     """
 
-    def __init__(
-        self, host: str, port: int, timeout_s: float, security: KafkaSecurity, room: ReceiveRoom | None = None
-    ) -> None:
-        self._room = room or ReceiveRoom()
+    def __init__(self, host: str, port: int, timeout_s: float, security: KafkaSecurity, room: ReceiveRoom) -> None:
+        self._room = room
         self.name = f"{host}:{port}"
         self._timeout_s = timeout_s
         self._correlation_id = 0

@@ -24,7 +24,8 @@ class ReceiveRoom:
         if room is None:
             room = bytearray(size)
             in_use = [buffer for buffer in self._kept if not any(buffer is each for each in free)]
-            self._kept = [*free, *in_use][1 - KEPT :] + [room]
+            others = [*free, *in_use][1 - KEPT :]
+            self._kept = [*others, room]
         return memoryview(room)[:size]
 
 

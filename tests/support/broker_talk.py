@@ -38,6 +38,7 @@ from headrace.broker.coordinator.transaction import Identity
 from headrace.broker.protocol.error_codes import ErrorCode
 from headrace.kafka_wire.connection import Connection
 from headrace.kafka_wire.messages import ConsumerGroupHeartbeatRequest
+from headrace.kafka_wire.receive_room import ReceiveRoom
 from headrace.kafka_wire.record_batch import frames, read_batch_header
 from headrace.kafka_wire.security import UNSECURED
 
@@ -85,7 +86,7 @@ class Talk:
     def __init__(self, address: str) -> None:
         self.address = address
         host, port = address.rsplit(":", 1)
-        self._connection = Connection(host, int(port), PATIENCE_S, UNSECURED)
+        self._connection = Connection(host, int(port), PATIENCE_S, UNSECURED, ReceiveRoom())
         self._numbers = itertools.count()
 
     def __enter__(self) -> Talk:
