@@ -39,6 +39,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from bench.support.brokers import BROKERS, Broker, Bundled  # noqa: E402
 from headrace.kafka_wire.connection import Connection  # noqa: E402
+from headrace.kafka_wire.receive_room import ReceiveRoom
 from headrace.kafka_wire.security import UNSECURED  # noqa: E402
 
 PATIENCE_S = 120
@@ -260,7 +261,8 @@ def connections(brokers: Sequence[Broker], args: argparse.Namespace) -> None:
     for broker in brokers:
         host, _, port = broker.address.rpartition(":")
         before, began = broker.memory_mb(), time.perf_counter()
-        opened = [Connection(host, int(port), PATIENCE_S, UNSECURED) for _ in range(CONNECTIONS)]
+        room = ReceiveRoom()
+        opened = [Connection(host, int(port), PATIENCE_S, UNSECURED, room) for _ in range(CONNECTIONS)]
         seconds, grown = time.perf_counter() - began, broker.memory_mb() - before
         print(f"{broker.name}: {CONNECTIONS} connections in {seconds:.2f} s, {grown:,.1f} MB more in memory")
         show_latency(broker, 1000, args.seconds, "beside them: ")
