@@ -39,7 +39,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from bench.support.brokers import BROKERS, Broker, Bundled  # noqa: E402
 from headrace.kafka_wire.connection import Connection  # noqa: E402
-from headrace.kafka_wire.receive_room import ReceiveRoom
+from headrace.kafka_wire.receive_room import ReceiveRoom  # noqa: E402
 from headrace.kafka_wire.security import UNSECURED  # noqa: E402
 
 PATIENCE_S = 120
