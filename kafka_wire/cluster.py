@@ -277,21 +277,23 @@ class KafkaCluster:
                     fetch_request(connection, topic_partition, offset, max_bytes, by_id, leader_epoch, max_wait_ms)
                 )
 
-    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
         """Commits offsets of a group without members, which lag tools then show.
 
+        Returns:
+            The error's name for each partition that the coordinator refused.
+
         Raises:
-            RequestRefused: the coordinator refused a partition.
             KafkaUnavailable: it does not answer.
         """
         if not offsets:
-            return
+            return {}
 
-        def once(attempt: int) -> None:
+        def once(attempt: int) -> Mapping[TopicPartition, str]:
             coordinator = self._with_any_broker(lambda connection: find_coordinator(connection, group))
-            self._ask(coordinator, lambda connection: commit_offsets(connection, group, offsets))
+            return self._ask(coordinator, lambda connection: commit_offsets(connection, group, offsets))
 
-        self._retried(once)
+        return self._retried(once)
 
     def group_offsets(self, group: str) -> Mapping[TopicPartition, int]:
         """What a group has committed, of all its topics; nothing for a group that is not known.

@@ -306,7 +306,10 @@ def find_coordinator(connection: Connection, group: str) -> tuple[str, int]:
     return response.host, response.port
 
 
-def commit_offsets(connection: Connection, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+def commit_offsets(
+    connection: Connection, group: str, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, str]:
+    """Commits offsets; returns the error's name for the partitions that were refused."""
     version = connection.version(OffsetCommitRequest, OFFSET_COMMIT_VERSION)
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic.OffsetCommitRequestPartition
@@ -329,13 +332,16 @@ def commit_offsets(connection: Connection, group: str, offsets: Mapping[TopicPar
         ],
     )
     response = connection.ask(request, OffsetCommitResponse, version)
+    refused: dict[TopicPartition, str] = {}
     for topic in response.topics:
         for answer in topic.partitions:
-            what = f"offset {topic.name}-{answer.partition_index} of group {group}"
+            why = error_name(answer.error_code)
             if answer.error_code in COORDINATOR_MOVED:
-                raise Moved(f"broker {connection.name}, {what}: {error_name(answer.error_code)}")
+                what = f"offset {topic.name}-{answer.partition_index} of group {group}"
+                raise Moved(f"broker {connection.name}, {what}: {why}")
             if answer.error_code != NONE:
-                raise RequestRefused(connection.name, what, answer.error_code, error_name(answer.error_code))
+                refused[TopicPartition(topic.name, answer.partition_index)] = why
+    return refused
 
 
 def fetch_committed(connection: Connection, group: str) -> dict[TopicPartition, int]:

@@ -30,6 +30,7 @@ STEPS: Mapping[str, str] = {
     "follow:partitions": "adding partitions",
     "follow:audit": "adding to the audit's counts",
     "follow:group_offsets": "committing offsets",
+    "complete_until": "saying on tables how complete they are",
     "clean": "cleaning up",
 }
 """What the phases of the log's `phase_started` lines are to a person."""

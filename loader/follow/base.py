@@ -46,6 +46,24 @@ class Follower(Protocol):
         ...
 
 
+@runtime_checkable
+class AppliesTogether(Protocol):
+    """A follower each of whose calls waits for somebody's disk, so that it is given the steps of many topics at once.
+
+    Applying them again changes nothing more.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_advisory(self) -> bool: ...
+
+    def apply_together(self, steps: Sequence[Step]) -> Mapping[str, str]:
+        """Returns by topic what keeps it from going on, for people; raises whatever keeps all of them from it."""
+        ...
+
+
 class Position(NamedTuple):
     """A slot up to which decisions are applied, and the checksum of the decision in it."""
 

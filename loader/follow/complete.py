@@ -164,6 +164,8 @@ class CompleteUntil:
         }
         warnings: tuple[str, ...] = ()
         due = sorted((one.told_ms, topic) for topic, one in topics.items() if one.until_ms > one.told_ms)
+        if due:
+            logger.info("phase_started phase=complete_until tables=%d", min(len(due), TABLES_PER_RUN_MAX))
         try:
             for _, topic in due[:TABLES_PER_RUN_MAX]:
                 if self._tell(topic, state.topics[topic], topics[topic].until_ms, asked_ms, work_id):

@@ -23,7 +23,7 @@ from headrace.loader.decide.document import read_document, write_document
 from headrace.loader.decide.json_values import from_json
 from headrace.loader.decide.state import LoaderState
 from headrace.loader.errors import LoaderError
-from headrace.loader.follow.base import Follower, KeepsPositions, Position, Step
+from headrace.loader.follow.base import AppliesTogether, Follower, KeepsPositions, Position, Step
 from headrace.loader.follow.pending import PendingDecisions
 from headrace.loader.storage.protocols import SlotStorage, Staging
 
@@ -100,7 +100,7 @@ def cursor_of(positions: Mapping[str, Position], topics: Iterable[str]) -> Curso
 
 
 class FollowerEngine:
-    def __init__(self, log: DecisionLog, staging: Staging, followers: Sequence[Follower]) -> None:
+    def __init__(self, log: DecisionLog, staging: Staging, followers: Sequence[Follower | AppliesTogether]) -> None:
         self._log = log
         self._staging = staging
         self._followers = followers
@@ -186,6 +186,16 @@ def _said(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
+def _applied(follower: Follower, step: Step) -> str:
+    """What keeps the topic from going on, "" for nothing."""
+    try:
+        follower.apply(step)
+    except Exception as error:
+        logger.debug("follower_failed follower=%s topic=%s", follower.name, step.topic, exc_info=True)
+        return _said(error)
+    return ""
+
+
 def _advised(message: str) -> str:
     """With what to do, where the error itself does not say it."""
     return message if message.endswith("load again") else f"{message}; what was read is kept, and the next load goes on"
@@ -225,7 +235,7 @@ class _Run:
         self.warnings: list[str] = []
         self._behind: dict[str, dict[str, int]] = {name: {} for name in cursors}
 
-    def apply(self, follower: Follower, *, also: frozenset[str]) -> None:
+    def apply(self, follower: Follower | AppliesTogether, *, also: frozenset[str]) -> None:
         if follower.name in self.unread:
             # Which topics it lacks cannot be told, so none passes for followed.
             for topic in sorted(self.state.topics.keys() - self.failures.keys()):
@@ -241,14 +251,15 @@ class _Run:
             if by_topic:
                 upto = decisions[-1].slot
                 logger.info("phase_started phase=follow:%s slot=%d topics=%d", follower.name, upto, len(by_topic))
-            for topic, pending in by_topic.items():
-                self._apply_step(follower, self._step(topic, pending, positions[topic]))
-                positions[topic] = pending[-1].slot
+            steps = [self._step(topic, pending, positions[topic]) for topic, pending in by_topic.items()]
+            self._apply_steps(follower, steps)
+            positions |= {topic: pending[-1].slot for topic, pending in by_topic.items()}
             unseen -= by_topic.keys()
             works = (one for one in decisions if one.work_id in self.state.works)
             self.met |= {one.work_id: tuple(one.topics) for one in works}
-        for topic in sorted(unseen - behind.keys()):
-            self._apply_step(follower, self._step(topic, (), positions[topic]))
+        self._apply_steps(
+            follower, [self._step(topic, (), positions[topic]) for topic in sorted(unseen - behind.keys())]
+        )
 
     def _step(self, topic: str, pending: Sequence[Decision], since: int) -> Step:
         return Step(
@@ -262,16 +273,23 @@ class _Run:
             warn=self.warnings.append,
         )
 
-    def _apply_step(self, follower: Follower, step: Step) -> None:
-        try:
-            follower.apply(step)
-        # Whatever is wrong with one topic must not hold the others; the sentence goes to the report.
-        except Exception as error:
-            logger.debug("follower_failed follower=%s topic=%s", follower.name, step.topic, exc_info=True)
-            self._behind[follower.name][step.topic] = step.since
-            self._fail(follower, step.topic, _said(error))
+    def _apply_steps(self, follower: Follower | AppliesTogether, steps: Sequence[Step]) -> None:
+        """Applies them. Whatever is wrong with one topic must not hold the others; the sentence goes to the report."""
+        refused: Mapping[str, str] = {}
+        if isinstance(follower, AppliesTogether):
+            try:
+                refused = follower.apply_together(steps) if steps else {}
+            except Exception as error:
+                logger.debug("follower_failed follower=%s topics=%d", follower.name, len(steps), exc_info=True)
+                refused = {step.topic: _said(error) for step in steps}
+        else:
+            refused = {step.topic: why for step in steps if (why := _applied(follower, step))}
+        for step in steps:
+            if step.topic in refused:
+                self._behind[follower.name][step.topic] = step.since
+                self._fail(follower, step.topic, refused[step.topic])
 
-    def _fail(self, follower: Follower, topic: str, message: str) -> None:
+    def _fail(self, follower: Follower | AppliesTogether, topic: str, message: str) -> None:
         if follower.is_advisory:
             self.warnings.append(f"{follower.name} of topic {topic}: {message}")
         else:

@@ -77,7 +77,9 @@ class Cluster(Protocol):
 
     def epoch_answers(self, questions: Mapping[TopicPartition, EpochQuestion]) -> EpochAnswers: ...
 
-    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
+    def commit_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, str]: ...
 
 
 def is_wanted(topic: str, include: Sequence[str], exclude: Sequence[str]) -> bool:

@@ -160,8 +160,9 @@ class FakeCluster:
             {tp: self.topics[tp.topic].epoch_end(tp.partition, one.epoch) for tp, one in questions.items()}
         )
 
-    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
         self.committed.update(offsets)
+        return {}
 
 
 class FakeRegistry:

@@ -31,7 +31,7 @@ def test_each_follower_finds_done_what_it_rests_on(world: World, monkeypatch: py
     """Files whose table reads them, partitions that have their files, counts and offsets of rows that queries see."""
     met: list[str] = []
     publish, execute, add_decided = LocalFiles.publish, FakeHive.execute, AuditStore.add_decided
-    commit = GroupOffsetsFollower.apply
+    commit = GroupOffsetsFollower.apply_together
 
     def published(self: LocalFiles, files: Iterable[Publication]) -> object:
         assert "note" in world.hive.tables["headrace", "orders"].properties["avro.schema.literal"]
@@ -50,15 +50,15 @@ def test_each_follower_finds_done_what_it_rests_on(world: World, monkeypatch: py
         met.append("audit")
         return add_decided(self, *what)  # type: ignore[arg-type]  # whatever it is
 
-    def committed(self: GroupOffsetsFollower, step: object) -> None:
+    def committed(self: GroupOffsetsFollower, steps: object) -> object:
         assert met[-1] == "audit"
         met.append("offsets")
-        commit(self, step)  # type: ignore[arg-type]  # whatever it is
+        return commit(self, steps)  # type: ignore[arg-type]  # whatever it is
 
     monkeypatch.setattr(LocalFiles, "publish", published)
     monkeypatch.setattr(FakeHive, "execute", executed)
     monkeypatch.setattr(AuditStore, "add_decided", counted)
-    monkeypatch.setattr(GroupOffsetsFollower, "apply", committed)
+    monkeypatch.setattr(GroupOffsetsFollower, "apply_together", committed)
     world.hive.parts.clear()  # so that there are partitions to add
     run_load(world.ports(), world.settings)
     assert met == ["files", "partitions", "audit", "offsets"]

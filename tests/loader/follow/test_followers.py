@@ -19,6 +19,7 @@ from headrace.loader.decide.decision import Decision, WindowCount
 from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.errors import PublishedFileLost
+from headrace.loader.follow import group_offsets
 from headrace.loader.follow.audit import audit_rows
 from headrace.loader.follow.base import Step
 from headrace.loader.follow.engine import FollowerEngine, cursor_path, read_cursor
@@ -302,11 +303,42 @@ def test_group_offsets_are_those_of_the_newest_state(log: DecisionLog) -> None:
     committed: dict[str, object] = {}
 
     class Cluster:
-        def commit_group_offsets(self, group: str, offsets: object) -> None:
+        def commit_group_offsets(self, group: str, offsets: object) -> dict[TopicPartition, str]:
             committed[group] = offsets
+            return {}
 
-    GroupOffsetsFollower(Cluster()).apply(step_of(log.read_state(), "orders", (first,)))  # type: ignore[arg-type]
+    follower = GroupOffsetsFollower(Cluster())  # type: ignore[arg-type]
+    assert follower.apply_together([step_of(log.read_state(), "orders", (first,))]) == {}
     assert committed == {GROUP: {TopicPartition("orders", 0): 2}}
+
+
+def test_offsets_of_many_topics_are_committed_together_and_those_that_are_refused_are_their_own_trouble(
+    log: DecisionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_offsets, "OFFSETS_AT_ONCE", 2)
+    committed: list[list[str]] = []
+    refused = {"b", "e"}
+
+    class Cluster:
+        def commit_group_offsets(self, group: str, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, str]:
+            committed.append([tp.topic for tp in offsets])
+            return {tp: "UNKNOWN_TOPIC_OR_PARTITION" for tp in offsets if tp.topic in refused}
+
+    follower = GroupOffsetsFollower(Cluster())  # type: ignore[arg-type]
+    engine = FollowerEngine(log, LocalStaging(log.storage.root), [follower])
+    decide(log, "w1", "a", "b", "c", "d", "e")
+    followed = engine.follow()
+    assert committed == [["a", "b"], ["c", "d"], ["e"]]
+    why = "the offset of partition 0 was refused: UNKNOWN_TOPIC_OR_PARTITION"
+    assert followed.warnings == (f"group_offsets of topic b: {why}", f"group_offsets of topic e: {why}")
+    assert followed.failures == {}
+    committed.clear()
+    refused.clear()
+    assert engine.follow().warnings == ()
+    assert committed == [["b", "e"]]
+    committed.clear()
+    engine.follow()
+    assert committed == []
 
 
 def test_one_time_out_of_the_coordinator_is_enough(log: DecisionLog) -> None:
@@ -314,7 +346,7 @@ def test_one_time_out_of_the_coordinator_is_enough(log: DecisionLog) -> None:
     calls: list[int] = []
 
     class Cluster:
-        def commit_group_offsets(self, group: str, offsets: object) -> None:
+        def commit_group_offsets(self, group: str, offsets: object) -> dict[TopicPartition, str]:
             calls.append(1)
             raise KafkaUnavailable("no coordinator")
 
@@ -322,8 +354,27 @@ def test_one_time_out_of_the_coordinator_is_enough(log: DecisionLog) -> None:
     step = step_of(log.read_state(), "orders", (decision,))
     for _ in range(2):
         with pytest.raises(KafkaUnavailable):
-            follower.apply(step)
+            follower.apply_together([step])
     assert len(calls) == 1
+
+
+def test_where_no_offsets_can_be_committed_every_topic_waits_for_the_next_run(log: DecisionLog) -> None:
+    errors: list[Exception] = [KafkaUnavailable("no coordinator")]
+    committed: list[str] = []
+
+    class Cluster:
+        def commit_group_offsets(self, group: str, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, str]:
+            if errors:
+                raise errors.pop()
+            committed.extend(tp.topic for tp in offsets)
+            return {}
+
+    decide(log, "w1", "a", "b")
+    staging = LocalStaging(log.storage.root)
+    first = FollowerEngine(log, staging, [GroupOffsetsFollower(Cluster())]).follow()  # type: ignore[arg-type]
+    assert first.warnings == tuple(f"group_offsets of topic {topic}: no coordinator" for topic in "ab")
+    again = FollowerEngine(log, staging, [GroupOffsetsFollower(Cluster())]).follow()  # type: ignore[arg-type]
+    assert (again.warnings, committed) == ((), ["a", "b"])
 
 
 def test_only_the_schema_follower_looks_though_nothing_is_pending(log: DecisionLog) -> None:

@@ -46,7 +46,7 @@ class Cluster:
         assert not questions, "nothing was read before"
         return EpochAnswers({})
 
-    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
         raise AssertionError("discovery changes nothing")
 
 

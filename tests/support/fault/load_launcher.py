@@ -63,9 +63,9 @@ def add_points() -> None:
         headrace.loader.follow.files.FilesFollower,
         headrace.loader.follow.partitions.PartitionsFollower,
         headrace.loader.follow.audit.AuditFollower,
-        headrace.loader.follow.group_offsets.GroupOffsetsFollower,
     ):
         wrap(follower, "apply", f"follow:{follower.__module__.rpartition('.')[2]}")
+    wrap(headrace.loader.follow.group_offsets.GroupOffsetsFollower, "apply_together", "follow:group_offsets")
     wrap(SparkExecutor, "execute", "follow:schema:table", lambda _, op: isinstance(op, CreateTable | SetProperties))
     wrap(SparkExecutor, "execute", "follow:partitions:add", lambda _, op: isinstance(op, AddPartitions))
     wrap(os, "link", "follow:files:link", is_published)

@@ -251,9 +251,10 @@ class YearCluster:
         logs, errors = self._asked(questions)
         return EpochAnswers({tp: log.epoch_end(questions[tp].epoch) for tp, log in logs.items()}, errors)
 
-    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
         self._check()
         self.committed.update(offsets)
+        return {}
 
     def fetch_ahead(self, *where: object, **named: object) -> None:
         pass
