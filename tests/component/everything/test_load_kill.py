@@ -42,7 +42,7 @@ KILLS: tuple[tuple[str, int, bool], ...] = (
     ("follow:audit:before", 2, False),
     ("follow:audit:after", 2, False),
     ("follow:group_offsets:before", 1, False),
-    ("follow:group_offsets:after", 2, False),
+    ("follow:group_offsets:after", 1, False),
 )
 KILLS_PER_PHASE = 4  # drawn anew each time; over several runs every point has its turn
 TIMED_KILLS = 4
