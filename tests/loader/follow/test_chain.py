@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from headrace.audit.store import AuditStore
 from headrace.hive_ddl.ops import AddPartitions, Op
+from headrace.loader.follow.base import Step
 from headrace.loader.follow.group_offsets import GroupOffsetsFollower
 from headrace.loader.run import run_load
 from headrace.loader.storage.local.files import LocalFiles
@@ -50,10 +51,10 @@ def test_each_follower_finds_done_what_it_rests_on(world: World, monkeypatch: py
         met.append("audit")
         return add_decided(self, *what)  # type: ignore[arg-type]  # whatever it is
 
-    def committed(self: GroupOffsetsFollower, steps: object) -> object:
+    def committed(self: GroupOffsetsFollower, steps: Sequence[Step]) -> Mapping[str, str]:
         assert met[-1] == "audit"
         met.append("offsets")
-        return commit(self, steps)  # type: ignore[arg-type]  # whatever it is
+        return commit(self, steps)
 
     monkeypatch.setattr(LocalFiles, "publish", published)
     monkeypatch.setattr(FakeHive, "execute", executed)

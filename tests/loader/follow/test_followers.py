@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -307,7 +308,7 @@ def test_group_offsets_are_those_of_the_newest_state(log: DecisionLog) -> None:
             committed[group] = offsets
             return {}
 
-    follower = GroupOffsetsFollower(Cluster())  # type: ignore[arg-type]
+    follower = GroupOffsetsFollower(Cluster())
     assert follower.apply_together([step_of(log.read_state(), "orders", (first,))]) == {}
     assert committed == {GROUP: {TopicPartition("orders", 0): 2}}
 
@@ -320,11 +321,11 @@ def test_offsets_of_many_topics_are_committed_together_and_those_that_are_refuse
     refused = {"b", "e"}
 
     class Cluster:
-        def commit_group_offsets(self, group: str, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, str]:
+        def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]:
             committed.append([tp.topic for tp in offsets])
             return {tp: "UNKNOWN_TOPIC_OR_PARTITION" for tp in offsets if tp.topic in refused}
 
-    follower = GroupOffsetsFollower(Cluster())  # type: ignore[arg-type]
+    follower = GroupOffsetsFollower(Cluster())
     engine = FollowerEngine(log, LocalStaging(log.storage.root), [follower])
     decide(log, "w1", "a", "b", "c", "d", "e")
     followed = engine.follow()
@@ -350,7 +351,7 @@ def test_one_time_out_of_the_coordinator_is_enough(log: DecisionLog) -> None:
             calls.append(1)
             raise KafkaUnavailable("no coordinator")
 
-    follower = GroupOffsetsFollower(Cluster())  # type: ignore[arg-type]
+    follower = GroupOffsetsFollower(Cluster())
     step = step_of(log.read_state(), "orders", (decision,))
     for _ in range(2):
         with pytest.raises(KafkaUnavailable):
@@ -363,7 +364,7 @@ def test_where_no_offsets_can_be_committed_every_topic_waits_for_the_next_run(lo
     committed: list[str] = []
 
     class Cluster:
-        def commit_group_offsets(self, group: str, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, str]:
+        def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]:
             if errors:
                 raise errors.pop()
             committed.extend(tp.topic for tp in offsets)
@@ -371,9 +372,9 @@ def test_where_no_offsets_can_be_committed_every_topic_waits_for_the_next_run(lo
 
     decide(log, "w1", "a", "b")
     staging = LocalStaging(log.storage.root)
-    first = FollowerEngine(log, staging, [GroupOffsetsFollower(Cluster())]).follow()  # type: ignore[arg-type]
+    first = FollowerEngine(log, staging, [GroupOffsetsFollower(Cluster())]).follow()
     assert first.warnings == tuple(f"group_offsets of topic {topic}: no coordinator" for topic in "ab")
-    again = FollowerEngine(log, staging, [GroupOffsetsFollower(Cluster())]).follow()  # type: ignore[arg-type]
+    again = FollowerEngine(log, staging, [GroupOffsetsFollower(Cluster())]).follow()
     assert (again.warnings, committed) == ((), ["a", "b"])
 
 
