@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from free_ports import free_port
+from processes import kill_with_children
 from server_starts import timed_start
 
 READY_TIMEOUT_S = 60.0
@@ -128,12 +129,7 @@ class PostgresServer:
     def kill(self) -> None:
         """`kill -9` of the server and all of its processes."""
         assert self._process is not None
-        server = self._process.pid
-        # Stopped first, so that it starts none that the list would miss. They are in sessions of their own.
-        os.kill(server, signal.SIGSTOP)
-        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-        for process in (server, *map(int, children)):
-            os.kill(process, signal.SIGKILL)
+        kill_with_children(self._process.pid)
         self._process.wait(READY_TIMEOUT_S)
         self._process = None
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -32,6 +36,40 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def kill_with_children(pid: int, within_s: float = 60) -> None:
+    """`kill -9` of a process and of those below it, as when all of them lose power at once.
+
+    The process is stopped first: then it starts none that the list would miss, and buries none, so that a number of the
+    list is nobody else's. It is killed last, so that the others do not end by themselves because they lost it, and has
+    not been waited for; of the others nothing is left then, memory that they share and addresses among it.
+    """
+    deadline = time.monotonic() + within_s
+    os.kill(pid, signal.SIGSTOP)
+    # A signal is on its way for a while, and a thread in a call of the kernel is stopped at its end.
+    _wait_until(lambda: _states(pid) <= {"T", "Z"}, deadline)
+    others = descendants(pid)[1:]
+    for other in others:
+        os.kill(other, signal.SIGKILL)
+    _wait_until(lambda: not any(map(is_running, others)), deadline)
+    os.kill(pid, signal.SIGKILL)
+
+
+def _states(pid: int) -> set[str]:
+    """Of all threads of a process."""
+    states = set()
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            states.add((thread / "stat").read_text().rpartition(")")[2].split()[0])
+    return states
+
+
+def _wait_until(is_so: Callable[[], bool], deadline: float) -> None:
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise TimeoutError("processes did not stop or end")
+        time.sleep(0.001)
 
 
 def started(pid: int) -> str:

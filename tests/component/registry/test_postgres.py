@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import threading
 import time
 from collections import Counter
@@ -18,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from postgres_server import PostgresServer
+from processes import kill_with_children
 from registry_calls import STRING, Answer, Registry
 
 pytestmark = pytest.mark.postgres
@@ -361,9 +360,7 @@ def test_killed_server_process_leaves_no_half_state(
         writers = Writers([Registry(service.addresses["registry"]), stays])
         try:
             writers.wait_for(20 + 10 * round_number)
-            children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split()
-            for process in (service.process.pid, *map(int, children)):
-                os.kill(process, signal.SIGKILL)
+            kill_with_children(service.process.pid)
             writers.wait_for(20)
         finally:
             writers.end()

@@ -19,6 +19,7 @@ import pytest
 from headrace.registry.api.server import TakenPort
 from headrace.registry.client import RegistryClient
 from headrace.registry.errors import RegistryUnavailable
+from processes import kill_with_children
 from registry_calls import STRING, Registry
 
 SERVE = ("headrace", "registry", "serve", "--registry-listen", "127.0.0.1:0", "--data-dir")
@@ -170,9 +171,7 @@ def _register_until_killed(service: Any, subject: str, acknowledged: dict[str, i
     for thread in threads:
         thread.start()
     assert enough.wait(60)
-    # The serving process is the child; killing both is what a power cut or `kill -9` of the group does.
-    for pid in (service.process.pid, *children(service.process.pid)):
-        os.kill(pid, signal.SIGKILL)
+    kill_with_children(service.process.pid)
     service.process.wait(60)
     for thread in threads:
         thread.join(60)
