@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from headrace.audit.count import FINGERPRINT_MASK, message_hash
 from headrace.audit.row import AuditRow, Outcome, Tier, counted_row_id
-from headrace.audit.spool import SLOTS, Spool
+from headrace.audit.spool import SLOTS, Spool, sent_word
 from headrace.audit.window import WINDOW_MS, counted_window
 
 logger = logging.getLogger(__name__)
@@ -41,9 +41,6 @@ class Taking(Enum):
     EVERY = "every"  # also of windows still open: the end
 
 
-Ticket = tuple[str, int, int, int]
-"""What `sent` returns and `acknowledge` takes: topic, window start, bytes, hash of one message."""
-
 OPEN_ROWS_MAX: Final = SLOTS // 2
 """From here on `take` gives rows of any window, so that slots do not run out while others are being published."""
 
@@ -52,16 +49,38 @@ WINDOWS_KEPT_MS: Final = 3_600_000
 times then gives as many rows as a year of events, and not one row for every message."""
 
 
-class _Row:
-    """An open row: one topic and window."""
+class CountedRow:
+    """A row that counts: one topic and window, until it is taken to be published."""
 
-    __slots__ = ("bytes", "count", "fingerprint", "seen", "sent", "sequence", "slot")
+    __slots__ = (
+        "bytes",
+        "count",
+        "end_ms",
+        "fingerprint",
+        "is_taken",
+        "seen",
+        "sent",
+        "sent_word",
+        "sequence",
+        "slot",
+        "start_ms",
+        "topic",
+    )
 
-    def __init__(self, sequence: int, slot: int) -> None:
+    def __init__(self, topic: str, start_ms: int, sequence: int, slot: int) -> None:
+        self.topic = topic
+        self.start_ms = start_ms
+        self.end_ms = start_ms + WINDOW_MS if start_ms >= 0 else start_ms  # no time is in those that name none
         self.sequence = sequence
         self.slot = slot
+        self.sent_word = sent_word(slot)
         self.sent = self.count = self.bytes = self.fingerprint = 0
         self.seen = -1  # sent + count at the last `take`: a row that stands still is ready to go
+        self.is_taken = False
+
+
+Ticket = tuple[CountedRow, int, int]
+"""What `sent` returns and `acknowledge` takes: where one message is counted, its bytes and hash."""
 
 
 class ProducerCounter:
@@ -86,7 +105,9 @@ class ProducerCounter:
 
     def _begin(self, spool_dir: Path | None) -> None:
         self._lock = threading.Lock()
-        self._rows: dict[tuple[str, int], _Row] = {}
+        self._rows: dict[tuple[str, int], CountedRow] = {}
+        self._latest: dict[str, CountedRow] = {}
+        """Of each topic, the open row that was counted in last: most messages follow one of their window."""
         self._windows: dict[str, set[int]] = {}
         self._windows_since_ms: int | None = None
         self._publishing: dict[str, int] = {}
@@ -97,6 +118,8 @@ class ProducerCounter:
     def _begin_anew(self) -> None:
         """In a process that was forked off the one that counted."""
         self.instance = secrets.token_hex(8)
+        for row in self._rows.values():
+            row.is_taken = True
         if self._spool is not None:
             self._spool.leave()
             self._spool = None
@@ -110,38 +133,37 @@ class ProducerCounter:
         """Counts a message that is about to be handed to the Kafka client; call it before."""
         size, fingerprint = len(value) if key is None else len(key) + len(value), message_hash(key, value)
         with self._lock:
-            place = self._place(topic, time_ms)
-            row = self._rows.get(place)
-            if row is None:
-                row = self._open_row(place)
+            row = self._latest.get(topic)
+            if row is None or not row.start_ms <= time_ms < row.end_ms:
+                row = self._latest[topic] = self._row_of(topic, self._window(topic, time_ms))
             row.sent += 1
-            if row.slot >= 0 and self._spool is not None:
-                self._spool.set_sent(row.slot, row.sent)
-        return *place, size, fingerprint
+            spool = self._spool
+            if spool is not None and row.slot >= 0:
+                spool.words[row.sent_word] = row.sent
+        return row, size, fingerprint
 
     def withdraw(self, ticket: Ticket) -> None:
         """Takes back a message that the Kafka client did not accept. One whose row was taken meanwhile stays
         counted as sent, which only makes the audit less sharp there."""
+        row = ticket[0]
         with self._lock:
-            row = self._rows.get(ticket[:2])
-            if row is not None and row.sent > 0:
+            if not row.is_taken and row.sent > 0:
                 row.sent -= 1
                 if row.slot >= 0 and self._spool is not None:
-                    self._spool.set_sent(row.slot, row.sent)
+                    self._spool.words[row.sent_word] = row.sent
 
     def acknowledge(self, tickets: Iterable[Ticket]) -> None:
         """Counts messages that the brokers acknowledged."""
         with self._lock:
-            touched: dict[tuple[str, int], _Row] = {}
-            for topic, window_start_ms, size, fingerprint in tickets:
-                place = (topic, window_start_ms)
-                row = touched.get(place)
-                if row is None:
-                    row = touched[place] = self._rows.get(place) or self._open_row(place)
+            touched: set[CountedRow] = set()
+            for row, size, fingerprint in tickets:
+                if row.is_taken:
+                    row = self._row_of(row.topic, row.start_ms)
+                touched.add(row)
                 row.count += 1
                 row.bytes += size
                 row.fingerprint += fingerprint
-            for row in touched.values():
+            for row in touched:
                 row.fingerprint &= FINGERPRINT_MASK
                 if row.slot >= 0 and self._spool is not None:
                     self._spool.set_counts(row.slot, row.count, row.bytes, row.fingerprint)
@@ -150,8 +172,8 @@ class ProducerCounter:
         """Counts one message that the brokers acknowledged, for callers that keep no ticket."""
         size = len(value) if key is None else len(key) + len(value)
         with self._lock:
-            place = self._place(topic, time_ms)
-        self.acknowledge([(*place, size, message_hash(key, value))])
+            row = self._row_of(topic, self._window(topic, time_ms))
+        self.acknowledge([(row, size, message_hash(key, value))])
 
     def on_delivery(self, time_ms: int) -> Callable[[Any, Any], None]:
         """The delivery callback `(error, message)` of confluent-kafka for a message of this time."""
@@ -167,13 +189,16 @@ class ProducerCounter:
         with self._lock:
             if len(self._rows) >= OPEN_ROWS_MAX:
                 taking = Taking.EVERY
-            places = [place for place, row in self._rows.items() if _is_ready(place, row, now_ms, taking)]
+            ready = [row for row in self._rows.values() if _is_ready(row, now_ms, taking)]
             rows = []
-            for place in places:
-                row = self._rows.pop(place)
+            for row in ready:
+                del self._rows[row.topic, row.start_ms]
+                row.is_taken = True
+                if self._latest.get(row.topic) is row:
+                    del self._latest[row.topic]
                 if row.slot >= 0 and self._spool is not None:
                     self._spool.set_final(row.slot)
-                audit_row = self._audit_row(place, row, now_ms)
+                audit_row = self._audit_row(row, now_ms)
                 self._publishing[audit_row.id] = row.slot
                 rows.append(audit_row)
             self._forget_windows(now_ms)
@@ -208,13 +233,13 @@ class ProducerCounter:
             # Counting goes on: an application is not stopped because its audit could not see it die.
             logger.warning("audit spool unavailable folder=%s error=%s", folder, error)
 
-    def _place(self, topic: str, time_ms: int) -> tuple[str, int]:
-        """Where a message is counted."""
+    def _window(self, topic: str, time_ms: int) -> int:
+        """Start of the window that a message is counted in."""
         windows = self._windows.setdefault(topic, set())
         start_ms = counted_window(time_ms, windows)
         if start_ms >= 0:
             windows.add(start_ms)
-        return topic, start_ms
+        return start_ms
 
     def _forget_windows(self, now_ms: int) -> None:
         """Now and then, forgets windows whose rows were taken."""
@@ -227,19 +252,23 @@ class ProducerCounter:
             if start_ms >= 0:
                 self._windows.setdefault(topic, set()).add(start_ms)
 
-    def _open_row(self, place: tuple[str, int]) -> _Row:
-        self._sequence += 1
-        self._open_spool()
-        row = self._rows[place] = _Row(self._sequence, self._open_slot(place))
+    def _row_of(self, topic: str, start_ms: int) -> CountedRow:
+        """The open row of a window; a new one where there is none."""
+        row = self._rows.get((topic, start_ms))
+        if row is None:
+            self._sequence += 1
+            self._open_spool()
+            slot = self._open_slot(topic, start_ms)
+            row = self._rows[topic, start_ms] = CountedRow(topic, start_ms, self._sequence, slot)
         return row
 
-    def _open_slot(self, place: tuple[str, int]) -> int:
+    def _open_slot(self, topic: str, start_ms: int) -> int:
         """A slot of the spool, or -1 where there is none; that is said once."""
         if self._spool is None:
             return -1
         problem = f"all {SLOTS} slots are in use"
         try:
-            slot = self._spool.open_slot(self._sequence, *place)
+            slot = self._spool.open_slot(self._sequence, topic, start_ms)
         except OSError as error:
             slot, problem = -1, f"{error.strerror}: {self._spool.path}"
         if slot < 0 and not self._spool_is_full:
@@ -247,13 +276,13 @@ class ProducerCounter:
             logger.warning("audit spool full, further open windows would be lost by a crash error=%s", problem)
         return slot
 
-    def _audit_row(self, place: tuple[str, int], row: _Row, now_ms: int) -> AuditRow:
+    def _audit_row(self, row: CountedRow, now_ms: int) -> AuditRow:
         return AuditRow(
             id=counted_row_id(self.instance, row.sequence),
             tier=Tier.PRODUCER,
             outcome=Outcome.ACKNOWLEDGED,
-            topic=place[0],
-            window_start_ms=place[1],
+            topic=row.topic,
+            window_start_ms=row.start_ms,
             count=row.count,
             bytes=row.bytes,
             fingerprint=row.fingerprint,
@@ -265,12 +294,12 @@ class ProducerCounter:
         )
 
 
-def _is_ready(place: tuple[str, int], row: _Row, now_ms: int, taking: Taking) -> bool:
+def _is_ready(row: CountedRow, now_ms: int, taking: Taking) -> bool:
     if taking is Taking.EVERY:
         return True
     stands_still = row.sent + row.count == row.seen
     row.seen = row.sent + row.count
-    return (stands_still or taking is Taking.ENDED) and place[1] + WINDOW_MS <= now_ms
+    return (stands_still or taking is Taking.ENDED) and row.start_ms + WINDOW_MS <= now_ms
 
 
 _COUNTERS: Final[weakref.WeakSet[ProducerCounter]] = weakref.WeakSet()

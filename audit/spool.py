@@ -4,8 +4,8 @@ One file per process, mapped into memory: what is stored there survives `kill -9
 kernel), at the price of a memory write per message instead of a system call. It does not survive the machine.
 
     header   4096 bytes: JSON (format, instance, application, host, hash), padded with NUL
-    slot     320 bytes each: state | sequence | window start | sent | count | bytes | fingerprint (8 bytes each,
-             little-endian) | topic length (2) | topic (UTF-8)
+    slot     320 bytes each: state | sequence | window start | sent | count | bytes | fingerprint (8 bytes each, in the
+             byte order of the machine, each stored at once) | topic length (2) | topic (UTF-8)
 
 A slot is filled before its state says so, and its `sent` grows before a message is handed to the Kafka client, so
 whatever moment the process dies at, `count <= messages in the log <= sent` for every window.
@@ -53,11 +53,17 @@ SPOOL_FOLDER: Final = "audit-spool"
 _SUFFIX: Final = ".spool"
 _HEADER_BYTES: Final = 4096
 _SLOT_BYTES: Final = 320
-_SLOT: Final = struct.Struct("<QQqQQQQH254s")
-_STATE: Final = struct.Struct("<Q")
-_COUNTS: Final = struct.Struct("<QQQ")
+_SLOT: Final = struct.Struct("=QQqQQQQH254s")
+_STATE: Final = struct.Struct("=Q")
+_COUNTS: Final = struct.Struct("=QQQ")
+_WORD_BYTES: Final = 8
 _SENT_AT: Final = 24
 _COUNTS_AT: Final = 32
+
+
+def sent_word(slot: int) -> int:
+    """Which of a spool's `words` is the number of messages sent of a slot."""
+    return (_HEADER_BYTES + slot * _SLOT_BYTES + _SENT_AT) // _WORD_BYTES
 
 
 class SlotState(IntEnum):
@@ -67,7 +73,7 @@ class SlotState(IntEnum):
 
 
 class Spool:
-    """The file of this process. Not locked against threads: its owner is."""
+    """The file of this process. Not locked against threads: its owner is. `words` is the file as 64-bit numbers."""
 
     def __init__(self, folder: Path, instance: str, application: str, host: str) -> None:
         """Creates the file.
@@ -96,6 +102,7 @@ class Spool:
             self._write(header.ljust(_HEADER_BYTES, b"\0"), 0)
             self._place_step()
             self._map = mmap.mmap(self._descriptor, _HEADER_BYTES + SLOTS * _SLOT_BYTES)
+            self.words = memoryview(self._map).cast("Q")
             temporary.rename(self.path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -124,9 +131,6 @@ class Spool:
         _STATE.pack_into(self._map, at, SlotState.OPEN)
         return slot
 
-    def set_sent(self, slot: int, sent: int) -> None:
-        _STATE.pack_into(self._map, _HEADER_BYTES + _SENT_AT + slot * _SLOT_BYTES, sent)
-
     def set_counts(self, slot: int, count: int, size_bytes: int, fingerprint: int) -> None:
         _COUNTS.pack_into(self._map, _HEADER_BYTES + _COUNTS_AT + slot * _SLOT_BYTES, count, size_bytes, fingerprint)
 
@@ -145,6 +149,7 @@ class Spool:
 
     def leave(self) -> None:
         """Gives the file up as it is, without a change to it: for a process that was forked off its owner."""
+        self.words.release()
         self._map.close()
         os.close(self._descriptor)
 

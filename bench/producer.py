@@ -12,6 +12,7 @@ the CPU time says more about the clients than the rate where cores are few.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -202,6 +203,7 @@ def servers(folder: Path) -> Iterator[tuple[str, str]]:
 
 def measure(settings: Settings, args: argparse.Namespace) -> None:
     sample = page_views(args.messages)
+    gc.freeze()  # or each client would pay for walks through values that an application does not keep
     run = time.time_ns()
     topics = {name: f"bench-{name}-{run}" for name in ("headrace", "baseline")}
     pairs: dict[str, dict[str, Callable[[], None]]] = {

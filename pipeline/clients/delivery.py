@@ -26,6 +26,9 @@ class Landed(NamedTuple):
 class Outbox(Protocol):
     """The producer that a message is on its way from."""
 
+    decided: Callable[[Delivery], None]
+    """Is told of each message that was acknowledged or failed."""
+
     def poll(self, timeout_s: float) -> None:
         """Takes what the brokers have answered."""
 
@@ -37,7 +40,6 @@ class Delivery:
     """A message on its way. `ticket` is for the audit, None for what is not counted."""
 
     __slots__ = (
-        "_decided",
         "_outbox",
         "cost_bytes",
         "error",
@@ -54,7 +56,6 @@ class Delivery:
     def __init__(
         self,
         outbox: Outbox,
-        decided: Callable[[Delivery], None],
         topic: str,
         subject: str,
         size_bytes: int,
@@ -63,7 +64,6 @@ class Delivery:
         on_delivery: Callable[[Delivery], None] | None,
     ) -> None:
         self._outbox = outbox
-        self._decided = decided
         self.topic = topic
         self.subject = subject
         self.size_bytes = size_bytes
@@ -80,7 +80,7 @@ class Delivery:
             self.landed = (message.partition(), message.offset(), message.timestamp()[1])
         else:
             self.error = error
-        self._decided(self)
+        self._outbox.decided(self)
         self.is_decided = True  # last: whoever sees it finds this message among those that `decided` was told
 
     def done(self) -> bool:

@@ -19,6 +19,10 @@ from headrace.pipeline.clients.fast_encoder import compile_encoder
 class Encoding:
     """Encodes the values of one topic under one schema.
 
+    `encode` makes the message value, prefix and Avro binary, of a value, or raises `ValueRefused`, which names the
+    field that does not fit. `read_time` says the message time in milliseconds, of a value and its encoded form, or None
+    when the record's timestamp is it; it is None itself where the schema has no time field.
+
     `time_property` is the subject's metadata property that names the time field, `time_fields` the candidates
     without it.
     """
@@ -39,25 +43,12 @@ class Encoding:
         self._schema = schema
         self._compiled = compiled_schema(schema)
         self._prefix = frame(schema_id, b"")
-        self._encode_plain = compile_encoder(schema, self._prefix)
+        self.encode = compile_encoder(schema, self._prefix, self._encode_any)
         self._guard = compile_guard(schema)
         field = find_time_field(schema, time_property, time_fields)
         self._time_field = field
-        self._time_of = _time_reader(field) if field is not None else None
+        self.read_time = _time_reader(field, self._decoded_time) if field is not None else None
         self._plain = compiled_schema(schema, logical_types=False) if field is not None else None
-
-    def encode(self, value: Any) -> bytes:
-        """The message value: prefix and Avro binary.
-
-        Raises:
-            ValueRefused: the value does not fit the schema; names the field.
-        """
-        if self._encode_plain is None:
-            return self._encode_any(value)
-        try:
-            return self._encode_plain(value)
-        except Exception:  # whatever is not plain is for those who know all that a value may be
-            return self._encode_any(value)
 
     def _encode_any(self, value: Any) -> bytes:
         guard = self._guard
@@ -76,19 +67,12 @@ class Encoding:
             raise self._refused(str(problem), problem.path) from error
         return body.getvalue()
 
-    def time_ms(self, value: Any, encoded: bytes) -> int | None:
-        """The message time, or None when the record's timestamp is it.
-
-        What consumers will decode decides: where the value given says nothing plain (a default, a datetime, a chosen
-        branch), the encoded bytes are read back.
-        """
-        if self._time_of is None:
-            return None
-        time_ms = self._time_of(value)
-        if time_ms is None and self._time_field is not None:
-            decoded = fastavro.schemaless_reader(BytesIO(encoded[len(self._prefix) :]), self._plain, None)
-            time_ms = self._time_field.read(decoded) if isinstance(decoded, dict) else None
-        return time_ms
+    def _decoded_time(self, encoded: bytes) -> int | None:
+        """What consumers will decode decides, where the value given says nothing plain: a default, a datetime, a chosen
+        branch."""
+        assert self._time_field is not None
+        decoded = fastavro.schemaless_reader(BytesIO(encoded[len(self._prefix) :]), self._plain, None)
+        return self._time_field.read(decoded) if isinstance(decoded, dict) else None
 
     def _refused(self, sentence: str, field: str) -> ValueRefused:
         return ValueRefused(
@@ -111,18 +95,28 @@ def _without_logical_type(node: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
-def _time_reader(field: TimeField) -> Callable[[Any], int | None]:
-    """Reads the time of a value given as plain integers; None asks for the encoded bytes."""
-    path, to_ms, is_ms = field.path, field.to_ms, field.unit is TimeUnit.MILLIS
+TimeReader = Callable[[Any, bytes], int | None]
 
-    def read(value: Any) -> int | None:
+
+def _time_reader(field: TimeField, of_encoded: Callable[[bytes], int | None]) -> TimeReader:
+    """Reads the time of a value given as plain integers; any other is read `of_encoded` bytes."""
+    path, to_ms = field.path, field.to_ms
+
+    def read(value: Any, encoded: bytes) -> int | None:
         try:
             for name in path:
                 value = value[name]
         except (KeyError, TypeError, IndexError):
-            return None
-        if value.__class__ is not int:
-            return None
-        return value if is_ms else to_ms(value)
+            return of_encoded(encoded)
+        return to_ms(value) if value.__class__ is int else of_encoded(encoded)
 
-    return read
+    def read_millis(value: Any, encoded: bytes) -> int | None:
+        """Of a field of the message itself."""
+        try:
+            time_ms = value[first]
+        except (KeyError, TypeError, IndexError):
+            return of_encoded(encoded)
+        return time_ms if time_ms.__class__ is int else of_encoded(encoded)
+
+    first, *inner = path
+    return read_millis if field.unit is TimeUnit.MILLIS and not inner else read

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
+from operator import attrgetter
 from typing import Final
 
 from headrace.audit.producer_counter import ProducerCounter, Ticket
@@ -15,23 +16,29 @@ from headrace.pipeline.clients.kafka_client import error_text
 
 logger = logging.getLogger(__name__)
 
-POLL_EVERY: Final = 256
+LOOK_EVERY: Final = 256
 """Messages between two looks at which of them were acknowledged."""
+LARGE_BYTES: Final = 64 * 1024
+"""A message that takes this much memory has somebody look at once."""
 
 UNACKNOWLEDGED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Memory of the messages on their way at once; `send` waits beyond it."""
+"""Memory of the messages on their way at once, which `send` looks at now and then and waits beyond: it may be exceeded
+by `LOOK_EVERY` messages below `LARGE_BYTES`, and by a large one a thread."""
 
 LOG_FAILURES_EVERY_S: Final = 5.0
+_COST_BYTES: Final = attrgetter("cost_bytes")
 LATE: Final = "no acknowledgement in time; they may still arrive"
 
 
 class InFlight:
-    """May be used by several threads. The Kafka client's threads put what is decided into `decided`."""
+    """May be used by several threads. Who sends puts a message into `added` before handing it to the Kafka client, and
+    the client's threads put what is decided into `decided`; whoever settles takes both from there."""
 
     def __init__(self, counter: ProducerCounter) -> None:
         self._counter = counter
         self._pending: set[Delivery] = set()
         self._bytes = 0
+        self.added: deque[Delivery] = deque()
         self.decided: deque[Delivery] = deque()
         self._failed: Counter[str] = Counter()
         self._failure = ""
@@ -39,25 +46,13 @@ class InFlight:
         """Messages that failed and that nobody has been told of, by topic."""
         self._unlogged: Counter[str] = Counter()
         self._logged_at = float("-inf")
-        self._until_look = POLL_EVERY
-        self._lock = threading.Lock()
         self._settling = threading.Lock()
-
-    def add(self, delivery: Delivery) -> bool:
-        """A message goes on its way; whether to look first at which others were acknowledged."""
-        with self._lock:
-            self._bytes += delivery.cost_bytes
-            self._until_look -= 1
-            look = self._until_look <= 0 or self._bytes > UNACKNOWLEDGED_BYTES_MAX
-            if look:
-                self._until_look = POLL_EVERY
-        self._pending.add(delivery)
-        return look
 
     def withdraw(self, delivery: Delivery) -> None:
         """It was not sent after all."""
-        self._pending.discard(delivery)
-        with self._lock:
+        with self._settling:
+            self._take_added()
+            self._pending.discard(delivery)
             self._bytes -= delivery.cost_bytes
         if delivery.ticket is not None:
             self._counter.withdraw(delivery.ticket)
@@ -67,19 +62,21 @@ class InFlight:
         return self._bytes <= max(UNACKNOWLEDGED_BYTES_MAX, own_bytes)
 
     def pending(self) -> list[Delivery]:
-        return list(self._pending)
+        with self._settling:
+            self._take_added()
+            return list(self._pending)
 
     def settle(self) -> None:
         """Counts the messages that were decided, and calls back."""
-        if not self.decided:
-            return
         acknowledged: list[Ticket] = []
         told: list[Delivery] = []
-        settled_bytes = 0
         with self._settling:
-            while self.decided:
+            # First, since those that are decided by now are among those that were added by now.
+            decided = len(self.decided)
+            self._take_added()
+            for _ in range(decided):
                 delivery = self.decided.popleft()
-                settled_bytes += delivery.cost_bytes
+                self._bytes -= delivery.cost_bytes
                 self._pending.discard(delivery)
                 if delivery.on_delivery is not None:
                     told.append(delivery)
@@ -89,14 +86,17 @@ class InFlight:
                     acknowledged.append(delivery.ticket)
             if acknowledged:
                 self._counter.acknowledge(acknowledged)
-        with self._lock:
-            self._bytes -= settled_bytes
         for delivery in told:
             assert delivery.on_delivery is not None
             try:
                 delivery.on_delivery(delivery)
             except Exception:
                 logger.exception("on_delivery failed topic=%s", delivery.topic)
+
+    def _take_added(self) -> None:
+        added = [self.added.popleft() for _ in range(len(self.added))]
+        self._pending.update(added)
+        self._bytes += sum(map(_COST_BYTES, added))
 
     def was_told(self, delivery: Delivery) -> None:
         """The application has seen that this one failed."""

@@ -40,7 +40,7 @@ from headrace.pipeline.clients.errors import (
     ProducerError,
     ValueRefused,
 )
-from headrace.pipeline.clients.in_flight import InFlight
+from headrace.pipeline.clients.in_flight import LARGE_BYTES, LOOK_EVERY, InFlight
 from headrace.pipeline.clients.kafka_client import (
     NotReached,
     Options,
@@ -72,6 +72,8 @@ CLOSE_TIMEOUT_S: Final = 10.0
 """For the threads to end, once everything was flushed or given up."""
 
 ANY_PARTITION: Final = -1
+NOW_MS: Final = 0
+"""What librdkafka takes for these."""
 PROMISED: Final = frozenset({"acks", "request.required.acks", "enable.idempotence", "bootstrap.servers"})
 """Options that the promises rest on; `bootstrap.servers` is a setting."""
 
@@ -131,6 +133,7 @@ class Producer:
         self._counter = ProducerCounter(app, spool_dir=spool_dir)
         self._left = Inheritance(spool_dir)
         self._in_flight = InFlight(self._counter)
+        self.decided = self._in_flight.decided.append
         self._has_polled = False
         self._closing = threading.Lock()
         self._open_published_at = float("-inf")
@@ -198,11 +201,12 @@ class Producer:
             in_flight.tell(topic)
         key_bytes = key if key is None or key.__class__ is bytes else as_key_bytes(topic, key)
         header_list = as_header_list(topic, headers) if headers else None
-        record_ms = wall_clock_ms() if timestamp_ms is None else timestamp_ms
-        if record_ms == 0:
+        record_ms = timestamp_ms
+        if record_ms == NOW_MS:
             raise ProducerError(
                 f"topic {topic}: timestamp_ms=0 would be sent as now; expected another number", topic=topic
             )
+        size = 0 if key_bytes is None else len(key_bytes)
         subject, encoded, ticket = "", None, None
         if value is not None:
             encoding = self._encodings.of(topic, schema)
@@ -214,21 +218,41 @@ class Producer:
                     raise
                 encoding = newer
                 encoded = encoding.encode(value)
-            subject = encoding.subject
+            size += len(encoded)
+            subject, read_time = encoding.subject, encoding.read_time
             if topic != self._audit_topic:
-                time_ms = encoding.time_ms(value, encoded)
-                ticket = self._counter.sent(topic, record_ms if time_ms is None else time_ms, key_bytes, encoded)
-        size = len(encoded or b"") + len(key_bytes or b"")
+                time_ms = None if read_time is None else read_time(value, encoded)
+                if time_ms is None:
+                    time_ms = record_ms = wall_clock_ms() if record_ms is None else record_ms
+                ticket = self._counter.sent(topic, time_ms, key_bytes, encoded)
         cost = size + MESSAGE_COST_BYTES
         if header_list is not None:
             cost += sum(len(name) + len(content) for name, content in header_list)
-        delivery = Delivery(
-            self, in_flight.decided.append, topic, subject, size, cost, ticket, on_delivery or self._on_delivery
-        )
-        self._hand_over(
-            delivery, encoded, key_bytes, header_list, record_ms, ANY_PARTITION if partition is None else partition
-        )
-        return delivery
+        delivery = Delivery(self, topic, subject, size, cost, ticket, on_delivery or self._on_delivery)
+        in_flight.added.append(delivery)
+        try:
+            if len(in_flight.added) >= LOOK_EVERY or cost >= LARGE_BYTES:
+                self._make_room(cost)
+            while True:
+                try:
+                    self._kafka.produce(
+                        topic,
+                        encoded,
+                        key_bytes,
+                        ANY_PARTITION if partition is None else partition,
+                        delivery.decide,
+                        None,
+                        NOW_MS if record_ms is None else record_ms,
+                        header_list,
+                    )
+                    return delivery
+                except BufferError:  # the application has set a bound of its own
+                    self.poll(POLL_EVERY_S)
+        except BaseException as error:
+            in_flight.withdraw(delivery)
+            if isinstance(error, (KafkaException, ValueError, TypeError, AttributeError)):
+                raise self._not_taken(delivery, error) from error
+            raise
 
     def flush(self, timeout_s: float = 150.0) -> None:
         """Waits until every message sent before is acknowledged, and publishes the counts of the audit.
@@ -275,35 +299,6 @@ class Producer:
     def was_told(self, delivery: Delivery) -> None:
         """The application has seen that this one failed, by asking for its result."""
         self._in_flight.was_told(delivery)
-
-    def _hand_over(
-        self,
-        delivery: Delivery,
-        value: bytes | None,
-        key: bytes | None,
-        headers: list[tuple[str, bytes]] | None,
-        record_ms: int,
-        partition: int,
-    ) -> None:
-        topic, kafka = delivery.topic, self._kafka
-        look = self._in_flight.add(delivery)
-        try:
-            if look:
-                self._make_room(delivery.cost_bytes)
-            while True:
-                try:
-                    if headers is None:
-                        kafka.produce(topic, value, key, partition, delivery.decide, None, record_ms)
-                    else:
-                        kafka.produce(topic, value, key, partition, delivery.decide, None, record_ms, headers)
-                    return
-                except BufferError:  # the application has set a bound of its own
-                    self.poll(POLL_EVERY_S)
-        except BaseException as error:
-            self._in_flight.withdraw(delivery)
-            if isinstance(error, (KafkaException, ValueError, TypeError, AttributeError)):
-                raise self._not_taken(delivery, error) from error
-            raise
 
     def _not_taken(self, delivery: Delivery, error: Exception) -> ProducerError:
         topic = delivery.topic

@@ -16,7 +16,7 @@ def as_key_bytes(topic: str, key: Any) -> bytes:
     """
     if isinstance(key, str):
         try:
-            return key.encode("utf-8")
+            return key.encode()
         except UnicodeEncodeError as error:
             raise KeyRefused(f"topic {topic}: the key has no UTF-8 form: {error}", topic=topic) from error
     if isinstance(key, (bytes, bytearray, memoryview)):

@@ -15,7 +15,7 @@ from headrace.audit import window
 from headrace.audit.count import message_hash
 from headrace.audit.producer_counter import WINDOWS_KEPT_MS, ProducerCounter, Taking
 from headrace.audit.row import AuditRow
-from headrace.audit.spool import SLOTS, Spool, left_spools
+from headrace.audit.spool import SLOTS, Spool, left_spools, sent_word
 from headrace.audit.window import OUT_OF_RANGE_MS, SCATTERED_MS, WINDOW_MS
 
 NOW = 10 * WINDOW_MS
@@ -199,7 +199,7 @@ def test_a_broken_spool_is_passed_over(tmp_path: Path, caplog: pytest.LogCapture
 def test_slots_are_used_again(tmp_path: Path) -> None:
     spool = Spool(tmp_path, "i", "a", "h")
     slot = spool.open_slot(1, "t", 0)
-    spool.set_sent(slot, 9)
+    spool.words[sent_word(slot)] = 9
     spool.free_slot(slot)
     assert spool.open_slot(2, "u", WINDOW_MS) == slot
     spool.close()

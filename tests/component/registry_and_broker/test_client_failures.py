@@ -163,6 +163,7 @@ def test_send_waits_where_too_much_is_on_its_way(
 ) -> None:
     settings, broker = lone
     monkeypatch.setattr("headrace.pipeline.clients.in_flight.UNACKNOWLEDGED_BYTES_MAX", 20_000)
+    monkeypatch.setattr("headrace.pipeline.clients.producer.LOOK_EVERY", 1)
     most = 0
     producer = Producer(settings, app="shop", delivery_timeout_s=1, on_delivery=lambda delivery: None)
     producer.send("full", value(0), key="k", schema=SCHEMA).result(30)

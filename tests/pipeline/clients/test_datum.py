@@ -185,11 +185,12 @@ def test_the_time_is_what_consumers_will_decode() -> None:
     moment = datetime.datetime(1970, 1, 1, 0, 0, 1, 999, tzinfo=datetime.UTC)
 
     def time_of(found: Encoding, value: dict[str, Any]) -> int | None:
-        return found.time_ms(value, found.encode(value))
+        assert found.read_time is not None
+        return found.read_time(value, found.encode(value))
 
     assert time_of(first, {"t": 5}) == 5
     assert time_of(first, {"t": moment}) == 1000
     assert time_of(first, {}) == 77
     assert time_of(second, {"o": ("long", 9)}) == 9
     assert time_of(second, {"o": None}) is None
-    assert encoding(parse_schema('"long"')).time_ms(5, b"") is None
+    assert encoding(parse_schema('"long"')).read_time is None
