@@ -142,6 +142,21 @@ def test_counting_goes_on_when_the_spool_is_full_or_unusable(tmp_path: Path, cap
     assert len(full.take(0, Taking.SETTLED)) == SLOTS + 2  # more than half of the slots are used: rows of any window go
     assert "audit spool full" in caplog.text
     full.close()
+    assert len(left(tmp_path)) == SLOTS
+
+
+def test_what_was_not_taken_is_not_counted_as_sent(tmp_path: Path) -> None:
+    counter = ProducerCounter("shop", spool_dir=tmp_path)
+    first, second = (counter.sent("t", 0, None, b"v") for _ in range(2))
+    counter.withdraw(first)
+    (early,) = counter.take(NOW, Taking.EVERY)
+    assert (early.sent, early.count) == (1, 0)
+    third = counter.sent("t", 0, None, b"v")
+    counter.withdraw(second)  # of the row that was taken, which stays as it was published
+    counter.sent("u", 0, None, b"v")
+    counter.withdraw(third)
+    counter.close()
+    assert counts(left(tmp_path)) == [("t", 0, 1, 0), ("u", 0, 1, 0)]
 
 
 def test_random_times_open_so_many_windows_an_hour_only(monkeypatch: pytest.MonkeyPatch) -> None:

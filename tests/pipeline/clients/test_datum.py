@@ -194,3 +194,12 @@ def test_the_time_is_what_consumers_will_decode() -> None:
     assert time_of(second, {"o": ("long", 9)}) == 9
     assert time_of(second, {"o": None}) is None
     assert encoding(parse_schema('"long"')).read_time is None
+
+    micros = {"type": "long", "logicalType": "timestamp-micros"}
+    inner = {"type": "record", "name": "I", "fields": [{"name": "m", "type": micros}, {"name": "t", "type": time}]}
+    outer = parse_schema(json.dumps({"type": "record", "name": "R", "fields": [{"name": "i", "type": inner}]}))
+    flat = parse_schema(json.dumps(inner))
+    value = {"m": 5_999, "t": 7}
+    for path, schema, found in (("m", flat, value), ("i.m", outer, {"i": value})):
+        assert time_of(Encoding("t", "s", 1, schema, time_property=path, time_fields=()), found) == 5
+    assert time_of(Encoding("t", "s", 1, outer, time_property="i.t", time_fields=()), {"i": value}) == 7

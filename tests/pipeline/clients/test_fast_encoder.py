@@ -155,12 +155,26 @@ def test_a_field_more_or_less_is_not_plain() -> None:
 
 def test_types_that_are_left_to_fastavro() -> None:
     tree = {"type": "record", "name": "T", "fields": [{"name": "next", "type": ["null", "T"]}]}
-    deep: Any = "int"
-    for _ in range(20):
-        deep = {"type": "array", "items": deep}
     wide = {"type": "record", "name": "W", "fields": [{"name": f"f{n}", "type": "int"} for n in range(3000)]}
-    for schema in (tree, ["int", "string"], ["null"], {"type": "fixed", "name": "F", "size": 2}, deep, wide):
+    for schema in (tree, ["int", "string"], ["null"], {"type": "fixed", "name": "F", "size": 2}, wide):
         assert compile_encoder(parse_schema(json.dumps(schema)), b"", leave) is leave
+
+
+NESTINGS: dict[str, Callable[[Any, int], Any]] = {
+    "array": lambda inner, n: {"type": "array", "items": inner},
+    "map": lambda inner, n: {"type": "map", "values": inner},
+    "optional map": lambda inner, n: ["null", {"type": "map", "values": inner}],
+    "record": lambda inner, n: {"type": "record", "name": f"R{n}", "fields": [{"name": "f", "type": inner}]},
+}
+
+
+@pytest.mark.parametrize("nesting", NESTINGS)
+def test_schemas_deeper_than_code_may_be_are_left_to_fastavro(nesting: str) -> None:
+    deep: Any = "int"
+    for n in range(30):
+        deep = NESTINGS[nesting](deep, n)
+        encode = compile_encoder(parse_schema(json.dumps(deep)), b"", leave)
+    assert encode is leave
 
 
 def test_an_encoding_takes_values_of_both_kinds() -> None:
