@@ -8,6 +8,7 @@ decided on is held by `SubjectRow.revision`, unique keys, foreign keys and row l
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, make_url
 
 SQLITE_BUSY_TIMEOUT_S = 30  # how long a writer waits for another process
+SQLITE_BUSY_LOOK_S = 0.02
 SQLITE_CONNECTIONS = 32  # at least the server's threads, so that none waits for a connection while it holds a request
 POSTGRES_CONNECTIONS = 10  # of one process unless told otherwise, as a server allows 100 in all
 POSTGRES_CONNECTION_WAIT_S = 20  # of a request, when all connections of its process are in use
@@ -130,11 +132,25 @@ def postgres_arguments(given: Mapping[str, Any]) -> dict[str, str]:
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None
-    connection.execute("PRAGMA journal_mode=WAL")
+    _use_write_ahead_log(connection)
     # FULL and not WAL's usual NORMAL: an id that a client has seen must survive a power cut, or it would be given
     # to another schema and messages would be read wrongly.
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Waits for others, as each statement does: this one keeps to no timeout where somebody writes, and several
+    processes that are started on a new database change its mode at once."""
+    deadline = time.monotonic() + SQLITE_BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(SQLITE_BUSY_LOOK_S)
 
 
 def _begin(connection: Connection) -> None:

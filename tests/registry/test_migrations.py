@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -88,6 +91,22 @@ def test_several_upgrade_at_once(database_url: str) -> None:
     for database in databases:
         database.check()
         database.close()
+
+
+def test_a_new_file_that_another_writes_is_waited_for(tmp_path: Path) -> None:
+    """SQLite itself does not wait where a database becomes one with a write-ahead log."""
+    path = tmp_path / "registry.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("CREATE TABLE other (x INTEGER)")
+    ends = threading.Timer(0.3, other.execute, ["ROLLBACK"])
+    ends.start()
+    database = Database(f"sqlite:///{path}")
+    database.upgrade()
+    database.check()
+    database.close()
+    ends.join()
+    other.close()
 
 
 def test_a_failed_migration_leaves_nothing_behind(database_url: str) -> None:
