@@ -10,7 +10,6 @@ Bytes that make no sense close their connection, with a line in the log; nobody 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import socket
 from collections import Counter, deque
@@ -220,24 +219,9 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        handled = 0
         try:
-            while not transport.is_closing():
-                frame = self._receiver.frame(is_in=self.login.is_in)
-                if frame is None:
-                    break
-                header = read_header(frame)
-                if not self._may_handle(header):
-                    self._read_more(False)
-                    return
-                if handled == FRAMES_AT_ONCE:
-                    self._read_more(False)
-                    self._loop.call_soon(self._handle_frames)
-                    return
-                handled += 1
-                self._receiver.handled(frame)
-                self.busy_at_s = self._loop.time()
-                self._handle(header, frame)
+            with self._writer.together():
+                has_turn = self._handle_received(transport)
         except (ProtocolError, MalformedMessage) as error:
             self.drop(error)
             return
@@ -248,7 +232,26 @@ class Connection(asyncio.BufferedProtocol):
             logger.exception("request failed peer=%s:%s", *self._peer)
             transport.abort()
             return
-        self._read_more(self._is_read)
+        self._read_more(has_turn and self._is_read)
+
+    def _handle_received(self, transport: asyncio.Transport) -> bool:
+        """Handles frames until none is whole, which it returns, or one must wait or others have their turn."""
+        handled = 0
+        while not transport.is_closing():
+            frame = self._receiver.frame(is_in=self.login.is_in)
+            if frame is None:
+                break
+            header = read_header(frame)
+            if not self._may_handle(header):
+                return False
+            if handled == FRAMES_AT_ONCE:
+                self._loop.call_soon(self._handle_frames)
+                return False
+            handled += 1
+            self._receiver.handled(frame)
+            self.busy_at_s = self._loop.time()
+            self._handle(header, frame)
+        return True
 
     def _may_handle(self, header: RequestHeader) -> bool:
         if self._is_held_back or not self._is_read:
@@ -282,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
             self._all.counts.asked(header.api_key, request)
         asked_at_s = self.busy_at_s
         result = handler.handle(context, request)
-        if inspect.isawaitable(result):
+        if hasattr(result, "__await__"):
             task = asyncio.ensure_future(_awaited(result))
             self._pending.append(_Pending(header, task, asked_at_s=asked_at_s))
             task.add_done_callback(self._answered)
@@ -321,7 +324,8 @@ class Connection(asyncio.BufferedProtocol):
         if task.cancelled() or self._transport is None:
             return
         try:
-            self._send_due()
+            with self._writer.together():
+                self._send_due()
         except OSError as error:
             self._fail(error)
             return
@@ -367,6 +371,7 @@ class Connection(asyncio.BufferedProtocol):
             self._charge(size)
         self._writer.write([response_start(header, size), *pieces])
         if self.login.has_failed:
+            self._writer.go_on()
             self._transport.close()
         if not self._is_read:
             self._all.note_unread(self)

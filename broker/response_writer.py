@@ -22,6 +22,8 @@ WAITED_WITH_BYTES = 4096
 """Handed to the transport when the socket takes nothing more, so that it tells when it does."""
 SENT_AT_ONCE = 1024 * 1024
 """Of files to one client that takes all of it, before others have their turn."""
+TOGETHER_BYTES = 16 * 1024
+"""Of answers that wait for those behind them, to go with one call."""
 COPIED_AT_ONCE = 256 * 1024
 """Bytes of a file that are read where they cannot be sent from it; the next when the client has read these."""
 NO_SENDFILE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
@@ -43,6 +45,8 @@ class ResponseWriter:
         self._waiting: deque[Piece] = deque()
         self._in_memory_bytes = self._in_files_bytes = 0  # of what waits: counted, since there may be many pieces
         self._reading: asyncio.Future[None] | None = None
+        self._together = _Together(self)
+        self.is_gathering = False
         is_plain = transport.get_extra_info("sslcontext") is None
         socket = transport.get_extra_info("socket") if is_plain else None
         self._socket_fd = socket.fileno() if socket is not None else None
@@ -56,7 +60,12 @@ class ResponseWriter:
                 self._in_files_bytes += len(piece)
             else:
                 self._in_memory_bytes += len(piece)
-        self.go_on()
+        if not self.is_gathering or self._in_files_bytes or self._in_memory_bytes > TOGETHER_BYTES:
+            self.go_on()
+
+    def together(self) -> _Together:
+        """What is written within goes when it ends, with one call where it is short."""
+        return self._together
 
     @property
     def memory_bytes(self) -> int:
@@ -143,6 +152,20 @@ class ResponseWriter:
         if not taken:
             raise _ended(piece)
         self._transport.write(taken)
+
+
+class _Together:
+    """A context of a writer; none within itself."""
+
+    def __init__(self, writer: ResponseWriter) -> None:
+        self._writer = writer
+
+    def __enter__(self) -> None:
+        self._writer.is_gathering = True
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.is_gathering = False
+        self._writer.go_on()
 
 
 def _ended(piece: FileSlice) -> OSError:

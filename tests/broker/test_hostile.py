@@ -416,6 +416,18 @@ def test_a_burst_of_requests_is_answered_whole(tmp_path: Path) -> None:
     with_server(tmp_path, work)
 
 
+def test_what_came_before_a_mistake_is_answered(tmp_path: Path) -> None:
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(request_bytes(18, 0) * 3 + struct.pack(">i", 1))
+        answers = await reader.read()
+        size = 4 + struct.unpack(">i", answers[:4])[0]
+        assert len(answers) == 3 * size
+        writer.close()
+
+    with_server(tmp_path, work)
+
+
 def test_an_answer_that_cannot_be_written_closes_its_connection_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

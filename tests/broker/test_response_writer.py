@@ -9,7 +9,9 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ from certificates import Authority
 from headrace.broker.log import files
 from headrace.broker.log.files import FileSlice, OpenFiles
 from headrace.broker.protocol.framing import Piece
-from headrace.broker.response_writer import SENT_AT_ONCE, ResponseWriter
+from headrace.broker.response_writer import SENT_AT_ONCE, TOGETHER_BYTES, ResponseWriter
 
 CONTENT = os.urandom(3_000_000)
 
@@ -121,13 +123,14 @@ def test_all_pieces_arrive_whole_and_in_order(
 ) -> None:
     path = stored(tmp_path_factory.mktemp("log"))
     answers = data.draw(st.lists(st.lists(in_files(path), min_size=1, max_size=5), min_size=1, max_size=4))
-    is_slow = data.draw(st.booleans())
+    is_slow, are_together = data.draw(st.booleans()), data.draw(st.booleans())
 
     async def work(sender: Sender, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in answers:
-            sender.writer.write([make() for _, make in answer])
-            if is_slow:
-                await asyncio.sleep(0.001)
+        with sender.writer.together() if are_together else nullcontext():
+            for answer in answers:
+                sender.writer.write([make() for _, make in answer])
+                if is_slow:
+                    await asyncio.sleep(0.001)
         expected = b"".join(content for answer in answers for content, _ in answer)
         assert await reader.readexactly(len(expected)) == expected
         while sender.writer.unsent_bytes:
@@ -137,6 +140,56 @@ def test_all_pieces_arrive_whole_and_in_order(
         assert not sender.errors
 
     talk(work, tls if is_secured else (None, None))
+
+
+class Calls(asyncio.Transport):
+    """Takes all at once, and remembers what came with each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[bytes] = []
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        self.made.append(bytes(data))
+
+
+def test_short_answers_to_what_came_together_go_with_one_call(tmp_path: Path) -> None:
+    transport = Calls()
+    writer = ResponseWriter(transport, lambda: None)
+    with writer.together():
+        for _ in range(3):
+            writer.write([b"start", b"rest"])
+        assert not transport.made
+    assert transport.made == [b"startrest" * 3]
+    writer.write([b"alone"])
+    assert transport.made[1:] == [b"alone"]
+    with writer.together():
+        writer.write([b"x" * TOGETHER_BYTES])
+        assert len(transport.made) == 2
+        writer.write([b"y"])  # more than that is not kept
+        assert transport.made[2:] == [b"x" * TOGETHER_BYTES + b"y"]
+        writer.write([b"z"])
+    assert transport.made[3:] == [b"z"]
+
+
+def test_what_is_written_together_goes_also_where_it_ends_with_a_mistake() -> None:
+    transport = Calls()
+    writer = ResponseWriter(transport, lambda: None)
+    with pytest.raises(ValueError, match="mistake"), writer.together():
+        writer.write([b"before"])
+        raise ValueError("mistake")
+    assert transport.made == [b"before"]
+    writer.write([b"after"])
+    assert transport.made == [b"before", b"after"]
 
 
 @pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "tls"])
