@@ -235,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
         self._read_more(has_turn and self._is_read)
 
     def _handle_received(self, transport: asyncio.Transport) -> bool:
-        """Handles frames until none is whole, which it returns, or one must wait or others have their turn."""
+        """Handles whole frames; returns whether it stopped because no other had come, and not to let it wait."""
         handled = 0
         while not transport.is_closing():
             frame = self._receiver.frame(is_in=self.login.is_in)
