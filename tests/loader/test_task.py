@@ -15,6 +15,7 @@ from typing import Any
 import fastavro
 import pytest
 
+from compiled_core import required_core
 from headrace.audit.count import message_hash
 from headrace.audit.window import OUT_OF_RANGE_MS
 from headrace.avro_schema import frame, parse_schema
@@ -136,7 +137,7 @@ def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "reference":
         monkeypatch.setattr(native, "_CORE", None)
     else:
-        assert native.the_core() is not None, native.why_no_core()
+        required_core()
     return str(request.param)
 
 
@@ -565,6 +566,8 @@ def test_files_are_the_same_to_the_byte_whoever_makes_the_rows(
             for n in range(first, first + 40)
         }
         cluster.put(0, values, headers=[("h", b"v")] * (first % 3))
+
+    required_core()
 
     def made() -> tuple[UnitResult, list[bytes]]:
         result = run_work_unit(unit(offsets(3, 395), codec=codec, block_bytes=block_bytes))

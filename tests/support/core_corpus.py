@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from checkout import GOLDEN, ROOT
+from compiled_core import required_core
 from headrace.avro_schema import parse_schema
 from headrace.kafka_wire.record_batch import Record, records_of
 from headrace.loader.native import BadBody, Seen
@@ -24,7 +25,7 @@ from headrace.loader.project.messages import Clamp
 from headrace.loader.project.topic_projection import TopicProjection
 from headrace.loader.work_unit import TopicPlan
 from projection_oracle import both_twins
-from ranges_both_ways import T0, Given, check_same, core, plan_of
+from ranges_both_ways import T0, Given, check_same, plan_of
 
 FOLDER: Final = GOLDEN / "core_corpus"
 INPUTS: Final = FOLDER / "inputs.txt"
@@ -82,7 +83,7 @@ class World:
         except (ValueError, IndexError):
             expected = None
         try:
-            found = RecordColumns(core())(payload, count, 100, T0, None)
+            found = RecordColumns(required_core())(payload, count, 100, T0, None)
         except (ValueError, IndexError):
             found = None
         assert (None if found is None else list(found)) == expected, payload.hex()

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from compiled_core import required_core
 from headrace.avro_schema import Schema
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record, records_of
 from headrace.kafka_wire.topic_partition import TopicPartition
-from headrace.loader.native import the_core, why_no_core
 from headrace.loader.native.batches import Columns, RecordColumns, Room, RowRun, RowsOfBatches
 from headrace.loader.native.core.library import Library
 from headrace.loader.native.encode import encode_bytes, encode_long
@@ -24,12 +24,6 @@ from projection_oracle import states_of
 
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
 ROOM = Room()
-
-
-def core() -> Library:
-    found = the_core()
-    assert found is not None, why_no_core()
-    return found
 
 
 def record_bytes(
@@ -114,7 +108,7 @@ def check_same(
     """What comes of batches, each of so many records, by both."""
     payloads, counts = [b"".join(one) for one in batches], counts or [len(one) for one in batches]
     expected = taken(given, payloads, counts, None)
-    assert taken(given, payloads, counts, core()) == expected
+    assert taken(given, payloads, counts, required_core()) == expected
     return expected
 
 

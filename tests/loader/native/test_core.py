@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compiled_core import required_core
 from headrace.audit import window
 from headrace.audit.count import message_hash
 from headrace.avro_schema import Primitive, PrimitiveType, Schema, frame, parse_schema
@@ -24,7 +25,7 @@ from headrace.loader.native.encode import encode_bytes, encode_long
 from headrace.loader.native.program import FRAMES_MAX, SLOTS_MAX, array, assemble, record, walked
 from headrace.loader.project.messages import Clamp
 from projection_oracle import both_twins, encode, load_schema_of, states_of
-from ranges_both_ways import Given, check_same, core, headers_bytes, plan_of, record_bytes
+from ranges_both_ways import Given, check_same, headers_bytes, plan_of, record_bytes
 from strategies import data_for, histories
 
 T0 = 1_357_002_000_000  # 2013-01-01T01:00Z
@@ -35,7 +36,9 @@ UNTOUCHED = b"\xaa"
 
 @given(st.none() | st.binary(max_size=80), st.binary(max_size=200))
 def test_the_hash_is_that_of_all_tiers(key: bytes | None, value: bytes) -> None:
-    assert core().message_hash(key, -1 if key is None else len(key), value, len(value)) == message_hash(key, value)
+    assert required_core().message_hash(key, -1 if key is None else len(key), value, len(value)) == message_hash(
+        key, value
+    )
 
 
 def outcome(records: Any, *arguments: Any) -> object:
@@ -87,12 +90,12 @@ def test_records_are_those_of_the_reference(
             payload[place % len(payload)] = byte
     arguments = (bytes(payload), max(0, len(sample) + more), base_offset, base_time, fixed_time)
     expected = outcome(records_of, *arguments)
-    assert outcome(RecordColumns(core()), *arguments) == expected
+    assert outcome(RecordColumns(required_core()), *arguments) == expected
 
 
 def test_plain_records_are_taken_by_the_core() -> None:
     payload = record_bytes(0, 5, b"k", b"v") + record_bytes(3, -5, None, None, headers_bytes([(b"h", None)]))
-    found = RecordColumns(core())(payload, 2, 10, T0, None)
+    found = RecordColumns(required_core())(payload, 2, 10, T0, None)
     assert isinstance(found, Columns)
     assert list(found) == found[:] == [(10, T0 + 5, b"k", b"v", NO_HEADERS), (13, T0 - 5, None, None, b"\x02\x02h\x01")]
     assert (found[-1], found[0]) == (found[1], next(iter(found)))
@@ -102,7 +105,7 @@ def test_plain_records_are_taken_by_the_core() -> None:
 
 def test_no_count_is_believed_beyond_the_bytes() -> None:
     with pytest.raises(IndexError):
-        RecordColumns(core())(b"", 1 << 31, 0, 0, None)
+        RecordColumns(required_core())(b"", 1 << 31, 0, 0, None)
 
 
 TIMED = json.dumps(
@@ -214,11 +217,11 @@ def test_a_row_beyond_the_room_goes_through_the_reference(size: int) -> None:
 def test_good_messages_are_made_rows_by_the_core_alone() -> None:
     """But for the first of each schema, which has its program compiled."""
     shared = Given(plan_of([parse_schema(TIMED), parse_schema(MICROS)]), kafka_column="full")
-    messages, _ = shared.messages(core())
+    messages, _ = shared.messages(required_core())
     body = b"\x02" + encode_long(T0) + encode_bytes("名前".encode())
     headers = headers_bytes([(b"trace", b"1"), (b"empty", None)])
     batch = [record_bytes(at, 0, b"k", frame(1 + at % 2, body), headers) for at in range(100)]
-    messages.take(RecordColumns(core())(b"".join(batch), 100, 0, T0, None))
+    messages.take(RecordColumns(required_core())(b"".join(batch), 100, 0, T0, None))
     assert (messages.written, messages.by_reference) == (100, 2)
 
 
@@ -233,7 +236,7 @@ def test_deeper_values_than_the_core_has_room_for_are_the_reference_s(depth: int
     assert (program is not None) == has_program
     if program is not None:
         body = b"\x02" * depth + b"\x0a" + b"\x00" * depth
-        assert project(core(), program, body, 100) == (body, None)
+        assert project(required_core(), program, body, 100) == (body, None)
 
 
 @pytest.mark.parametrize(("count", "has_program"), [(SLOTS_MAX - 1, True), (SLOTS_MAX, False)])
@@ -245,7 +248,7 @@ def test_records_of_more_fields_than_there_are_slots_are_the_reference_s(count: 
     if program is not None:
         values = [encode_long(n) for n in range(count)]
         row = b"".join(reversed(values))
-        assert project(core(), program, b"".join(values), 2 * len(row)) == (row, None)
+        assert project(required_core(), program, b"".join(values), 2 * len(row)) == (row, None)
 
 
 @settings(deadline=None, max_examples=100)
@@ -276,7 +279,7 @@ def test_no_byte_is_written_beyond_the_room(versions: list[Schema], data: Any) -
     writer, state = versions[number - 1], states_of(*versions)[-1]
     program = compile_projection(writer, parse_schema(state.text), None, Seen(), state.routes[number]).program
     body = encode(writer, data.draw(data_for(writer)))
-    whole = None if program is None else project(core(), program, body, 1 << 16)
+    whole = None if program is None else project(required_core(), program, body, 1 << 16)
     if program is None or whole is None:
         return
     row = whole[0]
@@ -284,7 +287,7 @@ def test_no_byte_is_written_beyond_the_room(versions: list[Schema], data: Any) -
     seen, value = ctypes.c_int32(), ctypes.c_int64()
     for room in {0, 1, len(row) // 2, max(0, len(row) - 1), len(row), len(row) + 1}:
         buffer = ctypes.create_string_buffer(UNTOUCHED * (room + 64), room + 64)
-        size = core().project(made, body, len(body), buffer, room, seen, value)
+        size = required_core().project(made, body, len(body), buffer, room, seen, value)
         assert buffer.raw[room:] == UNTOUCHED * 64
         assert size == -1 if room < len(row) else size in (-1, len(row))
         assert size == -1 or buffer.raw[:size] == row
@@ -294,8 +297,8 @@ def test_a_signalling_nan_is_the_reference_s() -> None:
     writer, load = _float("float"), load_schema_of(_float("float"), _float("double"))
     program = compile_projection(writer, load, None, Seen()).program
     assert program is not None
-    assert project(core(), program, bytes.fromhex("0000c07f"), 100) is not None
-    assert project(core(), program, bytes.fromhex("0100807f"), 100) is None
+    assert project(required_core(), program, bytes.fromhex("0000c07f"), 100) is not None
+    assert project(required_core(), program, bytes.fromhex("0100807f"), 100) is None
 
 
 def _float(kind: str) -> Schema:
@@ -337,6 +340,7 @@ def test_what_lies_just_beyond_an_edge_is_refused_by_both(edge: str) -> None:
 
 
 def test_a_library_of_other_versions_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    required_core()
     monkeypatch.setattr(library, "PROGRAM_VERSION", library.PROGRAM_VERSION + 1)
     found, why = library.load()
     assert found is None

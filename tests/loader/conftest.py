@@ -1,0 +1,18 @@
+"""For tests of the loader."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiled_core import NOT_BUILT
+from headrace.loader import build, native
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_the_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads of a machine without core and compiler say each time what makes the rows; these tests ask what else they
+    say. A test that takes the core away gives another reason."""
+    if NOT_BUILT:
+        monkeypatch.setattr(
+            "headrace.loader.run.why_slow", lambda: () if native.why_no_core() == NOT_BUILT else build.why_slow()
+        )

@@ -1,0 +1,36 @@
+"""The compiled core, for tests that have its word beside the reference's; without it, the reference alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.loader.native import the_core, why_no_core
+from headrace.loader.native.core.build import BuildError, compiler
+from headrace.loader.native.core.library import Library
+
+
+def _is_there_a_compiler() -> bool:
+    try:
+        compiler()
+    except BuildError:
+        return False
+    return True
+
+
+NOT_BUILT = "" if the_core() is not None or _is_there_a_compiler() else why_no_core()
+"""Why there is no core, where nothing here could have compiled it; with a compiler its absence is a mistake."""
+
+
+def core_if_any() -> Library | None:
+    """None where nothing here could have compiled it."""
+    core = the_core()
+    assert core is not None or NOT_BUILT, why_no_core()
+    return core
+
+
+def required_core() -> Library:
+    """Skips the test where nothing here could have compiled it."""
+    core = core_if_any()
+    if core is None:
+        pytest.skip(f"{NOT_BUILT}, and no C compiler is here: the reference is tested alone")
+    return core
