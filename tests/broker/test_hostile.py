@@ -26,6 +26,7 @@ from kafka.protocol.schemas.fields.struct import StructField
 from kafka.protocol.schemas.fields.struct_array import StructArrayField
 
 from broker_samples import NOW_MS, append, batch, opened, with_attributes
+from headrace.broker import connection
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection import IDLE_S
 from headrace.broker.coordinator import coordinator as coordinator_module
@@ -414,6 +415,27 @@ def test_a_burst_of_requests_is_answered_whole(tmp_path: Path) -> None:
         burst.close()
 
     with_server(tmp_path, work)
+
+
+def test_a_flood_of_requests_is_not_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot have its turn yet stays with the client."""
+    monkeypatch.setattr(connection, "FRAMES_AT_ONCE", 16)
+    count, most = 5_000, 0
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        nonlocal most
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write((struct.pack(">ihhih", 210, 18, 0, 7, 200) + b"c" * 200) * count)
+        answers = asyncio.create_task(reader.readexactly(4))
+        size = struct.unpack(">i", await answers)[0]
+        answers = asyncio.create_task(reader.readexactly(count * (4 + size) - 4))
+        while not answers.done():
+            most = max(most, server.connections.received.beyond_buffers)
+            await asyncio.sleep(0)
+        writer.close()
+
+    with_server(tmp_path, work)
+    assert most == 0
 
 
 def test_what_came_before_a_mistake_is_answered(tmp_path: Path) -> None:
