@@ -16,6 +16,7 @@ import random
 import statistics
 import tempfile
 import time
+from typing import Any
 
 import fastavro
 from kafka.record.default_records import DefaultRecordBatchBuilder
@@ -38,7 +39,7 @@ HEADER = {
         {"name": "service", "type": "string"},
     ],
 }
-FIELDS = [
+FIELDS: list[dict[str, Any]] = [
     {"name": "header", "type": HEADER},
     {"name": "page", "type": "string"},
     {"name": "referrer", "type": "string"},
@@ -162,7 +163,7 @@ class MemoryCluster:
 
 
 def load(log: list[tuple[int, bytes]], messages: int, load_schema: str, codec: str) -> float:
-    task_module.KafkaCluster = MemoryCluster
+    task_module.KafkaCluster = MemoryCluster  # type: ignore[assignment]  # which it stands in for
     MemoryCluster.log = tuple(log)
     policy = TopicPolicy(
         partition_by="hour",

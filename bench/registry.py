@@ -187,7 +187,7 @@ def fill(url: str, count: int) -> None:
     with engine.begin() as connection:
         connection.execute(sa.insert(SubjectRow), [{"name": f"s{n}", "context": ".", "revision": 1} for n in numbers])
         connection.execute(sa.insert(SchemaRow), schemas)
-        rows = sa.select(SubjectRow.id, 1, SchemaRow.row_key, sa.false(), 0).where(
+        rows = sa.select(SubjectRow.id, sa.literal(1), SchemaRow.row_key, sa.false(), sa.literal(0)).where(
             SubjectRow.name == sa.literal("s").concat(sa.cast(SchemaRow.id, sa.Text))
         )
         connection.execute(

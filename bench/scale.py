@@ -168,7 +168,7 @@ def measure(case: Case) -> Cost:
     batch, records, batch_bytes = make_batch(case)
     in_partition = case.in_partition - case.in_partition % records
     RepeatedBatch.batch, RepeatedBatch.records, RepeatedBatch.in_partition = batch, records, in_partition
-    task_module.KafkaCluster = RepeatedBatch
+    task_module.KafkaCluster = RepeatedBatch  # type: ignore[assignment]  # which it stands in for
     topics = [f"topic-{number}" for number in range(case.topics)]
     schema = case.schema()
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:

@@ -80,10 +80,10 @@ def headrace_rows(bodies: list[bytes], chunks: int, hours: int, sync: str, files
         formats = ContainerFormat(SCHEMA, "snappy", sync.encode())
         sink = RowSink(put, sync.encode(), 0)
         task = TaskFiles(sink, lambda *_: formats, {}, block_bytes=BLOCK_BYTES, file_bytes_target=1 << 40)
-        size = sum(map(len, bodies))
+        rows = b"".join(bodies)
         for chunk in range(chunks):
             piece = FileRange(0, chunk * CHUNK_ROWS, (chunk + 1) * CHUNK_ROWS - 1, CHUNK_ROWS)
-            task.add_rows((FileKind.DATA, "t", f"hour={chunk % hours:02}"), bodies, size, piece)
+            task.add_rows((FileKind.DATA, "t", f"hour={chunk % hours:02}"), rows, piece)
         files.extend(task.finish())
 
     yield from rows_of(work)
@@ -101,7 +101,7 @@ def run_headrace(session: Any, storage: Storage, bodies: list[bytes], chunks: in
         results.add(tuple(files))
 
     write_rows(session, session.sparkContext.parallelize([0], 1).mapPartitions(task), sync, folder)
-    written = storage.staging.written(folder)  # type: ignore[attr-defined]  # of the kind that Spark writes for
+    written = storage.staging.written(folder)  # of the kind that Spark writes for
     storage.files.publish(
         [
             Publication(

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from apache_kafka import ApacheKafka
 from certificates import Authority
@@ -29,7 +30,7 @@ class Broker:
     ca_file: Path | None = None
 
     @property
-    def client(self) -> dict[str, object]:
+    def client(self) -> dict[str, Any]:
         """What librdkafka needs to reach it."""
         trust = {} if self.ca_file is None else {"security.protocol": "ssl", "ssl.ca.location": str(self.ca_file)}
         return {"bootstrap.servers": self.address, **trust}

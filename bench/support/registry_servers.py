@@ -46,7 +46,7 @@ def _granian(interface: str, make: Callable[[], Any], port: int, workers: int) -
     from granian import Granian
     from granian.constants import Interfaces
 
-    threads = {"blocking_threads": THREADS} if interface == "wsgi" else {}
+    threads: dict[str, Any] = {"blocking_threads": THREADS} if interface == "wsgi" else {}
     server = Granian("x", port=port, interface=Interfaces(interface), workers=workers, log_enabled=False, **threads)
     server.serve(target_loader=make, wrap_loader=False)
 
