@@ -1,0 +1,108 @@
+"""Messages on their way: none is forgotten, whichever thread finds out first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.audit.producer_counter import ProducerCounter, Taking
+from headrace.pipeline.clients.delivery import Delivery
+from headrace.pipeline.clients.in_flight import UNACKNOWLEDGED_BYTES_MAX, InFlight
+
+
+class Message:
+    """What librdkafka says of one that was acknowledged."""
+
+    def partition(self) -> int:
+        return 3
+
+    def offset(self) -> int:
+        return 7
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 99
+
+
+class Outbox:
+    def __init__(self, in_flight: InFlight) -> None:
+        self.decided = in_flight.decided.append
+
+    def poll(self, timeout_s: float) -> None:
+        pass
+
+    def was_told(self, delivery: Delivery) -> None:
+        pass
+
+
+@pytest.fixture
+def counter() -> Iterator[ProducerCounter]:
+    counter = ProducerCounter("shop", spool_dir=None)
+    yield counter
+    counter.close()
+
+
+def sent(in_flight: InFlight, counter: ProducerCounter, cost_bytes: int = 1000) -> Delivery:
+    ticket = counter.sent("t", 0, None, b"v")
+    delivery = Delivery(Outbox(in_flight), "t", "t-value", 1, cost_bytes, ticket, None)
+    in_flight.added.append(delivery)
+    return delivery
+
+
+def test_what_is_on_its_way_takes_room_until_it_is_decided(counter: ProducerCounter) -> None:
+    in_flight = InFlight(counter)
+    large = sent(in_flight, counter, UNACKNOWLEDGED_BYTES_MAX)
+    small = sent(in_flight, counter, 1)
+    assert set(in_flight.pending()) == {large, small}
+    assert not in_flight.has_room(1)
+    large.decide(None, Message())
+    assert large.result(0) == ("t", 3, 7, 99)
+    in_flight.settle()
+    assert in_flight.pending() == [small]
+    assert in_flight.has_room(1)
+    in_flight.withdraw(small)
+    assert in_flight.pending() == []
+    (row,) = counter.take(0, Taking.EVERY)
+    assert (row.sent, row.count) == (1, 1)
+
+
+def test_one_that_is_decided_while_others_are_settled_is_settled_next(
+    counter: ProducerCounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_flight = InFlight(counter)
+    take_added = in_flight._take_added
+
+    def and_another() -> None:
+        take_added()
+        monkeypatch.setattr(in_flight, "_take_added", take_added)
+        sent(in_flight, counter, UNACKNOWLEDGED_BYTES_MAX + 1).decide(None, Message())
+
+    sent(in_flight, counter).decide(None, Message())
+    monkeypatch.setattr(in_flight, "_take_added", and_another)
+    in_flight.settle()
+    assert len(in_flight.pending()) == 1
+    assert not in_flight.has_room(1)
+    in_flight.settle()
+    assert in_flight.pending() == []
+    assert in_flight.has_room(1)
+
+
+def test_threads_that_send_and_settle_at_once_forget_none(counter: ProducerCounter) -> None:
+    in_flight, count = InFlight(counter), 3000
+
+    def send() -> None:
+        for number in range(count):
+            sent(in_flight, counter).decide(None, Message())
+            if number % 7 == 0:
+                in_flight.settle()
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    in_flight.settle()
+    assert in_flight.pending() == []
+    (row,) = counter.take(0, Taking.EVERY)
+    assert (row.sent, row.count) == (4 * count, 4 * count)
