@@ -147,7 +147,7 @@ class ProducerCounter:
         counted as sent, which only makes the audit less sharp there."""
         row = ticket[0]
         with self._lock:
-            if not row.is_taken and row.sent > 0:
+            if not row.is_taken:
                 row.sent -= 1
                 if row.slot >= 0 and self._spool is not None:
                     self._spool.words[row.sent_word] = row.sent

@@ -58,6 +58,13 @@ def test_only_ended_windows_that_stand_still_are_taken(tmp_path: Path) -> None:
     assert counter.open_rows == 1
 
 
+def test_a_window_has_ended_when_the_next_begins() -> None:
+    counter = ProducerCounter("shop", spool_dir=None)
+    counter.sent("t", NOW - WINDOW_MS, None, b"v")
+    assert counter.take(NOW - 1, Taking.ENDED) == []
+    assert counts(counter.take(NOW, Taking.ENDED)) == [("t", NOW - WINDOW_MS, 1, 0)]
+
+
 def test_the_delivery_callback_counts_only_successes(tmp_path: Path) -> None:
     class Message:
         def topic(self) -> str:

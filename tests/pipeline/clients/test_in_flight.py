@@ -67,6 +67,13 @@ def test_what_is_on_its_way_takes_room_until_it_is_decided(counter: ProducerCoun
     assert (row.sent, row.count) == (1, 1)
 
 
+def test_what_was_not_sent_after_all_is_not_waited_for(counter: ProducerCounter) -> None:
+    in_flight = InFlight(counter)
+    in_flight.withdraw(sent(in_flight, counter, UNACKNOWLEDGED_BYTES_MAX + 1))
+    assert in_flight.pending() == []
+    assert in_flight.has_room(1)
+
+
 def test_one_that_is_decided_while_others_are_settled_is_settled_next(
     counter: ProducerCounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
