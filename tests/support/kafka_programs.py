@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from java_oracle import JavaOracle, java_oracle
 from maven_jars import classpath_of
+from processes import stop
 
 PATIENCE_S = 120
 STOP_TIMEOUT_S = 60
@@ -106,7 +107,7 @@ class JavaProgram:
 
     def pause(self) -> None:
         """As if the system gave it no time: what it has sent still arrives."""
-        self._process.send_signal(signal.SIGSTOP)
+        stop(self._process.pid)
 
     def go_on(self) -> None:
         self._process.send_signal(signal.SIGCONT)

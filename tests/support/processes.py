@@ -46,14 +46,19 @@ def kill_with_children(pid: int, within_s: float = 60) -> None:
     not been waited for; of the others nothing is left then, memory that they share and addresses among it.
     """
     deadline = time.monotonic() + within_s
-    os.kill(pid, signal.SIGSTOP)
-    # A signal is on its way for a while, and a thread in a call of the kernel is stopped at its end.
-    _wait_until(lambda: _states(pid) <= {"T", "Z"}, deadline)
+    stop(pid, within_s)
     others = descendants(pid)[1:]
     for other in others:
         os.kill(other, signal.SIGKILL)
     _wait_until(lambda: not any(map(is_running, others)), deadline)
     os.kill(pid, signal.SIGKILL)
+
+
+def stop(pid: int, within_s: float = 60) -> None:
+    """As if the system gave it no time: it does nothing more when this returns, and what it has sent still arrives."""
+    os.kill(pid, signal.SIGSTOP)
+    # A signal is on its way for a while, and a thread in a call of the kernel is stopped at its end.
+    _wait_until(lambda: _states(pid) <= {"T", "Z"}, time.monotonic() + within_s)
 
 
 def _states(pid: int) -> set[str]:
