@@ -232,7 +232,10 @@ class Connection(asyncio.BufferedProtocol):
             logger.exception("request failed peer=%s:%s", *self._peer)
             transport.abort()
             return
-        self._read_more(has_turn and self._is_read)
+        is_read = self._is_read
+        if not is_read:
+            self._all.note_unread(self)
+        self._read_more(has_turn and is_read)
 
     def _handle_received(self, transport: asyncio.Transport) -> bool:
         """Handles whole frames; returns whether it stopped because no other had come, and not to let it wait."""
@@ -366,15 +369,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         self.busy_at_s = self._loop.time()
-        size = sum(len(piece) for piece in pieces)
+        size = sum(map(len, pieces))
         if self._all.rates is not None:
             self._charge(size)
         self._writer.write([response_start(header, size), *pieces])
         if self.login.has_failed:
             self._writer.go_on()
             self._transport.close()
-        if not self._is_read:
-            self._all.note_unread(self)
 
     def _charge(self, byte_count: int) -> None:
         """Counts what the client sent or is sent; beyond its rate the next request waits."""

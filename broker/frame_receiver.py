@@ -63,7 +63,7 @@ class FrameReceiver:
         if self._end - self._start < _LENGTH_BYTES:
             return None
         view = memoryview(self._buffer)
-        length = frame_length(view[self._start : self._end])
+        length = frame_length(view, self._start, self._end)
         if length > LOGIN_FRAME_BYTES_MAX and not is_in:
             raise FrameRefused(f"a frame of {length} bytes before a login")
         start = self._start + _LENGTH_BYTES

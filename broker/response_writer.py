@@ -74,7 +74,7 @@ class ResponseWriter:
 
     @property
     def unsent_bytes(self) -> int:
-        return self._in_files_bytes + self.memory_bytes
+        return self._in_files_bytes + self._in_memory_bytes + self._transport.get_write_buffer_size()
 
     def go_on(self) -> None:
         """Sends until the transport has something left, a disk has to be waited for, others have their turn, or nothing

@@ -18,6 +18,45 @@ ITEMS_MAX = 100_000
 """Of all arrays of one request: more than a broker has partitions, and few enough to be read without others waiting."""
 
 
+def _overrun(view: memoryview, pos: int, size: int) -> MalformedMessage:
+    return MalformedMessage(f"{size} bytes wanted at {pos} of a frame of {len(view)}")
+
+
+def uvarint_at(view: memoryview, pos: int) -> tuple[int, int]:
+    """A number, and the position behind it."""
+    value = shift = 0
+    while pos < len(view):
+        byte = view[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, pos
+        shift += 7
+        if shift > 28:
+            raise MalformedMessage("a varint of more than five bytes")
+    raise _overrun(view, pos, 1)
+
+
+def text_at(view: memoryview, pos: int, size: int) -> tuple[str, int]:
+    """A string of so many bytes, and the position behind it."""
+    end = pos + size
+    if end > len(view):
+        raise _overrun(view, pos, size)
+    try:
+        return str(view[pos:end], "utf-8"), end
+    except UnicodeDecodeError as error:
+        raise MalformedMessage("a string that is not UTF-8") from error
+
+
+def after_tags(view: memoryview, pos: int) -> int:
+    """The position behind the tagged fields of a structure, of which there are mostly none."""
+    if pos < len(view) and not view[pos]:
+        return pos + 1
+    reader = Reader(view, pos, flexible=True)
+    reader.tags()
+    return reader.pos
+
+
 class Reader:
     """Reads one frame from front to back; every overrun is a `MalformedMessage`."""
 
@@ -33,12 +72,9 @@ class Reader:
     def _advance(self, size: int) -> int:
         start = self.pos
         if size < 0 or start + size > self._end:
-            raise self._overrun(size)
+            raise _overrun(self.view, start, size)
         self.pos = start + size
         return start
-
-    def _overrun(self, size: int) -> MalformedMessage:
-        return MalformedMessage(f"{size} bytes wanted at {self.pos} of a frame of {self._end}")
 
     def i8(self) -> int:
         value = self.view[self._advance(1)]
@@ -59,7 +95,7 @@ class Reader:
         try:
             values = fields.unpack_from(self.view, start)
         except struct.error:
-            raise self._overrun(fields.size) from None
+            raise _overrun(self.view, start, fields.size) from None
         self.pos = start + fields.size
         return values
 
@@ -68,15 +104,8 @@ class Reader:
         if start < self._end and (byte := self.view[start]) < 0x80:
             self.pos = start + 1
             return byte
-        value = shift = 0
-        while True:
-            byte = self.view[self._advance(1)]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 28:
-                raise MalformedMessage("a varint of more than five bytes")
+        value, self.pos = uvarint_at(self.view, start)
+        return value
 
     def raw(self, size: int) -> memoryview:
         start = self._advance(size)
@@ -86,10 +115,8 @@ class Reader:
         size = self.uvarint() - 1 if self.flexible else self.i16()
         if size < 0:
             return None
-        try:
-            return str(self.raw(size), "utf-8")
-        except UnicodeDecodeError as error:
-            raise MalformedMessage("a string that is not UTF-8") from error
+        value, self.pos = text_at(self.view, self.pos, size)
+        return value
 
     def string(self) -> str:
         value = self.nullable_string()

@@ -27,59 +27,72 @@ from headrace.broker.protocol.produce import (
     ProducedTopic,
     ProducePartition,
     ProduceRequest,
+    ProduceTopic,
 )
 from headrace.broker.topic_config import has_append_time, is_compacted
 from headrace.broker.topics import Topic
 from headrace.kafka_wire.record_batch import TRANSACTIONAL, stamped_batch
 
 Answer = tuple[ProducedTopic, ...]
+Appended = list[tuple[PartitionLog, ProducedPartition]]
+"""What has to be on disk before the answer may go, and where it is said if it could not be forced."""
 
 
 def handle(context: RequestContext, request: ProduceRequest) -> Answer | Awaitable[Answer | None] | None:
-    appended: dict[int, tuple[PartitionLog, ProducedPartition]] = {}
-    answer = tuple(
-        ProducedTopic(
-            topic.name,
-            tuple(_append(context, request, topic.name, partition, appended) for partition in topic.partitions),
-        )
-        for topic in request.topics
-    )
+    appended: Appended = []
+    answer = tuple([_append_topic(context, request, topic, appended) for topic in request.topics])
     if request.acks == 0:
         return None
-    if context.node.config.fsync is FsyncMode.ALWAYS and appended:
-        return _forced(context, answer, list(appended.values()))
+    if appended and context.node.config.fsync is FsyncMode.ALWAYS:
+        return _forced(context, answer, appended)
     return answer
+
+
+def _append_topic(
+    context: RequestContext, request: ProduceRequest, wanted: ProduceTopic, appended: Appended
+) -> ProducedTopic:
+    try:
+        topic = _checked_topic(context, request, wanted.name)
+    except RequestRefused as refused:
+        return ProducedTopic(wanted.name, tuple([_refused(one.partition, refused) for one in wanted.partitions]))
+    partitions = [_append(context, topic, one, request.transactional_id, appended) for one in wanted.partitions]
+    return ProducedTopic(wanted.name, tuple(partitions))
+
+
+def _checked_topic(context: RequestContext, request: ProduceRequest, name: str) -> Topic:
+    if request.acks not in (-1, 0, 1):
+        raise RequestRefused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}; expected -1, 0 or 1")
+    context.check_topic(name, Right.WRITE)
+    topic = context.node.topic(name)
+    if topic.is_internal:
+        raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{name} is the broker's own")
+    return topic
+
+
+def _refused(partition: int, refused: RequestRefused) -> ProducedPartition:
+    return ProducedPartition(partition, refused.code, error_message=refused.message)
 
 
 def _append(
     context: RequestContext,
-    request: ProduceRequest,
-    name: str,
+    topic: Topic,
     wanted: ProducePartition,
-    appended: dict[int, tuple[PartitionLog, ProducedPartition]],
+    transactional_id: str | None,
+    appended: Appended,
 ) -> ProducedPartition:
     node = context.node
-    result = ProducedPartition(wanted.partition)
     try:
-        _check_request(request)
-        context.check_topic(name, Right.WRITE)
-        topic = node.topic(name)
-        log = node.log(name, wanted.partition)
-        _store(context, topic, log, wanted, request.transactional_id, result)
-        result.log_start_offset = log.log_start_offset
+        log = node.log(topic.name, wanted.partition)
+        result = _store(context, topic, log, wanted, transactional_id)
         node.flusher.note(log)
-        appended[id(result)] = (log, result)
     except RequestRefused as refused:
-        result.error, result.error_message = refused.code, refused.message
-        if refused.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            # Clients take it for an acknowledgement, so it waits for the disk as one.
-            appended[id(result)] = (node.log(name, wanted.partition), result)
+        result = _refused(wanted.partition, refused)
+        if refused.code is not ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return result
+        # Clients take it for an acknowledgement, so it waits for the disk as one.
+        log = node.log(topic.name, wanted.partition)
+    appended.append((log, result))
     return result
-
-
-def _check_request(request: ProduceRequest) -> None:
-    if request.acks not in (-1, 0, 1):
-        raise RequestRefused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}; expected -1, 0 or 1")
 
 
 def _store(
@@ -88,11 +101,8 @@ def _store(
     log: PartitionLog,
     wanted: ProducePartition,
     transactional_id: str | None,
-    result: ProducedPartition,
-) -> None:
-    records = wanted.records
-    if topic.is_internal:
-        raise RequestRefused(ErrorCode.INVALID_TOPIC, f"{topic.name} is the broker's own")
+) -> ProducedPartition:
+    records, configs = wanted.records, topic.configs
     if records is None:
         raise RequestRefused(ErrorCode.INVALID_RECORD, "no records")
     header = check_produced(records, context.node.message_bytes_max(topic))
@@ -100,21 +110,24 @@ def _store(
         context.check_transaction(transactional_id or "", Right.WRITE)
         user = Identity(header.producer_id, header.producer_epoch)
         context.node.transactions.check_part(transactional_id, user, (topic.name, wanted.partition))
-    if is_compacted(topic.configs):
+    if is_compacted(configs):
         check_keys(records)
     now_ms, end = context.node.now_ms(), log.log_end_offset
     batch: memoryview | bytes = records
-    if has_append_time(topic.configs):
+    append_time_ms = -1
+    if has_append_time(configs):
         batch, header = stamped_batch(records, header, now_ms)
-    result.base_offset = log.append(batch, header, now_ms)
-    if has_append_time(topic.configs) and result.base_offset >= end:
+        append_time_ms = now_ms
+    base_offset = log.append(batch, header, now_ms)
+    if base_offset < end:
         # Of a repetition the time is that of its first coming, which is not known here.
-        result.append_time_ms = now_ms
+        append_time_ms = -1
+    return ProducedPartition(
+        wanted.partition, ErrorCode.NONE, base_offset, log.log_start_offset, append_time_ms=append_time_ms
+    )
 
 
-async def _forced(
-    context: RequestContext, answer: Answer, appended: list[tuple[PartitionLog, ProducedPartition]]
-) -> Answer:
+async def _forced(context: RequestContext, answer: Answer, appended: Appended) -> Answer:
     """Waits until every appended batch is on disk; what could not be forced is answered with its error."""
     waits = [context.node.flusher.force(log) for log, _ in appended]
     outcomes = await asyncio.gather(*waits, return_exceptions=True)

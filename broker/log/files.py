@@ -44,7 +44,7 @@ def write_fully(fd: int, pieces: list[bytes | bytearray | memoryview], position:
     Raises:
         OSError: part of it may have been written.
     """
-    total = sum(len(piece) for piece in pieces)
+    total = sum(map(len, pieces))
     written = os.pwritev(fd, pieces, position)
     while written < total:
         # A signal or a nearly full disk ends a write early; the next call finishes it or says why it cannot.

@@ -55,7 +55,7 @@ from headrace.broker.log.segment import (
 )
 from headrace.broker.log.transactions import AbortedTransaction, end_marker, overlapping
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.kafka_wire.record_batch import MAGIC, PREFIX_BYTES, BatchHeader, read_batch_header
+from headrace.kafka_wire.record_batch import CONTROL, MAGIC, PREFIX_BYTES, BatchHeader, read_batch_header
 
 logger = logging.getLogger(__name__)
 
@@ -242,8 +242,10 @@ class PartitionLog:
             self._begin_epoch(base_offset)
         self._write(produced.prefix(base_offset, header, self.leader_epoch), memoryview(batch)[PREFIX_BYTES:])
         self._is_saved = False
-        placed = header._replace(base_offset=base_offset)
-        active.add(placed, batch)
+        if header.attributes & CONTROL:
+            active.add(header._replace(base_offset=base_offset), batch)
+        else:
+            active.add_plain(base_offset + header.last_offset_delta, header.max_timestamp, size)
         self.producers.record(header, base_offset, now_ms)
         if not self.limits.forced_reads_only:
             self._advance(active.next_offset, active.base_offset, active.size)

@@ -51,16 +51,20 @@ class SegmentFacts:
         aborted = aborted_by(header, batch)
         if aborted is not None:
             self.aborted.append(aborted)
-        last = header.last_offset - self.base_offset
-        if self.largest is None or header.max_timestamp > self.largest.timestamp_ms:
-            self.largest = TimeEntry(header.max_timestamp, last)
+        self.add_plain(header.last_offset, header.max_timestamp, header.size)
+
+    def add_plain(self, last_offset: int, max_timestamp_ms: int, size: int) -> None:
+        """As `add`, of a batch that is no marker and takes `size` bytes."""
+        last = last_offset - self.base_offset
+        if self.largest is None or max_timestamp_ms > self.largest.timestamp_ms:
+            self.largest = TimeEntry(max_timestamp_ms, last)
         if self._unindexed_bytes > INTERVAL_BYTES:
             self.index.add(last, self.size)
             self.time_index.add(self.largest)
             self._unindexed_bytes = 0
-        self._unindexed_bytes += header.size
-        self.size += header.size
-        self.next_offset = header.last_offset + 1
+        self._unindexed_bytes += size
+        self.size += size
+        self.next_offset = last_offset + 1
 
     def complete_time_index(self) -> None:
         """Lets the time index end with the largest timestamp, as files of it must."""

@@ -27,7 +27,7 @@ class ApiVersions:
     served_from: int = -1
 
     def serves(self, version: int) -> bool:
-        return max(self.lowest, self.served_from) <= version <= self.highest
+        return self.lowest <= version <= self.highest and version >= self.served_from
 
     def is_flexible(self, version: int) -> bool:
         return version >= self.flexible_from

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from headrace.broker.errors import FrameRefused
 from headrace.broker.log.files import FileSlice
 from headrace.broker.protocol.api_versions import API_VERSIONS, BY_KEY, PRODUCE
-from headrace.kafka_wire.primitives import Reader
+from headrace.kafka_wire.errors import MalformedMessage
+from headrace.kafka_wire.primitives import after_tags, text_at
 
 FRAME_BYTES_MAX = 100 * 1024 * 1024
 """Of one request: Kafka's `socket.request.max.bytes`. Clients build their produce requests below it."""
@@ -24,7 +25,7 @@ partitions can be named in it."""
 FRAME_BYTES_MIN = 10
 """API key, version, correlation id and a null client id."""
 
-_HEADER = struct.Struct(">hhi")
+_HEADER = struct.Struct(">hhih")
 _LENGTH = struct.Struct(">i")
 _LENGTH_AND_KEY = struct.Struct(">ih")
 _RESPONSE_START = struct.Struct(">ii")
@@ -45,17 +46,23 @@ class RequestHeader(NamedTuple):
     body_at: int
 
 
-def frame_length(start: memoryview) -> int:
+def frame_length(view: memoryview, start: int, end: int) -> int:
     """Reads the four bytes in front of a frame, and the API key behind them if that has come too.
+
+    Args:
+        start: where they begin in the view.
+        end: of what has come, at least the four bytes.
 
     Raises:
         FrameRefused: no request, or none of that API key, has this length. TLS or HTTP sent to this port looks like
             that too.
     """
-    (length,) = _LENGTH.unpack_from(start)
-    longest = FRAME_BYTES_MAX
-    if len(start) >= _LENGTH_AND_KEY.size and _LENGTH_AND_KEY.unpack_from(start)[1] != PRODUCE:
-        longest = CONTROL_FRAME_BYTES_MAX
+    if end - start >= _LENGTH_AND_KEY.size:
+        length, api_key = _LENGTH_AND_KEY.unpack_from(view, start)
+        longest = FRAME_BYTES_MAX if api_key == PRODUCE else CONTROL_FRAME_BYTES_MAX
+    else:
+        (length,) = _LENGTH.unpack_from(view, start)
+        longest = FRAME_BYTES_MAX
     if not FRAME_BYTES_MIN <= length <= longest:
         raise FrameRefused(
             f"a frame of {length} bytes; expected {FRAME_BYTES_MIN} to {longest} of plaintext Kafka protocol"
@@ -65,15 +72,18 @@ def frame_length(start: memoryview) -> int:
 
 def read_header(frame: memoryview) -> RequestHeader:
     """Reads the header of a request; of an unknown API only the fixed fields and the client id."""
-    reader = Reader(frame, 0, flexible=False)
-    api_key, api_version, correlation_id = reader.fixed(_HEADER)
-    client_id = reader.nullable_string() or ""
+    try:
+        api_key, api_version, correlation_id, client_id_bytes = _HEADER.unpack_from(frame)
+    except struct.error:
+        raise MalformedMessage(f"a request header in {len(frame)} bytes") from None
+    client_id, body_at = "", _HEADER.size
+    if client_id_bytes > 0:
+        client_id, body_at = text_at(frame, body_at, client_id_bytes)
     api = BY_KEY.get(api_key)
     # A version of ApiVersions above ours is answered without reading its body (KIP-511), so its tags do not matter.
-    if api is not None and api.is_flexible(api_version) and api_version <= api.highest:
-        reader.flexible = True
-        reader.tags()
-    return RequestHeader(api_key, api_version, correlation_id, client_id, reader.pos)
+    if api is not None and api.flexible_from <= api_version <= api.highest:
+        body_at = after_tags(frame, body_at)
+    return RequestHeader(api_key, api_version, correlation_id, client_id, body_at)
 
 
 def response_start(header: RequestHeader, body_bytes: int) -> bytes:

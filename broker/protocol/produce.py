@@ -7,10 +7,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.broker.protocol.error_codes import ErrorCode
-from headrace.kafka_wire.primitives import Reader, Writer
+from headrace.kafka_wire.errors import MalformedMessage
+from headrace.kafka_wire.primitives import Reader, Writer, uvarint_at
+
+FLEXIBLE_FROM = 9
 
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
+_ONE_TOPIC = struct.Struct(">bhiBB")
+_ONE_PARTITION = struct.Struct(">Bi")
 _PRODUCED = struct.Struct(">ihqq")
+_STORED = struct.Struct(">ihqqq3s")
+_NO_MORE = b"\0\0\0"
+"""No tagged fields: of the partition, of the topic, of the request."""
+_NO_ERRORS = b"\1\0\0"
+"""No records with errors, no message, no tagged fields."""
 
 
 class ProducePartition(NamedTuple):
@@ -50,7 +60,41 @@ class ProducedTopic(NamedTuple):
 
 
 def decode(view: memoryview, pos: int, version: int) -> ProduceRequest:
-    reader = Reader(view, pos, flexible=version >= 9)
+    if version >= FLEXIBLE_FROM:
+        request = _decode_one(view, pos)
+        if request is not None:
+            return request
+    return decode_any(view, pos, version)
+
+
+def _decode_one(view: memoryview, pos: int) -> ProduceRequest | None:
+    """A request for one partition, as librdkafka sends them; None where there is more in it, or anything wrong."""
+    try:
+        transactional, acks, timeout_ms, topics, name_size = _ONE_TOPIC.unpack_from(view, pos)
+        name_at = pos + _ONE_TOPIC.size
+        at = name_at + name_size - 1
+        partitions, index = _ONE_PARTITION.unpack_from(view, at)
+        # Sizes and counts are one more than they say; from 128 on they take more bytes.
+        if transactional or (topics, partitions) != (2, 2) or not 1 <= name_size <= 0x7F:
+            return None
+        size, records_at = uvarint_at(view, at + _ONE_PARTITION.size)
+        end = records_at + size - 1
+        if not size or view[end:] != _NO_MORE:
+            return None
+        name = str(view[name_at:at], "utf-8")
+    except (struct.error, IndexError, UnicodeDecodeError, MalformedMessage):
+        return None
+    return ProduceRequest(
+        None, acks, timeout_ms, (ProduceTopic(name, (ProducePartition(index, view[records_at:end]),)),)
+    )
+
+
+def decode_any(view: memoryview, pos: int, version: int) -> ProduceRequest:
+    """
+    Raises:
+        MalformedMessage: it ends early, or what is in it is not what the protocol says.
+    """
+    reader = Reader(view, pos, flexible=version >= FLEXIBLE_FROM)
     transactional_id = reader.nullable_string()
     acks, timeout_ms = reader.fixed(_ACKS_AND_TIMEOUT)
     topics = []
@@ -68,12 +112,22 @@ def decode(view: memoryview, pos: int, version: int) -> ProduceRequest:
 
 
 def encode(topics: tuple[ProducedTopic, ...], version: int) -> bytearray:
-    writer = Writer(flexible=version >= 9)
+    writer = Writer(flexible=version >= FLEXIBLE_FROM)
     writer.array_size(len(topics))
     for topic in topics:
         writer.string(topic.name)
         writer.array_size(len(topic.partitions))
         for partition in topic.partitions:
+            if writer.flexible and partition.error_message is None:
+                writer.buffer += _STORED.pack(
+                    partition.partition,
+                    partition.error,
+                    partition.base_offset,
+                    partition.append_time_ms,
+                    partition.log_start_offset,
+                    _NO_ERRORS,
+                )
+                continue
             writer.fixed(
                 _PRODUCED, partition.partition, partition.error, partition.base_offset, partition.append_time_ms
             )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import itertools
 import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -220,31 +221,55 @@ def test_requests_with_content_are_answered_in_every_version(node: BrokerNode, s
         assert response.encode() is not None, request
 
 
-@pytest.mark.parametrize("version", range(3, 13))
-def test_produce_requests_are_read_as_kafka_python_writes_them(version: int) -> None:
+def produce_request(
+    version: int, names: Sequence[str], partitions: int, raw: bytes | None, transactional_id: str | None = None
+) -> bytes:
     cls = request_class(0)
-    raw = batch(b"one", b"two")
     part = cls.TopicProduceData.PartitionProduceData
     request = cls(
         version=version,
-        transactional_id=None,
+        transactional_id=transactional_id,
         acks=-1,
         timeout_ms=1500,
         topic_data=[
             cls.TopicProduceData(
                 version=version,
                 name=name,
-                partition_data=[part(version=version, index=index, records=raw) for index in range(3)],
+                partition_data=[part(version=version, index=index, records=raw) for index in range(partitions)],
             )
-            for name in ("a", "büx")
+            for name in names
         ],
     )
-    decoded = produce.decode(memoryview(bytes(request.encode())), 0, version)
-    assert (decoded.transactional_id, decoded.acks, decoded.timeout_ms) == (None, -1, 1500)
-    assert [topic.name for topic in decoded.topics] == ["a", "büx"]
-    assert [
-        [(part.partition, bytes(part.records or b"")) for part in topic.partitions] for topic in decoded.topics
-    ] == [[(0, raw), (1, raw), (2, raw)]] * 2
+    return bytes(request.encode())
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+@pytest.mark.parametrize("raw", [b"", b"x" * 126, b"x" * 127, batch(b"x" * 20_000)], ids=len)
+def test_produce_requests_are_read_as_kafka_python_writes_them(version: int, raw: bytes) -> None:
+    for names in (("büx",), ("a" * 126,), ("a" * 127,), ("a", "büx")):
+        for partitions, transactional_id in itertools.product((1, 3), (None, "mine")):
+            body = produce_request(version, names, partitions, raw, transactional_id)
+            decoded = produce.decode(memoryview(b"before" + body), len(b"before"), version)
+            assert (decoded.transactional_id, decoded.acks, decoded.timeout_ms) == (transactional_id, -1, 1500)
+            assert [topic.name for topic in decoded.topics] == list(names)
+            assert [[(part.partition, part.records) for part in topic.partitions] for topic in decoded.topics] == [
+                [(index, raw) for index in range(partitions)]
+            ] * len(names)
+
+
+@pytest.mark.parametrize("raw", [b"x" * 5, b"x" * 200, None])
+def test_a_request_for_one_partition_is_read_like_any_other_whatever_its_bytes_are(raw: bytes | None) -> None:
+    body = produce_request(produce.FLEXIBLE_FROM, ["topic"], 1, raw)
+    changed = [body, body + b"\0", *(body[:cut] for cut in range(len(body)))]
+    changed += [body[:at] + bytes([byte]) + body[at + 1 :] for at in range(len(body)) for byte in range(256)]
+    for each in changed:
+        outcomes = []
+        for decode in (produce.decode, produce.decode_any):
+            try:
+                outcomes.append(decode(memoryview(each), 0, produce.FLEXIBLE_FROM))
+            except MalformedMessage:
+                outcomes.append(None)
+        assert outcomes[0] == outcomes[1], each
 
 
 @pytest.mark.parametrize("version", range(3, 13))
@@ -255,12 +280,17 @@ def test_produce_answers_are_read_by_kafka_python(version: int) -> None:
             (
                 produce.ProducedPartition(0, base_offset=42, log_start_offset=7),
                 produce.ProducedPartition(1, ErrorCode.MESSAGE_TOO_LARGE, error_message="too large"),
+                produce.ProducedPartition(2, ErrorCode.NONE, 43, 8, append_time_ms=44),
             ),
         ),
     )
     response = CLASSES[0, "response"].decode(bytes(produce.encode(topics, version)), version=version)
-    good, bad = response.responses[0].partition_responses
+    good, bad, timed = response.responses[0].partition_responses
     assert (good.error_code, good.base_offset, bad.error_code, bad.base_offset) == (0, 42, 10, -1)
+    assert (good.index, bad.index, timed.index) == (0, 1, 2)
+    assert (good.log_append_time_ms, timed.base_offset, timed.log_append_time_ms) == (-1, 43, 44)
+    if version >= 5:
+        assert (good.log_start_offset, bad.log_start_offset, timed.log_start_offset) == (7, -1, 8)
     if version >= 8:
         assert bad.error_message == "too large"
 
@@ -309,7 +339,7 @@ def test_headers_are_read_and_written_as_kafka_python_does(row: Any) -> None:
         request = request_class(row.key)(version=version)
         request.with_header(correlation_id=77, client_id="me")
         framed = bytes(request.encode(header=True, framed=True))
-        assert frame_length(memoryview(framed)) == len(framed) - 4
+        assert frame_length(memoryview(framed), 0, len(framed)) == len(framed) - 4
         header = read_header(memoryview(framed)[4:])
         assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (
             row.key,
@@ -328,7 +358,7 @@ def test_headers_are_read_and_written_as_kafka_python_does(row: Any) -> None:
 @pytest.mark.parametrize("length", [-1, 0, 9, FRAME_BYTES_MAX + 1, 0x47455420])
 def test_frame_lengths_outside_the_limits_are_refused(length: int) -> None:
     with pytest.raises(FrameRefused):
-        frame_length(memoryview(struct.pack(">i", length)))
+        frame_length(memoryview(struct.pack(">i", length)), 0, 4)
 
 
 @given(st.sampled_from(VERSIONS), st.binary(max_size=80))
