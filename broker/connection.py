@@ -74,7 +74,9 @@ class Connections:
         self._of_address: Counter[str] = Counter()
         self.open: set[Connection] = set()
         self.received = ReceivedBytes()
-        self.unread: dict[Connection, None] = {}  # has much to read; who has not read for the longest time is first
+        # Who has much to read, and how much when it was noted; who has not read for the longest time is first.
+        self.unread: dict[Connection, int] = {}
+        self._unread_bytes = 0
 
     def add(self, connection: Connection, host: str) -> str:
         """Takes note of a new connection; returns why there may not be one more, "" where there may."""
@@ -92,7 +94,7 @@ class Connections:
             self._of_address[host] -= 1
             if not self._of_address[host]:
                 del self._of_address[host]
-        self.unread.pop(connection, None)
+        self.forget_unread(connection)
 
     def close_changed(self, users: Collection[str]) -> None:
         """Closes connections of users who are gone or have another password."""
@@ -108,11 +110,26 @@ class Connections:
 
     def note_unread(self, connection: Connection) -> None:
         """Takes note of a client that has much to read; too much of that in all closes the oldest."""
-        self.unread[connection] = None
-        while (unread_bytes := sum(each.unread_bytes for each in self.unread)) > UNREAD_BYTES_MAX:
+        self._count_unread(connection)
+        if self._unread_bytes > UNREAD_BYTES_MAX:
+            # The others may have read since they were noted.
+            for each in tuple(self.unread):
+                self._count_unread(each)
+                if not self.unread[each]:
+                    self.forget_unread(each)
+        while (unread_bytes := self._unread_bytes) > UNREAD_BYTES_MAX:
             oldest = next(iter(self.unread))
-            del self.unread[oldest]
+            self.forget_unread(oldest)
             oldest.drop(f"clients have {unread_bytes} bytes of answers to read")
+
+    def _count_unread(self, connection: Connection) -> None:
+        unread_bytes = connection.unread_bytes
+        self._unread_bytes += unread_bytes - self.unread.get(connection, 0)
+        self.unread[connection] = unread_bytes
+
+    def forget_unread(self, connection: Connection) -> None:
+        """Takes note that a client has read what it had to, or is gone."""
+        self._unread_bytes -= self.unread.pop(connection, 0)
 
 
 @dataclass(slots=True)
@@ -201,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         except OSError as error:
             self._fail(error)
             return
-        self._all.unread.pop(self, None)
+        self._all.forget_unread(self)
         if self._is_read:
             self._handle_frames()
         else:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from headrace.broker.access.rights import Right
 from headrace.broker.errors import RequestRefused
 from headrace.broker.fetch_sessions import FIRST_EPOCH, FetchSession, TopicKey
 from headrace.broker.handlers.context import RequestContext
-from headrace.broker.log.files import FileSlice
+from headrace.broker.log.files import FileSlice, NotCached, without_waiting
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.transactions import AbortedTransaction
 from headrace.broker.protocol.error_codes import ErrorCode
@@ -36,6 +37,10 @@ COPIED_BYTES_MAX = 8 * 1024 * 1024
 """Of them that are not sent from their files: they are read while all others wait, and kept until the client has read
 them."""
 NOTHING_ABORTED: Sequence[AbortedTransaction] = ()
+READ_AHEAD_ROUNDS = 5
+"""An index, the header that it tells of, the next ones: each can be waited for only when the one before is known."""
+READ_AHEAD_AT_ONCE = 32
+"""Partitions of a request for which a disk is waited for together; there is nothing of further ones in its answer."""
 WAIT_MS_MAX = 300_000
 """A client that asks to wait longer is answered then, so that a forgotten connection does not wait for ever."""
 
@@ -49,7 +54,7 @@ class FetchAnswer:
 
 @dataclass(slots=True)
 class _Reading:
-    """One pass over a request: what it found, and the logs that a waiting fetch must watch."""
+    """One pass over a request: what it found, but of partitions for whose next bytes the disk must be waited for."""
 
     rest: int
     copied_rest: int
@@ -57,6 +62,17 @@ class _Reading:
     found_bytes: int = 0
     has_error: bool = False
     is_capped: bool = False  # there is more than the client, or RESPONSE_BYTES_MAX, allows
+    cold: list[NotCached] = field(default_factory=list)
+
+
+class _Found(NamedTuple):
+    """What there is now, and how many bytes it should be more to be answered. Of partitions that something `cold` was
+    to be read for there is nothing in it."""
+
+    answer: FetchAnswer
+    found_bytes: int
+    missing_bytes: int
+    cold: Sequence[NotCached]
 
 
 def handle(context: RequestContext, request: FetchRequest) -> FetchAnswer | Awaitable[FetchAnswer]:
@@ -65,10 +81,11 @@ def handle(context: RequestContext, request: FetchRequest) -> FetchAnswer | Awai
         session = context.node.fetch_sessions.of(request, is_by_id=context.version >= TOPIC_IDS_FROM, now_s=now_s)
     except RequestRefused as refused:
         return FetchAnswer(refused.code, ())
-    answer, missing_bytes = _read(context, request, session)
-    if not missing_bytes or request.wait_ms_max <= 0:
-        return _told(answer, request, session)
-    return _wait(context, request, session, request.bytes_min - missing_bytes)
+    with without_waiting():
+        found = _read(context, request, session)
+    if found.cold or (found.missing_bytes and request.wait_ms_max > 0):
+        return _wait(context, request, session, found)
+    return _told(found.answer, request, session)
 
 
 def _told(answer: FetchAnswer, request: FetchRequest, session: FetchSession | None) -> FetchAnswer:
@@ -80,12 +97,16 @@ def _told(answer: FetchAnswer, request: FetchRequest, session: FetchSession | No
 
 
 async def _wait(
-    context: RequestContext, request: FetchRequest, session: FetchSession | None, found_bytes: int
+    context: RequestContext, request: FetchRequest, session: FetchSession | None, found: _Found
 ) -> FetchAnswer:
-    """Reads again once the partitions have grown by as much as is missing, or time is up."""
+    """Reads on when the disk has been waited for, and again once the partitions have grown by as much as is missing, or
+    time is up."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(request.wait_ms_max, WAIT_MS_MAX) / 1000
-    growth = _Growth(request.bytes_min - found_bytes)
+    found = await _read_cold(context, request, session, found)
+    if not found.missing_bytes or request.wait_ms_max <= 0:
+        return _told(found.answer, request, session)
+    growth = _Growth(found.missing_bytes)
     logs = _watched(context, request, session)
     for log in logs:
         log.waiters.add(growth.add)
@@ -95,14 +116,32 @@ async def _wait(
                 async with asyncio.timeout_at(deadline):
                     await growth.is_enough.wait()
             except TimeoutError:
-                return _told(_read(context, request, session)[0], request, session)
-            answer, missing_bytes = _read(context, request, session)
-            if not missing_bytes:
-                return _told(answer, request, session)
-            growth.begin(missing_bytes)
+                return _told((await _read_cold(context, request, session)).answer, request, session)
+            found = await _read_cold(context, request, session)
+            if not found.missing_bytes:
+                return _told(found.answer, request, session)
+            growth.begin(found.missing_bytes)
     finally:
         for log in logs:
             log.waiters.discard(growth.add)
+
+
+async def _read_cold(
+    context: RequestContext, request: FetchRequest, session: FetchSession | None, found: _Found | None = None
+) -> _Found:
+    """Reads, and has threads wait for the disk while the others go on; `found` is what a pass found before."""
+    loop = asyncio.get_running_loop()
+    for _ in range(READ_AHEAD_ROUNDS):
+        if found is not None:
+            if not found.cold:
+                return found
+            await asyncio.gather(*(loop.run_in_executor(None, cold.read_ahead) for cold in found.cold))
+        with without_waiting():
+            found = _read(context, request, session)
+    if found is not None and found.found_bytes:
+        return found
+    # What was read is thrown out of memory faster than it can be looked at.
+    return _read(context, request, session)
 
 
 class _Growth:
@@ -142,8 +181,7 @@ def _name(context: RequestContext, topic: TopicKey) -> str:
     return known.name if known else ""
 
 
-def _read(context: RequestContext, request: FetchRequest, session: FetchSession | None) -> tuple[FetchAnswer, int]:
-    """What there is now, and how many bytes it should be more to be answered."""
+def _read(context: RequestContext, request: FetchRequest, session: FetchSession | None) -> _Found:
     most = min(max(request.bytes_max, 0), RESPONSE_BYTES_MAX)
     reading = _Reading(most, COPIED_BYTES_MAX, request.isolation_level == READ_COMMITTED)
     wanted_topics = request.topics if session is None else session.due(context.node.logs, partial(_name, context))
@@ -152,9 +190,11 @@ def _read(context: RequestContext, request: FetchRequest, session: FetchSession 
         name = _name(context, (topic.name, topic.topic_id))
         partitions = tuple(_partition(context, name, wanted, reading) for wanted in topic.partitions)
         topics.append(FetchedTopic(topic.name, topic.topic_id, partitions))
-    is_enough = reading.has_error or reading.is_capped or not (request.topics if session is None else session)
+    is_followed = bool(request.topics if session is None else session)
+    is_enough = reading.has_error or reading.is_capped or bool(reading.cold) or not is_followed
     missing_bytes = 0 if is_enough else max(request.bytes_min - reading.found_bytes, 0)
-    return FetchAnswer(ErrorCode.NONE, tuple(topics)), missing_bytes
+    answer = FetchAnswer(ErrorCode.NONE, tuple(topics))
+    return _Found(answer, reading.found_bytes, missing_bytes, reading.cold)
 
 
 def _partition(context: RequestContext, name: str, wanted: FetchPartition, reading: _Reading) -> FetchedPartition:
@@ -163,13 +203,16 @@ def _partition(context: RequestContext, name: str, wanted: FetchPartition, readi
         limit = min(wanted.bytes_max, reading.rest)
         records: bytes | FileSlice = b""
         aborted = NOTHING_ABORTED
-        if limit > 0 or reading.found_bytes == 0:
+        if (limit > 0 or reading.found_bytes == 0) and len(reading.cold) < READ_AHEAD_AT_ONCE:
             # The first batch of an answer is sent whole whatever its size, so that every consumer gets on.
             whole_first = reading.found_bytes == 0
-            if reading.is_committed:
-                records, aborted = log.read_committed(wanted.offset, max(limit, 0), whole_first=whole_first)
-            else:
-                records = log.read(wanted.offset, max(limit, 0), whole_first=whole_first)
+            try:
+                if reading.is_committed:
+                    records, aborted = log.read_committed(wanted.offset, max(limit, 0), whole_first=whole_first)
+                else:
+                    records = log.read(wanted.offset, max(limit, 0), whole_first=whole_first)
+            except NotCached as cold:
+                reading.cold.append(cold)
         reading.rest -= len(records)
         reading.found_bytes += len(records)
         if not isinstance(records, FileSlice):

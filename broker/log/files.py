@@ -1,10 +1,12 @@
-"""Files that survive a crash whole, and a bounded set of open ones."""
+"""Files that survive a crash whole, a bounded set of open ones, and reads that do not wait for a disk."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from weakref import WeakSet
 
@@ -12,6 +14,8 @@ SLICE_BYTES_MIN = 32 * 1024
 """Less of a file is read at once: to send it by itself would cost more than to copy it."""
 LOOKED_AT_BYTES = 128 * 1024
 """The kernel reads that much ahead, so what is read of a file is cached in pieces of about this size."""
+READ_AHEAD_WHOLE_BYTES = 4 * 1024 * 1024
+"""A file of no more is read whole when some of it is waited for: an index, in which a search jumps about."""
 HELD_MAX = 128
 """Files that are still to be sent from and that were closed otherwise; beyond it bytes are read at once."""
 
@@ -69,12 +73,79 @@ class OpenFile:
 
     __slots__ = ("__weakref__", "fd")
 
-    def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def at(cls, path: Path) -> OpenFile:
+        """For reading and writing; made where there is none.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        return cls(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
 
     def __del__(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # AttributeError: it could not be opened
+        with contextlib.suppress(OSError):
             os.close(self.fd)
+
+
+class NotCached(Exception):
+    """What was to be read is not in memory, and whoever reads has said not to wait for the disk."""
+
+    def __init__(self, fd: int, position: int) -> None:
+        super().__init__(f"position {position} of a file is not cached")
+        # One of its own: the other may be closed before a thread comes to it.
+        self._file = OpenFile(os.dup(fd))
+        self._position = position
+
+    def read_ahead(self) -> None:
+        """Waits until it can be read at once, and what lies around it. For a thread."""
+        size = os.fstat(self._file.fd).st_size
+        if size <= READ_AHEAD_WHOLE_BYTES:
+            _read_ahead(self._file.fd, 0, size)
+        else:
+            _read_ahead(self._file.fd, self._position, LOOKED_AT_BYTES)
+
+
+_is_without_waiting: ContextVar[bool] = ContextVar("_is_without_waiting", default=False)
+
+
+@contextlib.contextmanager
+def without_waiting() -> Iterator[None]:
+    """Within it `read_at` raises `NotCached` rather than wait for the disk, while all others would wait too. What a
+    thread or another task does meanwhile is not within it."""
+    token = _is_without_waiting.set(True)
+    try:
+        yield
+    finally:
+        _is_without_waiting.reset(token)
+
+
+def read_at(fd: int, size: int, position: int) -> bytes:
+    """So many bytes of a file, fewer where it ends before.
+
+    Raises:
+        NotCached: only `without_waiting`.
+    """
+    if not _is_without_waiting.get():
+        return os.pread(fd, size, position)
+    content = bytearray(size)
+    try:
+        count = os.preadv(fd, [content], position, os.RWF_NOWAIT)
+    except BlockingIOError:
+        raise NotCached(fd, position) from None
+    except OSError:  # a file system that does not tell, or a disk that fails
+        return os.pread(fd, size, position)
+    if count < size and position + count < os.fstat(fd).st_size:
+        raise NotCached(fd, position + count)
+    return bytes(memoryview(content)[:count])
+
+
+def _read_ahead(fd: int, start: int, size: int) -> None:
+    buffer = bytearray(LOOKED_AT_BYTES)
+    for position in range(start, start + size, LOOKED_AT_BYTES):
+        os.preadv(fd, [buffer], position)
 
 
 class FileSlice:
@@ -111,9 +182,7 @@ class FileSlice:
 
     def read_ahead(self) -> None:
         """Waits until it can be read at once. For a thread."""
-        buffer = bytearray(LOOKED_AT_BYTES)
-        for position in range(self.position, self.position + self.size, LOOKED_AT_BYTES):
-            os.preadv(self._file.fd, [buffer], position)
+        _read_ahead(self._file.fd, self.position, self.size)
 
     def take(self, byte_count: int) -> bytes:
         """Reads that many bytes, fewer where the file ends before, and has them no longer."""
@@ -155,7 +224,7 @@ class OpenFiles:
         """So many bytes of the file; read at once where they are few, or where too many files are held open already."""
         file = self._open(path)
         if size < SLICE_BYTES_MIN or len(self._held) >= HELD_MAX:
-            return os.pread(file.fd, size, position)
+            return read_at(file.fd, size, position)
         return FileSlice(file, position, size)
 
     def _open(self, path: Path) -> OpenFile:
@@ -165,7 +234,7 @@ class OpenFiles:
             return found
         while len(self._files) >= self._files_max:
             self._held.add(self._files.popitem(last=False)[1])
-        file = self._files[path] = OpenFile(path)
+        file = self._files[path] = OpenFile.at(path)
         return file
 
     def forget(self, path: Path) -> None:

@@ -20,6 +20,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.broker.log.files import read_at
+
 INTERVAL_BYTES = 4096
 
 _OFFSET_ENTRY = struct.Struct(">ii")
@@ -184,7 +186,7 @@ class _FileEntries:
         return self._count
 
     def __getitem__(self, at: int) -> tuple[int, int]:
-        first, second = self._entry.unpack(os.pread(self._fd, self._entry.size, at * self._entry.size))
+        first, second = self._entry.unpack(read_at(self._fd, self._entry.size, at * self._entry.size))
         return int(first), int(second)
 
     def close(self) -> None:

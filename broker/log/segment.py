@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.broker.log.files import read_at
 from headrace.broker.log.index import TimeEntry, floor_position_in_file
 from headrace.broker.log.scan import PlacedBatch, SegmentFacts, walk_batches
 from headrace.broker.log.transactions import AbortedTransaction, aborted_by, from_index, to_index
@@ -131,7 +132,7 @@ def header_at(fd: int, position: int, size: int) -> BatchHeader | None:
     """What stands for a header at a position of a log file of `size` bytes; None where there is no room for one."""
     if not 0 <= position <= size - HEADER_BYTES:
         return None
-    return read_batch_header(os.pread(fd, HEADER_BYTES, position))
+    return read_batch_header(read_at(fd, HEADER_BYTES, position))
 
 
 def is_in_log(path: Path, base_offset: int, size: int, index: Path, entry: TimeEntry) -> bool:
@@ -157,7 +158,7 @@ def walk_file(fd: int, position: int, end: int) -> Iterator[PlacedBatch]:
     """
     chunk_bytes = FIRST_CHUNK_BYTES
     while position + HEADER_BYTES <= end:
-        chunk = os.pread(fd, min(chunk_bytes, end - position), position)
+        chunk = read_at(fd, min(chunk_bytes, end - position), position)
         chunk_bytes = min(2 * chunk_bytes, CHUNK_BYTES)
         consumed = 0
         for placed in walk_batches(memoryview(chunk)):

@@ -28,7 +28,7 @@ from kafka.protocol.schemas.fields.struct_array import StructArrayField
 from broker_samples import NOW_MS, append, batch, opened, with_attributes
 from headrace.broker import connection
 from headrace.broker.config import BrokerConfig
-from headrace.broker.connection import IDLE_S
+from headrace.broker.connection import IDLE_S, Connections
 from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
 from headrace.broker.coordinator.members import Protocol
@@ -386,6 +386,37 @@ def test_the_client_that_has_not_read_for_longest_is_closed(tmp_path: Path, monk
             other.transport.abort()
 
     with_server(tmp_path, work)
+
+
+def test_unread_answers_are_counted_as_clients_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.connection.UNREAD_BYTES_MAX", 100)
+
+    class Client:
+        def __init__(self, unread_bytes: int) -> None:
+            self.unread_bytes, self.dropped = unread_bytes, ""
+
+        def drop(self, reason: str) -> None:
+            self.dropped = reason
+
+    connections: Any = Connections()
+    has_read, slow, reads, new = Client(60), Client(40), Client(60), Client(5)
+    for each in (has_read, slow):
+        connections.note_unread(each)
+    has_read.unread_bytes = 0
+    connections.note_unread(reads)  # 160 as they were noted, and 100 now
+    assert list(connections.unread.items()) == [(slow, 40), (reads, 60)]
+    reads.unread_bytes = 50
+    connections.note_unread(reads)
+    connections.note_unread(new)
+    new.unread_bytes = 15
+    connections.note_unread(new)
+    assert list(connections.unread.items()) == [(reads, 50), (new, 15)]
+    assert [each.dropped for each in (has_read, reads, new)] == ["", "", ""]
+    assert slow.dropped == "clients have 105 bytes of answers to read"
+    connections.forget_unread(reads)
+    connections.forget_unread(slow)
+    connections.note_unread(last := Client(85))
+    assert list(connections.unread.items()) == [(new, 15), (last, 85)]
 
 
 def test_half_requests_have_a_largest_size_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,278 @@
+"""Fetches of what is not in memory: the disk is waited for by a thread, while the broker serves the others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from broker_samples import NOW_MS, append, batch
+from headrace.broker.config import BrokerConfig
+from headrace.broker.handlers import fetch
+from headrace.broker.handlers.context import RequestContext
+from headrace.broker.log import files
+from headrace.broker.log.files import NotCached, read_at, without_waiting
+from headrace.broker.node import BrokerNode
+from headrace.broker.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic
+
+PAGE_BYTES = 4096
+BATCHES = 60
+
+
+class Disk:
+    """A disk whose pages are in memory once they have been read. `waits` has an entry for each wait of the broker."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waits: list[str] = []
+        self.read_by_threads = 0
+        self.forgets_at_once = False
+        self._cached: set[tuple[int, int]] | None = None
+        self._pread, self._preadv = os.pread, os.preadv
+        monkeypatch.setattr(os, "pread", self.pread)
+        monkeypatch.setattr(os, "preadv", self.preadv)
+
+    def evict(self) -> None:
+        """What was written and read until now is not in memory any more."""
+        self._cached = set()
+
+    def content_of(self, partition: FetchedPartition) -> bytes:
+        cached, self._cached = self._cached, None
+        content = bytes(partition.records)
+        self._cached = cached
+        return content
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        self._touch(fd, position, size)
+        return self._pread(fd, size, position)
+
+    def preadv(self, fd: int, buffers: Sequence[bytearray], position: int, flags: int = 0) -> int:
+        if not flags & os.RWF_NOWAIT:
+            self._touch(fd, position, sum(map(len, buffers)))
+            return self._preadv(fd, buffers, position)
+        cached = sum(map(len, buffers))
+        for page in sorted(self._pages(fd, position, cached), reverse=True):
+            if self._cached is not None and page not in self._cached:
+                cached = max(page[1] * PAGE_BYTES - position, 0)
+        if not cached:
+            raise BlockingIOError
+        return min(self._preadv(fd, buffers, position, flags), cached)
+
+    def _pages(self, fd: int, position: int, size: int) -> set[tuple[int, int]]:
+        inode = os.fstat(fd).st_ino
+        end = min(position + size, os.fstat(fd).st_size)
+        return {(inode, page) for page in range(position // PAGE_BYTES, -(-end // PAGE_BYTES))}
+
+    def _is_cached(self, fd: int, position: int, size: int) -> bool:
+        return self._cached is None or self._pages(fd, position, size) <= self._cached
+
+    def _touch(self, fd: int, position: int, size: int) -> None:
+        is_in_thread = threading.current_thread() is not threading.main_thread()
+        if not self._is_cached(fd, position, size):
+            if is_in_thread:
+                self.read_by_threads += 1
+            else:
+                self.waits.append(f"{Path(f'/proc/self/fd/{fd}').readlink()} {position} {size}")
+        if self._cached is not None and not self.forgets_at_once:
+            self._cached |= self._pages(fd, position, size)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def with_topic(folder: Path, partitions: int, work: Callable[[BrokerNode], Awaitable[None]], **configs: str) -> None:
+    """Of partitions with BATCHES batches of a record each, of some 3 KB."""
+
+    async def main() -> None:
+        node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
+        try:
+            node.create_topic("t", partitions, configs)
+            for index in range(partitions):
+                for number in range(BATCHES):
+                    append(node.log("t", index), batch(b"%04d" % number * 750))
+            await asyncio.wait_for(work(node), 30)
+        finally:
+            await node.close()
+
+    asyncio.run(main())
+
+
+async def asked(
+    node: BrokerNode, *offsets: int, each: int = 10_000, committed: bool = False, least: int = 1, wait_ms: int = 20_000
+) -> Sequence[FetchedPartition]:
+    """What a fetch from partitions 0 on brings."""
+    wanted = tuple(FetchPartition(index, -1, offset, each) for index, offset in enumerate(offsets))
+    topics = (FetchTopic("t", uuid.UUID(int=0), wanted),)
+    request = FetchRequest(wait_ms, least, 1 << 30, int(committed), 0, -1, topics)
+    answer = fetch.handle(RequestContext(node, 12, "test", "127.0.0.1"), request)
+    if not isinstance(answer, fetch.FetchAnswer):
+        answer = await answer
+    return answer.topics[0].partitions
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("configs", [{}, {"segment.bytes": "50000"}], ids=["active", "closed"])
+@pytest.mark.parametrize("each", [10_000, 100_000])
+def test_no_byte_of_a_cold_log_is_waited_for_in_the_loop(
+    tmp_path: Path, disk: Disk, configs: dict[str, str], committed: bool, each: int
+) -> None:
+    async def work(node: BrokerNode) -> None:
+        for offset in (0, 1, 17, 37, BATCHES - 1):
+            (warm,) = await asked(node, offset, each=each, committed=committed)
+            expected = disk.content_of(warm)
+            disk.evict()
+            (cold,) = await asked(node, offset, each=each, committed=committed)
+            assert not disk.waits
+            assert disk.content_of(cold) == expected
+            assert cold[:5] == warm[:5]
+        assert disk.read_by_threads
+
+    with_topic(tmp_path, 1, work, **configs)
+
+
+def test_what_is_in_memory_is_answered_at_once(tmp_path: Path, disk: Disk) -> None:
+    async def work(node: BrokerNode) -> None:
+        disk.evict()
+        await asked(node, 17)
+        answer = fetch.handle(
+            RequestContext(node, 12, "test", "127.0.0.1"),
+            FetchRequest(
+                9,
+                1,
+                1 << 30,
+                0,
+                0,
+                -1,
+                (FetchTopic("t", uuid.UUID(int=0), (FetchPartition(0, -1, 17, 10_000),)),),
+            ),
+        )
+        assert isinstance(answer, fetch.FetchAnswer)
+
+    with_topic(tmp_path, 1, work)
+
+
+def test_others_are_served_while_a_disk_is_waited_for(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    read_ahead = NotCached.read_ahead
+
+    def slow(each: NotCached) -> None:
+        assert goes_on.wait(20)
+        read_ahead(each)
+
+    monkeypatch.setattr(NotCached, "read_ahead", slow)
+
+    async def work(node: BrokerNode) -> None:
+        disk.evict()
+        waiting = asyncio.ensure_future(asked(node, 17))
+        await asyncio.sleep(0)
+        append(node.log("t", 0), batch(b"new"))
+        assert not waiting.done()
+        goes_on.set()
+        (found,) = await waiting
+        assert len(found.records) == 10_000
+        assert found.high_watermark == BATCHES + 1
+
+    with_topic(tmp_path, 1, work)
+
+
+def test_of_many_cold_partitions_each_is_read_after_some_fetches(tmp_path: Path, disk: Disk) -> None:
+    partitions = 3 * fetch.READ_AHEAD_AT_ONCE
+
+    async def work(node: BrokerNode) -> None:
+        disk.evict()
+        read: set[int] = set()
+        for _ in range(4):
+            found = await asked(node, *[20] * partitions, least=1 << 20)
+            assert [one.high_watermark for one in found] == [BATCHES] * partitions
+            new = {one.partition for one in found if one.records} - read
+            assert len(new) >= min(fetch.READ_AHEAD_AT_ONCE, partitions - len(read))
+            read |= new
+        assert len(read) == partitions
+        assert not disk.waits
+
+    with_topic(tmp_path, partitions, work, **{"segment.bytes": "50000"})
+
+
+def test_a_memory_that_keeps_nothing_is_no_reason_to_read_for_ever(tmp_path: Path, disk: Disk) -> None:
+    async def work(node: BrokerNode) -> None:
+        disk.forgets_at_once = True
+        disk.evict()
+        (found,) = await asked(node, 17)
+        assert len(found.records) == 10_000
+        assert disk.waits
+
+    with_topic(tmp_path, 1, work)
+
+
+def test_a_long_poll_over_a_cold_partition_ends_when_there_is_enough(tmp_path: Path, disk: Disk) -> None:
+    async def work(node: BrokerNode) -> None:
+        disk.evict()
+        size = node.log("t", 0).size
+        poll = asyncio.ensure_future(asked(node, 0, each=1 << 20, least=size + 1))
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+        assert not poll.done()
+        disk.evict()
+        append(node.log("t", 0), batch(b"more"))
+        (found,) = await poll
+        assert len(found.records) > size
+        assert not disk.waits
+
+    with_topic(tmp_path, 1, work)
+
+
+def test_a_poll_whose_time_is_up_tells_what_a_cold_partition_has(tmp_path: Path, disk: Disk) -> None:
+    async def work(node: BrokerNode) -> None:
+        disk.evict()
+        size = node.log("t", 0).size
+        (found,) = await asked(node, 0, each=1 << 20, least=size + 1, wait_ms=50)
+        assert len(found.records) == size
+        (found,) = await asked(node, 0, each=1 << 20, least=size + 1, wait_ms=0)
+        assert len(found.records) == size
+        assert not disk.waits
+
+    with_topic(tmp_path, 1, work)
+
+
+def test_a_large_file_is_read_ahead_where_it_was_asked_for(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "READ_AHEAD_WHOLE_BYTES", 1 << 20)
+    path = tmp_path / "large"
+    path.write_bytes(os.urandom(2 << 20))
+    fd = os.open(path, os.O_RDONLY)
+    disk.evict()
+    with without_waiting():
+        for position in (1_500_000, 10):
+            with pytest.raises(NotCached) as cold:
+                read_at(fd, 100, position)
+            thread = threading.Thread(target=cold.value.read_ahead)
+            thread.start()
+            thread.join()
+            assert read_at(fd, 100, position) == path.read_bytes()[position : position + 100]
+        with pytest.raises(NotCached):
+            read_at(fd, 100, 700_000)
+    assert len(read_at(fd, 100, 700_000)) == 100
+    assert len(disk.waits) == 1
+    os.close(fd)
+
+
+def test_where_the_system_does_not_tell_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def preadv(*arguments: object) -> int:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    fd = os.open(path, os.O_RDONLY)
+    with without_waiting():
+        assert read_at(fd, 100, 3) == b"tent"
+    os.close(fd)
