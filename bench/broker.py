@@ -12,14 +12,17 @@ What is measured:
   recovery     seconds until it serves again after `kill -9` with so many megabytes in its logs
 
 Client and broker share the cores that are named, so a rate is of both together; the CPU is the broker's own. Baselines
-of the rates: the same client producing to librdkafka's own in-memory mock broker (C, keeps next to nothing), and the
-bundled broker's log files sent over a loopback socket without any protocol. The first start of an Apache Kafka includes
+of the rates: the same client producing to librdkafka's own in-memory mock broker (C, keeps next to nothing); batches as
+large as those in the bundled broker's log, received from a loopback socket, checked and written to as many files; and
+its log files sent over one. The last two are without any protocol. The first start of an Apache Kafka includes
 formatting its folder. `--brokers kafka` needs Java and Maven.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import os
 import socket
 import struct
@@ -32,12 +35,14 @@ from pathlib import Path
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from crc32c import crc32c
 from kafka import KafkaConsumer, TopicPartition
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from bench.support.brokers import BROKERS, Broker, Bundled  # noqa: E402
+from headrace.broker.log.segment import walk_file  # noqa: E402
 from headrace.kafka_wire.connection import Connection  # noqa: E402
 from headrace.kafka_wire.receive_room import ReceiveRoom  # noqa: E402
 from headrace.kafka_wire.security import UNSECURED  # noqa: E402
@@ -143,6 +148,61 @@ def send_files(folder: Path) -> tuple[float, float]:
     return seconds, cpu_s[0]
 
 
+def receive_and_write(
+    batches: Sequence[int], partitions: int, byte_count: int, folder: Path, *, is_forced: bool
+) -> tuple[float, float]:
+    """Receives so many bytes from a loopback socket, looks at the checksum of each batch of them and writes it to the
+    file of its partition, and nothing else: what no broker can leave undone.
+
+    Args:
+        batches: sizes in bytes, over and over again, for partitions in turn.
+        is_forced: the files are forced to disk at the end.
+
+    Returns:
+        The seconds, and those of CPU that it took.
+    """
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def give() -> None:
+        with socket.create_connection(listener.getsockname()) as connection:
+            chunk = memoryview(os.urandom(1 << 18))
+            for start in range(0, byte_count, len(chunk)):
+                connection.sendall(chunk[: byte_count - start])
+
+    sender = threading.Thread(target=give, daemon=True)
+    sender.start()
+    buffer = memoryview(bytearray(max(1 << 18, 2 * max(batches))))
+    sizes, turns, ends = itertools.cycle(batches), itertools.cycle(range(partitions)), [0] * partitions
+    with contextlib.ExitStack() as opened:
+        files = [opened.enter_context((folder / str(index)).open("wb", buffering=0)) for index in range(partitions)]
+        connection = opened.enter_context(listener.accept()[0])
+        began, began_cpu = time.perf_counter(), time.thread_time()
+        size, end = next(sizes), 0
+        while received := connection.recv_into(buffer[end:]):
+            at, end = 0, end + received
+            while end - at >= size:
+                batch, index = buffer[at : at + size], next(turns)
+                crc32c(batch)
+                ends[index] += os.pwrite(files[index].fileno(), batch, ends[index])
+                at, size = at + size, next(sizes)
+            buffer[: end - at] = buffer[at:end]
+            end -= at
+        for file in files if is_forced else ():
+            os.fdatasync(file.fileno())
+        found = time.perf_counter() - began, time.thread_time() - began_cpu
+    sender.join()
+    return found
+
+
+def batch_sizes(folder: Path) -> list[int]:
+    """Of the batches of a log, in bytes and in their order."""
+    sizes: list[int] = []
+    for path in sorted(folder.glob("*.log")):
+        with path.open("rb") as file:
+            sizes += [placed.header.size for placed in walk_file(file.fileno(), 0, path.stat().st_size)]
+    return sizes
+
+
 def show_rate(
     what: str, who: str, record_bytes: int, messages: int, seconds: float, cpu_s: float | None = None
 ) -> None:
@@ -174,15 +234,34 @@ def rates_of(brokers: Sequence[Broker], args: argparse.Namespace, record_bytes: 
         def take(broker: Broker, settings: dict[str, object] = settings) -> float:
             return produce({**broker.client, **settings}, topic, partitions, value, args.messages)
 
+        folders = [broker.log_folder(topic) for broker in brokers if isinstance(broker, Bundled)]
+        before = [len(batch_sizes(folder)) for folder in folders]
         what = f"produce{', idempotent' if is_idempotent else ''}, {partitions} partitions"
         for broker, best in _rounds(brokers, args.rounds, take):
             show_rate(what, broker.name, record_bytes, args.messages, *best)
+        for folder, count in zip(folders, before, strict=True):
+            show_write(batch_sizes(folder)[count:], args, record_bytes, partitions, folder.parent)
     stored = 2 * args.rounds * args.messages
     for broker, best in _rounds(brokers, args.rounds, lambda broker: consume(broker, topic, partitions, stored)):
         show_rate(f"consume, {partitions} partitions", broker.name, record_bytes, stored, *best)
     for broker in brokers:
         if isinstance(broker, Bundled) and partitions == 1:
             show_rate("baseline: send the log files", "-", record_bytes, stored, *send_files(broker.log_folder(topic)))
+
+
+def show_write(
+    batches: Sequence[int], args: argparse.Namespace, record_bytes: int, partitions: int, folder: Path
+) -> None:
+    """What it takes to keep such batches: the best of as many rounds as brokers have, on the disk that they have."""
+    byte_count = sum(batches) * partitions // args.rounds
+    found = []
+    for _ in range(args.rounds):
+        os.sync()
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            is_forced = args.fsync != "none"
+            found.append(receive_and_write(batches, partitions, byte_count, Path(scratch), is_forced=is_forced))
+    what = f"baseline: keep {sum(batches) / len(batches) / 1000:,.1f} KB batches"
+    show_rate(what, "-", record_bytes, args.messages, *min(found))
 
 
 def _rounds(

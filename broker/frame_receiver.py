@@ -6,8 +6,6 @@ log unless it comes in more pieces than the buffer has room for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from headrace.broker.errors import FrameRefused
 from headrace.broker.protocol.framing import frame_length
 
@@ -17,26 +15,46 @@ BUFFER_BYTES = 256 * 1024
 """Of a connection that sends more; beyond it the buffer grows to a large frame and shrinks once that is handled."""
 RECEIVED_BYTES_MAX = 1024 * 1024 * 1024
 """Of half-received requests beyond BUFFER_BYTES each, in all; while there is more, who sends more of one is closed."""
+SPARE_BYTES_MAX = 2 * 1024 * 1024
+SPARES_MAX = 8
+"""Larger buffers that are kept for whoever needs one next: librdkafka's requests may be of a megabyte, and to have that
+much memory anew for each takes about as long as to copy it from the socket."""
 LOGIN_FRAME_BYTES_MAX = 64 * 1024
 """Of a request of a client that has not said who it is."""
 _LENGTH_BYTES = 4
 
 
-@dataclass(slots=True)
 class ReceivedBytes:
-    """Of all connections together."""
+    """Of all connections together: what buffers take beyond BUFFER_BYTES each, and larger ones to be used again."""
 
-    beyond_buffers: int = 0
+    __slots__ = ("_spares", "beyond_buffers")
+
+    def __init__(self) -> None:
+        self.beyond_buffers = 0
+        self._spares: list[bytearray] = []  # by their sizes
+
+    def buffer(self, size: int) -> bytearray:
+        """Of at least this size; what is in it is anybody's."""
+        if self._spares and len(self._spares[-1]) >= size:
+            return self._spares.pop()
+        return bytearray(size)
+
+    def give_back(self, buffer: bytearray) -> None:
+        if len(buffer) <= SPARE_BYTES_MAX:
+            self._spares.append(buffer)
+            self._spares.sort(key=len)
+            del self._spares[:-SPARES_MAX]
 
 
 class FrameReceiver:
-    """The bytes in `_buffer[_start:_end]` have been received and not handled."""
+    """The bytes in `_buffer[_start:_end]` have been received and not handled. `_small` is what it goes back to from a
+    buffer beyond BUFFER_BYTES."""
 
-    __slots__ = ("_buffer", "_end", "_in_all", "_start")
+    __slots__ = ("_buffer", "_end", "_in_all", "_small", "_start")
 
     def __init__(self, in_all: ReceivedBytes) -> None:
         self._in_all = in_all
-        self._buffer = bytearray(FIRST_BUFFER_BYTES)
+        self._buffer = self._small = bytearray(FIRST_BUFFER_BYTES)
         self._start = self._end = 0
 
     def room(self) -> memoryview:
@@ -44,7 +62,7 @@ class FrameReceiver:
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._buffer) > BUFFER_BYTES:
-                self._resize(BUFFER_BYTES)
+                self._use(self._small)
         elif self._end == len(self._buffer):
             self._make_room()
         return memoryview(self._buffer)[self._end :]
@@ -79,20 +97,30 @@ class FrameReceiver:
 
     def close(self) -> None:
         """Lets go of the buffer."""
-        self._resize(0)
+        self._small = bytearray()
+        self._use(self._small)
 
     def _make_room(self) -> None:
         """Moves what is unhandled to the front, into a larger buffer if the front was full already.
 
         The buffer grows with the bytes that came, not with the length a client claims.
         """
-        unhandled = self._buffer[self._start : self._end]
-        size = len(self._buffer) * 2 if len(unhandled) > len(self._buffer) // 2 else len(self._buffer)
-        self._resize(size)
-        self._buffer[: len(unhandled)] = unhandled
+        unhandled = memoryview(self._buffer)[self._start : self._end]
+        if len(unhandled) <= len(self._buffer) // 2:
+            memoryview(self._buffer)[: len(unhandled)] = unhandled
+        elif len(self._buffer) < BUFFER_BYTES:
+            self._small = bytearray(2 * len(self._buffer))
+            self._small[: len(unhandled)] = unhandled
+            self._use(self._small)
+        else:
+            larger = self._in_all.buffer(2 * len(self._buffer))
+            larger[: len(unhandled)] = unhandled
+            self._use(larger)
         self._start, self._end = 0, len(unhandled)
 
-    def _resize(self, size: int) -> None:
-        """Takes a new, empty buffer of this size."""
-        self._in_all.beyond_buffers += max(size - BUFFER_BYTES, 0) - max(len(self._buffer) - BUFFER_BYTES, 0)
-        self._buffer = bytearray(size)
+    def _use(self, buffer: bytearray) -> None:
+        """Goes on with this buffer."""
+        before, self._buffer = self._buffer, buffer
+        self._in_all.beyond_buffers += max(len(buffer) - BUFFER_BYTES, 0) - max(len(before) - BUFFER_BYTES, 0)
+        if len(before) > BUFFER_BYTES:
+            self._in_all.give_back(before)

@@ -14,6 +14,8 @@ from headrace.broker.frame_receiver import (
     BUFFER_BYTES,
     FIRST_BUFFER_BYTES,
     LOGIN_FRAME_BYTES_MAX,
+    SPARE_BYTES_MAX,
+    SPARES_MAX,
     FrameReceiver,
     ReceivedBytes,
 )
@@ -81,6 +83,48 @@ def test_a_buffer_grows_with_what_came_and_not_with_what_is_claimed() -> None:
     assert 2_000_000 - BUFFER_BYTES < in_all.beyond_buffers < 2 * 2_100_000
     receiver.close()
     assert in_all.beyond_buffers == 0
+
+
+def whole(receiver: FrameReceiver, frame: bytes) -> bytes:
+    raw = struct.pack(">i", len(frame)) + frame
+    while raw:
+        raw = raw[receive(receiver, raw) :]
+    found = receiver.frame(is_in=True)
+    assert found is not None
+    content = bytes(found)
+    receiver.handled(found)
+    return content
+
+
+def test_large_buffers_are_used_again_by_whoever_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def buffer(size: int = 0) -> bytearray:
+        made.append(size)
+        return bytearray(size)
+
+    monkeypatch.setattr(frame_receiver, "bytearray", buffer, raising=False)
+    in_all = ReceivedBytes()
+    one, other = FrameReceiver(in_all), FrameReceiver(in_all)
+    for receiver in (one, other, one):
+        assert whole(receiver, frame_of(BUFFER_BYTES - 4, 1)) == frame_of(BUFFER_BYTES - 4, 1)
+    made.clear()
+    for number, receiver in enumerate((one, one, other, one, other)):
+        assert whole(receiver, frame_of(1_000_000, number + 1)) == frame_of(1_000_000, number + 1)
+        assert in_all.beyond_buffers == 4 * BUFFER_BYTES - BUFFER_BYTES
+        receiver.room()
+        assert in_all.beyond_buffers == 0
+    assert made == [2 * BUFFER_BYTES, 4 * BUFFER_BYTES]
+
+
+def test_few_spare_buffers_are_kept_and_none_that_is_very_large() -> None:
+    in_all = ReceivedBytes()
+    for size in (SPARE_BYTES_MAX + 1, *range(BUFFER_BYTES + 1, BUFFER_BYTES + 2 * SPARES_MAX)):
+        in_all.give_back(bytearray(size))
+    largest = BUFFER_BYTES + 2 * SPARES_MAX - 1
+    assert len(in_all.buffer(largest + 1)) == largest + 1
+    found = [len(in_all.buffer(1)) for _ in range(SPARES_MAX + 1)]
+    assert found == [*range(largest, largest - SPARES_MAX, -1), 1]
 
 
 def test_what_is_too_much_in_all_refuses_who_sends_more_of_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
