@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from headrace.broker.errors import RequestRefused
 from headrace.broker.log import compaction, leader_epochs, produced
-from headrace.broker.log.files import FileSlice, OpenFiles, sync_folder, write_fully
+from headrace.broker.log.files import FileSlice, OpenFiles, read_at, sync_folder, write_fully
 from headrace.broker.log.index import (
     floor_entry_in_file,
     floor_position_in_file,
@@ -502,7 +502,7 @@ class PartitionLog:
             fd = self._files.fd(self._log_path(base))
             for placed in walk_file(fd, position, end):
                 if placed.header.last_offset >= offset:
-                    yield placed, os.pread(fd, placed.header.size, placed.position)
+                    yield placed, read_at(fd, placed.header.size, placed.position)
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
         """The newest epoch that is not above `epoch`, and the offset behind its last batch; None when there is none."""

@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from kafka.protocol.consumer import ListOffsetsRequest
 
 from broker_samples import NOW_MS, append, batch
 from headrace.broker.config import BrokerConfig
-from headrace.broker.handlers import fetch
+from headrace.broker.handlers import fetch, list_offsets
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log import files
 from headrace.broker.log.files import NotCached, read_at, without_waiting
@@ -87,7 +88,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def with_topic(folder: Path, partitions: int, work: Callable[[BrokerNode], Awaitable[None]], **configs: str) -> None:
-    """Of partitions with BATCHES batches of a record each, of some 3 KB."""
+    """Of partitions with BATCHES batches of a record each, of some 3 KB, and a millisecond apart."""
 
     async def main() -> None:
         node = BrokerNode(BrokerConfig(folder), now_ms=lambda: NOW_MS)
@@ -95,7 +96,7 @@ def with_topic(folder: Path, partitions: int, work: Callable[[BrokerNode], Await
             node.create_topic("t", partitions, configs)
             for index in range(partitions):
                 for number in range(BATCHES):
-                    append(node.log("t", index), batch(b"%04d" % number * 750))
+                    append(node.log("t", index), batch(b"%04d" % number * 750, timestamp_ms=NOW_MS + number))
             await asyncio.wait_for(work(node), 30)
         finally:
             await node.close()
@@ -240,6 +241,50 @@ def test_a_poll_whose_time_is_up_tells_what_a_cold_partition_has(tmp_path: Path,
         assert not disk.waits
 
     with_topic(tmp_path, 1, work)
+
+
+async def looked_up(node: BrokerNode, timestamps_ms: Sequence[int]) -> tuple[bool, list[tuple[int, int]]]:
+    """Whether the disk had to be waited for, and the (timestamp, offset) of each partition from 0 on."""
+    topic = ListOffsetsRequest.ListOffsetsTopic
+    wanted = [
+        topic.ListOffsetsPartition(version=7, partition_index=index, current_leader_epoch=-1, timestamp=timestamp_ms)
+        for index, timestamp_ms in enumerate(timestamps_ms)
+    ]
+    request = ListOffsetsRequest(
+        version=7, replica_id=-1, isolation_level=0, topics=[topic(version=7, name="t", partitions=wanted)]
+    )
+    answer = list_offsets.handle(RequestContext(node, 7, "test", "127.0.0.1"), request)
+    is_late = asyncio.iscoroutine(answer)
+    if is_late:
+        answer = await answer
+    (found,) = answer.topics
+    assert [one.partition_index for one in found.partitions] == list(range(len(timestamps_ms)))
+    return is_late, [(one.timestamp, one.offset) for one in found.partitions]
+
+
+@pytest.mark.parametrize("configs", [{}, {"segment.bytes": "50000"}], ids=["active", "closed"])
+def test_offsets_by_time_are_found_without_waiting_in_the_loop(
+    tmp_path: Path, disk: Disk, configs: dict[str, str]
+) -> None:
+    partitions = list_offsets.READ_AHEAD_AT_ONCE + 8
+    times_ms = [NOW_MS + 37, list_offsets.EARLIEST, NOW_MS + 3, list_offsets.LARGEST_TIMESTAMP, NOW_MS + 1000]
+    times_ms += [NOW_MS + number for number in range(partitions - len(times_ms))]
+    expected = [(NOW_MS + 37, 37), (-1, 0), (NOW_MS + 3, 3), (NOW_MS + BATCHES - 1, BATCHES - 1), (-1, -1)]
+    expected += [(NOW_MS + number, number) for number in range(partitions - len(expected))]
+
+    async def work(node: BrokerNode) -> None:
+        assert await looked_up(node, times_ms) == (False, expected)
+        disk.evict()
+        assert await looked_up(node, times_ms) == (True, expected)
+        assert not disk.waits
+        assert await looked_up(node, times_ms) == (False, expected)
+        assert await looked_up(node, [list_offsets.LATEST, list_offsets.EARLIEST]) == (False, [(-1, BATCHES), (-1, 0)])
+        disk.forgets_at_once = True
+        disk.evict()
+        assert await looked_up(node, times_ms[:1]) == (True, expected[:1])
+        assert disk.waits
+
+    with_topic(tmp_path, partitions, work, **configs)
 
 
 def test_a_large_file_is_read_ahead_where_it_was_asked_for(
