@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.protocol.consumer import ListOffsetsRequest
@@ -184,8 +185,19 @@ def test_others_are_served_while_a_disk_is_waited_for(
     with_topic(tmp_path, 1, work)
 
 
-def test_of_many_cold_partitions_each_is_read_after_some_fetches(tmp_path: Path, disk: Disk) -> None:
+def test_of_many_cold_partitions_each_is_read_after_some_fetches(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     partitions = 3 * fetch.READ_AHEAD_AT_ONCE
+    read_once = fetch._read
+    cold: list[int] = []  # each is a descriptor as long as it is waited for
+
+    def counted(*given: Any) -> Any:
+        found = read_once(*given)
+        cold.append(len(found.cold))
+        return found
+
+    monkeypatch.setattr(fetch, "_read", counted)
 
     async def work(node: BrokerNode) -> None:
         disk.evict()
@@ -197,6 +209,7 @@ def test_of_many_cold_partitions_each_is_read_after_some_fetches(tmp_path: Path,
             assert len(new) >= min(fetch.READ_AHEAD_AT_ONCE, partitions - len(read))
             read |= new
         assert len(read) == partitions
+        assert max(cold) == fetch.READ_AHEAD_AT_ONCE
         assert not disk.waits
 
     with_topic(tmp_path, partitions, work, **{"segment.bytes": "50000"})

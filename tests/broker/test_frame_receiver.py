@@ -119,9 +119,9 @@ def test_large_buffers_are_used_again_by_whoever_needs_one(monkeypatch: pytest.M
 
 def test_few_spare_buffers_are_kept_and_none_that_is_very_large() -> None:
     in_all = ReceivedBytes()
-    for size in (SPARE_BYTES_MAX + 1, *range(BUFFER_BYTES + 1, BUFFER_BYTES + 2 * SPARES_MAX)):
+    largest = BUFFER_BYTES + 2 * SPARES_MAX
+    for size in (SPARE_BYTES_MAX + 1, *range(largest, BUFFER_BYTES, -1)):
         in_all.give_back(bytearray(size))
-    largest = BUFFER_BYTES + 2 * SPARES_MAX - 1
     assert len(in_all.buffer(largest + 1)) == largest + 1
     found = [len(in_all.buffer(1)) for _ in range(SPARES_MAX + 1)]
     assert found == [*range(largest, largest - SPARES_MAX, -1), 1]

@@ -415,8 +415,10 @@ def test_unread_answers_are_counted_as_clients_read_them(monkeypatch: pytest.Mon
     assert slow.dropped == "clients have 105 bytes of answers to read"
     connections.forget_unread(reads)
     connections.forget_unread(slow)
-    connections.note_unread(last := Client(85))
-    assert list(connections.unread.items()) == [(new, 15), (last, 85)]
+    connections.note_unread(last := Client(86))
+    assert list(connections.unread.items()) == [(last, 86)]
+    connections.remove(last, "")
+    assert not connections.unread
 
 
 def test_half_requests_have_a_largest_size_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

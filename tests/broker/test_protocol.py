@@ -355,6 +355,18 @@ def test_headers_are_read_and_written_as_kafka_python_does(row: Any) -> None:
         assert response_start(header, len(body)) + body == expected
 
 
+@pytest.mark.parametrize("tags", [b"\0", b"\1\5\3abc", b"\2\x85\1\0\x86\1\2ab"], ids=["none", "one", "two"])
+@pytest.mark.parametrize("client_id", [None, "", "me"])
+def test_tagged_fields_of_headers_are_skipped(tags: bytes, client_id: str | None) -> None:
+    name = (client_id or "").encode()
+    start = struct.pack(">hhih", 3, BY_KEY[3].flexible_from, 77, -1 if client_id is None else len(name)) + name
+    header = read_header(memoryview(start + tags + b"body"))
+    assert (header.client_id, header.body_at) == (client_id or "", len(start + tags))
+    for cut in range(len(start + tags)):
+        with pytest.raises(MalformedMessage):
+            read_header(memoryview((start + tags)[:cut]))
+
+
 @pytest.mark.parametrize("length", [-1, 0, 9, FRAME_BYTES_MAX + 1, 0x47455420])
 def test_frame_lengths_outside_the_limits_are_refused(length: int) -> None:
     with pytest.raises(FrameRefused):
