@@ -249,6 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             logger.exception("request failed peer=%s:%s", *self._peer)
             transport.abort()
             return
+        self._receiver.release()
         is_read = self._is_read
         if not is_read:
             self._all.note_unread(self)

@@ -60,9 +60,8 @@ class FrameReceiver:
     def room(self) -> memoryview:
         """Where the next bytes go; there is always some."""
         if self._start == self._end:
+            self.release()
             self._start = self._end = 0
-            if len(self._buffer) > BUFFER_BYTES:
-                self._use(self._small)
         elif self._end == len(self._buffer):
             self._make_room()
         return memoryview(self._buffer)[self._end :]
@@ -94,6 +93,12 @@ class FrameReceiver:
     def handled(self, frame: memoryview) -> None:
         """The first frame is handled, and will be written over."""
         self._start += _LENGTH_BYTES + len(frame)
+
+    def release(self) -> None:
+        """Lets go of a large buffer in which there is nothing unhandled: who has sent one request may send no other."""
+        if self._start == self._end and len(self._buffer) > BUFFER_BYTES:
+            self._start = self._end = 0
+            self._use(self._small)
 
     def close(self) -> None:
         """Lets go of the buffer."""

@@ -8,9 +8,10 @@ aborted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from headrace.broker.access.rights import Right
@@ -38,7 +39,8 @@ COPIED_BYTES_MAX = 8 * 1024 * 1024
 them."""
 NOTHING_ABORTED: Sequence[AbortedTransaction] = ()
 READ_AHEAD_ROUNDS = 5
-"""An index, the header that it tells of, the next ones: each can be waited for only when the one before is known."""
+"""An index, the header that it tells of, the next ones: each can be waited for only when the one before is known. What
+is not in memory then, as an index that has to be made anew or a page that cannot be read, all wait for."""
 READ_AHEAD_AT_ONCE = 32
 """Partitions of a request for which a disk is waited for together; there is nothing of further ones in its answer."""
 WAIT_MS_MAX = 300_000
@@ -52,6 +54,10 @@ class FetchAnswer:
     session_id: int = 0
 
 
+Place = tuple[str, int]
+"""A topic's name and a partition."""
+
+
 @dataclass(slots=True)
 class _Reading:
     """One pass over a request: what it found, but of partitions for whose next bytes the disk must be waited for."""
@@ -62,7 +68,8 @@ class _Reading:
     found_bytes: int = 0
     has_error: bool = False
     is_capped: bool = False  # there is more than the client, or RESPONSE_BYTES_MAX, allows
-    cold: list[NotCached] = field(default_factory=list)
+    waits_for: Collection[Place] = ()  # partitions for which the disk is waited for here and now
+    cold: dict[Place, NotCached] = field(default_factory=dict)
 
 
 class _Found(NamedTuple):
@@ -72,7 +79,7 @@ class _Found(NamedTuple):
     answer: FetchAnswer
     found_bytes: int
     missing_bytes: int
-    cold: Sequence[NotCached]
+    cold: Mapping[Place, NotCached]
 
 
 def handle(context: RequestContext, request: FetchRequest) -> FetchAnswer | Awaitable[FetchAnswer]:
@@ -83,9 +90,30 @@ def handle(context: RequestContext, request: FetchRequest) -> FetchAnswer | Awai
         return FetchAnswer(refused.code, ())
     with without_waiting():
         found = _read(context, request, session)
-    if found.cold or (found.missing_bytes and request.wait_ms_max > 0):
-        return _wait(context, request, session, found)
-    return _told(found.answer, request, session)
+    if found.cold:
+        return _wait_for_disk(context, request, session, found.cold)
+    return _told_or_wait(context, request, session, found)
+
+
+def _told_or_wait(
+    context: RequestContext, request: FetchRequest, session: FetchSession | None, found: _Found
+) -> FetchAnswer | Awaitable[FetchAnswer]:
+    """To be called in the same turn of the loop in which it was found, so that nothing comes unnoticed in between."""
+    if not found.missing_bytes or request.wait_ms_max <= 0:
+        return _told(found.answer, request, session)
+    growth = _Growth(found.missing_bytes)
+    logs = _watched(context, request, session)
+    for log in logs:
+        log.waiters.add(growth.add)
+    # A task, since a coroutine that is never begun would not end either.
+    waiting = asyncio.ensure_future(_wait(context, request, session, growth))
+    waiting.add_done_callback(lambda _: _forget(logs, growth))
+    return waiting
+
+
+def _forget(logs: Sequence[PartitionLog], growth: _Growth) -> None:
+    for log in logs:
+        log.waiters.discard(growth.add)
 
 
 def _told(answer: FetchAnswer, request: FetchRequest, session: FetchSession | None) -> FetchAnswer:
@@ -96,52 +124,60 @@ def _told(answer: FetchAnswer, request: FetchRequest, session: FetchSession | No
     return FetchAnswer(answer.error, topics, session.session_id if len(session) else 0)
 
 
-async def _wait(
-    context: RequestContext, request: FetchRequest, session: FetchSession | None, found: _Found
+async def _wait_for_disk(
+    context: RequestContext, request: FetchRequest, session: FetchSession | None, cold: Mapping[Place, NotCached]
 ) -> FetchAnswer:
-    """Reads on when the disk has been waited for, and again once the partitions have grown by as much as is missing, or
-    time is up."""
+    answer = _told_or_wait(context, request, session, await _read_cold(context, request, session, cold))
+    return answer if isinstance(answer, FetchAnswer) else await answer
+
+
+async def _wait(
+    context: RequestContext, request: FetchRequest, session: FetchSession | None, growth: _Growth
+) -> FetchAnswer:
+    """Reads again once the partitions have grown by as much as is missing, or time is up. Meanwhile it has nothing of
+    what was found: others need the memory and the files."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(request.wait_ms_max, WAIT_MS_MAX) / 1000
-    found = await _read_cold(context, request, session, found)
-    if not found.missing_bytes or request.wait_ms_max <= 0:
-        return _told(found.answer, request, session)
-    growth = _Growth(found.missing_bytes)
-    logs = _watched(context, request, session)
-    for log in logs:
-        log.waiters.add(growth.add)
-    try:
-        while True:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await growth.is_enough.wait()
-            except TimeoutError:
-                return _told((await _read_cold(context, request, session)).answer, request, session)
-            found = await _read_cold(context, request, session)
-            if not found.missing_bytes:
-                return _told(found.answer, request, session)
-            growth.begin(found.missing_bytes)
-    finally:
-        for log in logs:
-            log.waiters.discard(growth.add)
+    while True:
+        is_late = False
+        try:
+            async with asyncio.timeout_at(deadline):
+                await growth.is_enough.wait()
+        except TimeoutError:
+            is_late = True
+        found = await _read_cold(context, request, session)
+        if is_late or not found.missing_bytes:
+            return _told(found.answer, request, session)
+        growth.begin(found.missing_bytes)
+        del found
 
 
 async def _read_cold(
-    context: RequestContext, request: FetchRequest, session: FetchSession | None, found: _Found | None = None
+    context: RequestContext,
+    request: FetchRequest,
+    session: FetchSession | None,
+    cold: Mapping[Place, NotCached] = MappingProxyType({}),
 ) -> _Found:
-    """Reads, and has threads wait for the disk while the others go on; `found` is what a pass found before."""
+    """Reads, and has threads wait for the disk while the others go on.
+
+    Args:
+        cold: what was so when it was read before.
+    """
     loop = asyncio.get_running_loop()
+    always_cold: set[Place] | None = None
     for _ in range(READ_AHEAD_ROUNDS):
-        if found is not None:
-            if not found.cold:
-                return found
-            await asyncio.gather(*(loop.run_in_executor(None, cold.read_ahead) for cold in found.cold))
+        if cold:
+            always_cold = set(cold) if always_cold is None else always_cold & set(cold)
+            await asyncio.gather(*(loop.run_in_executor(None, each.read_ahead) for each in cold.values()))
         with without_waiting():
             found = _read(context, request, session)
-    if found is not None and found.found_bytes:
-        return found
-    # What was read is thrown out of memory faster than it can be looked at.
-    return _read(context, request, session)
+        if not found.cold:
+            return found
+        cold, has_some = found.cold, found.found_bytes > 0
+        del found
+    always_cold = set(cold) & (always_cold or set())
+    with without_waiting():
+        return _read(context, request, session, always_cold if has_some else cold)
 
 
 class _Growth:
@@ -181,9 +217,11 @@ def _name(context: RequestContext, topic: TopicKey) -> str:
     return known.name if known else ""
 
 
-def _read(context: RequestContext, request: FetchRequest, session: FetchSession | None) -> _Found:
+def _read(
+    context: RequestContext, request: FetchRequest, session: FetchSession | None, waits_for: Collection[Place] = ()
+) -> _Found:
     most = min(max(request.bytes_max, 0), RESPONSE_BYTES_MAX)
-    reading = _Reading(most, COPIED_BYTES_MAX, request.isolation_level == READ_COMMITTED)
+    reading = _Reading(most, COPIED_BYTES_MAX, request.isolation_level == READ_COMMITTED, waits_for=waits_for)
     wanted_topics = request.topics if session is None else session.due(context.node.logs, partial(_name, context))
     topics = []
     for topic in wanted_topics:
@@ -203,16 +241,18 @@ def _partition(context: RequestContext, name: str, wanted: FetchPartition, readi
         limit = min(wanted.bytes_max, reading.rest)
         records: bytes | FileSlice = b""
         aborted = NOTHING_ABORTED
-        if (limit > 0 or reading.found_bytes == 0) and len(reading.cold) < READ_AHEAD_AT_ONCE:
-            # The first batch of an answer is sent whole whatever its size, so that every consumer gets on.
-            whole_first = reading.found_bytes == 0
+        place = (name, wanted.partition)
+        is_waited_for = place in reading.waits_for
+        if (limit > 0 or reading.found_bytes == 0) and (is_waited_for or len(reading.cold) < READ_AHEAD_AT_ONCE):
             try:
-                if reading.is_committed:
-                    records, aborted = log.read_committed(wanted.offset, max(limit, 0), whole_first=whole_first)
+                if is_waited_for:
+                    with without_waiting(False):
+                        records, aborted = _records(log, wanted.offset, limit, reading)
                 else:
-                    records = log.read(wanted.offset, max(limit, 0), whole_first=whole_first)
+                    records, aborted = _records(log, wanted.offset, limit, reading)
             except NotCached as cold:
-                reading.cold.append(cold)
+                # Without the frames that it came through, which have all that was found.
+                reading.cold[place] = cold.with_traceback(None)
         reading.rest -= len(records)
         reading.found_bytes += len(records)
         if not isinstance(records, FileSlice):
@@ -238,6 +278,16 @@ def _partition(context: RequestContext, name: str, wanted: FetchPartition, readi
             log = context.node.log(name, wanted.partition)
             start, end = log.log_start_offset, log.high_watermark
         return FetchedPartition(wanted.partition, refused.code, end, end, start, b"")
+
+
+def _records(
+    log: PartitionLog, offset: int, limit: int, reading: _Reading
+) -> tuple[bytes | FileSlice, Sequence[AbortedTransaction]]:
+    # The first batch of an answer is sent whole whatever its size, so that every consumer gets on.
+    whole_first = reading.found_bytes == 0
+    if reading.is_committed:
+        return log.read_committed(offset, max(limit, 0), whole_first=whole_first)
+    return log.read(offset, max(limit, 0), whole_first=whole_first), NOTHING_ABORTED
 
 
 def _log(context: RequestContext, name: str, wanted: FetchPartition) -> PartitionLog:

@@ -93,29 +93,40 @@ class OpenFile:
 class NotCached(Exception):
     """What was to be read is not in memory, and whoever reads has said not to wait for the disk."""
 
-    def __init__(self, fd: int, position: int) -> None:
-        super().__init__(f"position {position} of a file is not cached")
-        # One of its own: the other may be closed before a thread comes to it.
-        self._file = OpenFile(os.dup(fd))
-        self._position = position
+    def __init__(self, path: str, position: int) -> None:
+        super().__init__(f"{path}: position {position} is not cached")
+        # No descriptor, of which there are only so many: the file may be closed before a thread comes to it.
+        self._path, self._position = path, position
 
     def read_ahead(self) -> None:
-        """Waits until it can be read at once, and what lies around it. For a thread."""
-        size = os.fstat(self._file.fd).st_size
-        if size <= READ_AHEAD_WHOLE_BYTES:
-            _read_ahead(self._file.fd, 0, size)
-        else:
-            _read_ahead(self._file.fd, self._position, LOOKED_AT_BYTES)
+        """Waits until it can be read at once, and what lies around it. For a thread.
+
+        What cannot be read, or is not there any more, is met by whoever reads it next.
+        """
+        with contextlib.suppress(OSError):
+            fd = os.open(self._path, os.O_RDONLY)
+            try:
+                size = os.fstat(fd).st_size
+                if size <= READ_AHEAD_WHOLE_BYTES:
+                    _read_ahead(fd, 0, size)
+                else:
+                    _read_ahead(fd, self._position, LOOKED_AT_BYTES)
+            finally:
+                os.close(fd)
 
 
 _is_without_waiting: ContextVar[bool] = ContextVar("_is_without_waiting", default=False)
 
 
 @contextlib.contextmanager
-def without_waiting() -> Iterator[None]:
+def without_waiting(is_so: bool = True) -> Iterator[None]:
     """Within it `read_at` raises `NotCached` rather than wait for the disk, while all others would wait too. What a
-    thread or another task does meanwhile is not within it."""
-    token = _is_without_waiting.set(True)
+    thread or another task does meanwhile is not within it.
+
+    Args:
+        is_so: False: within it the disk is waited for again.
+    """
+    token = _is_without_waiting.set(is_so)
     try:
         yield
     finally:
@@ -130,16 +141,20 @@ def read_at(fd: int, size: int, position: int) -> bytes:
     """
     if not _is_without_waiting.get():
         return os.pread(fd, size, position)
-    content = bytearray(size)
+    content, count = bytearray(size), 0
     try:
         count = os.preadv(fd, [content], position, os.RWF_NOWAIT)
+        if count == size or position + count >= os.fstat(fd).st_size:
+            return bytes(memoryview(content)[:count])
     except BlockingIOError:
-        raise NotCached(fd, position) from None
+        pass
     except OSError:  # a file system that does not tell, or a disk that fails
         return os.pread(fd, size, position)
-    if count < size and position + count < os.fstat(fd).st_size:
-        raise NotCached(fd, position + count)
-    return bytes(memoryview(content)[:count])
+    try:
+        path = str(Path(f"/proc/self/fd/{fd}").readlink())
+    except OSError:
+        return os.pread(fd, size, position)
+    raise NotCached(path, position + count)
 
 
 def _read_ahead(fd: int, start: int, size: int) -> None:

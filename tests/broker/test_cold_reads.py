@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
+import tracemalloc
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -33,6 +35,8 @@ class Disk:
         self.waits: list[str] = []
         self.read_by_threads = 0
         self.forgets_at_once = False
+        self.fails_threads = False
+        self.never_has = ""  # the folder of files of which nothing stays in memory
         self._cached: set[tuple[int, int]] | None = None
         self._pread, self._preadv = os.pread, os.preadv
         monkeypatch.setattr(os, "pread", self.pread)
@@ -74,12 +78,15 @@ class Disk:
 
     def _touch(self, fd: int, position: int, size: int) -> None:
         is_in_thread = threading.current_thread() is not threading.main_thread()
+        if is_in_thread and self.fails_threads:
+            raise OSError(5, "Input/output error")
         if not self._is_cached(fd, position, size):
             if is_in_thread:
                 self.read_by_threads += 1
             else:
                 self.waits.append(f"{Path(f'/proc/self/fd/{fd}').readlink()} {position} {size}")
-        if self._cached is not None and not self.forgets_at_once:
+        is_kept = not self.never_has or self.never_has not in str(Path(f"/proc/self/fd/{fd}").readlink())
+        if self._cached is not None and not self.forgets_at_once and is_kept:
             self._cached |= self._pages(fd, position, size)
 
 
@@ -103,6 +110,10 @@ def with_topic(folder: Path, partitions: int, work: Callable[[BrokerNode], Await
             await node.close()
 
     asyncio.run(main())
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def asked(
@@ -190,7 +201,7 @@ def test_of_many_cold_partitions_each_is_read_after_some_fetches(
 ) -> None:
     partitions = 3 * fetch.READ_AHEAD_AT_ONCE
     read_once = fetch._read
-    cold: list[int] = []  # each is a descriptor as long as it is waited for
+    cold: list[int] = []
 
     def counted(*given: Any) -> Any:
         found = read_once(*given)
@@ -213,6 +224,90 @@ def test_of_many_cold_partitions_each_is_read_after_some_fetches(
         assert not disk.waits
 
     with_topic(tmp_path, partitions, work, **{"segment.bytes": "50000"})
+
+
+def test_a_partition_that_stays_cold_is_read_beside_others_that_are_not(tmp_path: Path, disk: Disk) -> None:
+    async def work(node: BrokerNode) -> None:
+        disk.evict()
+        disk.never_has = "t-1/"
+        found = await asked(node, 20, 20, 20)
+        assert [len(one.records) for one in found] == [10_000] * 3
+        assert all("/t-1/" in wait for wait in disk.waits)
+
+    with_topic(tmp_path, 3, work)
+
+
+def test_what_a_thread_cannot_read_is_read_where_it_is_needed(tmp_path: Path, disk: Disk) -> None:
+    async def work(node: BrokerNode) -> None:
+        disk.evict()
+        disk.fails_threads = True
+        (found,) = await asked(node, 20)
+        assert len(found.records) == 10_000
+
+    with_topic(tmp_path, 1, work)
+
+
+def test_waiting_for_the_disk_takes_no_descriptors(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+    read_ahead = NotCached.read_ahead
+
+    def slow(each: NotCached) -> None:
+        assert goes_on.wait(20)
+        read_ahead(each)
+
+    monkeypatch.setattr(NotCached, "read_ahead", slow)
+    partitions = fetch.READ_AHEAD_AT_ONCE
+
+    async def work(node: BrokerNode) -> None:
+        await asked(node, *[20] * partitions)
+        disk.evict()
+        before = descriptors()
+        waiting = [asyncio.ensure_future(asked(node, *[20] * partitions)) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        assert descriptors() == before
+        goes_on.set()
+        for each in waiting:
+            assert [len(one.records) for one in await each] == [10_000] * partitions
+        assert descriptors() <= before
+
+    gc.disable()
+    try:
+        with_topic(tmp_path, partitions, work)
+    finally:
+        gc.enable()
+
+
+def test_a_poll_that_waits_keeps_nothing_of_what_it_found(tmp_path: Path) -> None:
+    polls = 20
+
+    async def work(node: BrokerNode) -> None:
+        await asked(node, 0)
+        tracemalloc.start()
+        last = BATCHES - 9  # so little that it is read into memory
+        waiting = [asyncio.ensure_future(asked(node, last, last, each=1 << 20, least=1 << 20)) for _ in range(polls)]
+        await asyncio.sleep(0.01)
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert not any(poll.done() for poll in waiting)
+        assert kept < polls * 25_000
+        append(node.log("t", 0), batch(b"x" * (1 << 20)))
+        await asyncio.gather(*waiting)
+
+    with_topic(tmp_path, 2, work)
+
+
+def test_nothing_comes_unnoticed_while_a_poll_begins_to_wait(tmp_path: Path) -> None:
+    async def work(node: BrokerNode) -> None:
+        wanted = (FetchTopic("t", uuid.UUID(int=0), (FetchPartition(0, -1, BATCHES, 10_000),)),)
+        answer = fetch.handle(
+            RequestContext(node, 12, "test", "127.0.0.1"), FetchRequest(300_000, 1, 1 << 30, 0, 0, -1, wanted)
+        )
+        assert not isinstance(answer, fetch.FetchAnswer)
+        append(node.log("t", 0), batch(b"in the same turn of the loop"))
+        assert (await answer).topics[0].partitions[0].records
+        assert not node.log("t", 0).waiters
+
+    with_topic(tmp_path, 1, work)
 
 
 def test_a_memory_that_keeps_nothing_is_no_reason_to_read_for_ever(tmp_path: Path, disk: Disk) -> None:

@@ -117,6 +117,22 @@ def test_large_buffers_are_used_again_by_whoever_needs_one(monkeypatch: pytest.M
     assert made == [2 * BUFFER_BYTES, 4 * BUFFER_BYTES]
 
 
+def test_a_large_buffer_is_let_go_of_when_its_request_is_handled() -> None:
+    in_all = ReceivedBytes()
+    receiver = FrameReceiver(in_all)
+    receive(receiver, struct.pack(">i", 10))
+    receiver.release()
+    receive(receiver, bytes(10))
+    found = receiver.frame(is_in=True)
+    assert found is not None
+    receiver.handled(found)
+    whole(receiver, frame_of(5_000_000, 1))
+    assert in_all.beyond_buffers > 4_000_000
+    receiver.release()
+    assert in_all.beyond_buffers == 0
+    assert whole(receiver, frame_of(1_000, 2)) == frame_of(1_000, 2)
+
+
 def test_few_spare_buffers_are_kept_and_none_that_is_very_large() -> None:
     in_all = ReceivedBytes()
     largest = BUFFER_BYTES + 2 * SPARES_MAX
