@@ -16,6 +16,7 @@ from checkout import ROOT
 from server_starts import kind_of, timed_start
 
 READY_TIMEOUT_S = 120
+DRAINED_WITHIN_S = 10
 
 
 class Service:
@@ -35,8 +36,11 @@ class Service:
                 cwd=folder,
                 env={**os.environ, **(environment or {})},
             )
-            threading.Thread(target=self._drain_stdout, daemon=True).start()
-            threading.Thread(target=self._drain_stderr, daemon=True).start()
+            self._drains = [
+                threading.Thread(target=drain, daemon=True) for drain in (self._drain_stdout, self._drain_stderr)
+            ]
+            for drain in self._drains:
+                drain.start()
             try:
                 self.addresses = self._wait_until_ready()
             except BaseException:  # Ctrl-C among them: nobody else can end it yet
@@ -65,13 +69,15 @@ class Service:
                 raise RuntimeError(f"{' '.join(self.arguments)} did not get ready:\n{''.join(self.errors)}")
 
     def stop(self, timeout_s: float = 60) -> int:
-        """Ends it as an operator would, and returns its exit code."""
+        """Ends it as an operator would, and returns its exit code; all that it said has been read then."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
                 self.process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 self.kill()
+        for drain in self._drains:
+            drain.join(DRAINED_WITHIN_S)
         return self.process.wait()
 
     def kill(self) -> None:

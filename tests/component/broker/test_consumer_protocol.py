@@ -19,6 +19,8 @@ from free_ports import free_port
 
 PATIENCE_S = 60
 QUICK = {"consumer_heartbeat_interval": "200ms", "consumer_session_timeout": "3s"}
+PATIENT = {**QUICK, "consumer_session_timeout": "30s"}
+"""Where nobody waits for a session to end, and a machine that stands still for a while is no reason to end one."""
 
 
 class Member:
@@ -103,7 +105,7 @@ def quick_broker(start_service: Any, tmp_path: Path) -> str:
 def test_two_share_one_leaves_and_the_broker_is_killed_in_between(start_service: Any, tmp_path: Path) -> None:
     """What was committed is read by nobody again, and members that lived on are not assigned anew."""
     port = free_port()
-    service = serve(start_service, tmp_path, port, **QUICK)
+    service = serve(start_service, tmp_path, port, **PATIENT)
     address = service.addresses["broker"]
     create(address, "t", 4)
     with member(address, "g", ["t"]) as first, ExitStack() as second_alone:
@@ -119,7 +121,7 @@ def test_two_share_one_leaves_and_the_broker_is_killed_in_between(start_service:
         before = [each.partitions for each in both]
         first.revoked.clear()
         second.revoked.clear()
-        start_again(service, "kill", start_service, tmp_path, port, **QUICK)
+        start_again(service, "kill", start_service, tmp_path, port, **PATIENT)
         produce(address, "t", range(400, 800), 4)
         poll_until(both, lambda: {*first.values, *second.values} == set(range(800)), "not read on after the kill")
         assert [len(each.values) for each in both] == [400, 400], "each once"

@@ -89,8 +89,13 @@ def test_words_are_counted_exactly_once_over_a_kill(broker_address: str, tmp_pat
 
     def is_killed_in_a_transaction() -> bool:
         """Whether it was is seen when the transaction is over: a commit may have been on its way to the broker."""
+        before = sum(broker.ends(IsolationLevel.READ_COMMITTED))
+        broker.produce(rest[:SLICE])
+        del rest[:SLICE]
         with JavaProgram(tmp_path / "killed.log", classpath, *run) as killed:
-            killed.wait_until(lambda: sum(broker.ends(IsolationLevel.READ_COMMITTED)) > 0, "it committed something")
+            killed.wait_until(
+                lambda: sum(broker.ends(IsolationLevel.READ_COMMITTED)) > before, "it committed something"
+            )
 
             def is_caught() -> bool:
                 """Is it stopped while it has a transaction open? It gets some more to do each time."""

@@ -188,6 +188,7 @@ def test_the_whole_ends_when_a_part_dies(tmp_path: Path, start_service: Callable
     broker = next(pid for pid in others if "broker serve" in command_line(pid))
     os.kill(broker, signal.SIGKILL)
     assert up.process.wait(60) == 2
+    assert up.stop() == 2
     assert any("the broker died" in line for line in up.errors)
     assert all_gone(others)
 

@@ -132,6 +132,9 @@ def workers_counted(served: Served) -> int:
 
 
 def test_metrics_count_every_request_of_every_worker(served: Served) -> None:
+    deadline = time.monotonic() + 60
+    while workers_counted(served) != WORKERS and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert workers_counted(served) == WORKERS
     before = requests_counted(served)
     for _ in range(50):
@@ -144,7 +147,7 @@ def test_metrics_count_every_request_of_every_worker(served: Served) -> None:
     # An answer is counted when it has been sent, and may be there a little earlier than its count.
     while rows != [50, 1] and time.monotonic() < deadline:
         after = requests_counted(served)
-        rows = [after["GET", route, status] - before.get(("GET", route, status), 0) for status in ("200", "401")]
+        rows = [after.get(key, 0) - before.get(key, 0) for key in (("GET", route, "200"), ("GET", route, "401"))]
     assert rows == [50, 1]
 
 
