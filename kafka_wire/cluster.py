@@ -104,7 +104,8 @@ class KafkaCluster:
 
     Raises:
         ValueError: `bootstrap_servers` holds no server.
-        AuthenticationRefused: by every method, where a connection has to be made; it is never tried again.
+        AuthenticationRefused: by every method, where a connection has to be made; it is never tried again, by none of
+            them and with no broker. What is connected already goes on.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class KafkaCluster:
         self._breakers: dict[Address, Breaker] = defaultdict(Breaker)
         self._quiet_until: dict[Address, float] = {}
         self._known: ClusterMetadata = ClusterMetadata("", {}, {})
+        self._refused: AuthenticationRefused | None = None
 
     def __enter__(self) -> KafkaCluster:
         return self
@@ -361,6 +363,9 @@ class KafkaCluster:
             self._sleep(quiet_s)
         try:
             answer = ask(self._connection(address))
+        except AuthenticationRefused as error:
+            self._refused = error
+            raise
         except KafkaError as error:
             if isinstance(error, KafkaUnavailable) and not isinstance(error, Moved):
                 breaker.failed(str(error), self._clock())
@@ -379,6 +384,9 @@ class KafkaCluster:
             connection.close()
             connection = None
         if connection is None:
+            if self._refused is not None:
+                # A login for each question would lock the account out.
+                raise AuthenticationRefused(str(self._refused)) from self._refused
             connection = self._connections[address] = Connection(*address, self._timeout_s, self._security, self._room)
         return connection
 

@@ -30,6 +30,12 @@ from kafka.protocol.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 from headrace.kafka_wire import cluster as kafka_client
 from headrace.kafka_wire.breaker import COOL_DOWN_S
@@ -43,7 +49,14 @@ from headrace.kafka_wire.cluster import (
     PartitionMetadata,
 )
 from headrace.kafka_wire.connection import parse_bootstrap_servers
-from headrace.kafka_wire.errors import KafkaUnavailable, LogChanged, OffsetOutOfRange, RequestRefused
+from headrace.kafka_wire.errors import (
+    AuthenticationRefused,
+    KafkaUnavailable,
+    LogChanged,
+    OffsetOutOfRange,
+    RequestRefused,
+)
+from headrace.kafka_wire.security import KafkaSecurity
 from headrace.kafka_wire.topic_partition import TopicPartition
 
 TP = TopicPartition("orders", 2)
@@ -56,6 +69,8 @@ PAIRS = (
     (FindCoordinatorRequest, FindCoordinatorResponse, 3),
     (OffsetCommitRequest, OffsetCommitResponse, 8),
     (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, 4),
+    (SaslHandshakeRequest, SaslHandshakeResponse, 1),
+    (SaslAuthenticateRequest, SaslAuthenticateResponse, 2),
 )
 BY_KEY = {request.API_KEY: (request, response) for request, response, _ in PAIRS}
 
@@ -411,6 +426,61 @@ def test_no_broker_at_all() -> None:
         port = taken.getsockname()[1]
     with pytest.raises(KafkaUnavailable, match=f"cannot connect to broker 127.0.0.1:{port}"):
         KafkaCluster(f"127.0.0.1:{port}", timeout_s=1).metadata()
+
+
+def says_of_logins(*codes: int) -> Callable[[ScriptedBroker], None]:
+    """PLAIN, and for each login the next of these codes; the last one stays."""
+
+    def script(broker: ScriptedBroker) -> None:
+        broker.script(
+            SaslHandshakeRequest,
+            lambda _, version: SaslHandshakeResponse(version=version, error_code=0, mechanisms=["PLAIN"]),
+        )
+        answers = [
+            lambda _, version, code=code: SaslAuthenticateResponse(
+                version=version, error_code=code, error_message="no" if code else None, auth_bytes=b""
+            )
+            for code in codes
+        ]
+        broker.script(SaslAuthenticateRequest, *answers)
+
+    return script
+
+
+PLAIN = KafkaSecurity(protocol="SASL_PLAINTEXT", mechanism="PLAIN", user="shop", password="wrong")
+SASL_AUTHENTICATION_FAILED = 58
+
+
+def test_a_wrong_password_is_told_to_one_broker_once(broker: ScriptedBroker, other: ScriptedBroker) -> None:
+    for each in (broker, other):
+        says_of_logins(SASL_AUTHENTICATION_FAILED)(each)
+    servers = f"127.0.0.1:{broker.port},127.0.0.1:{other.port}"
+    with KafkaCluster(servers, timeout_s=5, security=PLAIN) as cluster:
+        for partition in range(3):
+            with pytest.raises(AuthenticationRefused, match="refused to log in user shop"):
+                cluster.fetch(TopicPartition("orders", partition), 0, 1000)
+        with pytest.raises(AuthenticationRefused, match=f"127.0.0.1:{broker.port} refused to log in user shop"):
+            cluster.metadata()
+    assert [len(each.of(SaslAuthenticateRequest)) for each in (broker, other)] == [1, 0]
+
+
+def test_who_was_let_in_before_goes_on(broker: ScriptedBroker, other: ScriptedBroker) -> None:
+    says_of_logins(0)(broker)
+    says_of_logins(SASL_AUTHENTICATION_FAILED)(other)
+
+    def each_leads_one(request: Any, version: int) -> Any:
+        answer = leads(other, broker, partitions=(3, 2))(request, version)
+        answer.topics[0].partitions[1].leader_id = 2
+        return answer
+
+    broker.script(MetadataRequest, each_leads_one)
+    broker.script(FetchRequest, fetched(b"batches"))
+    with KafkaCluster(f"127.0.0.1:{broker.port}", timeout_s=5, security=PLAIN) as cluster:
+        for _ in range(2):
+            with pytest.raises(AuthenticationRefused):
+                cluster.fetch(TopicPartition("orders", 3), 0, 1000)
+            assert cluster.fetch(TP, 0, 1000).records == b"batches"
+    assert [len(each.of(SaslAuthenticateRequest)) for each in (broker, other)] == [1, 1]
 
 
 def test_offsets_are_asked_with_one_request_per_broker(broker: ScriptedBroker, cluster: KafkaCluster) -> None:
