@@ -16,6 +16,10 @@ CASES ?= 100000
 WORKERS ?= 2
 SPREAD := --dist loadfile --no-loadscope-reorder
 SEED ?= $(shell date +%s)
+# Of `make test-full`, which is the long run: loads that are killed, on HDFS and on S3 each, and generated histories of
+# schemas. Targets of one kind of test have their tests' own, smaller numbers.
+HEADRACE_TEST_KILLS ?= 40
+HEADRACE_HISTORIES ?= 2000
 # Releases of Spark that clusters have, beside ours.
 SPARKS ?= 3.5.9 4.0.5
 
@@ -53,8 +57,8 @@ test-fault: setup-dev ## kill -9 at every step of a load, forty times; power los
 test-kafka: setup-dev ## the loader against an Apache Kafka broker, which Maven fetches
 	@$(BIN)/python -m pytest -m kafka $(PYTEST_ARGUMENTS)
 
-# These two are left to `make test-full` and to whoever changes the loader: some ten minutes each, and as many more as you
-# like with more kills.
+# These two are left to `make test-full`, which kills ten times as many, and to whoever changes the loader: some ten minutes
+# each.
 test-hdfs: setup-dev ## the loader onto an HDFS, which Maven fetches; HEADRACE_TEST_KILLS=n loads are killed
 	@$(BIN)/python -m pytest -m hdfs $(PYTEST_ARGUMENTS)
 
@@ -108,9 +112,9 @@ fuzz: setup-dev ## the registry under made-up requests, for minutes; FUZZ_EXAMPL
 fuzz-core: setup-dev ## the loader's core under mutated batches and sanitizers, for SECONDS=n; SEED=n for the same ones
 	@PYTHONPATH=tests/support $(BIN)/python tests/support/core_fuzz.py $(SECONDS) $(SEED)
 
-test-full: setup-dev ## every test: those of `make ci`, and any marked cluster, container, go, hdfs, hive, pig, yarn, s3 or soak, which it leaves out; then test-sparks
+test-full: setup-dev ## every test: those of `make ci`, and any marked cluster, container, go, hdfs, hive, pig, yarn, s3 or soak, which it leaves out, with 40 kills each on HDFS and S3 and 2,000 histories of schemas (HEADRACE_TEST_KILLS=n, HEADRACE_HISTORIES=n); then test-sparks
 	@$(BIN)/python tools/setup_postgres.py || echo "its tests are skipped"
-	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
+	@HEADRACE_TEST_KILLS=$(HEADRACE_TEST_KILLS) HEADRACE_HISTORIES=$(HEADRACE_HISTORIES) $(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
 	@$(MAKE) --no-print-directory test-sparks
 
 fuzz-core-guided: setup-dev ## the same under libFuzzer, for which clang must be there; what reaches something new is kept

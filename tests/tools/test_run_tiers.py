@@ -228,6 +228,20 @@ def test_the_tiers_are_targets_that_make_lists() -> None:
     assert set(re.findall(r"[a-z0-9-]+", makefile.split(".PHONY:")[1].split("\n\n")[0])) == listed
 
 
+@pytest.mark.parametrize(
+    ("said", "kills", "histories"),
+    [({}, "40", "2000"), ({"HEADRACE_TEST_KILLS": "7", "HEADRACE_HISTORIES": "9"}, "7", "9")],
+)
+def test_the_full_run_is_the_long_one(said: dict[str, str], kills: str, histories: str) -> None:
+    own = ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "HEADRACE_TEST_KILLS", "HEADRACE_HISTORIES")
+    environment = {name: value for name, value in os.environ.items() if name not in own}
+    told = subprocess.run(
+        ["make", "-n", "test-full"], cwd=ROOT, env={**environment, **said}, capture_output=True, text=True, check=True
+    ).stdout
+    (line,) = re.findall(r"^.* -m pytest .*$", told.partition("test-sparks")[0], re.MULTILINE)
+    assert f"HEADRACE_TEST_KILLS={kills} HEADRACE_HISTORIES={histories} " in line
+
+
 def test_what_the_readme_says_is_a_tier() -> None:
     commands = {one.command for one in TIERS}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from hdfs import DATA_NODE, NAME_NODE, Hdfs
 from load_world import FIELDS, NOTE
 from remote_world import Outage, RemoteWorld, kill_loads, kills_of_test, lose_a_worker, read_and_change, two_drivers
 
-pytestmark = [pytest.mark.hdfs, pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.hdfs, pytest.mark.spark, pytest.mark.timeout(1800 + 60 * kills_of_test())]
 
 WAREHOUSE = "/warehouse"
 

@@ -13,7 +13,7 @@ from load_world import FIELDS, NOTE
 from remote_world import RemoteWorld, kill_loads, kills_of_test, lose_a_worker, read_and_change, two_drivers
 from s3_server import BUCKET, CHANGES, S3Server
 
-pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(1800 + 60 * kills_of_test())]
 
 PREFIX = "warehouse"
 SLOW_S = 8.0  # more than one try of S3A takes
