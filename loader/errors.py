@@ -14,6 +14,8 @@ LoaderError
 ├── OffsetsRefused              an operator's word on next offsets that would lose or double rows
 ├── EarlierWarehouse            a load would begin anew what another warehouse has been given
 └── PoolFailed                  the tasks could not be run
+
+What one call of a file system cannot do is an `OSError`, as Python's own are; `StorageUnavailable`, where no call can.
 """
 
 from __future__ import annotations
@@ -27,6 +29,14 @@ class LoaderError(Exception):
 
 class StorageError(LoaderError):
     pass
+
+
+class StorageUnavailable(OSError):
+    """The storage as a whole cannot be used: its servers, or the JVM on the way to them, do not answer or take nothing.
+
+    Whatever else it is asked fails likewise, and mostly after as long a wait, so whoever has more to ask leaves it. It
+    is made as an `OSError` is, of number, reason and path.
+    """
 
 
 class UnwritableWarehouse(StorageError):

@@ -19,7 +19,7 @@ from typing import IO, Any, Protocol
 from py4j.protocol import Py4JError
 
 from headrace.loader.errors import NoPutIfAbsent
-from headrace.loader.storage.hadoop.failures import failure
+from headrace.loader.storage.hadoop.failures import failure, is_refused_option
 from headrace.loader.storage.hadoop.file_system import FoundFile
 from headrace.loader.storage.hadoop.prompt_close import prompt_close
 
@@ -278,7 +278,7 @@ class S3aFileSystem(_HadoopFileSystem):
                     stream = builder.must(CONDITIONAL_CREATE, True).build()
                 except Py4JError as error:
                     # An older one does not know the option. It would look for the name first and put the content then.
-                    if "IllegalArgumentException" in str(error):
+                    if is_refused_option(error, CONDITIONAL_CREATE):
                         raise NoPutIfAbsent(path, "conditional create needs hadoop-aws 3.4.2 or newer") from error
                     raise
                 stream.write(content)
