@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headrace.settings import Settings, SettingsError
+from headrace.settings.masking import masked_repr
 
 UP_FILE_NAME = "up.json"
 SQL_SOCKET_NAME = "sql.sock"
@@ -126,8 +127,9 @@ def warehouse_dir(settings: Settings) -> Path:
     """
     folder = warehouse_folder(settings)
     if isinstance(folder, RemoteFolder):
+        found = masked_repr("loader.warehouse", folder.uri)
         raise SettingsError(
-            f"loader.warehouse: expected a local folder, found {folder.uri!r}; `headrace up` serves one machine, and "
+            f"loader.warehouse: expected a local folder, found {found}; `headrace up` serves one machine, and "
             "on a cluster `headrace load` runs by itself, from cron or Oozie"
         )
     return folder
@@ -137,11 +139,13 @@ def _folder(key: str, text: str) -> Path | RemoteFolder:
     parts = urlsplit(text)
     if parts.scheme in REMOTE_SCHEMES:
         if not REMOTE_URI.fullmatch(text):
-            raise SettingsError(f"{key}: expected hdfs://host:port/folder or s3a://bucket/folder, found {text!r}")
+            raise SettingsError(
+                f"{key}: expected hdfs://host:port/folder or s3a://bucket/folder, found {masked_repr(key, text)}"
+            )
         return RemoteFolder(text.rstrip("/"))
     if parts.scheme not in ("", "file") or (parts.scheme == "file" and parts.netloc not in ("", "localhost")):
         raise SettingsError(
-            f"{key}: expected a local folder or a file://, hdfs:// or s3a:// URI, found {text!r}; "
+            f"{key}: expected a local folder or a file://, hdfs:// or s3a:// URI, found {masked_repr(key, text)}; "
             "other file systems are not supported in this release"
         )
     path = unquote(parts.path) if parts.scheme == "file" else text

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.settings.log_lines import FORMAT_VARIABLE, LEVEL_VARIABLE
+from headrace.settings.masking import masked_repr
 from headrace.settings.sections import (
     AT_LEAST,
     CHOICES,
@@ -36,7 +37,6 @@ from headrace.settings.sections import (
     Settings,
     SqlSettings,
     TopicTable,
-    is_secret,
 )
 from headrace.settings.values import Address, Duration
 
@@ -269,18 +269,23 @@ def _convert(key: str, origin: str, value: Any, wanted: Any) -> Any:
     try:
         result = _converted(value, wanted)
     except ValueError as error:
-        shown = "***" if is_secret(key) else repr(value)
-        raise SettingsError(f"{key} in {origin}: {error}, found {shown}") from error
+        raise SettingsError(f"{key} in {origin}: {error}, found {masked_repr(key, value)}") from error
     if key in CHOICES and str(result) not in CHOICES[key]:
-        raise SettingsError(f"{key} in {origin}: expected one of {', '.join(CHOICES[key])}, found {value!r}")
+        raise SettingsError(
+            f"{key} in {origin}: expected one of {', '.join(CHOICES[key])}, found {masked_repr(key, value)}"
+        )
     if key in AT_LEAST and result < AT_LEAST[key]:
-        raise SettingsError(f"{key} in {origin}: expected at least {AT_LEAST[key]}, found {value!r}")
+        raise SettingsError(f"{key} in {origin}: expected at least {AT_LEAST[key]}, found {masked_repr(key, value)}")
     if key == "loader.quarantine_share_max" and not 0.0 <= result <= 1.0:
-        raise SettingsError(f"{key} in {origin}: expected a share between 0 and 1, found {value!r}")
+        raise SettingsError(f"{key} in {origin}: expected a share between 0 and 1, found {masked_repr(key, value)}")
     if key == "hive.executor" and not EXECUTORS.fullmatch(result):
-        raise SettingsError(f"{key} in {origin}: expected spark, print or hive://host:port, found {value!r}")
+        raise SettingsError(
+            f"{key} in {origin}: expected spark, print or hive://host:port, found {masked_repr(key, value)}"
+        )
     if key == "loader.subject" and not _is_subject(result):
-        raise SettingsError(f"{key} in {origin}: expected a subject, with {{topic}} for the topic, found {value!r}")
+        raise SettingsError(
+            f"{key} in {origin}: expected a subject, with {{topic}} for the topic, found {masked_repr(key, value)}"
+        )
     for pattern in result if key in PATTERNS else ():
         _check_pattern(key, origin, pattern)
     return result

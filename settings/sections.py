@@ -10,14 +10,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.settings.masking import masked
 from headrace.settings.values import Address, Duration
 
-SECRET_KEYS = frozenset({"database_url", "url", "client_token"})
-"""Keys whose values may hold a password, besides those that say so in their name: never printed whole."""
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Section:
+    """The settings of a room; its name says which."""
+
+    def masked(self) -> dict[str, str]:
+        """All values as text for people, with passwords hidden."""
+        section = type(self).__name__.removesuffix("Settings").lower()
+        return {key.name: masked(f"{section}.{key.name}", getattr(self, key.name)) for key in dataclasses.fields(self)}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.masked()})"
 
 
-@dataclass(frozen=True, slots=True)
-class RegistrySettings:
+@dataclass(frozen=True, slots=True, repr=False)
+class RegistrySettings(Section):
     listen: Address = Address("127.0.0.1", 8081)
     database_url: str = ""  # SQLAlchemy URL; "" is SQLite in data_dir/registry.db
     database_connections: int = 10  # of each process to PostgreSQL at most; looks at revisions and ids take two more
@@ -54,8 +65,8 @@ class RegistrySettings:
     audit_log: str = ""  # file that gets a line of JSON for each change and who made it; "-" and "" as before
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerSettings:
+@dataclass(frozen=True, slots=True, repr=False)
+class BrokerSettings(Section):
     listen: Address = Address("127.0.0.1", 9092)
     advertised_host: str = ""  # name or address that clients are told; "": that of `listen`
     advertised_port: int = 0  # port that clients are told; 0: the one that is listened on
@@ -81,8 +92,8 @@ class BrokerSettings:
     damaged: str = "stop"  # stop | set-aside: a start that finds damage in what had been forced to disk
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaSettings:
+@dataclass(frozen=True, slots=True, repr=False)
+class KafkaSettings(Section):
     bootstrap_servers: str = ""  # host:port,…; "" is a live `headrace up` on the same data_dir, else broker.listen
     security_protocol: str = "PLAINTEXT"  # PLAINTEXT | SSL | SASL_PLAINTEXT | SASL_SSL, as Kafka calls them
     ca: str = ""  # PEM file of the authorities to trust with TLS; "": those of the system
@@ -106,8 +117,8 @@ class TopicTable:
     given: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class LoaderSettings:
+@dataclass(frozen=True, slots=True, repr=False)
+class LoaderSettings(Section):
     warehouse: str = ""  # folder or file://, hdfs:// or s3a:// URI; "" is data_dir/warehouse
     state: str = ""  # the same for the decision log; "" is _headrace in the warehouse
     tasks: int = 0  # size of the fixed pool; 0 is the number of cores
@@ -148,8 +159,8 @@ class LoaderSettings:
         return self.of_topic(topic).subject.replace("{topic}", topic)
 
 
-@dataclass(frozen=True, slots=True)
-class HiveSettings:
+@dataclass(frozen=True, slots=True, repr=False)
+class HiveSettings(Section):
     database: str = "headrace"
     metastore: str = ""  # thrift://host:port; "" is a live `headrace up` on the same data_dir, else Derby in data_dir
     listen: Address = Address("127.0.0.1", 9083)  # metastore endpoint served by `headrace up`
@@ -165,24 +176,24 @@ class HiveSettings:
     column_comments: bool = True  # a field's doc is its column's comment; off where a metastore cannot hold all letters
 
 
-@dataclass(frozen=True, slots=True)
-class SqlSettings:
+@dataclass(frozen=True, slots=True, repr=False)
+class SqlSettings(Section):
     listen: Address | None = (
         None  # SQL endpoint served by `headrace up`; None is off, since whoever reaches it runs code
     )
     memory: str = "1g"  # for the queries of `headrace up` together; beyond it SQL alone ends, and starts again
 
 
-@dataclass(frozen=True, slots=True)
-class AuditSettings:
+@dataclass(frozen=True, slots=True, repr=False)
+class AuditSettings(Section):
     grace: Duration = Duration(1_800_000)  # after a window's end before a missing count is called short
     topic: str = "headrace.audit"  # where producers and consumers publish their counts
     counted_topics: tuple[str, ...] = ()  # patterns of topics all of whose producers count: more than sent is surplus
     findings_end: Duration = Duration(30 * 86_400_000)  # after the last count of a window a finding in it is past
 
 
-@dataclass(frozen=True, slots=True)
-class CompatSettings:
+@dataclass(frozen=True, slots=True, repr=False)
+class CompatSettings(Section):
     schemas: tuple[str, ...] = ()  # files, patterns and folders that are checked when the command names none
     types: tuple[str, ...] = ()  # files and folders of types that schemas use, which are not checked themselves
     allow_comments: bool = False  # comments in schema files are read past, as Avro Java does
@@ -220,12 +231,10 @@ class Settings:
             if section.name == "of_working_folder":
                 continue
             value = getattr(self, section.name)
-            if dataclasses.is_dataclass(value):
-                shown[section.name] = {
-                    key.name: _masked(key.name, getattr(value, key.name)) for key in dataclasses.fields(value)
-                }
+            if isinstance(value, Section):
+                shown[section.name] = value.masked()
             elif isinstance(value, Mapping):
-                shown[section.name] = {str(key): _masked(str(key), item) for key, item in value.items()}
+                shown[section.name] = {str(key): masked(f"{section.name}.{key}", item) for key, item in value.items()}
             else:
                 shown[section.name] = str(value)
         return shown
@@ -300,22 +309,3 @@ AT_LEAST: Mapping[str, int] = {
     "loader.record_bytes_max": 64 * 1024,
     "hive.literal_chars_max": 1024,
 }
-
-
-def _masked(key: str, value: Any) -> str:
-    if is_secret(key):
-        return _without_passwords(str(value)) if "://" in str(value) else "***" if value else ""
-    if isinstance(value, tuple):
-        return ",".join(str(item) for item in value)
-    return str(value) if value or not isinstance(value, Mapping) else ""
-
-
-def is_secret(key: str) -> bool:
-    name = key.rpartition(".")[2]
-    return name in SECRET_KEYS or "password" in key or "secret" in key
-
-
-def _without_passwords(urls: str) -> str:
-    """URLs with what stands between user and host hidden, also where a password has an unescaped `@` or `/`."""
-    parts = re.split(r",(?=\w+://)", urls)
-    return ",".join(re.sub(r"//([^:/@]*):.*@", r"//\1:***@", part) for part in parts)

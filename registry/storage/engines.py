@@ -89,7 +89,9 @@ class DatabaseAddress:
         """The database as a person knows it: the file, or the URL without its password and driver."""
         if self.is_sqlite:
             return str(self.url.database)
-        return self.url.set(drivername="postgresql").render_as_string(hide_password=True)
+        secret = [name for name in self.url.query if "password" in name]  # `password`, `sslpassword` of libpq
+        shown = self.url.difference_update_query(secret).set(drivername="postgresql")
+        return shown.render_as_string(hide_password=True)
 
 
 def open_engine(address: DatabaseAddress, connections: int) -> Engine:

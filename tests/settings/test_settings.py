@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.settings import Address, Duration, LoaderSettings, Settings, SettingsError, known_keys, load_settings
+from headrace.settings.addresses import warehouse_folder
 
 
 def test_defaults_suit_a_laptop() -> None:
@@ -167,6 +169,122 @@ def test_credentials_of_clients_are_masked() -> None:
         with pytest.raises(SettingsError) as caught:
             load_settings(flags={f"registry.{key}": ["hunter2"]})  # type: ignore[dict-item]
         assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hadoop.javax.jdo.option.ConnectionPassword",
+        "ssl.keyPassword",
+        "hadoop.ssl.server.keystore.pass",
+        "hadoop.fs.s3a.access.key",
+        "hadoop.fs.s3a.secret.key",
+        "hadoop.fs.s3a.session.token",
+        "hadoop.fs.s3a.server-side-encryption.key",
+        "hadoop.fs.azure.account.key.store.blob.core.windows.net",
+        "hadoop.fs.azure.sas.box.store.blob.core.windows.net",
+        "hadoop.fs.gs.auth.service.account.private.key.id",
+        "hadoop.fs.oss.accessKeyId",
+        "hadoop.fs.oss.sharedKey",
+        "executorEnv.AWS_ACCESS_KEY_ID",
+        "executorEnv.DB_PASSWD",
+        "executorEnv.DB_PWD",
+        "executorEnv.KEY_PASSPHRASE",
+        "executorEnv.PASSCODE",
+        "x.API_KEY.1",
+        "x.accountKey.1",
+        "x.encryptionKey.1",
+        "x.privateKey.1",
+        "hadoop.some.Credential",
+        "authenticate.SECRET",
+    ],
+)
+def test_secrets_of_spark_are_masked_in_any_case(key: str, tmp_path: Path) -> None:
+    config = tmp_path / "headrace.toml"
+    config.write_text(f'[spark]\n"{key}" = "hunter2"\n')
+    settings = load_settings(config=config)
+    assert settings.masked()["spark"] == {"master": "local[*]", key: "***"}
+    assert "hunter2" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "kerberos.keytab",
+        "ssl.keyStore",
+        "hadoop.hive.metastore.sasl.enabled",
+        "shuffle.sort.bypassMergeThreshold",
+        "executor.memory",
+    ],
+)
+def test_what_is_no_secret_of_spark_is_shown(key: str) -> None:
+    assert load_settings(flags={f"spark.{key}": "seen"}).masked()["spark"][key] == "seen"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("jdbc:postgresql://me:hunter2@db/hive", "jdbc:postgresql://me:***@db/hive"),
+        ("jdbc:mysql://db/hive?user=me&password=hunter2&ssl=on", "jdbc:mysql://db/hive?user=me&password=***&ssl=on"),
+        ("jdbc:sqlserver://db;Password=hunter2;encrypt=on", "jdbc:sqlserver://db;Password=***;encrypt=on"),
+        ("-Da=1 -Dx.trustStorePassword=hunt&er2 -Db=2", "-Da=1 -Dx.trustStorePassword=*** -Db=2"),
+        ("-Dx.access.key='hun ter2' -Db=2", "-Dx.access.key=*** -Db=2"),
+        ('-Dx.access.key="hun ter2"', "-Dx.access.key=***"),
+    ],
+)
+def test_secrets_within_other_values_are_masked(value: str, shown: str) -> None:
+    found = load_settings(flags={"spark.driver.extraJavaOptions": value, "registry.database_url": value}).masked()
+    assert found["spark"]["driver.extraJavaOptions"] == shown  # type: ignore[index]
+    assert found["registry"]["database_url"] == (shown if "://" in value else "***")  # type: ignore[index]
+
+
+def test_a_password_that_looks_like_an_address_is_masked() -> None:
+    settings = load_settings(flags={"kafka.password": "http://hunter2", "loader.warehouse": "s3a://me:hunter2@bucket"})
+    assert settings.masked()["kafka"]["password"] == "***"  # type: ignore[index]
+    assert settings.masked()["loader"]["warehouse"] == "s3a://me:***@bucket"  # type: ignore[index]
+
+
+def test_where_secrets_are_and_whom_tokens_are_of_is_shown() -> None:
+    keys = (
+        "kafka.token_file",
+        "registry.client_token_file",
+        "registry.token_keys",
+        "registry.token_issuer",
+        "kafka.key",
+    )
+    settings = load_settings(flags=dict.fromkeys(keys, "/etc/seen"))
+    for key in keys:
+        section, _, name = key.partition(".")
+        assert settings.masked()[section][name] == "/etc/seen"  # type: ignore[index]
+
+
+def test_a_section_hides_its_secrets_too() -> None:
+    settings = load_settings(flags={"kafka.password": "hunter2", "kafka.user": "me"})
+    assert "hunter2" not in repr(settings.kafka)
+    assert repr(settings.kafka).startswith("KafkaSettings({'bootstrap_servers': '',")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hive.executor", "hive://me:hunter2@h:1"),
+        ("registry.compatibility", "http://me:hunter2@h"),
+        ("registry.workers", "http://me:hunter2@h"),
+        ("loader.subject", "{x}http://me:hunter2@h"),
+        ("registry.database_url", ["http://me:hunter2@h"]),
+    ],
+)
+def test_a_wrong_value_is_told_without_its_password(key: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match="found ") as caught:
+        load_settings(flags={key: value})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["s3a://me:hunter2@bucket", "ftp://me:hunter2@host/folder"])
+def test_a_wrong_folder_is_told_without_its_password(uri: str) -> None:
+    with pytest.raises(SettingsError, match=r"found '\w+://me:\*\*\*@") as caught:
+        warehouse_folder(load_settings(flags={"loader.warehouse": uri}))
+    assert "hunter2" not in str(caught.value)
 
 
 def test_addresses_and_durations_read_and_print() -> None:
