@@ -167,6 +167,19 @@ class WarehouseFiles(Protocol):
         """
         ...
 
+    def set_aside(self, source: str, target: str) -> bool:
+        """Moves a file or a whole folder that nobody decided to a name that nothing has; False when it is not there.
+
+        What is moved is what is there at that moment: no content is ever replaced or removed, also when several do it
+        at once. An object store has no such step, only a copy and then a delete: who is killed between them leaves
+        both.
+
+        Raises:
+            FileExistsError: something has that name.
+            OSError: it cannot be moved.
+        """
+        ...
+
     def put(self, name: str, content: bytes) -> None:
         """Puts the content in place of whatever was there, so that it survives a loss of power; readers see the old or
         the new."""

@@ -43,6 +43,11 @@ class _InMemory:
             below = [path.removeprefix(f"{folder}/") for path in self.files if path.startswith(f"{folder}/")]
             return tuple(sorted({path.split("/")[0] for path in below}))
 
+    def below(self, path: str) -> list[str]:
+        """The file of this path, or those in the folder."""
+        with self.lock:
+            return [one for one in self.files if f"{one}/".startswith(f"{path}/")]
+
     def files_below(self, folder: str) -> tuple[FoundFile, ...]:
         with self.lock:
             found = sorted(self.files.items())
@@ -90,11 +95,14 @@ class FakeHdfs(_InMemory):
 
     def move(self, source: str, target: str) -> None:
         with self.lock:
-            if source not in self.files:
+            if source not in self.files and source not in self.folders:
                 raise _error(errno.ENOENT, source)
-            if target in self.files:
+            if target in self.files or target in self.folders:
                 raise _error(errno.EEXIST, target)
-            self.write(target, self.files.pop(source)[0])
+            for path in self.below(source):
+                self.write(f"{target}{path.removeprefix(source)}", self.files.pop(path)[0])
+            moved = {one for one in self.folders if f"{one}/".startswith(f"{source}/")}
+            self.folders = (self.folders - moved) | {f"{target}{one.removeprefix(source)}" for one in moved}
 
     def copy(self, source: str, target: str, scratch: str) -> None:
         with self.lock:
@@ -157,16 +165,17 @@ class FakeBucket(_InMemory):
         pass
 
     def move(self, source: str, target: str) -> None:
-        content = self.read(source)
-        if content is None:
+        content = {path: self.read(path) for path in self.below(source)}
+        if not content:
             raise _error(errno.ENOENT, source)
-        if self.read(target) is not None:
+        if self.below(target):
             raise _error(errno.EEXIST, target)
-        with self.lock:
-            if source not in self.files:
-                raise _error(errno.ENOENT, source)
-            self.write(target, content)
-        self.delete(source)
+        for path, found in content.items():
+            with self.lock:
+                if found is None or path not in self.files:
+                    raise _error(errno.ENOENT, path)
+                self.write(f"{target}{path.removeprefix(source)}", found)
+            self.delete(path)
 
     def copy(self, source: str, target: str, scratch: str) -> None:
         content = self.read(source)

@@ -201,6 +201,52 @@ class StorageContract:
         assert storage.files.children("t") == ("_schema",)
         assert storage.files.children(NAME) == ()
 
+    def test_a_foreign_file_is_set_aside_and_replaces_nothing(self, storage: Storage) -> None:
+        files = storage.files
+        aside = "t/_foreign/dt=2026-01-01/hr=00/x"
+        assert not files.set_aside(f"{FOLDER}/x", aside)
+        assert files.children("t/_foreign") == ()
+        files.put(NAME, b"whole")
+        files.put(f"{FOLDER}/x", b"first")
+        assert files.set_aside(f"{FOLDER}/x", aside)
+        files.put(f"{FOLDER}/x", b"second")
+        with pytest.raises(FileExistsError):
+            files.set_aside(f"{FOLDER}/x", aside)
+        assert (content_of(storage, aside), content_of(storage, f"{FOLDER}/x")) == (b"first", b"second")
+        assert files.set_aside(f"{FOLDER}/x", f"{aside}.1")
+        assert (content_of(storage, aside), content_of(storage, f"{aside}.1")) == (b"first", b"second")
+        assert files.children(FOLDER) == (NAME.rpartition("/")[2],)
+
+    def test_a_foreign_folder_is_set_aside_with_all_in_it(self, storage: Storage) -> None:
+        files = storage.files
+        for name, content in (("a", b"1"), ("deep/b", b"2")):
+            files.put(f"{FOLDER}/sub/{name}", content)
+        assert files.set_aside(f"{FOLDER}/sub", "t/_foreign/sub")
+        assert files.children("t/_foreign/sub") == ("a", "deep")
+        assert content_of(storage, "t/_foreign/sub/deep/b") == b"2"
+        assert "sub" not in files.children(FOLDER)
+        files.put(f"{FOLDER}/sub/c", b"3")
+        files.put(f"{FOLDER}/file", b"4")
+        for source in ("sub", "file"):
+            with pytest.raises(FileExistsError):
+                files.set_aside(f"{FOLDER}/{source}", "t/_foreign/sub")
+        assert files.children("t/_foreign/sub") == ("a", "deep")
+        assert files.children(FOLDER) == ("file", "sub")
+
+    def test_threads_that_set_one_file_aside_lose_it_nowhere(self, storage: Storage) -> None:
+        for number in range(self.ROUNDS // 5):
+            storage.files.put(f"{FOLDER}/{number}", b"mine")
+            aside = [f"t/_foreign/{number}.{me}" for me in range(THREADS)]
+            moved: list[bool] = []
+
+            def move(me: int, number: int = number, aside: list[str] = aside, moved: list[bool] = moved) -> None:
+                moved.append(storage.files.set_aside(f"{FOLDER}/{number}", aside[me]))
+
+            assert in_threads(move) == []
+            assert any(moved)
+            assert b"mine" in [content_of(storage, name) for name in aside]
+            assert storage.files.length(f"{FOLDER}/{number}") is None
+
     def test_putting_replaces_whole_files(self, storage: Storage) -> None:
         for content in (b"1", b"1", b"22"):
             storage.files.put("t/_schema/current.avsc", content)

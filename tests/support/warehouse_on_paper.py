@@ -94,6 +94,9 @@ class AskedFiles:
         if not self._ask("bring", source, target):
             raise PublishedFileLost(topic, source, "it is not there")
 
+    def set_aside(self, source: str, target: str) -> bool:
+        raise NotImplementedError
+
     def put(self, name: str, content: bytes) -> None:
         raise NotImplementedError
 

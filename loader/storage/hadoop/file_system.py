@@ -45,7 +45,8 @@ class RemoteFileSystem(Protocol):
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Gives a file another name, with the folders above it; who is killed at it may leave both.
+        """Gives a file, or a folder with all in it, another name, with the folders above it; who is killed at it may
+        leave both.
 
         Raises:
             FileNotFoundError: there is no source. FileExistsError: the target is taken.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from typing import IO
 
@@ -84,6 +86,17 @@ class HadoopFiles:
                 raise PublishedFileLost(topic, first, "it is not there") from error
         else:
             self._files.settle(final)
+
+    def set_aside(self, source: str, target: str) -> bool:
+        final = self.describe(target)
+        # A rename on S3A puts a file into a folder that has the name.
+        if self._files.modified_ms(final) is not None:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final)
+        try:
+            self._files.move(self.describe(source), final)
+        except FileNotFoundError:
+            return False
+        return True
 
     def put(self, name: str, content: bytes) -> None:
         path = self.describe(name)

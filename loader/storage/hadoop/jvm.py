@@ -208,7 +208,7 @@ class HdfsFileSystem(_HadoopFileSystem):
             try:
                 self._rename(source, target, "NONE")
             except FileNotFoundError:
-                if self.length(source) is None:
+                if self._status(source) is None:
                     raise
                 continue  # the folder was empty and somebody removed it
             return
@@ -302,9 +302,9 @@ class S3aFileSystem(_HadoopFileSystem):
             is_moved = bool(self._fs.rename(self._path(source), self._path(target)))
         if is_moved:
             return
-        if self.length(source) is None:
+        if self._status(source) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
-        if self.length(target) is not None:
+        if self._status(target) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
         raise OSError(errno.EIO, "the file was not moved, and Hadoop does not say why; see logs/spark.log", target)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
@@ -78,6 +79,35 @@ class LocalFiles:
                 if length_of(first) is None and length_of(final) is None:
                     raise PublishedFileLost(topic, str(first), "it is not there") from error
         self._force_names([target])
+
+    def set_aside(self, source: str, target: str) -> bool:
+        first, final = self._warehouse / source, self._warehouse / target
+        try:
+            is_folder = stat.S_ISDIR(first.lstat().st_mode)
+        except FileNotFoundError:
+            return False
+        self._reserve(final, is_folder=is_folder)
+        try:
+            # Not a link and an unlink, which would remove what somebody has put there in between; folders have none.
+            first.rename(final)
+        except OSError as error:
+            final.rmdir() if is_folder else final.unlink()
+            self._remove_empty(Path(target).parent)
+            if isinstance(error, FileNotFoundError):  # somebody else was faster
+                return False
+            raise
+        self._force_names([target])
+        with contextlib.suppress(FileNotFoundError):
+            self._force_names([source])
+        return True
+
+    def _reserve(self, final: Path, *, is_folder: bool) -> None:
+        """Makes an empty file or folder, which a rename replaces, so that nobody else takes its name."""
+        while True:
+            with contextlib.suppress(FileNotFoundError):  # the folder was empty and somebody removed it
+                final.parent.mkdir(parents=True, exist_ok=True)
+                final.mkdir() if is_folder else final.touch(exist_ok=False)
+                return
 
     def put(self, name: str, content: bytes) -> None:
         target = self._warehouse / name

@@ -306,3 +306,46 @@ def test_what_killed_puts_left_is_swept(tmp_path: Path) -> None:
     slots.sweep(written_ms + 1001, 1000)
     assert not left.exists()
     assert slots.read("log/1") == b"1"
+
+
+def test_what_cannot_be_set_aside_is_where_it_was_and_nothing_is_left_of_the_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = local_storage(tmp_path).files
+    (tmp_path / "t" / "hr=00" / "sub").mkdir(parents=True)
+    (tmp_path / "t" / "hr=00" / "x").write_bytes(b"mine")
+
+    def refuse(source: object, target: object) -> None:
+        raise OSError(errno.EXDEV, "another device")
+
+    monkeypatch.setattr(os, "rename", refuse)
+    for name in ("x", "sub"):
+        with pytest.raises(OSError, match="another device"):
+            files.set_aside(f"t/hr=00/{name}", f"t/_foreign/hr=00/{name}")
+    assert files.children("t") == ("hr=00",)
+    assert files.children("t/hr=00") == ("sub", "x")
+
+
+@pytest.mark.parametrize("is_there_again", [False, True])
+def test_setting_aside_takes_what_is_there_at_that_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there_again: bool
+) -> None:
+    """Somebody else sets the file aside in between, and the next one of that name may be there already."""
+    files = local_storage(tmp_path).files
+    source = tmp_path / "t" / "hr=00" / "x"
+    source.parent.mkdir(parents=True)
+    source.write_bytes(b"first")
+    rename = os.rename
+
+    def overtaken(first: object, final: object) -> None:
+        monkeypatch.undo()
+        assert files.set_aside("t/hr=00/x", "t/_foreign/hr=00/x.1")
+        if is_there_again:
+            source.write_bytes(b"second")
+        rename(first, final)  # type: ignore[arg-type]  # as it is called
+
+    monkeypatch.setattr(os, "rename", overtaken)
+    assert files.set_aside("t/hr=00/x", "t/_foreign/hr=00/x") == is_there_again
+    found = {path.name: path.read_bytes() for path in (tmp_path / "t" / "_foreign" / "hr=00").iterdir()}
+    assert found == {"x.1": b"first"} | ({"x": b"second"} if is_there_again else {})
+    assert not source.exists()

@@ -164,6 +164,15 @@ def a_file_that_was_removed(warehouse: Warehouse) -> None:
     warehouse.from_now_on(lambda: not (warehouse.folder / "orders").exists())
 
 
+def a_file_that_was_set_aside(warehouse: Warehouse) -> None:
+    a_published_file(warehouse)
+    warehouse.promises.clear()
+    target = "orders/_foreign/0-1-a.avro"
+    assert warehouse.storage.files.set_aside(NAME, target)
+    warehouse.from_now_on(lambda: warehouse.is_whole(target))
+    warehouse.from_now_on(lambda: not (warehouse.folder / NAME).exists())
+
+
 def a_schema_that_was_put(warehouse: Warehouse) -> None:
     name = "orders/_schema/current.avsc"
     path = warehouse.folder / name
@@ -192,6 +201,7 @@ USES = (
     a_file_that_was_brought,
     a_file_that_somebody_killed_was_bringing,
     a_file_that_was_removed,
+    a_file_that_was_set_aside,
     a_schema_that_was_put,
     a_schema_that_somebody_killed_was_putting,
 )
