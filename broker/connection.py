@@ -20,7 +20,7 @@ from typing import Any
 from headrace.broker import descriptors
 from headrace.broker.access.login import Login, Users
 from headrace.broker.counts import RequestCounts
-from headrace.broker.errors import ProtocolError
+from headrace.broker.errors import ProtocolError, UnansweredRefusal
 from headrace.broker.frame_receiver import FrameReceiver, ReceivedBytes
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.dispatch import HANDLERS, refuse_version
@@ -242,6 +242,10 @@ class Connection(asyncio.BufferedProtocol):
         except (ProtocolError, MalformedMessage) as error:
             self.drop(error)
             return
+        except UnansweredRefusal as refused:
+            logger.info("connection closed peer=%s:%s reason=%s", *self._peer, refused)
+            self._end(transport)
+            return
         except OSError as error:
             self._fail(error)
             return
@@ -305,7 +309,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._all.counts is not None:
             self._all.counts.asked(header.api_key, request)
         asked_at_s = self.busy_at_s
-        result = handler.handle(context, request)
+        try:
+            result = handler.handle(context, request)
+        except UnansweredRefusal as refused:
+            self._count(header, refused.answer, asked_at_s)
+            raise
         if hasattr(result, "__await__"):
             task = asyncio.ensure_future(_awaited(result))
             self._pending.append(_Pending(header, task, asked_at_s=asked_at_s))
@@ -392,8 +400,12 @@ class Connection(asyncio.BufferedProtocol):
             self._charge(size)
         self._writer.write([response_start(header, size), *pieces])
         if self.login.has_failed:
-            self._writer.go_on()
-            self._transport.close()
+            self._end(self._transport)
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        """Closes the connection behind what the client still has to read."""
+        self._writer.go_on()
+        transport.close()
 
     def _charge(self, byte_count: int) -> None:
         """Counts what the client sent or is sent; beyond its rate the next request waits."""

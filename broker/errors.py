@@ -11,6 +11,7 @@ BrokerError
 ├── ProtocolError         a client sent what cannot be read: its connection is closed, nobody else's
 │   └── FrameRefused          a length that is negative, too short or above the limit
 ├── RequestRefused        a well-formed request that must be answered with an error code
+├── UnansweredRefusal     one that wants no answer: its connection is closed, which is all its client can be told
 └── CorruptFile           a file of ours that does not hold what it must
 
 A frame whose bytes do not match its API key and version is `kafka_wire.errors.MalformedMessage`, and closes its
@@ -99,6 +100,14 @@ class RequestRefused(BrokerError):
         self.message = message[:REFUSAL_CHARS_MAX]
         super().__init__(self.message)
         self.code = code
+
+
+class UnansweredRefusal(BrokerError):
+    """Something was refused of a request that wants no answer; `answer` is what would have been said."""
+
+    def __init__(self, reason: str, answer: object) -> None:
+        super().__init__(f"{reason}, and no answer is wanted")
+        self.answer = answer
 
 
 class CorruptFile(BrokerError):

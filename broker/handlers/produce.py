@@ -1,9 +1,10 @@
 """Produce, versions 3 to 12: appends one record batch per partition.
 
-acks 0 gets no answer; 1 and all are the same on a single node: answered when the batch is in the log and, with fsync
-`always`, on disk. 8: error messages; 9: compact encoding. Versions 0 to 2 carry messages of versions 0 and 1, which
-are not stored; they are advertised (see api_versions) and refused. A batch of a transaction is taken only while its
-producer has one that the partition was added to, so that one which comes late is in none.
+acks 0 gets no answer, and the connection closed where a partition is refused, as by Kafka: so the client learns to ask
+where its partitions are now. 1 and all are the same on a single node: answered when the batch is in the log and, with
+fsync `always`, on disk. 8: error messages; 9: compact encoding. Versions 0 to 2 carry messages of versions 0 and 1,
+which are not stored; they are advertised (see api_versions) and refused. A batch of a transaction is taken only while
+its producer has one that the partition was added to, so that one which comes late is in none.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kafka.protocol.producer import ProduceResponse
 from headrace.broker.access.rights import Right
 from headrace.broker.config import FsyncMode
 from headrace.broker.coordinator.transaction import Identity
-from headrace.broker.errors import RequestRefused
+from headrace.broker.errors import RequestRefused, UnansweredRefusal
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.log.partition_log import PartitionLog
 from headrace.broker.log.produced import check_keys, check_produced
@@ -42,10 +43,22 @@ def handle(context: RequestContext, request: ProduceRequest) -> Answer | Awaitab
     appended: Appended = []
     answer = tuple([_append_topic(context, request, topic, appended) for topic in request.topics])
     if request.acks == 0:
+        _check_unanswered(answer)
         return None
     if appended and context.node.config.fsync is FsyncMode.ALWAYS:
         return _forced(context, answer, appended)
     return answer
+
+
+def _check_unanswered(answer: Answer) -> None:
+    """
+    Raises:
+        UnansweredRefusal: a partition was refused.
+    """
+    for topic in answer:
+        for one in topic.partitions:
+            if one.error:
+                raise UnansweredRefusal(str(one.error_message), answer)
 
 
 def _append_topic(

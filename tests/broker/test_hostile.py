@@ -33,6 +33,7 @@ from headrace.broker.coordinator import coordinator as coordinator_module
 from headrace.broker.coordinator.group import REBALANCE_TIMEOUT_MS_MIN
 from headrace.broker.coordinator.members import Protocol
 from headrace.broker.coordinator.messages import JoinRequest
+from headrace.broker.counts import RequestCounts
 from headrace.broker.errors import ProtocolError, RequestRefused
 from headrace.broker.handlers.context import RequestContext
 from headrace.broker.handlers.dispatch import HANDLERS
@@ -326,6 +327,35 @@ def fetch_bytes(topic: bytes, wait_ms: int) -> bytes:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "told"), [((0, 1), False), ((0, 7), True)], ids=["stored", "one of them refused"]
+)
+def test_a_refusal_that_wants_no_answer_closes_the_connection_behind_the_answers_before_it(
+    tmp_path: Path, partitions: tuple[int, int], told: bool
+) -> None:
+    """Its client then asks where its partitions are, as it would have been told to."""
+
+    async def work(server: BrokerServer, host: str, port: int) -> None:
+        server.node.create_topic("t", 2, {})
+        counts = server.connections.counts = RequestCounts(lambda _: "")
+        raw = batch(b"v")
+        parts = b"".join(struct.pack(">ii", index, len(raw)) + raw for index in partitions)
+        produced = struct.pack(">hhiihc", -1, 0, 1000, 1, 1, b"t") + struct.pack(">i", len(partitions)) + parts
+        reader, writer = await asyncio.open_connection(host, port)
+        asked = [request_bytes(METADATA, 1, struct.pack(">i", 0)), request_bytes(PRODUCE, 3, produced)]
+        writer.write(b"".join(asked) + asked[0])
+        answers = 1 if told else 2
+        for _ in range(answers):
+            await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
+        if told:
+            assert await reader.read() == b""
+        assert server.node.log("t", 0).log_end_offset == 1
+        assert dict(counts.errors) == ({(PRODUCE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): 1} if told else {})
+        writer.close()
+
+    with_server(tmp_path, work)
 
 
 @pytest.mark.parametrize("key", [key for key in BY_KEY if key != PRODUCE])

@@ -782,6 +782,22 @@ def bytes_after(*frames: bytes) -> Ask:
     return ask
 
 
+def without_answer(topic: str) -> bytes:
+    """A produce request of version 3 that wants no answer."""
+    records, name = sample(), topic.encode()
+    body = struct.pack(">hhiih", -1, 0, 10_000, 1, len(name)) + name
+    body += struct.pack(">iii", 1, 0, len(records)) + records
+    return struct.pack(">ihhih", 10 + len(body), 0, 3, 1, -1) + body
+
+
+VERSIONS = struct.pack(">ihhih", 10, 18, 0, 77, -1)
+
+
+def stays_open(talk: Talk) -> object:
+    """The number of the next request is in its answer."""
+    return bytes_after(without_answer(talk.topic()), VERSIONS)(talk)[4:8]
+
+
 def too_new(talk: Talk) -> object:
     host, port = talk.address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
@@ -935,6 +951,8 @@ ROWS = (
     Row("the broker's own topics by a pattern", broker_topics_by_pattern, 2, here=1),
     Row("an API nobody knows", bytes_after(struct.pack(">ihhih", 10, 999, 0, 1, -1)), b""),
     Row("something else than Kafka", bytes_after(b"GET / HTTP/1.1\r\n\r\n"), b""),
+    Row("no answer wanted", stays_open, struct.pack(">i", 77)),
+    Row("no answer wanted, and a topic nobody knows", lambda talk: bytes_after(without_answer(fresh("t")))(talk), b""),
     Row("a frame of two gigabytes", bytes_after(struct.pack(">i", 2_000_000_000)), b""),
 )
 
