@@ -259,7 +259,8 @@ def _partition(context: RequestContext, name: str, wanted: FetchPartition, readi
             reading.copied_rest -= len(records)
             if reading.copied_rest <= 0:
                 reading.rest = 0
-        is_cut = len(records) >= limit or not log.is_in_last_segment(wanted.offset)
+        # Nothing is read where the first batch is larger than the limit.
+        is_cut = not records or len(records) >= limit or not log.is_in_last_segment(wanted.offset)
         high_watermark, stable_end = log.high_watermark, log.last_stable_offset
         reading.is_capped |= is_cut and wanted.offset < (stable_end if reading.is_committed else high_watermark)
         return FetchedPartition(

@@ -66,11 +66,17 @@ def context(node: BrokerNode, version: int) -> RequestContext:
 
 
 async def fetched(
-    node: BrokerNode, *offsets: int, least: int = 1, most: int = 1 << 30, each: int = 1 << 30, wait_ms: int = 20_000
+    node: BrokerNode,
+    *offsets: int,
+    least: int = 1,
+    most: int = 1 << 30,
+    each: int = 1 << 30,
+    wait_ms: int = 20_000,
+    committed: bool = False,
 ) -> list[bytes]:
     """What a fetch from partitions 0 on of topic t brings of each."""
     wanted = tuple(FetchPartition(index, -1, offset, each) for index, offset in enumerate(offsets))
-    request = FetchRequest(wait_ms, least, most, 0, 0, -1, (FetchTopic("t", uuid.UUID(int=0), wanted),))
+    request = FetchRequest(wait_ms, least, most, int(committed), 0, -1, (FetchTopic("t", uuid.UUID(int=0), wanted),))
     answer = fetch.handle(context(node, 12), request)
     if not isinstance(answer, fetch.FetchAnswer):
         answer = await answer
@@ -154,6 +160,27 @@ def test_what_is_read_into_memory_for_an_answer_has_a_bound_of_its_own(
         monkeypatch.setattr(files, "SLICE_BYTES_MIN", 1)
         found = await fetched(node, *[0] * 6, least=5 * size, wait_ms=10**9)
         assert [len(records) for records in found] == [size] * 5 + [0]
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_batch_that_has_no_room_in_the_answer_is_not_waited_for(tmp_path: Path, committed: bool) -> None:
+    """Only the first batch of an answer is sent whole whatever its size; the client asks for the next one by itself."""
+
+    async def work(node: BrokerNode) -> None:
+        node.create_topic("t", 2, {})
+        append(node.log("t", 0), RAW)
+        append(node.log("t", 1), batch(b"v" * 1000))
+        limits = {"least": 1 << 20, "wait_ms": 10**9, "each": 2 * len(RAW)}
+        assert [len(found) for found in await fetched(node, 0, 0, committed=committed, **limits)] == [len(RAW), 0]
+        # Where no transaction has ended there is nothing yet for who reads what is committed.
+        append(node.log("t", 1), batch(b"v" * 1000, producer_id=1, epoch=0, sequence=0, is_transactional=True))
+        poll = asyncio.ensure_future(fetched(node, 0, 1, committed=committed, **limits))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert poll.done() is not committed
+        poll.cancel()
 
     with_node(tmp_path, work)
 
