@@ -193,7 +193,7 @@ class _Checking:
 
     def _read_segment(self, segment: SegmentFile) -> None:
         verified, due = self._verified, segment.base_offset
-        self._check_gap(segment.path.name, verified.log_end_offset, due)
+        self._check_end_of_segment(segment.path.name, verified.log_end_offset, due)
         indexes = (_OffsetIndexCheck(segment), _TimeIndexCheck(segment))
         is_damaged = False
         with SegmentWalk(segment) as walk:
@@ -235,6 +235,17 @@ class _Checking:
             is_note=True,
         )
         return True
+
+    def _check_end_of_segment(self, where: str, due: int, found: int) -> None:
+        """Compaction, too, lets a segment end where the next one begins."""
+        if found <= due:
+            return
+        if self._promised.is_clean or due < self._promised.forced_to:
+            self._add("offsets", where, f"offsets [{due}, {found}) are missing before it")
+        else:
+            self._is_cut = True
+            message = f"offsets [{due}, {found}) are missing before it; this was not forced to disk, and a start cuts"
+            self._add("offsets", where, f"{message} the log at offset {due}", is_note=True)
 
     def _check_gap(self, where: str, due: int, found: int) -> None:
         # What was set aside leaves holes too.

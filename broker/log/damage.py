@@ -4,6 +4,9 @@ Above the recovery point a fault is what a crash leaves: the log is cut there. B
 made to keep, which only whoever runs the broker can decide about; told to, what is intact is written anew without the
 rest, and offsets of the rest are missing from the log from then on. Such files go when retention has let go of the
 offsets they were for, or with their topic.
+
+A closed segment ends where the next one begins, whatever happened to it: where its last batches are lost, one without
+records says so in their place, as compaction leaves them.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ import os
 from pathlib import Path
 
 from headrace.broker.log.files import sync_file, sync_folder, write_fully
-from headrace.broker.log.scan import Scan, intact_batches
+from headrace.broker.log.scan import Scan, SegmentFacts, intact_batches
 from headrace.broker.log.segment import INDEX_SUFFIXES, LOG, SEGMENT_SUFFIXES, segment_path
+from headrace.kafka_wire.record_batch import MAGIC, BatchHeader, read_batch_header, rebuilt_batch
 
 logger = logging.getLogger(__name__)
 
 CORRUPT = ".corrupt"
 COPIED_AT_ONCE_BYTES = 1024 * 1024
+NO_TIMESTAMP = NO_PRODUCER = -1
 
 
 def remove_outlived(folder: Path, log_start_offset: int) -> None:
@@ -65,8 +70,53 @@ def _take_out(folder: Path, base: int) -> int:
     return size
 
 
-def mend(folder: Path, base: int, end: int | None, fault: str) -> None:
-    """Keeps a damaged segment aside and puts one with its intact batches in its place."""
+def filler(offset: int, epoch: int) -> bytes:
+    """A batch without records at an offset: what is missing before it, in the same segment, is not to be looked for."""
+    header = BatchHeader(
+        base_offset=offset,
+        batch_length=0,
+        leader_epoch=epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=0,
+        last_offset_delta=0,
+        base_timestamp=NO_TIMESTAMP,
+        max_timestamp=NO_TIMESTAMP,
+        producer_id=NO_PRODUCER,
+        producer_epoch=NO_PRODUCER,
+        base_sequence=NO_PRODUCER,
+        record_count=0,
+    )
+    return rebuilt_batch(header, ())
+
+
+def fill(folder: Path, facts: SegmentFacts, end: int, epoch: int) -> None:
+    """Lets a segment that lost its last batches end where the next one begins."""
+    path = segment_path(folder, facts.base_offset, LOG)
+    missing, batch = facts.next_offset, filler(end - 1, epoch)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        write_fully(fd, [batch], facts.size)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    facts.add(read_batch_header(batch), batch)
+    logger.error(
+        "log damaged folder=%s segment=%s reason=it ends early offsets_missing=[%d,%d)",
+        folder.name,
+        path.name,
+        missing,
+        end,
+    )
+
+
+def mend(folder: Path, base: int, end: int | None, fault: str, epoch: int) -> None:
+    """Keeps a damaged segment aside and puts one with its intact batches in its place.
+
+    Args:
+        end: where the next segment begins, None where there is none.
+        epoch: of what is behind the last intact batch.
+    """
     path = segment_path(folder, base, LOG)
     mended = path.with_name(path.name + ".tmp")
     fd = os.open(mended, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -86,6 +136,10 @@ def mend(folder: Path, base: int, end: int | None, fault: str) -> None:
                     write_fully(fd, [batch], kept)
                 kept += header.size
                 next_offset = header.last_offset + 1
+        if end is not None and next_offset < end:
+            missing.append(f"[{next_offset},{end})")
+            write_fully(fd, [filler(end - 1, epoch)], kept)
+            next_offset = end
         os.fsync(fd)
     finally:
         os.close(fd)

@@ -75,12 +75,17 @@ class LogLimits:
 
 @dataclass(frozen=True, slots=True)
 class FlushJob:
-    """Files to force to disk; once done, `PartitionLog.flushed(job)` may be called."""
+    """Files to force to disk; once done, `PartitionLog.flushed(job)` may be called.
+
+    `changes` is how many changes of files there had been: what is changed while the disk works is not in it, be it of
+    the same files.
+    """
 
     paths: tuple[Path, ...]
     next_offset: int
     base_offset: int
     position: int
+    changes: int
 
 
 class Bound(NamedTuple):
@@ -96,6 +101,7 @@ class PartitionLog:
 
     __slots__ = (
         "_active_since_ms",
+        "_changes",
         "_files",
         "_is_saved",
         "_path",
@@ -151,8 +157,10 @@ class PartitionLog:
         self._path = folder
         self._active_since_ms = now_ms
         self._is_saved = is_saved
-        # Files that may not be on disk as they are, and the folder while it has names that may not be.
-        self._unforced = list(dict.fromkeys(unforced))
+        self._changes = 0
+        # Files that may not be on disk as they are, and the folder while it has names that may not be, each with the
+        # number of its last change.
+        self._unforced = dict.fromkeys(unforced, 0)
         self._visible_in, self._visible_to = active.base_offset, active.size
         self._stable = self._visible  # of the last stable offset, as it was looked for last
 
@@ -263,7 +271,7 @@ class PartitionLog:
             raise _refusal(self.folder / leader_epochs.FILE_NAME, error) from error
         self.epochs = begun
         # With the folder, which has that name, and that of the first segment of a new log.
-        self._unforced += [path, self.folder]
+        self._note_unforced(path, self.folder)
 
     def _write(self, prefix: bytes, rest: memoryview) -> None:
         path = self._log_path(self.active.base_offset)
@@ -306,7 +314,7 @@ class PartitionLog:
         self._files.fd(segment_path(self.folder, active.next_offset, LOG))
         # With its indexes: below the recovery point they are taken as they are.
         suffixes = SEGMENT_SUFFIXES if self.recovery_point < active.next_offset else INDEX_SUFFIXES
-        self._unforced += [segment_path(self.folder, active.base_offset, suffix) for suffix in suffixes]
+        self._note_unforced(*(segment_path(self.folder, active.base_offset, suffix) for suffix in suffixes))
         self.closed.append(ClosedSegment.of(self.folder, active))
         self._files.forget(segment_path(self.folder, active.base_offset, LOG))
         self.active = SegmentFacts(active.next_offset, active.next_offset)
@@ -332,14 +340,19 @@ class PartitionLog:
         active = self.active
         paths = tuple(self._unforced)
         if closed_only:
-            return FlushJob(paths, active.base_offset, active.base_offset, 0)
+            return FlushJob(paths, active.base_offset, active.base_offset, 0, self._changes)
         if active.size and self.recovery_point < active.next_offset:
             paths += (segment_path(self.folder, active.base_offset, LOG),)
-        return FlushJob(paths, active.next_offset, active.base_offset, active.size)
+        return FlushJob(paths, active.next_offset, active.base_offset, active.size, self._changes)
+
+    def _note_unforced(self, *paths: Path) -> None:
+        self._changes += 1
+        self._unforced.update(dict.fromkeys(paths, self._changes))
 
     def flushed(self, job: FlushJob) -> None:
-        """Takes note that the files of `job` were forced."""
-        self._unforced = [path for path in self._unforced if path not in job.paths]
+        """Takes note that the files of `job` were forced, as they were when it was made."""
+        # Not by their names: the active segment of the job may have been appended to and closed since.
+        self._unforced = {path: change for path, change in self._unforced.items() if change > job.changes}
         self.recovery_point = max(self.recovery_point, job.next_offset)
         if self.limits.forced_reads_only and job.next_offset > self.high_watermark:
             before = self._hidden_bytes
@@ -482,7 +495,7 @@ class PartitionLog:
         """
         facts = facts_of(segment)
         write_indexes(self.folder, facts)
-        self._unforced += [segment.path(suffix) for suffix in INDEX_SUFFIXES]
+        self._note_unforced(*(segment.path(suffix) for suffix in INDEX_SUFFIXES))
         at = self.closed.index(segment)
         self.closed[at] = ClosedSegment.of(self.folder, facts, segment.next_offset)
         logger.warning("indexes rebuilt folder=%s segment=%d", self.folder.name, segment.base_offset)
@@ -536,8 +549,8 @@ class PartitionLog:
         # Without them, on a full disk, reading begins with the segment.
         with contextlib.suppress(OSError):
             write_indexes(self.folder, facts)
-        self._unforced = [path for path in self._unforced if path.exists()]
-        self._unforced += [first.path(suffix) for suffix in INDEX_SUFFIXES]
+        self._forget_gone()
+        self._note_unforced(*(first.path(suffix) for suffix in INDEX_SUFFIXES))
         return renamed
 
     # Letting go
@@ -560,8 +573,11 @@ class PartitionLog:
                 path = segment.path(suffix)
                 if path.exists():
                     renamed.append(path.rename(path.with_name(path.name + DELETED)))
-        self._unforced = [path for path in self._unforced if path.exists()]
+        self._forget_gone()
         return renamed
+
+    def _forget_gone(self) -> None:
+        self._unforced = {path: change for path, change in self._unforced.items() if path.exists()}
 
     def forget_files(self) -> None:
         """Closes what is open, before the folder is renamed."""

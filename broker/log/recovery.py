@@ -7,7 +7,8 @@ nothing can be missing but by damage: that stops the start, or is set aside by w
 
 Whatever does not begin a batch there, offsets that are missing between two of them and epochs of any kind are taken
 below the recovery point as they are: compaction leaves such logs. A segment that is closed ends where the next one
-begins all the same; compaction keeps its last batch, emptied if need be.
+begins all the same; compaction keeps its last batch, emptied if need be, and what was set aside is made up for by one.
+So a segment that ends early has lost its last batches, be they whole.
 
 Indexes of what was read are rebuilt, and so are those that do not fit their log.
 """
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from headrace.broker.errors import LogDamaged
 from headrace.broker.log.compaction import finish_replacing
-from headrace.broker.log.damage import cut, mend, remove_outlived
+from headrace.broker.log.damage import cut, fill, mend, remove_outlived
 from headrace.broker.log.files import OpenFiles, sync_file, sync_folder
 from headrace.broker.log.index import (
     OFFSET_ENTRY_BYTES,
@@ -45,6 +46,7 @@ from headrace.broker.log.segment import (
     ClosedSegment,
     aborted_in,
     base_offsets,
+    ends_at,
     is_in_log,
     segment_path,
     walk_file,
@@ -168,10 +170,10 @@ class _Reading:
         if scan.fault and scan.facts.next_offset < self.forced_to:
             where = f"{scan.fault} at byte {scan.facts.size}, behind offset {scan.facts.next_offset - 1}"
             self._may_set_aside(path, where)
-            mend(self.folder, base, following, scan.fault)
+            mend(self.folder, base, following, scan.fault, self.epochs.at(base if following is None else following - 1))
             scan = _scan(path, base, replace(expected, may_have_holes=True))
         if following is not None and scan.facts.next_offset < following and not scan.fault:
-            scan = self._ending_early(path, scan, following, expected)
+            scan = self._ending_early(path, scan, following)
         if scan.fault:
             self.truncated_bytes += cut(self.folder, base, scan, later)
             self.is_cut = True
@@ -182,13 +184,12 @@ class _Reading:
             self.unforced += [self.folder, *(segment_path(self.folder, base, suffix) for suffix in suffixes)]
         return scan.facts
 
-    def _ending_early(self, path: Path, scan: Scan, following: int, expected: Expected) -> Scan:
+    def _ending_early(self, path: Path, scan: Scan, following: int) -> Scan:
         next_offset = scan.facts.next_offset
-        if expected.may_have_holes or following <= self.forced_to:
-            return scan
         if next_offset >= self.forced_to:
             return Scan(scan.facts, f"the next segment begins at {following}")
         self._may_set_aside(path, f"it ends at offset {next_offset} and the next segment begins at {following}")
+        fill(self.folder, scan.facts, following, self.epochs.at(following - 1))
         return scan
 
     def check_end(self, segments: list[SegmentFacts]) -> None:
@@ -201,8 +202,10 @@ class _Reading:
         if end >= self.forced_to:
             return
         self._may_set_aside(segment_path(self.folder, segments[-1].base_offset, LOG), f"the log ends at offset {end}")
-        if segments[-1].size:
-            write_indexes(self.folder, segments[-1])
+        last = segments[-1]
+        if last.size or len(segments) > 1:
+            fill(self.folder, last, self.forced_to, self.epochs.at(self.forced_to - 1))
+            write_indexes(self.folder, last)
         else:
             segment_path(self.folder, segments.pop().base_offset, LOG).unlink(missing_ok=True)
         path = segment_path(self.folder, self.forced_to, LOG)
@@ -247,7 +250,10 @@ def _closed(folder: Path, base: int, size: int, following: int) -> SegmentFacts 
         if not path.exists() or path.stat().st_size % entry_bytes:
             return None
     largest = last_time_entry_in_file(segment_path(folder, base, TIME_INDEX))
-    if largest is None or not is_in_log(segment_path(folder, base, LOG), base, size, index, largest):
+    log = segment_path(folder, base, LOG)
+    if largest is None or not is_in_log(log, base, size, index, largest):
+        return None
+    if not ends_at(log, base, size, index, following):
         return None
     return SegmentFacts(base, following, size, largest, aborted=aborted_in(folder, base, size))
 

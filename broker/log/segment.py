@@ -151,6 +151,19 @@ def is_in_log(path: Path, base_offset: int, size: int, index: Path, entry: TimeE
     return False
 
 
+def ends_at(path: Path, base_offset: int, size: int, index: Path, next_offset: int) -> bool:
+    """Is the last batch of a closed segment whole, as far as its header tells, and the one before `next_offset`?"""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        last = None
+        for last in walk_file(fd, floor_position_in_file(index, next_offset - base_offset), size):
+            if last.header.magic != MAGIC:
+                return False
+    finally:
+        os.close(fd)
+    return last is not None and last.header.last_offset + 1 == next_offset and last.position + last.header.size == size
+
+
 def walk_file(fd: int, position: int, end: int) -> Iterator[PlacedBatch]:
     """The batches of an open log file from `position` to `end`; only their headers are read, in chunks.
 

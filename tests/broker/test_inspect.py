@@ -22,8 +22,11 @@ from headrace.broker.inspect.dump import DumpedBatch, DumpedDamage, dump
 from headrace.broker.inspect.verify import FINDINGS_MAX, Verified, verify
 from headrace.broker.inspect.walk import CHUNK_BYTES, Damage, SegmentWalk, segment_files
 from headrace.broker.log.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_checkpoint, write_checkpoint
+from headrace.broker.log.damage import filler
 from headrace.broker.log.leader_epochs import FILE_NAME as EPOCHS_FILE
 from headrace.broker.log.partition_log import LogLimits
+from headrace.broker.log.scan import SegmentFacts, walk_batches
+from headrace.broker.log.segment import write_indexes
 from headrace.broker.node import BrokerNode
 from headrace.cli import main
 from headrace.kafka_wire.record_batch import CONTROL, read_batch_header
@@ -138,6 +141,16 @@ def drop_middle(folder: Path) -> None:
         middle.with_suffix(suffix).unlink()
 
 
+def empty_middle(folder: Path) -> None:
+    """As compaction leaves a segment of which nothing is wanted, and a start what was set aside."""
+    _, middle, after, *_ = segment_files(folder / "orders-0")
+    facts = SegmentFacts(middle.base_offset, middle.base_offset)
+    batch = filler(after.base_offset - 1, read_batch_header(middle.path.read_bytes()).leader_epoch)
+    facts.add(read_batch_header(batch), batch)
+    middle.path.write_bytes(batch)
+    write_indexes(folder / "orders-0", facts)
+
+
 def drop_last(folder: Path) -> None:
     segment_files(folder / "orders-0")[-1].path.unlink()
 
@@ -213,14 +226,29 @@ def test_a_compacted_topic_may_lack_offsets(folder: Path) -> None:
     for topic in document["topics"]:
         topic["configs"] = {"cleanup.policy": "compact"}
     (folder / "topics.json").write_text(json.dumps(document))
-    drop_middle(folder)
+    empty_middle(folder)
     assert looked_at(folder) == Findings([], [])
+    drop_middle(folder)
+    missing = segment_files(folder / "orders-0")[1].path.name
+    assert looked_at(folder).found == [("orders-0", "offsets", missing)]
+
+
+def test_a_segment_that_a_kill_let_end_early_is_a_note_above_the_recovery_point(folder: Path) -> None:
+    (folder / CLEAN_MARKER).unlink()
+    drop_middle(folder)
+    first, after, *_ = segment_files(folder / "orders-0")
+    content = first.path.read_bytes()
+    due = max(placed.header.last_offset for placed in walk_batches(memoryview(content))) + 1
+    write_checkpoint(folder / RECOVERY_POINTS, {("orders", 0): due})
+    assert looked_at(folder) == Findings([], [("orders-0", "offsets", after.path.name)])
+    write_checkpoint(folder / RECOVERY_POINTS, {("orders", 0): due + 1})
+    assert ("orders-0", "offsets", after.path.name) in looked_at(folder).found
 
 
 def test_what_was_put_aside_is_a_note(folder: Path) -> None:
     (folder / "gone-0-stray").mkdir()
     (folder / "gone-1").mkdir()
-    drop_middle(folder)
+    empty_middle(folder)
     (folder / "orders-0" / "00000000000000000007.log.corrupt").touch()
     noted = looked_at(folder)
     assert {(name, check) for name, check, _ in noted.noted} == {

@@ -23,6 +23,7 @@ from headrace.broker.log.retention import UNLIMITED, expired_segments
 from headrace.broker.log.scan import walk_batches
 from headrace.broker.log.segment import (
     INDEX,
+    INDEX_SUFFIXES,
     LOG,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
@@ -103,6 +104,40 @@ def test_unforced_batches_are_hidden_where_acknowledgement_waits_for_the_disk(tm
     log.flushed(log.flush_job())
     assert (len(contents(log)), woken) == (13, [10 * size, 3 * size])
     assert not log.needs_flush
+
+
+@pytest.mark.parametrize("closed_only", [False, True])
+def test_what_is_appended_and_closed_while_the_disk_works_is_still_to_be_forced(
+    tmp_path: Path, closed_only: bool
+) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    append(log, batch(b"before"))
+    job = log.flush_job(closed_only=closed_only)
+    while not log.closed:
+        append(log, batch(b"meanwhile"))
+    log.flushed(job)
+    closed = log.closed[0].path()
+    assert log.recovery_point == (0 if closed_only else 1)
+    assert closed in log.flush_job(closed_only=closed_only).paths
+    log.flushed(log.flush_job())
+    assert not log.needs_flush and log.recovery_point == log.log_end_offset
+    job = log.flush_job()
+    log.rebuild_indexes(log.closed[0])
+    log.flushed(job)
+    assert set(log.flush_job().paths) == {closed.with_suffix(suffix) for suffix in INDEX_SUFFIXES}
+
+
+def test_of_two_jobs_the_one_that_ends_last_takes_nothing_back(tmp_path: Path) -> None:
+    log = opened(tmp_path, limits=SMALL).log
+    append(log, batch(b"before"))
+    early = log.flush_job()
+    while not log.closed:
+        append(log, batch(b"meanwhile"))
+    late = log.flush_job()
+    log.flushed(late)
+    assert not log.needs_flush
+    log.flushed(early)
+    assert not log.needs_flush and log.recovery_point == log.log_end_offset
 
 
 def test_the_first_record_at_a_timestamp_is_found(tmp_path: Path) -> None:
@@ -310,7 +345,78 @@ def test_a_log_that_ends_before_what_was_forced_never_gives_an_offset_twice(tmp_
     assert append(log, batch(b"new")) == last.next_offset
     numbers = [offset for offset, _ in contents(log)]
     assert numbers == [*range(last.next_offset - 1), last.next_offset]
-    assert contents(opened(tmp_path, recovery_point=last.next_offset).log)[-1] == (last.next_offset, b"new")
+    for is_clean in (False, True):
+        again = opened(tmp_path, recovery_point=last.next_offset, is_clean=is_clean).log
+        assert contents(again)[-1] == (last.next_offset, b"new")
+
+
+def test_an_empty_segment_before_what_was_forced_is_no_hole(tmp_path: Path) -> None:
+    log = filled(tmp_path, 30)
+    base = log.active.base_offset
+    segment_path(tmp_path, base, LOG).write_bytes(b"")
+    log = opened(tmp_path, recovery_point=33, sets_aside=True).log
+    assert append(log, batch(b"new")) == 33
+    for is_clean in (False, True):
+        again = opened(tmp_path, recovery_point=33, is_clean=is_clean).log
+        assert [offset for offset, _ in contents(again)] == [*range(base), 33]
+
+
+def without_last_batch(path: Path) -> int:
+    """Takes the last batch out of a segment; returns its offset."""
+    content = path.read_bytes()
+    *_, last = walk_batches(memoryview(content))
+    path.write_bytes(content[: last.position])
+    return last.header.base_offset
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("is_whole", [True, False], ids=["one batch", "all batches"])
+def test_a_closed_segment_that_lost_its_last_batches_is_damaged_though_they_were_whole(
+    tmp_path: Path, is_clean: bool, is_whole: bool
+) -> None:
+    log = filled(tmp_path, 30)
+    first, second = log.closed[:2]
+    lost = range(first.base_offset if not is_whole else first.next_offset - 1, first.next_offset)
+    if is_whole:
+        assert without_last_batch(first.path()) == lost.start
+    else:
+        first.path().write_bytes(b"")
+    where = f"it ends at offset {lost.start} and the next segment begins at {second.base_offset}"
+    with pytest.raises(LogDamaged, match=where):
+        opened(tmp_path, recovery_point=30, is_clean=is_clean)
+    log = opened(tmp_path, recovery_point=30, is_clean=is_clean, sets_aside=True).log
+    kept = [(number, b"value %d" % number) for number in range(30) if number not in lost]
+    assert contents(log) == kept
+    header = read_batch_header(log.read(lost.start, 1, whole_first=True))
+    assert (header.last_offset, header.record_count, header.leader_epoch) == (lost.stop - 1, 0, 0)
+    for path in (tmp_path / f"{first.base_offset:020d}{suffix}" for suffix in INDEX_SUFFIXES):
+        path.unlink(missing_ok=True)
+    for is_clean in (True, False):
+        assert contents(opened(tmp_path, recovery_point=30, is_clean=is_clean).log) == kept, "that is known"
+
+
+def test_a_closed_segment_that_lost_more_than_its_indexes_tell_is_damaged(tmp_path: Path) -> None:
+    log = filled(tmp_path, 2000, LogLimits(segment_bytes_max=64_000))
+    first = log.closed[0]
+    assert first.path(INDEX).stat().st_size > 8
+    without_last_batch(first.path())
+    with pytest.raises(LogDamaged, match="it ends at offset"):
+        opened(tmp_path, recovery_point=2000)
+
+
+@pytest.mark.parametrize("recovery_point", [None, 2])
+def test_a_log_is_cut_where_a_closed_segment_ends_early_that_was_not_forced(
+    tmp_path: Path, recovery_point: int | None
+) -> None:
+    """As power leaves it that fails soon after a segment was closed; of a new partition no recovery point is known."""
+    log = filled(tmp_path, 30)
+    first, later = log.closed[0], [segment.path().read_bytes() for segment in log.closed[1:]]
+    later.append(segment_path(tmp_path, log.active.base_offset, LOG).read_bytes())
+    end = without_last_batch(first.path())
+    again = opened(tmp_path, recovery_point=recovery_point)
+    assert [offset for offset, _ in contents(again.log)] == list(range(end))
+    assert again.log.log_end_offset == end and again.truncated_bytes == sum(map(len, later))
+    assert sorted(asides(tmp_path).values()) == sorted(later)
 
 
 def test_a_log_whose_files_are_gone_is_no_empty_log(tmp_path: Path) -> None:

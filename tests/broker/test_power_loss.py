@@ -6,6 +6,7 @@ may be after a loss of power, and another broker starts on it: without a word, a
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -72,6 +73,24 @@ async def whole_life(life: Life) -> None:
     for _ in range(8):
         await life.send(AGED, acknowledged=False)
         await life.send(KEPT, acknowledged=False)
+    await life.stop()
+
+
+async def crowded_life(life: Life) -> None:
+    """Several producers at once: segments are appended to and closed while the disk works."""
+    life.start()
+    life.create("kept", 1)
+
+    async def produce(pauses: int) -> None:
+        for number in range(5):
+            for _ in range((pauses + number) % 4):
+                await asyncio.sleep(0)
+            await life.send(KEPT, 1 + number % 2)
+
+    await asyncio.gather(*map(produce, range(5)))
+    life.kill()
+    life.start()
+    await asyncio.gather(*map(produce, range(3)))
     await life.stop()
 
 
@@ -181,6 +200,13 @@ def test_what_was_cleaned_is_in_its_place_for_certain_before_what_follows(memory
 def test_what_was_promised_outlives_the_power_at_any_moment(memory_path: Path, fsync: FsyncMode) -> None:
     life = Life(memory_path / "disk", fsync).live(whole_life)
     assert looked_at(life, memory_path / "left", mixes=2) > 500
+
+
+@pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])
+def test_what_producers_were_told_at_once_outlives_the_power_at_any_moment(memory_path: Path, fsync: FsyncMode) -> None:
+    life = Life(memory_path / "disk", fsync).live(crowded_life)
+    assert len(life.log(KEPT).closed) > 8
+    assert looked_at(life, memory_path / "left", mixes=2) > 300
 
 
 @pytest.mark.parametrize("fsync", [FsyncMode.ALWAYS, FsyncMode.INTERVAL])

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import os
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,16 +146,18 @@ class Life:
         await self.node._clean()
 
     async def acknowledge(self, key: Key) -> None:
+        # What others append while the disk works is not acknowledged with it.
+        stored = dict(self.promises.stored[key])
         if self.fsync is FsyncMode.ALWAYS:
             await self.node.flusher.force(self.log(key))
         else:
             await self.node.flusher.flush_dirty()
-        self._acknowledge(key)
+        self._acknowledge(key, stored)
 
-    def _acknowledge(self, key: Key) -> None:
-        stored = self.promises.stored[key]
-        self.promises.records[key] = dict(stored)
-        self.promises.ends[key] = max(stored) + 1
+    def _acknowledge(self, key: Key, stored: Mapping[int, bytes] | None = None) -> None:
+        known = self.promises.stored[key] if stored is None else stored
+        self.promises.records[key] = {**self.promises.records.get(key, {}), **known}
+        self.promises.ends[key] = max(self.promises.records[key]) + 1
 
     async def send_idempotent(self, key: Key, sequence: int, producer_id: int) -> None:
         offset = await self.send(key, producer_id=producer_id, epoch=0, sequence=sequence)
