@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.cli.colour import painted, say
 from headrace.cli.command import (
+    EXIT_FAILED,
     EXIT_FINDINGS,
     EXIT_OK,
     CommandError,
@@ -27,9 +28,12 @@ from headrace.cli.decided import Decided, decided, failures_told
 from headrace.cli.terminal import steps_shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.loader.follow.repair import Difference, Repair
+
+    Found = dict[str, list[Difference]]
+    """What was found so far, by topic; none where nothing differs."""
 
 KEYS = ("registry.url", "loader.warehouse", "spark.master", "hive.database", "hive.metastore", "hive.executor")
 FINDINGS_SHOWN_MAX = 40  # of a topic; json has them all
@@ -37,7 +41,7 @@ EXIT_CODES = """
 
 exit codes:
   0  tables, partitions and files are as decided, or are so now
-  1  something differs, and is named
+  1  something differs, and is named; or of some topics it cannot be told, and they are named
   2  could not tell: the metastore, the decisions or the warehouse cannot be read
 """
 
@@ -85,31 +89,23 @@ def run(args: argparse.Namespace) -> int:
 
 def show_plan(args: argparse.Namespace) -> int:
     """The statements, with what is the matter as comments."""
-    from headrace.hive_ddl.render import render_script
-
-    with _repairing(args, deep=False) as (repair, topics):
-        found = {topic: repair.compare(topic) for topic in topics}
-    if args.format == "json":
-        print_json({"topics": {topic: [_json(one) for one in differences] for topic, differences in found.items()}})
-    else:
-        for topic, differences in found.items():
-            for one in differences:
-                print(f"-- {topic}: {one.where}: {one.message}")
-                sys.stdout.write(render_script(one.ops))
-    return EXIT_FINDINGS if any(found.values()) else EXIT_OK
+    found: Found = {}
+    with _printing(_print_plan, args, found), _repairing(args, deep=False) as (repair, topics):
+        for topic in topics:
+            found[topic] = list(repair.compare(topic))
+    return _exit_code(found, is_dry=True)
 
 
 def mend(args: argparse.Namespace, *, deep: bool) -> int:
-    with _repairing(args, deep=deep) as (repair, topics):
-        does = repair.compare if args.dry_run else repair.mend
-        found = {topic: does(topic) for topic in topics}
-    if args.format == "json":
-        shown = {topic: [_json(one) for one in differences] for topic, differences in found.items()}
-        print_json({"topics": shown, "dry_run": args.dry_run})
-    else:
-        _print_found(found.values(), is_dry=args.dry_run)
-    every = [one for differences in found.values() for one in differences]
-    return EXIT_FINDINGS if any(args.dry_run or not one.is_mendable for one in every) else EXIT_OK
+    found: Found = {}
+    with _printing(_print_mended, args, found), _repairing(args, deep=deep) as (repair, topics):
+        for topic in topics:
+            told = found.setdefault(topic, [])
+            if args.dry_run:
+                told += repair.compare(topic)
+            else:
+                repair.mend(topic, told.append)
+    return _exit_code(found, is_dry=args.dry_run)
 
 
 def drop(args: argparse.Namespace) -> int:
@@ -246,7 +242,8 @@ VERBS = (
         "repair",
         "as apply, and take out what nothing decided",
         "Does what apply does, and looks into every folder: partitions that nothing decided leave the table, foreign "
-        "files go to the folder _foreign of the topic, and decided files that are gone are named. Nothing is deleted.",
+        "files and folders go to the folder _foreign of the topic, and decided files that are gone are named. Nothing "
+        "is deleted.",
         ("hive repair --dry-run", "hive repair orders"),
         lambda args: mend(args, deep=True),
     ),
@@ -311,18 +308,61 @@ def _repairing(args: argparse.Namespace, *, deep: bool) -> Iterator[tuple[Repair
             yield repair, args.topics or sorted(known)
 
 
-def _print_found(found: Iterable[Sequence[Difference]], *, is_dry: bool) -> None:
+@contextlib.contextmanager
+def _printing(
+    show: Callable[[argparse.Namespace, Found], None], args: argparse.Namespace, found: Found
+) -> Iterator[None]:
+    """Shows what was found at the end; where the command ends before it has looked at all topics, what differs."""
+    try:
+        yield
+    except (CommandError, KeyboardInterrupt):
+        differing = {topic: differences for topic, differences in found.items() if differences}
+        if differing:
+            show(args, differing)
+        raise
+    show(args, found)
+
+
+def _exit_code(found: Found, *, is_dry: bool) -> int:
+    from headrace.loader.follow.repair import Trouble
+
+    every = [one for differences in found.values() for one in differences]
+    if every and all(one.trouble is Trouble.UNTOLD for one in every) and all(found.values()):
+        return EXIT_FAILED
+    return EXIT_FINDINGS if any(is_dry or not one.is_mendable for one in every) else EXIT_OK
+
+
+def _print_plan(args: argparse.Namespace, found: Found) -> None:
+    from headrace.hive_ddl.render import render_script
+
+    if args.format == "json":
+        print_json({"topics": _found_json(found)})
+        return
+    for topic, differences in found.items():
+        for one in differences:
+            print(f"-- {topic}: {one.where}: {one.message}")
+            sys.stdout.write(render_script(one.ops))
+
+
+def _print_mended(args: argparse.Namespace, found: Found) -> None:
+    if args.format == "json":
+        print_json({"topics": _found_json(found), "dry_run": args.dry_run})
+        return
     mended = left = 0
-    for differences in found:
+    for differences in found.values():
         for number, one in enumerate(differences):
-            word = "NOT MENDED" if not one.is_mendable else "would be mended" if is_dry else "mended"
+            word = "NOT MENDED" if not one.is_mendable else "would be mended" if args.dry_run else "mended"
             if number < FINDINGS_SHOWN_MAX:
                 say(f"{word}: {one.topic}: {one.where}: {one.message}")
         if len(differences) > FINDINGS_SHOWN_MAX:
             print(f"… and {len(differences) - FINDINGS_SHOWN_MAX:,} more; --format json has them all")
         mended += sum(one.is_mendable for one in differences)
         left += sum(not one.is_mendable for one in differences)
-    print(f"{mended:,} {'would be ' if is_dry else ''}mended, {left:,} left to people")
+    print(f"{mended:,} {'would be ' if args.dry_run else ''}mended, {left:,} left to people")
+
+
+def _found_json(found: Found) -> dict[str, list[dict[str, Any]]]:
+    return {topic: [_json(one) for one in differences] for topic, differences in found.items()}
 
 
 def _json(one: Difference) -> dict[str, Any]:

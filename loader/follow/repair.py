@@ -6,19 +6,26 @@ by hand, files in a partition that nothing decided, folders that were removed.
 
 Safe beside loads: what is there is listed before the decisions are read, so whatever a load adds in between is known
 to be decided; and a topic of which something decided is still to be followed is left to the next load. Nothing is
-deleted: a foreign file is moved to the topic's folder `_foreign`, below its bucket's name.
+deleted: a foreign file or folder is moved to the topic's folder `_foreign`, below its bucket's name, and numbered where
+another one has its name.
+
+What is the matter with one topic, or with one thing of it, keeps nothing else from being compared and mended: it is a
+difference that is left to people. What ends everything is that nothing can be told of any topic: no metastore, no
+storage, damaged decisions.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from headrace.hive_ddl.errors import ForeignTable, StaleRevision
+from headrace.avro_schema import AvroSchemaError
+from headrace.hive_ddl.errors import ForeignTable, HiveDdlError, MetastoreUnavailable, SessionFailed, StaleRevision
 from headrace.hive_ddl.executors.base import Executor
 from headrace.hive_ddl.ops import (
     AddPartitions,
@@ -36,9 +43,10 @@ from headrace.loader.decide.bucket_index import generation_at, live_at
 from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.file_index import FileIndex
 from headrace.loader.decide.state import LoaderState, TopicState
+from headrace.loader.errors import DecisionLogError, LoaderError, StorageUnavailable
 from headrace.loader.follow.complete import instant_text, read_completeness
 from headrace.loader.follow.engine import FILES, read_cursor
-from headrace.loader.follow.layout import bucket_folder, partition_values, topic_folder
+from headrace.loader.follow.layout import QUARANTINE_DATABASE_SUFFIX, bucket_folder, partition_values, topic_folder
 from headrace.loader.follow.schema import ATTEMPTS_MAX, TableSettings, data_table, publish_schema, quarantine_table
 from headrace.loader.work_unit import FileKind
 
@@ -50,6 +58,12 @@ LOST_NOTE = "_files_are_gone"
 
 HIDDEN = (".", "_")
 BUCKETS_NAMED_MAX = 5
+NAMES_TRIED_MAX = 10  # each was free a moment before; where it goes on like that, no name can be had
+
+ENDING = (MetastoreUnavailable, SessionFailed, StorageUnavailable, DecisionLogError)
+"""Where these are met, nothing can be told of any other topic either."""
+
+OF_ONE_TOPIC = (HiveDdlError, LoaderError, AvroSchemaError, OSError)
 
 
 Folders = Mapping[str, tuple[str, frozenset[str]]]
@@ -64,6 +78,7 @@ class Trouble(StrEnum):
     FOREIGN = "foreign"  # files that nothing decided, where readers find them
     LOST = "lost"  # decided files that are not there
     PENDING = "pending"  # something decided is still to be followed
+    UNTOLD = "untold"  # what differs cannot be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,28 +112,49 @@ class Repair:
         """What differs, in the order in which it is to be mended.
 
         Raises:
-            HiveDdlError: the metastore cannot be reached or read.
-            LoaderError, OSError: the decisions or the warehouse cannot be.
+            MetastoreUnavailable, SessionFailed: the metastore cannot be reached.
+            DecisionLogError, OSError: nor can the decisions be read, or the storage as a whole.
         """
-        return tuple(difference for kind in FileKind for difference in self._compare_kind(topic, kind))
+        state = self.log.read_state().topics[topic]
+        found: list[Difference] = []
+        for kind in FileKind:
+            try:
+                for difference in self._compare_kind(topic, kind):
+                    found.append(difference)
+            except ENDING:
+                raise
+            except OF_ONE_TOPIC as error:
+                suffix = QUARANTINE_DATABASE_SUFFIX if kind is FileKind.QUARANTINE else ""
+                where = f"{self.settings.database}{suffix}.{state.table}"
+                found.append(Difference(topic, Trouble.UNTOLD, where, f"what differs cannot be told: {_said(error)}"))
+        return tuple(found)
 
-    def mend(self, topic: str) -> tuple[Difference, ...]:
-        """Mends what can be, and returns what differed.
+    def mend(self, topic: str, tell: Callable[[Difference], object] = lambda one: None) -> tuple[Difference, ...]:
+        """Mends what can be, and returns what differed, with what became of it; what is left to people comes last.
+
+        Args:
+            tell: is given each of them as soon as that is known.
 
         Raises:
-            As `compare`; StaleRevision: the table changes as fast as it is looked at.
+            As `compare`.
         """
+        done: list[Difference] = []
         for attempt in range(ATTEMPTS_MAX):
-            differences = self.compare(topic)
+            left: list[Difference] = []
             try:
-                for difference in differences:
-                    self._mend(topic, difference)
-            except StaleRevision:
-                if attempt == ATTEMPTS_MAX - 1:
-                    raise
-            else:
+                for difference in self.compare(topic):
+                    became = self._mended(topic, difference, is_last=attempt == ATTEMPTS_MAX - 1)
+                    if became.is_mendable:
+                        done.append(became)
+                        tell(became)
+                    else:
+                        left.append(became)
                 break
-        return differences
+            except StaleRevision:
+                continue  # the others are found again
+        for difference in left:
+            tell(difference)
+        return (*done, *left)
 
     def drop(self, topic: str) -> tuple[DropTable, ...]:
         """The operations that take the topic's tables out of the metastore.
@@ -136,7 +172,25 @@ class Repair:
                 ops.append(DropTable(table.database, table.name, topic))
         return tuple(ops)
 
-    def _mend(self, topic: str, difference: Difference) -> None:
+    def _mended(self, topic: str, difference: Difference, *, is_last: bool) -> Difference:
+        """What became of the difference.
+
+        Raises:
+            StaleRevision: the table was changed meanwhile and is to be looked at again; not by the last attempt.
+        """
+        try:
+            return self._mend(topic, difference)
+        except ENDING:
+            raise
+        except OF_ONE_TOPIC as error:
+            if isinstance(error, StaleRevision) and not is_last:
+                raise
+            message = f"{difference.message}; not mended: {_said(error)}"
+            if difference.trouble is Trouble.FOREIGN:
+                message = f"nothing decided this, and readers find it; move it away, since that failed: {_said(error)}"
+            return dataclasses.replace(difference, message=message, ops=(), moves=())
+
+    def _mend(self, topic: str, difference: Difference) -> Difference:
         executor, files = self.executor(), self.settings.files
         if difference.trouble is Trouble.TABLE and difference.ops:
             publish_schema(topic, self.log.state.topics[topic], self.settings)
@@ -144,12 +198,26 @@ class Repair:
             if isinstance(op, CreateTable):
                 executor.ensure_database(op.table.database)
             executor.execute(op)
-        for source, target in difference.moves:
-            files.bring(topic, source, target)
-            files.remove([source])
         if difference.trouble is Trouble.LOST:
             note = "The files of this folder are gone: see headrace verify, headrace backfill and headrace forget.\n"
             files.put(f"{difference.where}/{LOST_NOTE}", note.encode())
+        return self._set_aside(difference) if difference.moves else difference
+
+    def _set_aside(self, difference: Difference) -> Difference:
+        """With where it is now."""
+        files, ((source, wanted),) = self.settings.files, difference.moves
+        folder = wanted.rpartition("/")[0]
+        for tried in range(NAMES_TRIED_MAX):
+            taken = {f"{folder}/{name}" for name in files.children(folder)}
+            target = next(name for name in _numbered(wanted) if name not in taken)
+            try:
+                is_there = files.set_aside(source, target)
+                break
+            except FileExistsError:
+                if tried == NAMES_TRIED_MAX - 1:
+                    raise
+        message = _said_of_foreign(target) if is_there else "nothing decided this, and it is gone by itself"
+        return dataclasses.replace(difference, message=message, moves=((source, target),))
 
     def _compare_kind(self, topic: str, kind: FileKind) -> Iterator[Difference]:
         before = self.log.read_state()
@@ -215,9 +283,8 @@ class Repair:
                 continue  # made since the folders were listed, or not looked at
             for name in sorted(set(folders[folder]) - names):
                 target = f"{topic_folder(state.folder, kind)}/{FOREIGN_FOLDER}/{bucket}/{name}"
-                message = f"nothing decided this file, and readers find it; moved to {target}"
                 moves = ((f"{folder}/{name}", target),)
-                yield Difference(topic, Trouble.FOREIGN, f"{folder}/{name}", message, moves=moves)
+                yield Difference(topic, Trouble.FOREIGN, f"{folder}/{name}", _said_of_foreign(target), moves=moves)
             lost = [name for name in sorted(names) if self.settings.files.length(f"{folder}/{name}") is None]
             if lost:
                 message = (
@@ -243,9 +310,24 @@ def _has_table(state: TopicState, kind: FileKind) -> bool:
     return kind is FileKind.DATA or bool(state.quarantine.files)
 
 
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}.{number}" for number in itertools.count(1))
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    return str(error)
+
+
+def _said_of_foreign(target: str) -> str:
+    return f"nothing decided this, and readers find it; moved to {target}"
+
+
 def _said_of_table(ops: tuple[Op, ...]) -> str:
     changes = next((op for op in ops if isinstance(op, SetProperties)), None)
-    if changes is None:
+    if changes is None or any(isinstance(op, CreateTable) for op in ops):
         return "the table is not there"
     names = sorted({key for key, _ in changes.properties if key != REVISION} | set(changes.removed))
     return f"the table was altered: {', '.join(names)}"

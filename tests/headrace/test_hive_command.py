@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
+from headrace.hive_ddl.errors import MetastoreUnavailable
+from headrace.hive_ddl.ops import Op
 from headrace.hive_ddl.table import VERSION
 from headrace.loader.run import run_load
 from headrace.pipeline.load import SparkEdge
@@ -81,6 +83,78 @@ def test_what_cannot_be_mended_ends_with_1(metastore: World, capsys: pytest.Capt
     assert (found["trouble"], found["mendable"], found["statements"], found["moves"]) == ("lost", False, [], [])
     assert hive(metastore, "repair") == 1
     assert capsys.readouterr().out.startswith("NOT MENDED: orders: orders/dt=2026-01-01/hr=00: 2 of 2 decided files")
+
+
+@pytest.fixture
+def two_topics(metastore: World) -> World:
+    """With `others`, a topic that comes after `orders`; of each a partition was dropped."""
+    metastore.registry.register("others-value", 3, ORDER_V1)
+    metastore.topic("others", [3] * 5, topic_id="id-2")
+    run_load(metastore.ports(), metastore.settings)
+    for parts in metastore.hive.parts.values():
+        parts.clear()
+    return metastore
+
+
+MISSING = "1 partition is not there: 2026-01-01/00"
+UNTOLD = (
+    "headrace.orders: what differs cannot be told: the Hive metastore refused a look at table headrace.orders: no leave"
+)
+
+
+def test_what_is_the_matter_with_one_topic_keeps_no_other_from_being_looked_at(
+    two_topics: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_topics.hive.refused[TABLE] = "no leave"
+    assert hive(two_topics, "plan") == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"-- orders: {UNTOLD}\n-- others: headrace.others: {MISSING}\nALTER TABLE ")
+    assert hive(two_topics, "repair", "--dry-run") == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 would be mended, 1 left to people"
+    assert hive(two_topics, "apply", "--format", "json") == 1
+    found = json.loads(capsys.readouterr().out)["topics"]
+    assert [(one["trouble"], one["mendable"]) for one in found["orders"]] == [("untold", False)]
+    assert [(one["trouble"], one["mendable"]) for one in found["others"]] == [("partitions", True)]
+    assert two_topics.hive.parts["headrace", "others"]
+    assert hive(two_topics, "repair") == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"NOT MENDED: orders: {UNTOLD}",
+        "0 mended, 1 left to people",
+    ]
+
+
+def test_where_nothing_could_be_told_the_exit_code_says_so(
+    two_topics: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_topics.hive.refused[TABLE] = "no leave"
+    for verb in ("plan", "apply"):
+        assert hive(two_topics, verb, "orders") == 2
+    two_topics.hive.refused["headrace", "others"] = "no leave"
+    assert hive(two_topics, "repair") == 2
+    assert capsys.readouterr().out.splitlines()[-1] == "0 mended, 2 left to people"
+
+
+@pytest.mark.parametrize("words", [(), ("--format", "json")])
+def test_a_metastore_that_goes_away_ends_it_and_what_was_mended_is_told(
+    two_topics: World, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    execute = two_topics.hive.execute
+
+    def once(op: Op) -> None:
+        execute(op)
+        two_topics.hive.failure = MetastoreUnavailable("thrift://there", "it went away")
+
+    two_topics.hive.execute = once  # type: ignore[method-assign]
+    assert hive(two_topics, "apply", *words) == 2
+    captured = capsys.readouterr()
+    assert captured.err.endswith("headrace: the Hive metastore thrift://there cannot be used: it went away\n")
+    if words:
+        (told,) = json.loads(captured.out)["topics"].items()
+        assert (told[0], [(one["trouble"], one["mendable"]) for one in told[1]]) == ("orders", [("partitions", True)])
+    else:
+        assert captured.out == f"mended: orders: headrace.orders: {MISSING}\n1 mended, 0 left to people\n"
+    assert hive(two_topics, "apply", *words) == 2
+    assert capsys.readouterr().out == ""
 
 
 def test_drop_and_a_table_of_somebody_else(metastore: World, capsys: pytest.CaptureFixture[str]) -> None:

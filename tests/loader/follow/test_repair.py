@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import shutil
 from pathlib import Path
 
 import pytest
 
-from headrace.hive_ddl.errors import ForeignTable, StaleRevision
+from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.printing import PrintingExecutor
 from headrace.hive_ddl.ops import CreateTable, DropTable, SetProperties
 from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, SCHEMA_LITERAL, VERSION, TableState
-from headrace.loader.follow.repair import FOREIGN_FOLDER, LOST_NOTE, Difference, Repair, Trouble
+from headrace.loader.errors import StorageUnavailable
+from headrace.loader.follow.repair import (
+    FOREIGN_FOLDER,
+    LOST_NOTE,
+    NAMES_TRIED_MAX,
+    Difference,
+    Repair,
+    Trouble,
+)
+from headrace.loader.follow.schema import ATTEMPTS_MAX
 from headrace.loader.rewrite.run import forget
 from headrace.loader.run import run_load
+from headrace.loader.storage.local.files import LocalFiles
 from headrace.loader.work_unit import FileKind
 from loader_fakes import ORDER_V1, FakeHive, World
 
@@ -141,6 +152,195 @@ def test_foreign_files_are_moved_out_of_the_way_and_kept(world: World) -> None:
     assert not (folder / "notes.txt").exists()
     assert (folder / "_hidden").exists()
     check_mended(world, before)
+
+
+def test_a_name_that_comes_again_keeps_every_file(world: World) -> None:
+    """As that of the one file that each INSERT of Hive or Spark writes."""
+    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    aside = f"orders/{FOREIGN_FOLDER}/dt=2026-01-01/hr=00/000000_0"
+    for text, target in (("first", aside), ("second", f"{aside}.1"), ("first", f"{aside}.2")):
+        (folder / "000000_0").write_text(text)
+        (found,) = repair(world).mend("orders")
+        assert found.message == f"nothing decided this, and readers find it; moved to {target}"
+        assert found.moves == (("orders/dt=2026-01-01/hr=00/000000_0", target),)
+        assert (world.warehouse / target).read_text() == text
+    kept = {path.name: path.read_text() for path in (world.warehouse / aside).parent.iterdir()}
+    assert kept == {"000000_0": "first", "000000_0.1": "second", "000000_0.2": "first"}
+    assert repair(world).compare("orders") == ()
+
+
+def test_a_foreign_folder_is_moved_out_of_the_way_with_all_in_it(world: World) -> None:
+    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    for number in ("", ".1"):
+        (folder / "sub" / "deep").mkdir(parents=True)
+        (folder / "sub" / "deep" / "x").write_text(f"mine{number}")
+        (found,) = repair(world).mend("orders")
+        assert (found.trouble, found.is_mendable) == (Trouble.FOREIGN, True)
+        moved = world.warehouse / "orders" / FOREIGN_FOLDER / "dt=2026-01-01" / "hr=00" / f"sub{number}"
+        assert (moved / "deep" / "x").read_text() == f"mine{number}"
+    assert repair(world).compare("orders") == ()
+    assert world.rows("orders") == world.produced("orders")
+
+
+def test_of_two_repairs_at_once_one_moves_a_file(world: World) -> None:
+    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    (folder / "x").write_text("mine")
+    slow = repair(world)
+    differences = slow.compare("orders")
+    repair(world).mend("orders")
+    assert [slow._mend("orders", one).message for one in differences] == [
+        "nothing decided this, and it is gone by itself"
+    ]
+    moved = world.warehouse / "orders" / FOREIGN_FOLDER / "dt=2026-01-01" / "hr=00"
+    assert [path.name for path in moved.iterdir()] == ["x"]
+
+
+def test_a_name_that_somebody_takes_meanwhile_is_left_to_him(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    aside = world.warehouse / "orders" / FOREIGN_FOLDER / "dt=2026-01-01" / "hr=00"
+    (folder / "x").write_text("mine")
+    set_aside = LocalFiles.set_aside
+
+    def overtaken(files: LocalFiles, source: str, target: str) -> bool:
+        if target.endswith("/x"):
+            (world.warehouse / target).parent.mkdir(parents=True)
+            (world.warehouse / target).write_text("another")
+        return set_aside(files, source, target)
+
+    monkeypatch.setattr(LocalFiles, "set_aside", overtaken)
+    (found,) = repair(world).mend("orders")
+    assert found.moves[0][1].endswith("/x.1")
+    assert {path.name: path.read_text() for path in aside.iterdir()} == {"x": "another", "x.1": "mine"}
+
+
+def test_what_cannot_be_moved_is_left_to_people_and_the_rest_goes_on(world: World) -> None:
+    before = copied(world.hive)
+    folder = world.warehouse / "orders" / "dt=2026-01-01" / "hr=00"
+    (folder / "x").write_text("mine")
+    (world.warehouse / "orders" / FOREIGN_FOLDER).write_text("a file where the folder would be")
+    world.hive.parts.clear()
+    partitions, foreign = repair(world).mend("orders")
+    assert (partitions.trouble, partitions.is_mendable) == (Trouble.PARTITIONS, True)
+    assert (foreign.trouble, foreign.is_mendable, foreign.where) == (
+        Trouble.FOREIGN,
+        False,
+        "orders/dt=2026-01-01/hr=00/x",
+    )
+    assert foreign.message.startswith("nothing decided this, and readers find it; move it away, since that failed: ")
+    assert (folder / "x").read_text() == "mine"
+    assert world.hive.parts == before[1]
+    (folder / "x").unlink()
+    check_mended(world, before)
+
+
+def test_a_name_that_is_never_to_be_had_ends_the_trying(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world.warehouse / "orders" / "dt=2026-01-01" / "hr=00" / "x").write_text("mine")
+    tried = []
+
+    def refuse(files: LocalFiles, source: str, target: str) -> bool:
+        tried.append(target)
+        raise FileExistsError(errno.EEXIST, "File exists", target)
+
+    monkeypatch.setattr(LocalFiles, "set_aside", refuse)
+    (found,) = repair(world).mend("orders")
+    assert not found.is_mendable
+    assert found.message.endswith(f"since that failed: File exists: {tried[0]}")
+    assert len(tried) == NAMES_TRIED_MAX
+
+
+def test_what_cannot_be_told_of_a_table_is_a_finding(world: World) -> None:
+    world.hive.refused[TABLE] = "no leave"
+    for found in (repair(world).compare("orders"), repair(world).mend("orders")):
+        (one,) = found
+        assert (one.trouble, one.is_mendable, one.where) == (Trouble.UNTOLD, False, "headrace.orders")
+        assert one.message == (
+            "what differs cannot be told: the Hive metastore refused a look at table headrace.orders: no leave"
+        )
+
+
+def test_what_the_metastore_refuses_is_left_to_people_and_the_rest_is_mended(world: World) -> None:
+    table = world.hive.tables[TABLE]
+    world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
+    world.hive.parts.clear()
+    execute = world.hive.execute
+
+    def refusing(op: object) -> None:
+        if isinstance(op, SetProperties):
+            raise StatementRefused("a change of table headrace.orders", "no leave")
+        execute(op)  # type: ignore[arg-type]  # of the protocol
+
+    world.hive.execute = refusing  # type: ignore[method-assign]
+    told: list[Difference] = []
+    found = repair(world).mend("orders", told.append)
+    assert troubles(found) == [Trouble.PARTITIONS, Trouble.TABLE]
+    assert [one.is_mendable for one in found] == [True, False]
+    assert found[1].message == (
+        f"the table was altered: {VERSION}; not mended: "
+        "the Hive metastore refused a change of table headrace.orders: no leave"
+    )
+    assert tuple(told) == found
+    assert world.hive.parts[TABLE]
+
+
+def test_a_table_that_never_stands_still_is_left_to_people_after_some_attempts(world: World) -> None:
+    table = world.hive.tables[TABLE]
+    world.hive.tables[TABLE] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
+    world.hive.parts[TABLE].clear()
+    execute, tried = world.hive.execute, []
+
+    def racing(op: object) -> None:
+        if isinstance(op, SetProperties):
+            tried.append(op)
+            raise StaleRevision("headrace", "orders", "1", "2")
+        execute(op)  # type: ignore[arg-type]  # of the protocol
+
+    world.hive.execute = racing  # type: ignore[method-assign]
+    found = repair(world).mend("orders")
+    assert [(one.trouble, one.is_mendable) for one in found] == [(Trouble.PARTITIONS, True), (Trouble.TABLE, False)]
+    assert "was changed by somebody else" in found[1].message
+    assert len(tried) == ATTEMPTS_MAX
+
+
+def test_what_was_mended_before_a_table_changed_under_our_hands_is_told(world: World) -> None:
+    """A message in the quarantine: its table comes after all of the topic's own."""
+    world.cluster.topics["orders"].logs[0] += [9]
+    world.policy = dataclasses.replace(world.policy, quarantine_share_max=1.0)
+    run_load(world.ports(), world.settings)
+    name = ("headrace_quarantine", "orders")
+    table = world.hive.tables[name]
+    world.hive.tables[name] = dataclasses.replace(table, properties={**table.properties, VERSION: "77"})
+    (world.warehouse / "orders" / "dt=2026-01-01" / "hr=00" / "x").write_text("mine")
+    failures = [StaleRevision("headrace_quarantine", "orders", "1", "2")]
+    execute = world.hive.execute
+
+    def racing(op: object) -> None:
+        if failures and isinstance(op, SetProperties):
+            raise failures.pop()
+        execute(op)  # type: ignore[arg-type]  # of the protocol
+
+    world.hive.execute = racing  # type: ignore[method-assign]
+    told: list[Difference] = []
+    found = repair(world).mend("orders", told.append)
+    assert troubles(found) == [Trouble.FOREIGN, Trouble.TABLE]
+    assert tuple(told) == found
+
+
+@pytest.mark.parametrize(
+    "failure", [MetastoreUnavailable("there", "gone"), StorageUnavailable(errno.EPIPE, "gone", "hdfs://nn/w")], ids=repr
+)
+def test_what_keeps_all_topics_from_being_told_is_raised(world: World, failure: Exception) -> None:
+    world.hive.failure = failure
+    with pytest.raises(type(failure)):
+        repair(world).compare("orders")
+    world.hive.failure = None
+    world.hive.parts.clear()
+
+    def fail(op: object) -> None:
+        raise failure
+
+    world.hive.execute = fail  # type: ignore[method-assign]
+    with pytest.raises(type(failure)):
+        repair(world).mend("orders")
 
 
 def test_a_removed_folder_is_named_and_no_longer_stops_queries(world: World) -> None:
