@@ -1,9 +1,10 @@
 """`make demo-cluster`: the flights of `headrace demo` through the servers of a real cluster, all on this machine.
 
 The registry is on PostgreSQL, the broker is an Apache Kafka that asks for a password over TLS, loads run on YARN from
-the packed environment, files are on HDFS, tables in HiveServer2. Settings are those of examples/cluster/headrace.toml
-with this machine's addresses. HiveServer2 is asked by PyHive and by the driver of beeline, which must agree, and Pig
-counts the files. Maven fetches the servers, some 700 MB the first time; the tests start the same ones.
+the packed environment, files are on HDFS, tables in HiveServer2. Settings and units for systemd are those of
+examples/cluster with this machine's addresses and paths; registry and loads are what the units start, with the
+environment that these give and nothing else. HiveServer2 is asked by PyHive and by the driver of beeline, which must
+agree, and Pig counts the files. Maven fetches the servers, some 700 MB the first time; the tests start the same ones.
 
 Exit 0: all answers are right. 1: one is wrong, or events are missing. 2: it could not run.
 """
@@ -34,7 +35,7 @@ from hdfs import Hdfs  # noqa: E402
 from headrace.hive_ddl.executors.failures import one_line, root_cause  # noqa: E402
 from headrace.pipeline.demo.answers import Table, differences  # noqa: E402
 from headrace.pipeline.demo.data import DemoDataError, find_data  # noqa: E402
-from headrace.pipeline.demo.place import Ask, Detail  # noqa: E402
+from headrace.pipeline.demo.place import Ask, Command, Detail  # noqa: E402
 from headrace.pipeline.demo.run import DemoError, prepare_folder, run_demo_at  # noqa: E402
 from headrace.settings import Settings, load_settings  # noqa: E402
 from hive_jdbc import HiveJdbc  # noqa: E402
@@ -43,18 +44,23 @@ from kafka_security import KafkaSecurity  # noqa: E402
 from pig import Pig  # noqa: E402
 from postgres_server import PostgresServer  # noqa: E402
 from running_service import Service  # noqa: E402
+from systemd_unit import Service as UnitService  # noqa: E402
+from systemd_unit import service_of  # noqa: E402
 from yarn import Yarn, packed_environment  # noqa: E402
 
-EXAMPLE = ROOT / "examples" / "cluster" / "headrace.toml"
+EXAMPLES = ROOT / "examples" / "cluster"
+PROGRAM = "/opt/headrace/.venv/bin/headrace"
+SETTINGS_FILE = "/etc/headrace/headrace.toml"
+HADOOP_CONF = "/etc/hadoop/conf"
+HOME = "/var/lib/headrace"
+"""What the examples name, of which there is another here."""
 DATA_DIR = ROOT / "headrace-data" / "demo-cluster"
 DATABASE = "headrace"
-# A year of events is filed by day, with one file for each, since there is one executor. The HiveServer2 of the tests
-# asks nobody who he is.
-ENVIRONMENT = {
-    "HEADRACE__LOADER__PARTITION_BY": "day",
-    "HEADRACE__LOADER__TASKS": "1",
-    "HEADRACE__HIVE__SERVER_AUTH": "NOSASL",
-}
+# A year of events is filed by day, with one file for each, since there is one executor.
+LOADER = """\
+partition_by = "day"
+tasks = 1
+"""
 # One small machine is the whole cluster, and has Spark's jars.
 SMALL = """\
 "yarn.am.memory" = "512m"
@@ -71,7 +77,6 @@ class Cluster:
     """A place for the demo, see `headrace.pipeline.demo.place.Place`."""
 
     settings: Settings
-    environment: Mapping[str, str]
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -81,13 +86,8 @@ class Cluster:
         folder = self._folder
         postgres = PostgresServer()
         self._servers.callback(postgres.remove)
-        database = {"HEADRACE__REGISTRY__DATABASE_URL": postgres.new_database()}
-        upgrade = [sys.executable, "-m", "headrace", "registry", "db", "upgrade"]
-        subprocess.run(upgrade, check=True, env={**os.environ, **database}, stdout=subprocess.DEVNULL)
-        listen = ["--data-dir", str(folder / "registry"), "--registry-listen", "127.0.0.1:0"]
-        registry = Service(["headrace", "registry", "serve", *listen], database)
-        self._servers.callback(registry.stop)
-        detail(f"registry on PostgreSQL: {registry.addresses['registry']}")
+        registry = self._registry(postgres.new_database())
+        detail(f"registry on PostgreSQL: {registry.addresses['registry']}, as headrace-registry.service starts it")
         security = KafkaSecurity(folder / "kafka-security")
         kafka = ApacheKafka(folder / "kafka", security)
         self._servers.callback(kafka.stop)
@@ -103,26 +103,57 @@ class Cluster:
         archive = packed_environment(folder)
         detail(f"the environment of the tasks: {archive.stat().st_size / 1e6:.0f} MB")
         client = security.client("LOGIN", kafka.secured["LOGIN"], "SCRAM-SHA-512")
-        config = folder / "headrace.toml"
+        self._config = folder / "headrace.toml"
         text = filled(
-            EXAMPLE.read_text(encoding="utf-8"),
+            EXAMPLES / "headrace.toml",
             {
                 "data_dir": str(folder / "data"),
                 **{name: getattr(client, name) for name in ("bootstrap_servers", "ca", "user", "password_file")},
                 "url": registry.addresses["registry"],
                 "warehouse": f"{self._hdfs.uri}/data/headrace",
                 "executor": f"hive://{self._hive.address}",
+                "server_auth": "NOSASL",  # the HiveServer2 of the tests asks nobody who he is
                 "yarn.dist.archives": f"{archive}#env",
                 "executor.instances": "1",
                 "executor.memory": "512m",
             },
         )
-        config.write_text(of_this_machine(text), encoding="utf-8")
-        changes = {"HEADRACE_CONFIG": str(config), "HADOOP_CONF_DIR": str(yarn.conf), **ENVIRONMENT}
-        os.environ.update(changes)  # the producer of this process is told so too
-        os.environ.pop("PYSPARK_PYTHON", None)
-        self.environment = dict(os.environ)
-        self.settings = load_settings(environment=self.environment, working_dir=folder)
+        self._config.write_text(of_this_machine(text), encoding="utf-8")
+        self._load = self._service(
+            "headrace-load.service",
+            folder / "data",
+            {SETTINGS_FILE: str(self._config), HADOOP_CONF: str(yarn.conf)},
+        )
+        (folder / "data").mkdir()
+        self.settings = load_settings(config=self._config)
+
+    def _registry(self, database_url: str) -> Service:
+        home, config = self._folder / "registry", self._folder / "registry.toml"
+        home.mkdir()
+        values = {"data_dir": str(home), "listen": "127.0.0.1:0", "database_url": database_url}
+        config.write_text(filled(EXAMPLES / "registry.toml", values), encoding="utf-8")
+        unit = self._service("headrace-registry.service", home, {SETTINGS_FILE: str(config), HOME: str(home)})
+        for words in unit.before:
+            subprocess.run(words, check=True, env=unit.environment, cwd=unit.folder, stdout=subprocess.DEVNULL)
+        registry = Service([*unit.start], unit.environment, unit.folder, program=(), inherited={})
+        self._servers.callback(registry.stop)
+        return registry
+
+    def _service(self, name: str, home: Path, paths: Mapping[str, str]) -> UnitService:
+        """A unit of the examples with the paths of this machine, kept for people to read."""
+        text = placed(EXAMPLES / "systemd" / name, {PROGRAM: str(Path(sys.executable).parent / "headrace"), **paths})
+        units = self._folder / "systemd"
+        units.mkdir(exist_ok=True)
+        (units / name).write_text(text, encoding="utf-8")
+        return service_of(text, home)
+
+    def command(self, *arguments: str) -> Command:
+        """A load is what its unit starts; other commands are typed, in a shell as docs/cluster.md has it."""
+        if arguments == ("load",):
+            return Command(self._load.start, self._load.environment, self._load.folder)
+        typed = [sys.executable, "-P", "-m", "headrace", *arguments]
+        said = {"HEADRACE_CONFIG": str(self._config), "HADOOP_CONF_DIR": self._load.environment["HADOOP_CONF_DIR"]}
+        return Command(typed, {**os.environ, **said})
 
     def stop(self) -> None:
         self._servers.close()
@@ -162,16 +193,28 @@ class Cluster:
         return [(carrier, int(number)) for carrier, number in (line.strip("()").split(",") for line in lines)]
 
     def next_steps(self) -> Sequence[str]:
-        return (f"less {self._folder / 'headrace.toml'}", "less docs/cluster.md")
+        units = self._folder / "systemd" / "*"
+        return (f"less {self._folder / 'headrace.toml'}", f"less {units}", "less docs/cluster.md")
 
 
-def filled(text: str, values: Mapping[str, str]) -> str:
+def filled(example: Path, values: Mapping[str, str]) -> str:
     """Settings with other values for some keys, each of which they have once."""
+    text = example.read_text(encoding="utf-8")
     for key, value in values.items():
         line = re.compile(rf'^("?{re.escape(key)}"?) = "[^"]*"', re.MULTILINE)
         text, count = line.subn(lambda match, value=value: f'{match[1]} = "{value}"', text)
         if count != 1:
-            raise DemoError(f"{EXAMPLE}: expected one {key}, found {count}")
+            raise DemoError(f"{example}: expected one {key}, found {count}")
+    return text
+
+
+def placed(unit: Path, paths: Mapping[str, str]) -> str:
+    """A unit with other paths, each of which it has."""
+    text = unit.read_text(encoding="utf-8")
+    for path, here in paths.items():
+        if path not in text:
+            raise DemoError(f"{unit}: expected the path {path}")
+        text = text.replace(path, here)
     return text
 
 
@@ -179,7 +222,8 @@ def of_this_machine(text: str) -> str:
     from pyspark.find_spark_home import _find_spark_home
 
     lines = [line for line in text.splitlines(keepends=True) if not line.startswith('"yarn.archive"')]
-    return "".join((*lines, f'"yarn.jars" = "local:{_find_spark_home()}/jars/*"\n', SMALL))
+    text = "".join(lines).replace("[loader]\n", f"[loader]\n{LOADER}")
+    return "".join((text, f'"yarn.jars" = "local:{_find_spark_home()}/jars/*"\n', SMALL))
 
 
 @contextmanager

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.table import local_location
+from headrace.pipeline.children import python_command, python_environment
 from headrace.pipeline.demo.answers import Table
 from headrace.pipeline.demo.data import TOPICS
 from headrace.pipeline.up.part import Part
@@ -40,14 +42,26 @@ DEMO_SETTINGS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is started, with which environment, and in which folder; None is the one that the demo runs in."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    folder: Path | None = None
+
+
 class Place(Protocol):
     """Where the demo runs: its servers, how commands and clients find them, and an engine that answers SQL.
 
-    `settings` and `environment` are there when it has started; `stop` may be called at any time.
+    `settings` and commands are there when it has started; `stop` may be called at any time.
     """
 
     settings: Settings
-    environment: Mapping[str, str]
+
+    def command(self, *arguments: str) -> Command:
+        """How `headrace` is run with these arguments there."""
+        ...
 
     def start(self, detail: Detail) -> None: ...
 
@@ -68,16 +82,19 @@ class OneMachine:
     settings: Settings
 
     def __init__(self, data_dir: Path, environment: Mapping[str, str]) -> None:
-        self.environment: Mapping[str, str] = {**environment, **DEMO_SETTINGS, "HEADRACE__DATA_DIR": str(data_dir)}
+        self._environment: Mapping[str, str] = {**environment, **DEMO_SETTINGS, "HEADRACE__DATA_DIR": str(data_dir)}
         self._data_dir = data_dir
         self._up: Part | None = None
 
     def start(self, detail: Detail) -> None:
         command = PartCommand("up", ("headrace", "up", "--data-dir", str(self._data_dir), "--only", SERVERS))
-        self._up = Part(command, self._data_dir / "logs", self.environment)
+        self._up = Part(command, self._data_dir / "logs", self._environment)
         self._found = self._up.wait_until_ready(time.monotonic() + START_TIMEOUT_S, lambda: False)
-        self.settings = load_settings(environment=self.environment, working_dir=self._data_dir)
+        self.settings = load_settings(environment=self._environment, working_dir=self._data_dir)
         detail(", ".join(f"{name} {self._found[name]}" for name in ("registry", "broker", "metastore")))
+
+    def command(self, *arguments: str) -> Command:
+        return Command(python_command("headrace", *arguments), python_environment(self._environment))
 
     def stop(self) -> None:
         if self._up is not None:

@@ -20,7 +20,6 @@ from typing import TextIO
 from headrace.avro_schema import parse_schema
 from headrace.compat.levels import CompatibilityLevel, VersionedSchema, check_level
 from headrace.compat.report import text_report
-from headrace.pipeline.children import python_command, python_environment
 from headrace.pipeline.clients.producer import Producer
 from headrace.pipeline.demo.answers import QUESTIONS, Question, Table, differences, numeric_columns, shown
 from headrace.pipeline.demo.data import (
@@ -264,11 +263,13 @@ class _Demo:
 
     def _headrace(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command as a user would, with its log kept beside the others."""
+        command = self._place.command(*arguments)
         run = subprocess.run(
-            python_command("headrace", *arguments),
+            command.words,
             capture_output=True,
             text=True,
-            env=python_environment(self._place.environment),
+            env=command.environment,
+            cwd=command.folder,
             stdin=subprocess.DEVNULL,
             check=False,
         )

@@ -53,7 +53,7 @@ def test_the_formats_that_upgrading_names_are_those_that_are_written(what: str, 
 
 
 def test_cron_mails_a_load_that_did_not_end_well_and_nothing_else(tmp_path: Path) -> None:
-    line = block(PAGE, "# /etc/cron.d/headrace").splitlines()[1]
+    (line,) = [line for line in block(PAGE, "# /etc/cron.d/headrace").splitlines() if not line.startswith("#")]
     assert "%" not in line  # which cron takes for the end of the line
     user, command = re.split(r"\s+", line, maxsplit=6)[5:]
     assert user == "headrace"
@@ -83,6 +83,12 @@ def test_systemd_understands_the_units(path: str, name: str, tmp_path: Path) -> 
     )
     assert checked.returncode == 0, checked.stderr
     assert name not in checked.stderr
+
+
+def test_cron_gives_a_cluster_what_it_needs() -> None:
+    """In the file of the example, one sign away."""
+    (said,) = [line for line in block(PAGE, "# /etc/cron.d/headrace").splitlines() if "HADOOP_CONF_DIR" in line]
+    assert re.search(r"^# .*: (HADOOP_CONF_DIR=/\S+)$", said)
 
 
 def test_the_page_shows_the_example_for_cron() -> None:
@@ -167,7 +173,7 @@ def test_oozie_runs_the_load_of_a_cluster_too() -> None:
 
 def test_the_settings_of_a_cluster_are_those_of_its_page() -> None:
     text = (CLUSTER / "headrace.toml").read_text(encoding="utf-8")
-    assert block(page("docs/cluster.md"), f"# {SETTINGS_FILE}") == text
+    assert block(page("docs/cluster.md"), f"# {SETTINGS_FILE} on the edge node") == text
     settings = load_settings(config=CLUSTER / "headrace.toml")
     assert settings.spark["master"] == "yarn"
     assert settings.kafka.sasl_mechanism == "SCRAM-SHA-512"

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, Queue
 
@@ -20,21 +20,34 @@ DRAINED_WITHIN_S = 10
 
 
 class Service:
-    """A running `headrace …` server. `addresses` are the words of its ready line, by name."""
+    """A running `headrace …` server. `addresses` are the words of its ready line, by name.
 
-    def __init__(self, arguments: list[str], environment: dict[str, str] | None = None, folder: Path = ROOT) -> None:
+    Args:
+        arguments: a module and its arguments; with no `program` the whole command.
+        environment: besides what is `inherited`.
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        environment: Mapping[str, str] | None = None,
+        folder: Path = ROOT,
+        *,
+        program: Sequence[str] = (sys.executable, "-P", "-m"),
+        inherited: Mapping[str, str] = os.environ,
+    ) -> None:
         self.arguments = arguments
         self.lines: Queue[str] = Queue()
         self.errors: list[str] = []
-        with timed_start(kind_of(arguments)):
+        with timed_start(kind_of([Path(arguments[0]).name, *arguments[1:]])):
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", *arguments],
+                [*program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
                 cwd=folder,
-                env={**os.environ, **(environment or {})},
+                env={**inherited, **(environment or {})},
             )
             self._drains = [
                 threading.Thread(target=drain, daemon=True) for drain in (self._drain_stdout, self._drain_stderr)

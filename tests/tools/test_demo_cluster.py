@@ -1,8 +1,10 @@
-"""What `make demo-cluster` says when HiveServer2 does not answer."""
+"""What `make demo-cluster` starts, and what it says when HiveServer2 does not answer."""
 
 from __future__ import annotations
 
 import importlib.util
+import sys
+import urllib.request
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -13,6 +15,7 @@ from thrift.transport.TTransport import TTransportException
 
 from checkout import ROOT
 from headrace.pipeline.demo.run import DemoError
+from headrace.settings import load_settings
 
 REFUSED = SimpleNamespace(status=SimpleNamespace(errorMessage="Error running query:\n  Tez is gone"))
 
@@ -45,3 +48,49 @@ def test_a_failure_of_hiveserver2_is_one_line_with_the_place_of_its_log(
         raise error
     assert isinstance(raised.value, DemoError)
     assert str(raised.value) == f"{said}; see /demo/hive.log"
+
+
+def test_a_load_is_what_its_unit_starts_with_the_environment_of_that(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE__LOADER__TASKS", "7")
+    paths = {tool.SETTINGS_FILE: "/here/headrace.toml", tool.HADOOP_CONF: "/here/conf"}
+    cluster = tool.Cluster(tmp_path)
+    cluster._load = cluster._service("headrace-load.service", tmp_path / "home", paths)
+    command = cluster.command("load")
+    program = str(Path(sys.executable).parent / "headrace")
+    assert list(command.words) == [program, "load", "--config", "/here/headrace.toml"]
+    assert set(command.environment) == {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "HADOOP_CONF_DIR"}
+    assert command.environment["HADOOP_CONF_DIR"] == "/here/conf"
+    example = (tool.EXAMPLES / "systemd" / "headrace-load.service").read_text()
+    for there, here in {tool.PROGRAM: program, **paths}.items():
+        example = example.replace(there, here)
+    assert (tmp_path / "systemd" / "headrace-load.service").read_text() == example
+
+
+def test_the_registry_is_what_its_unit_starts(tool: ModuleType, tmp_path: Path) -> None:
+    """Its migration first, on a database that has none yet; from the settings of the example."""
+    cluster = tool.Cluster(tmp_path)
+    try:
+        address = cluster._registry(f"sqlite:///{tmp_path / 'registry.db'}").addresses["registry"]
+        with urllib.request.urlopen(f"{address}/subjects", timeout=30) as answer:
+            assert answer.read() == b"[]"
+    finally:
+        cluster.stop()
+
+
+def test_the_settings_are_the_example_but_for_addresses(tool: ModuleType, tmp_path: Path) -> None:
+    config = tmp_path / "headrace.toml"
+    config.write_text(tool.of_this_machine(tool.filled(tool.EXAMPLES / "headrace.toml", {"server_auth": "NOSASL"})))
+    settings = load_settings(config=config)
+    assert (settings.loader.partition_by, settings.loader.tasks) == ("day", 1)
+    assert (settings.hive.server_auth, settings.spark["yarn.am.memory"]) == ("NOSASL", "512m")
+
+
+def test_an_example_without_what_is_replaced_is_told(tool: ModuleType, tmp_path: Path) -> None:
+    unit = tmp_path / "x.service"
+    unit.write_text("[Service]\nExecStart=/bin/true\n")
+    with pytest.raises(DemoError, match="expected the path /opt"):
+        tool.placed(unit, {tool.PROGRAM: "/here"})
+    with pytest.raises(DemoError, match="expected one listen, found 0"):
+        tool.filled(unit, {"listen": "127.0.0.1:0"})

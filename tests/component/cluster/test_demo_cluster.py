@@ -29,5 +29,9 @@ def test_the_flights_go_through_a_whole_cluster(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-3000:]
     assert "every answer is right and every event arrived exactly once" in done.stdout
     assert "Pig counts the same flights" in done.stdout
+    assert {path.name for path in (data / "systemd").iterdir()} == {
+        "headrace-load.service",
+        "headrace-registry.service",
+    }
     pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdecimal()]
     assert [command_line(pid) for pid in pids if is_running(pid) and str(data) in command_line(pid)] == []
