@@ -8,6 +8,8 @@ rounds is compared. Derby forces every change to the disk: `TMPDIR=/dev/shm` mea
 
     --tables 1000 --partitions 24    as many tables, and partitions of each
 
+`--keep` adds what is printed to `bench/results/hive.md`.
+
 Exit 1: a partition takes more than 1.2 times the bulk call alone.
 """
 
@@ -21,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.support.results import add_keep_flag, as_printed, keep, surroundings
 from headrace.hive_ddl.executors.session import close_session, open_session
 from headrace.hive_ddl.executors.spark import SparkExecutor
 from headrace.hive_ddl.ops import CreateTable, PartitionValues
@@ -76,6 +79,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=1000)
     parser.add_argument("--partitions", type=int, default=24)
+    add_keep_flag(parser, "hive")
     options = parser.parse_args()
     base = Path(tempfile.mkdtemp(prefix="headrace-bench-hive-"))
     ensure_java(base)
@@ -84,13 +88,20 @@ def main() -> int:
         warehouse_uri=local_location(base / "warehouse"),
     )  # fmt: skip
     try:
-        return measure(SparkExecutor(session), base, options.tables, options.partitions)
+        ratio, lines = measure(SparkExecutor(session), base, options.tables, options.partitions)
     finally:
         close_session(session)
         shutil.rmtree(base, ignore_errors=True)
+    print("\n".join(lines))
+    if options.keep:
+        keep("hive", surroundings(f"files on {tempfile.gettempdir()}"), as_printed(lines))
+    if ratio > RATIO_MAX:
+        print(f"above {RATIO_MAX}", file=sys.stderr)
+    return int(ratio > RATIO_MAX)
 
 
-def measure(executor: SparkExecutor, base: Path, tables: int, partitions: int) -> int:
+def measure(executor: SparkExecutor, base: Path, tables: int, partitions: int) -> tuple[float, list[str]]:
+    """By how much a partition takes longer than the bulk call alone, and what is to be said of it."""
     executor.ensure_database(DATABASE)
     ours, alone, created = [], [], []
     for number in range(tables):
@@ -110,19 +121,17 @@ def measure(executor: SparkExecutor, base: Path, tables: int, partitions: int) -
     starts = range(0, tables - tables % size, size)
     ratios = [sum(ours[start : start + size]) / sum(alone[start : start + size]) for start in starts]
     ratio = statistics.median(ratios)
-    print(f"{tables:,} tables x {partitions} partitions, ms for each partition (median, mean, 99 %):")
+    lines = [f"{tables:,} tables x {partitions} partitions, ms for each partition (median, mean, 99 %):"]
     for name, seconds in (("as a load brings them", ours), ("bulk call alone", alone)):
         ordered = sorted(seconds)
         last = ordered[int(0.99 * (len(ordered) - 1))]
-        print(
+        lines.append(
             f"  {name:22} {statistics.median(ordered) * in_ms:6.2f} {statistics.fmean(ordered) * in_ms:6.2f}"
             f" {last * in_ms:6.2f}"
         )
-    print(f"  a table {statistics.median(created) * 1000:.1f} ms")
-    print(f"ratio: {ratio:.2f} in the middle of {len(ratios)} rounds, {min(ratios):.2f} to {max(ratios):.2f}")
-    if ratio > RATIO_MAX:
-        print(f"above {RATIO_MAX}", file=sys.stderr)
-    return int(ratio > RATIO_MAX)
+    lines.append(f"  a table {statistics.median(created) * 1000:.1f} ms")
+    lines.append(f"ratio: {ratio:.2f} in the middle of {len(ratios)} rounds, {min(ratios):.2f} to {max(ratios):.2f}")
+    return ratio, lines
 
 
 if __name__ == "__main__":

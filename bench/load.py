@@ -21,11 +21,9 @@ import dataclasses
 import itertools
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -40,6 +38,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 from apache_kafka import ApacheKafka  # noqa: E402
 from bench.support.load_contenders import Job, Timing  # noqa: E402
 from bench.support.load_shapes import SHAPES, Shape  # noqa: E402
+from bench.support.results import add_keep_flag, keep, surroundings  # noqa: E402
 from headrace.avro_schema import frame  # noqa: E402
 from headrace.registry.client import RegistryClient  # noqa: E402
 from maven_jars import classpath_of  # noqa: E402
@@ -49,7 +48,6 @@ PARTITIONS = 8
 WARM_MESSAGES = 20_000
 PART = {"naive": 20, "reference": 10}
 """By how much fewer messages the slow ones get."""
-RESULTS = ROOT / "bench" / "results" / "load.md"
 SPARK_JARS = ("spark-sql-kafka", "spark-token-provider", "spark-avro", "kafka-clients", "commons-pool2")
 HEADER = (
     "| broker | shape | bytes | fields | schema | cores | contender | messages | seconds | in tasks "
@@ -186,19 +184,16 @@ def main() -> None:
     parser.add_argument("--cores", nargs="+", type=int, default=[1, 2])
     # The core comes first, since the others are told by it.
     parser.add_argument("--contenders", nargs="+", default=["core", "spark", "reference", "naive"])
-    parser.add_argument("--keep", action="store_true", help="add the table to bench/results/load.md")
+    add_keep_flag(parser, "load")
     args = parser.parse_args()
     jars = (
         ""
         if "spark" not in args.contenders
         else ",".join(jar for jar in classpath_of("spark-kafka").split(":") if Path(jar).name.startswith(SPARK_JARS))
     )
-    about = (
-        f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, {platform.machine()}, Python "
-        f"{platform.python_version()}, snappy, {PARTITIONS} partitions, two hours of message time\n"
-    )
+    about = surroundings("snappy", f"{PARTITIONS} partitions", "two hours of message time")
     lines = []
-    print(about, HEADER, sep="\n", end="", flush=True)
+    print(f"{about}\n\n{HEADER}", end="", flush=True)
     for broker in args.brokers:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
@@ -215,9 +210,7 @@ def main() -> None:
                     print(line, flush=True)
                     lines.append(line)
     if args.keep:
-        RESULTS.parent.mkdir(exist_ok=True)
-        with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(f"{about}\n{HEADER}" + "".join(f"{line}\n" for line in lines) + "\n")
+        keep("load", about, HEADER + "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ is `df.write.partitionBy("hour").format("avro")`. The files of both are counted 
 workers and the JVM use the machine together, so pin the bench to one core (`taskset -c 0`) to compare strictly.
 
 HDFS and S3 are those of the tests, on this machine: NameNode and DataNode from Maven Central, S3 in this process.
+`--keep` adds what is printed to `bench/results/storage.md`.
+
+Exit 1: on one of the targets ours is slower than Spark's own sink, each at its fastest round.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -29,8 +32,9 @@ from typing import Any
 import fastavro
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
+from bench.support.results import add_keep_flag, as_printed, keep, surroundings  # noqa: E402
 from hdfs import Hdfs  # noqa: E402
 from headrace.hive_ddl.executors.session import close_session, open_unreached, session_properties, shared_jvm  # noqa: E402
 from headrace.loader.job import Results, write_rows  # noqa: E402
@@ -53,6 +57,8 @@ FIELDS = [
 ]
 SCHEMA = json.dumps({"type": "record", "name": "Row", "fields": FIELDS})
 BLOCK_BYTES = 1024 * 1024
+RATIO_MIN = 1.0
+"""Of our rate to that of Spark's own sink."""
 CHUNK_ROWS = 2_000  # made once and written again and again: what is measured is writing
 
 
@@ -123,19 +129,42 @@ def measured(write: Callable[[], None], size: Callable[[], int], rounds: int) ->
     return min(seconds), length
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=200, help="of encoded rows")
     parser.add_argument("--hours", type=int, default=24, help="that they are spread over")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--targets", default="hdfs,s3a")
+    add_keep_flag(parser, "storage")
     args = parser.parse_args()
+    lines: list[str] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
-        _run(args, folder, stack)
+        rates: dict[str, dict[str, float]] = {}
+        for target, name, rate, line in _run(args, folder, stack):
+            print(line, flush=True)
+            lines.append(line)
+            if target:
+                best = rates.setdefault(target, {})
+                best[name] = max(rate, best.get(name, 0.0))
+    ratios = {target: best["headrace"] / best["spark avro"] for target, best in rates.items()}
+    lines.append(f"ratio: {', '.join(f'{ratio:.2f} on {target}' for target, ratio in ratios.items())}")
+    print(lines[-1])
+    if args.keep:
+        keep("storage", surroundings("snappy", "one Spark task"), as_printed(lines))
+    slower = slower_than_spark(ratios)
+    if slower:
+        print(f"below {RATIO_MIN} on {', '.join(slower)}", file=sys.stderr)
+    return int(bool(slower))
 
 
-def _run(args: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
+def slower_than_spark(ratios: Mapping[str, float]) -> list[str]:
+    """The targets to which ours is slower."""
+    return [target for target, ratio in ratios.items() if ratio < RATIO_MIN]
+
+
+def _run(args: argparse.Namespace, folder: Path, stack: ExitStack) -> Iterator[tuple[str, str, float, str]]:
+    """Target, contender and MB/s of rows with the line that says so; a line about all of them has none."""
     extra = {"driver.memory": "1g"}
     bases = {}
     if "hdfs" in args.targets:
@@ -163,7 +192,12 @@ def _run(args: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
     bodies = encoded()
     chunks = -(-args.megabytes * 1_000_000 // sum(map(len, bodies)))
     frame = _frame(session, chunks, args.hours)
-    print(f"{chunks * CHUNK_ROWS:,} rows, {args.megabytes} MB encoded, {args.hours} hours; best of {args.rounds}")
+    yield (
+        "",
+        "",
+        0.0,
+        f"{chunks * CHUNK_ROWS:,} rows, {args.megabytes} MB encoded, {args.hours} hours; best of {args.rounds}",
+    )
     for target, base in bases.items():
         file_system = FILE_SYSTEMS[target](lambda: shared_jvm(folder, {}), base)
         storage = hadoop_storage(file_system, base)
@@ -181,10 +215,8 @@ def _run(args: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
 
             seconds, length = measured(write, size, args.rounds)
             rate = args.megabytes / seconds
-            print(
-                f"{target:5} {name:11} {rate:7.1f} MB/s of rows, {length / 1e6 / seconds:6.1f} MB/s of files",
-                flush=True,
-            )
+            files_rate = length / 1e6 / seconds
+            yield target, name, rate, f"{target:5} {name:11} {rate:7.1f} MB/s of rows, {files_rate:6.1f} MB/s of files"
 
 
 def _frame(session: Any, chunks: int, hours: int) -> Any:
@@ -210,4 +242,4 @@ def _spark_avro(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""What the benches say in the end, and what they keep."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from checkout import ROOT
+
+
+def module(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / "bench" / path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def test_what_is_kept_comes_below_what_was(tmp_path: Path) -> None:
+    results = module("support/results.py")
+    results.keep("x", "first", "| a |\n|---|\n| 1 |\n", tmp_path / "results")
+    results.keep("x", "second", results.as_printed(["one", "two"]), tmp_path / "results")
+    kept = (tmp_path / "results" / "x.md").read_text()
+    assert kept == "first\n\n| a |\n|---|\n| 1 |\n\nsecond\n\n```\none\ntwo\n```\n\n"
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d, \d+ cores, \w+, Python 3\.\d+\.\d+\S*, snappy", results.surroundings("snappy")
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratios", "slower"), [({"hdfs": 1.0, "s3a": 2.5}, []), ({"hdfs": 0.99, "s3a": 1.2}, ["hdfs"]), ({}, [])]
+)
+def test_a_sink_that_is_slower_than_sparks_is_named(ratios: dict[str, float], slower: list[str]) -> None:
+    assert module("storage.py").slower_than_spark(ratios) == slower
+
+
+@pytest.mark.parametrize("name", ["hive", "load", "storage"])
+def test_a_bench_beside_something_else_can_keep_what_it_measured(name: str) -> None:
+    assert f'add_keep_flag(parser, "{name}")' in (ROOT / "bench" / f"{name}.py").read_text(encoding="utf-8")
