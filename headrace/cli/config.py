@@ -26,7 +26,7 @@ DEFAULT = "default"
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Shows every setting with its value, as this command line has it, and where that comes from: a file, the "
-        "environment, the command line, or the default; the two variables of the log too. Passwords are masked. "
+        "environment, the command line, or the default; the two variables of the log too. Secrets are masked. "
         "docs/settings.md says what each means."
     )
     parser.epilog = examples("config", "config loader kafka", "config --changed --format json")
