@@ -113,11 +113,14 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
 
     Raises:
         EarlierWarehouse: nothing was ever decided here, and a table has its files elsewhere.
-        LoaderError: the run could not be carried through; what was decided before stands, and the next run goes on.
+        LoaderError, OSError: the run could not be carried through; what was decided before stands, and the next run
+            goes on.
     """
     started_ms = ports.now_ms()
     logger.info("phase_started phase=catch_up")
     caught_up = ports.engine.follow()
+    if caught_up.outage is not None:
+        raise caught_up.outage  # reading needs the storage too, and would find out after as long a wait
     retired = ports.retirement.retire(ports.now_ms())
     plan = plan_load(ports, settings)
     report = RunReport(
@@ -139,15 +142,22 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
     else:
         followed = caught_up
         report = with_followed(report, caught_up)
+    if followed.outage is None:
+        behind = _look_after(ports, settings, plan, failed=frozenset(followed.failures))
+        report = dataclasses.replace(report, notes=(*report.notes, *behind))
+    left = held_back(plan.discovered, ports.log.state)
+    return dataclasses.replace(report, held_back=left, duration_ms=max(0, ports.now_ms() - started_ms))
+
+
+def _look_after(ports: Ports, settings: RunSettings, plan: LoadPlan, *, failed: frozenset[str]) -> tuple[str, ...]:
+    """What can also be done by a later run: the tables say up to when they are complete, and old staging goes.
+
+    Returns:
+        Sentences about what did not work.
+    """
     behind = ports.complete_until.note(
-        ports.log.read_state(),
-        plan.discovered,
-        plan.asked_ms,
-        failed=frozenset(followed.failures),
-        work_id=plan.work_id,
+        ports.log.read_state(), plan.discovered, plan.asked_ms, failed=failed, work_id=plan.work_id
     )
-    left = held_back(plan.discovered, ports.log.read_state())
-    report = dataclasses.replace(report, notes=(*report.notes, *behind), held_back=left)
     logger.info("phase_started phase=clean")
     clean(
         ports.log,
@@ -157,7 +167,7 @@ def run_load(ports: Ports, settings: RunSettings) -> RunReport:
         now_ms=ports.now_ms(),
         age_ms=settings.staging_age_ms,
     )
-    return dataclasses.replace(report, duration_ms=max(0, ports.now_ms() - started_ms))
+    return behind
 
 
 def _carry_out(

@@ -17,7 +17,8 @@ class Step:
     `decisions` are the next ones after the slot `since` that speak of the topic, oldest first; where they are many,
     later steps have the rest. `state` is the topic as of the newest slot of all, `slot`. `works` are the ids of decided
     work that may still have files in staging. `rewind` makes another follower, one whose cursor the engine keeps, begin
-    again at the first decision of this topic, and is on disk when it returns; `warn` takes a sentence for the report.
+    again at the first decision of this topic, and is on disk when it returns, else raises `OSError`; `warn` takes a
+    sentence for the report.
     """
 
     topic: str

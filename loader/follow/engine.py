@@ -5,6 +5,9 @@ its table can read it. A topic stops at the first follower that fails for it and
 topics are not touched by that. How far each follower has got is a hint in `cursor/<follower>.json`: a lost or old
 one means that decisions are applied again, which changes nothing. A follower whose work can be lost apart from the log
 keeps its positions itself, beside its work (`KeepsPositions`).
+
+Where the storage as a whole cannot be used, nothing more is asked: a thousand topics would each wait as long as Hadoop
+tries again. Whatever is left to apply is held back with the one reason, and no cursor is written.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from headrace.loader.decide.decision_log import DecisionLog
 from headrace.loader.decide.document import read_document, write_document
 from headrace.loader.decide.json_values import from_json
 from headrace.loader.decide.state import LoaderState
-from headrace.loader.errors import LoaderError
+from headrace.loader.errors import LoaderError, StorageUnavailable
 from headrace.loader.follow.base import AppliesTogether, Follower, KeepsPositions, Position, Step
 from headrace.loader.follow.pending import PendingDecisions
 from headrace.loader.storage.protocols import SlotStorage, Staging
@@ -65,12 +68,14 @@ class TopicFailure:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """`failures` by topic; `warnings` are sentences; `topics` are those that had something to apply."""
+    """`failures` by topic; `warnings` are sentences; `topics` are those that had something to apply; `outage` is why
+    the rest of it was not tried, None where all was."""
 
     slot: int
     topics: tuple[str, ...]
     failures: Mapping[str, TopicFailure]
     warnings: tuple[str, ...]
+    outage: StorageUnavailable | None = None
 
 
 def cursor_path(follower: str) -> str:
@@ -118,9 +123,10 @@ class FollowerEngine:
         run = _Run(self._log, state, cursors, PendingDecisions(self._log, state, behind), {*behind, *also}, unread)
         for follower in self._followers:
             run.apply(follower, also=frozenset(also) if follower.name == SCHEMA else frozenset())
-        self._remove_staging(run)
-        run.save(follower.name for follower in self._followers if not isinstance(follower, KeepsPositions))
-        return Followed(state.slot, tuple(sorted(behind)), run.failures, tuple(run.warnings))
+        if run.outage is None:
+            self._remove_staging(run)
+            run.save(follower.name for follower in self._followers if not isinstance(follower, KeepsPositions))
+        return Followed(state.slot, tuple(sorted(behind)), run.failures, tuple(run.warnings), run.outage)
 
     def _cursors(self, state: LoaderState) -> tuple[dict[str, Cursor], dict[str, str]]:
         """The cursors by follower, and of those that keep positions which cannot be read, why."""
@@ -182,18 +188,19 @@ class FollowerEngine:
 
 def _said(error: Exception) -> str:
     if isinstance(error, OSError):
-        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        whole = "the storage cannot be used: " if isinstance(error, StorageUnavailable) else ""
+        return f"{whole}{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
     return str(error) or type(error).__name__
 
 
-def _applied(follower: Follower, step: Step) -> str:
-    """What keeps the topic from going on, "" for nothing."""
+def _applied(follower: Follower, step: Step) -> Exception | None:
+    """What keeps the topic from going on."""
     try:
         follower.apply(step)
     except Exception as error:
         logger.debug("follower_failed follower=%s topic=%s", follower.name, step.topic, exc_info=True)
-        return _said(error)
-    return ""
+        return error
+    return None
 
 
 def _advised(message: str) -> str:
@@ -213,7 +220,8 @@ def _by_topic(decisions: Sequence[Decision], positions: Mapping[str, int]) -> di
 
 class _Run:
     """One pass over the followers. `topics` are those that any of them has to look at; `met` are the topics of decided
-    work that may have files in staging, by its id, as far as any follower had it to apply."""
+    work that may have files in staging, by its id, as far as any follower had it to apply. `outage` is what the storage
+    said when it could not be used any more."""
 
     def __init__(
         self,
@@ -233,6 +241,7 @@ class _Run:
         self.met: dict[str, tuple[str, ...]] = {}
         self.failures: dict[str, TopicFailure] = {}
         self.warnings: list[str] = []
+        self.outage: StorageUnavailable | None = None
         self._behind: dict[str, dict[str, int]] = {name: {} for name in cursors}
 
     def apply(self, follower: Follower | AppliesTogether, *, also: frozenset[str]) -> None:
@@ -243,6 +252,9 @@ class _Run:
             return
         cursor, behind = self.cursors[follower.name], self._behind[follower.name]
         positions = {topic: cursor.position(topic) for topic in self.topics}
+        if self.outage is not None:
+            self._hold_back(follower, positions, self.outage)
+            return
         behind.update({topic: since for topic, since in positions.items() if topic in self.failures})
         unseen = set(also)
         oldest = min((at for topic, at in positions.items() if topic not in behind), default=self.state.slot)
@@ -257,6 +269,9 @@ class _Run:
             unseen -= by_topic.keys()
             works = (one for one in decisions if one.work_id in self.state.works)
             self.met |= {one.work_id: tuple(one.topics) for one in works}
+            if self.outage is not None:
+                self._hold_back(follower, positions, self.outage)
+                return
         self._apply_steps(
             follower, [self._step(topic, (), positions[topic]) for topic in sorted(unseen - behind.keys())]
         )
@@ -283,11 +298,32 @@ class _Run:
                 logger.debug("follower_failed follower=%s topics=%d", follower.name, len(steps), exc_info=True)
                 refused = {step.topic: _said(error) for step in steps}
         else:
-            refused = {step.topic: why for step in steps if (why := _applied(follower, step))}
+            refused = self._refused(follower, steps)
         for step in steps:
             if step.topic in refused:
                 self._behind[follower.name][step.topic] = step.since
                 self._fail(follower, step.topic, refused[step.topic])
+
+    def _refused(self, follower: Follower, steps: Sequence[Step]) -> Mapping[str, str]:
+        """By topic what keeps it from going on."""
+        refused = {}
+        for step in steps:
+            if self.outage is not None and not step.decisions:
+                continue  # its table was only to be looked at
+            error = self.outage or _applied(follower, step)
+            if isinstance(error, StorageUnavailable):
+                self.outage = error
+            if error is not None:
+                refused[step.topic] = _said(error)
+        return refused
+
+    def _hold_back(
+        self, follower: Follower | AppliesTogether, positions: Mapping[str, int], outage: StorageUnavailable
+    ) -> None:
+        """Whatever is left for it to apply; what only advises may come later without a word."""
+        for topic, position in sorted(positions.items()):
+            if not follower.is_advisory and topic not in self.failures and position < self.state.topics[topic].slot:
+                self._fail(follower, topic, _said(outage))
 
     def _fail(self, follower: Follower | AppliesTogether, topic: str, message: str) -> None:
         if follower.is_advisory:
@@ -297,9 +333,10 @@ class _Run:
 
     def rewind(self, name: str, topic: str) -> None:
         cursor = self.cursors[name]
-        self.cursors[name] = dataclasses.replace(cursor, behind={**cursor.behind, topic: 0})
+        cursor = dataclasses.replace(cursor, behind={**cursor.behind, topic: 0})
+        self.log.storage.replace(cursor_path(name), write_document(cursor))
+        self.cursors[name] = cursor
         self.pending.add({topic: 0})
-        self._write(name, self.cursors[name])
 
     def passed(self, name: str, topic: str) -> bool:
         return topic not in self._behind[name]
@@ -309,11 +346,9 @@ class _Run:
             before = self.cursors[name]
             after = Cursor(self.state.slot, "", self._behind[name], self.state.sha256)
             # A process that woke up late leaves a newer cursor alone.
-            if after != before and read_cursor(self.log.storage, name).upto <= after.upto:
-                self._write(name, after)
-
-    def _write(self, name: str, cursor: Cursor) -> None:
-        try:
-            self.log.storage.replace(cursor_path(name), write_document(cursor))
-        except OSError as error:
-            logger.warning("cursor_not_written follower=%s error=%s", name, error)
+            if after == before or read_cursor(self.log.storage, name).upto > after.upto:
+                continue
+            try:
+                self.log.storage.replace(cursor_path(name), write_document(after))
+            except OSError as error:
+                logger.warning("cursor_not_written follower=%s error=%s", name, error)

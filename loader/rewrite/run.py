@@ -154,8 +154,12 @@ def caught_up(ports: RewritePorts, is_dry: bool) -> tuple[LoaderState, tuple[str
 
     Also gives what the followers had to say, which they say once only.
     """
-    notes = () if is_dry else tuple(ports.engine.follow().warnings)
-    return ports.log.read_state(), notes
+    if is_dry:
+        return ports.log.read_state(), ()
+    followed = ports.engine.follow()
+    if followed.outage is not None:
+        raise followed.outage
+    return ports.log.read_state(), tuple(followed.warnings)
 
 
 def _noted(notes: tuple[str, ...], report: RewriteReport) -> RewriteReport:
