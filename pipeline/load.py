@@ -98,12 +98,14 @@ class SparkEdge:
         Raises:
             MetastoreUnavailable: also when it was found to be so earlier in this run.
         """
-        if self._executor is None and self._server is not None:
-            self._executor = self._of_server(self._server)
-        elif self._executor is None:
-            from headrace.hive_ddl.executors.spark import SparkExecutor
-
-            self._executor = SparkExecutor(self._reach())
+        if self._executor is None:
+            if self._down is not None:
+                raise self._down  # a password that is wrong is tried once, not for each topic
+            try:
+                self._executor = self._open_executor()
+            except MetastoreUnavailable as error:
+                self._down = error
+                raise
         return self._executor
 
     @property
@@ -111,16 +113,14 @@ class SparkEdge:
         """Whether tables are changed through Spark."""
         return self._settings.hive.executor == SPARK
 
-    def _of_server(self, address: HiveServerAddress) -> Executor:
-        from headrace.hive_ddl.executors.hiveserver import HiveServerExecutor
+    def _open_executor(self) -> Executor:
+        if self._server is not None:
+            from headrace.hive_ddl.executors.hiveserver import HiveServerExecutor
 
-        if self._down is not None:
-            raise self._down  # a password that is wrong is tried once, not for each topic
-        try:
-            return HiveServerExecutor(address)
-        except MetastoreUnavailable as error:
-            self._down = error
-            raise
+            return HiveServerExecutor(self._server)
+        from headrace.hive_ddl.executors.spark import SparkExecutor
+
+        return SparkExecutor(self._reach())
 
     def run_units(self, units: Sequence[WorkUnit]) -> list[UnitResult]:
         from headrace.loader.job import run_units, write_units

@@ -6,7 +6,10 @@ in which the word "url" occurs, so tables are read here too.
 
 A change of a table is a compare-and-set on its property `headrace.revision`. A metastore that does not know that
 condition ignores it in silence, so before the first change a view of our own is changed with a wrong expectation:
-where that is not refused, late writers are not either, and one line in the log says so.
+where that is not refused, late writers are not either, and one line in the log says so. So it does where this could
+not be told; the condition is sent in any case.
+
+A connection that broke is not used again: what it is asked next waits for an answer to what came before.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -58,8 +61,13 @@ TABLES_KNOWN_MAX = 1000  # objects of the JVM, each with its columns and their s
 PLAIN_VALUE = re.compile(r"[0-9A-Za-z_-]+")
 """Values of which Hive escapes nothing in the name of a partition; others it is asked about one by one."""
 
-UNREACHABLE = frozenset({"", "TTransportException", "SocketException", "ConnectException", "SocketTimeoutException"})
-"""Classes of failures after which it is unknown what the metastore did; "" is a JVM that is gone."""
+UNREACHABLE = frozenset({"TTransportException", "SocketException", "ConnectException", "SocketTimeoutException"})
+"""Classes of failures after which it is unknown what the metastore did, as it is where the JVM is gone."""
+
+MODIFIED = "The table has been modified"
+"""How the MetaException begins by which a metastore refuses a change whose condition does not hold (HIVE-26882)."""
+
+IGNORES_CONDITIONS = "metastore_ignores_conditions"
 
 CONDITION_KEY = "expected_parameter_key"
 CONDITION_VALUE = "expected_parameter_value"
@@ -77,6 +85,8 @@ class SparkExecutor:
         self._known: dict[tuple[str, str], JavaObject] = {}  # tables, the one seen last at the end
         self._refuses_late_writers: bool | None = None
         self._probe_database = "default"
+        self._where = _metastore_of(session)  # now, since a JVM that has ended cannot be asked
+        self._down = ""
         with self._failures("a connection"):
             self._client: JavaObject = new_client(session)
 
@@ -84,9 +94,10 @@ class SparkExecutor:
     def refuses_late_writers(self) -> bool:
         if self._refuses_late_writers is None:
             with self._failures("the probe for conditional changes"):
-                self._refuses_late_writers = self._probe()
-            if not self._refuses_late_writers:
-                logger.warning("late_writers_not_refused reason=metastore_ignores_conditions")
+                doubt = self._probe()
+            self._refuses_late_writers = not doubt
+            if doubt:
+                logger.warning("late_writers_not_refused reason=%s", doubt)
         return self._refuses_late_writers
 
     def ensure_database(self, name: str) -> None:
@@ -194,10 +205,13 @@ class SparkExecutor:
             return of_literal
         stored = facts.get("sd", {}).get("cols", ())
         if SCHEMA_URL in properties:
-            with contextlib.suppress(Py4JError):
-                fields = self._api.Schema()
+            fields = self._api.Schema()
+            try:
                 fields.setFieldSchemas(self._client.getFields(facts["dbName"], facts["tableName"]))
                 stored = self._values.json(fields)["fieldSchemas"]
+            except METASTORE_FAILURES as error:
+                if _is_lost(error):
+                    raise
         return tuple(Column(column["name"], column.get("type", ""), column.get("comment", "")) for column in stored)
 
     def _partition_names(self, database: str, name: str, wanted: Collection[PartitionValues] | None) -> Sequence[str]:
@@ -225,6 +239,8 @@ class SparkExecutor:
                 self._note(wanted.database, wanted.name, table)
                 return
             except METASTORE_FAILURES as error:
+                if _is_lost(error):
+                    raise
                 current = self.table(wanted.database, wanted.name)
                 if current is None:
                     raise
@@ -257,7 +273,7 @@ class SparkExecutor:
         return table
 
     def _set_properties(self, op: SetProperties) -> None:
-        is_conditional = self.refuses_late_writers
+        _ = self.refuses_late_writers  # which says so where they are not, or where it could not be told
         what = f"a change of table {op.database}.{op.name}"
         with self._failures(what):
             table = self._get_table(op.database, op.name)
@@ -270,7 +286,7 @@ class SparkExecutor:
             parameters.put(key, value)
         for key in op.removed:
             parameters.remove(key)
-        context = self._context(op.expected_revision if is_conditional else None)
+        context = self._context(op.expected_revision)
         with self._failures(what):
             try:
                 self._client.alter_table_with_environmentContext(op.database, op.name, table, context)
@@ -279,6 +295,8 @@ class SparkExecutor:
 
     def _settle(self, op: SetProperties, error: Py4JError) -> None:
         """Looks whether the change that failed is there all the same, or somebody else's."""
+        if _is_lost(error):
+            raise error
         table = self._get_table(op.database, op.name)
         found = table.getParameters().get(REVISION) if table is not None else None
         if found == dict(op.properties)[REVISION]:
@@ -343,7 +361,7 @@ class SparkExecutor:
     def _publish(self, op: PublishSchema) -> None:
         hadoop = self._jvm.org.apache.hadoop.fs
         content = op.text.encode()
-        with self._failures(f"the schema file {op.url}"):
+        with self._failures(f"the schema file {op.url}", of_metastore=False):
             path = hadoop.Path(op.url)
             system = path.getFileSystem(self._session._jsc.hadoopConfiguration())
             if system.exists(path) and system.getFileStatus(path).getLen() == len(content):
@@ -359,8 +377,9 @@ class SparkExecutor:
             overwrite[0] = hadoop.Options.Rename.OVERWRITE
             hadoop.FileContext.getFileContext(path.toUri(), system.getConf()).rename(temporary, path, overwrite)
 
-    def _probe(self) -> bool:
-        """Whether a change with a wrong expectation is refused. A view needs no folder, and nobody else knows it."""
+    def _probe(self) -> str:
+        """Why a change with a wrong expectation may pass, "" where it is refused as such. A view needs no folder, and
+        nobody else knows it."""
         name = f"{PROBE_PREFIX}{secrets.token_hex(8)}"
         view = self._java_table(
             TableState(self._probe_database, name, "", (Column("probe", "string"),), (), {REVISION: "1"})
@@ -370,37 +389,38 @@ class SparkExecutor:
         view.setViewOriginalText("select 1")
         view.setViewExpandedText("select 1")
         view.getParameters().remove("EXTERNAL")
-        self._client.createTable(view)
         try:
-            view.getParameters().put(REVISION, "2")
-            self._client.alter_table_with_environmentContext(
-                self._probe_database, name, view, self._context("not the revision")
-            )
+            self._client.createTable(view)
         except METASTORE_FAILURES as error:
-            if java_class(error) in UNREACHABLE:
-                raise
-            return True
-        else:
-            return False
-        finally:
+            return _untold(error)
+        view.getParameters().put(REVISION, "2")
+        context = self._context("not the revision")
+        doubt = IGNORES_CONDITIONS
+        try:
+            self._client.alter_table_with_environmentContext(self._probe_database, name, view, context)
+        except METASTORE_FAILURES as error:
+            doubt = "" if _is_of_condition(error) else _untold(error)
+        try:
             self._client.dropTable(self._probe_database, name, False, True)
+        except METASTORE_FAILURES as error:
+            logger.warning("probe_left_behind view=%s.%s %s", self._probe_database, name, _untold(error))
+        return doubt
 
     @contextlib.contextmanager
-    def _failures(self, subject: str) -> Iterator[None]:
+    def _failures(self, subject: str, *, of_metastore: bool = True) -> Iterator[None]:
+        """
+        Args:
+            of_metastore: whether it is the metastore that is asked inside, and not a file system.
+        """
+        if self._down:
+            raise MetastoreUnavailable(self._where, self._down)
         try:
             yield
         except METASTORE_FAILURES as error:
-            self._translate(error, subject)
-
-    def _translate(self, error: Py4JError, subject: str) -> NoReturn:
-        if java_class(error) in UNREACHABLE:
-            raise MetastoreUnavailable(self._where(), root_cause(error)) from error
-        raise StatementRefused(subject, root_cause(error)) from error
-
-    def _where(self) -> str:
-        conf = self._session.sparkContext.getConf()
-        uri = conf.get("spark.hadoop.hive.metastore.uris")
-        return str(uri or conf.get("spark.hadoop.javax.jdo.option.ConnectionURL") or "")
+            if not _is_lost(error) or not (of_metastore or isinstance(error, Py4JNetworkError)):
+                raise StatementRefused(subject, root_cause(error)) from error
+            self._down = root_cause(error)
+            raise MetastoreUnavailable(self._where, self._down) from error
 
     def _java_list(self, items: Collection[Any]) -> JavaObject:
         result = self._jvm.java.util.ArrayList()
@@ -413,6 +433,31 @@ class SparkExecutor:
         for key, value in items.items():
             result.put(key, value)
         return result
+
+
+def _metastore_of(session: SparkSession) -> str:
+    conf = session.sparkContext.getConf()
+    uri = conf.get("spark.hadoop.hive.metastore.uris")
+    return str(uri or conf.get("spark.hadoop.javax.jdo.option.ConnectionURL") or "")
+
+
+def _is_lost(error: Py4JError) -> bool:
+    return isinstance(error, Py4JNetworkError) or java_class(error) in UNREACHABLE
+
+
+def _is_of_condition(error: Py4JError) -> bool:
+    return java_class(error) == "MetaException" and root_cause(error).startswith(MODIFIED)
+
+
+def _untold(error: Py4JError) -> str:
+    """In words of the log, what the metastore said instead of an answer.
+
+    Raises:
+        Py4JError: it said nothing.
+    """
+    if _is_lost(error):
+        raise error
+    return f"could_not_tell error={root_cause(error)}"
 
 
 def _user() -> str:

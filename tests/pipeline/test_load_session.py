@@ -113,6 +113,25 @@ def test_a_kept_session_reads_on_while_the_metastore_is_down(paper: Paper, setti
     assert len(paper.opened) == 1
 
 
+def test_a_metastore_that_goes_before_it_is_asked_anything_is_asked_once(
+    paper: Paper, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session was opened on it; each topic would wait for a connection of its own."""
+    tried = []
+
+    def gone(session: Any) -> None:
+        tried.append(session)
+        raise MetastoreUnavailable(METASTORE, "down")
+
+    monkeypatch.setattr(spark, "SparkExecutor", gone)
+    edge = edge_of(settings)
+    for _ in range(3):
+        with pytest.raises(MetastoreUnavailable):
+            edge.executor()
+    assert len(tried) == 1
+    assert edge._pool() is tried[0], "what is read is read all the same"
+
+
 def test_a_session_that_never_had_its_metastore_is_for_one_load(paper: Paper, settings: Settings) -> None:
     kept = LoadSession(outlives_load=True)
     paper.is_down = True

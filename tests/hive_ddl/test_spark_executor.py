@@ -1,0 +1,245 @@
+"""What the executor makes of what a metastore says or does not say, with one of paper behind it; component/spark asks a
+real one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+
+from headrace.hive_ddl.errors import MetastoreUnavailable, StatementRefused
+from headrace.hive_ddl.executors import spark
+from headrace.hive_ddl.executors.spark import SparkExecutor
+from headrace.hive_ddl.names import PROBE_PREFIX
+from headrace.hive_ddl.ops import CreateTable, PublishSchema, SetProperties
+from headrace.hive_ddl.table import REVISION, TableState
+
+WHERE = "thrift://127.0.0.1:9083"
+MODIFIED = (
+    "The table has been modified. The parameter value for key 'headrace.revision' is '1'. The expected was value was"
+)
+CHANGE = SetProperties("headrace", "orders", "1-a", ((REVISION, "2-b"),), (), ())
+
+
+def java_error(name: str, message: str) -> Py4JJavaError:
+    """Of a class with this simple name."""
+    thrown = MagicMock()
+    thrown.getClass().getSimpleName.return_value = name
+    thrown.getMessage.return_value = message
+    thrown.getCause.return_value = None
+    thrown._target_id = "o1"
+    return Py4JJavaError("An error occurred", thrown)
+
+
+NOT_THERE = java_error("NoSuchObjectException", "not there")
+TIMED_OUT = java_error("TTransportException", "java.net.SocketTimeoutException: Read timed out")
+DENIED = java_error("MetaException", "Permission denied: user=me, access=ALTER, table=_headrace_probe")
+
+
+class JavaMap(dict[str, str]):
+    put = dict.__setitem__
+    remove = dict.pop
+
+
+class PaperMetastore:
+    """A metastore with a table `headrace.orders`. `refusals` are by the name of a call, `contexts` what came with the
+    changes of tables; `honours` says whether a change whose condition does not hold is refused."""
+
+    def __init__(self, *, honours: bool = False) -> None:
+        self.honours = honours
+        self.refusals: dict[str, Exception] = {}
+        self.calls: list[str] = []
+        self.contexts: dict[str, dict[str, str]] = {}
+        self.parameters = JavaMap({REVISION: "1-a"})
+        self.views: set[str] = set()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self.calls.append(name)
+            if name in self.refusals:
+                raise self.refusals[name]
+            return getattr(self, f"_{name}", lambda *_: None)(*arguments)
+
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return call
+
+    def _getTable(self, database: str, name: str) -> Any:  # Java's name, as those below
+        if name != "orders":
+            raise NOT_THERE
+        return SimpleNamespace(getParameters=lambda: self.parameters)
+
+    def _createTable(self, table: Any) -> None:
+        self.views.add("the probe")
+
+    def _dropTable(self, *where: Any) -> None:
+        self.views.clear()
+
+    def _alter_table_with_environmentContext(self, database: str, name: str, table: Any, context: Any) -> None:
+        given = dict(one.args for one in context.putToProperties.call_args_list)
+        self.contexts["the probe" if name.startswith(PROBE_PREFIX) else name] = given
+        if self.honours and given.get(spark.CONDITION_VALUE) == "not the revision":
+            raise java_error("MetaException", f"{MODIFIED} 'not the revision'")
+
+
+@pytest.fixture
+def metastore() -> PaperMetastore:
+    return PaperMetastore()
+
+
+@pytest.fixture
+def executor(metastore: PaperMetastore, monkeypatch: pytest.MonkeyPatch) -> SparkExecutor:
+    monkeypatch.setattr(spark, "new_client", lambda session: metastore)
+    session = MagicMock()
+    session._jvm.org.apache.hadoop.hive.metastore.api.EnvironmentContext = MagicMock
+    session.sparkContext.getConf().get = lambda key: WHERE if key.endswith("metastore.uris") else None
+    return SparkExecutor(session)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+def change(executor: SparkExecutor, metastore: PaperMetastore, times: int = 2) -> None:
+    for _ in range(times):
+        metastore.parameters[REVISION] = "1-a"
+        executor.execute(CHANGE)
+        assert metastore.contexts["orders"][spark.CONDITION_VALUE] == "1-a", "whatever the probe found"
+    assert metastore.calls.count("createTable") == 1, "one probe is enough"
+
+
+def test_a_metastore_that_ignores_conditions_is_said_once(
+    executor: SparkExecutor, metastore: PaperMetastore, caplog: pytest.LogCaptureFixture
+) -> None:
+    change(executor, metastore)
+    assert not executor.refuses_late_writers
+    assert said(caplog) == ["late_writers_not_refused reason=metastore_ignores_conditions"]
+    assert metastore.views == set()
+
+
+def test_a_metastore_that_refuses_what_was_modified_refuses_late_writers(
+    executor: SparkExecutor, metastore: PaperMetastore, caplog: pytest.LogCaptureFixture
+) -> None:
+    metastore.honours = True
+    change(executor, metastore)
+    assert executor.refuses_late_writers
+    assert said(caplog) == []
+    assert metastore.views == set()
+
+
+@pytest.mark.parametrize("call", ["createTable", "alter_table_with_environmentContext"])
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (DENIED, "Permission denied: user=me, access=ALTER, table=_headrace_probe"),
+        (java_error("InvalidOperationException", MODIFIED), MODIFIED),
+        (java_error("MetaException", f"the view was renamed: {MODIFIED}"), f"the view was renamed: {MODIFIED}"),
+        (Py4JError("Method alter_table([]) does not exist"), "Method alter_table([]) does not exist"),
+    ],
+)
+def test_any_other_refusal_of_the_probe_proves_nothing_and_is_said_once(
+    executor: SparkExecutor,
+    metastore: PaperMetastore,
+    caplog: pytest.LogCaptureFixture,
+    call: str,
+    error: Exception,
+    why: str,
+) -> None:
+    metastore.honours = True
+    metastore.refusals[call] = error
+    for _ in range(2):
+        assert not executor.refuses_late_writers
+    assert said(caplog) == [f"late_writers_not_refused reason=could_not_tell error={why}"]
+    assert metastore.views == set()
+    metastore.refusals.clear()
+    change(executor, metastore)
+    assert len(said(caplog)) == 1
+
+
+def test_a_probe_that_may_not_be_dropped_again_has_told_all_the_same(
+    executor: SparkExecutor, metastore: PaperMetastore, caplog: pytest.LogCaptureFixture
+) -> None:
+    metastore.honours = True
+    metastore.refusals["dropTable"] = DENIED
+    assert executor.refuses_late_writers
+    (line,) = said(caplog)
+    assert line.startswith(f"probe_left_behind view=default.{PROBE_PREFIX}")
+    assert "Permission denied" in line
+
+
+@pytest.mark.parametrize("error", [TIMED_OUT, Py4JNetworkError("Answer from Java side is empty")])
+@pytest.mark.parametrize("call", ["createTable", "alter_table_with_environmentContext", "dropTable"])
+def test_a_connection_that_breaks_in_the_probe_tells_nothing(
+    executor: SparkExecutor, metastore: PaperMetastore, caplog: pytest.LogCaptureFixture, call: str, error: Exception
+) -> None:
+    metastore.refusals[call] = error
+    with pytest.raises(MetastoreUnavailable):
+        _ = executor.refuses_late_writers
+    assert metastore.calls[-1] == call, "it is asked no more"
+    assert said(caplog) == []
+
+
+@pytest.mark.parametrize("error", [TIMED_OUT, Py4JNetworkError("Answer from Java side is empty")])
+@pytest.mark.parametrize(
+    ("call", "ask"),
+    [
+        ("getDatabase", lambda executor: executor.ensure_database("headrace")),
+        ("getTable", lambda executor: executor.table("headrace", "orders")),
+        ("listPartitionNames", lambda executor: executor.partitions("headrace", "orders")),
+        ("createTable", lambda executor: executor.execute(CreateTable(TableState("headrace", "new", "", (), (), {})))),
+        ("alter_table_with_environmentContext", lambda executor: executor.execute(CHANGE)),
+        (
+            "getFields",
+            lambda executor: executor._seen_columns({"dbName": "h", "tableName": "o"}, {"avro.schema.url": "x"}, ()),
+        ),
+    ],
+)
+def test_a_connection_that_broke_is_asked_no_more(
+    executor: SparkExecutor,
+    metastore: PaperMetastore,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    ask: Callable[[SparkExecutor], object],
+    error: Exception,
+) -> None:
+    """Each topic would wait as long again, and then take the answer to the question before for its own."""
+    monkeypatch.setattr(executor, "_refuses_late_writers", True)
+    metastore.refusals[call] = error
+    waits = 0
+    for _ in range(3):
+        with pytest.raises(MetastoreUnavailable) as caught, executor._failures("columns"):
+            ask(executor)
+        waits += metastore.calls.count(call)
+        assert metastore.calls[-1:] in ([call], [])
+        metastore.calls.clear()
+        assert str(caught.value).startswith(f"the Hive metastore {WHERE} cannot be used: ")
+    assert waits == 1
+
+
+def test_a_refusal_is_no_broken_connection(executor: SparkExecutor, metastore: PaperMetastore) -> None:
+    for error in (DENIED, Py4JError("Method getTable([]) does not exist")):
+        metastore.refusals["getTable"] = error
+        with pytest.raises(StatementRefused):
+            executor.table("headrace", "orders")
+    assert metastore.calls == ["getTable", "getTable"]
+
+
+def test_a_file_system_that_does_not_answer_is_no_metastore_that_does_not(
+    executor: SparkExecutor, metastore: PaperMetastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of a schema is written through Hadoop, whose failures have classes of the same names."""
+    op = PublishSchema("hdfs://nn/w/orders/_schema/x.avsc", "{}")
+    path = MagicMock()
+    path.getFileSystem.side_effect = java_error("ConnectException", "Connection refused")
+    monkeypatch.setattr(executor._jvm.org.apache.hadoop.fs, "Path", lambda *_: path)
+    with pytest.raises(StatementRefused, match=f"the schema file {op.url}: Connection refused"):
+        executor.execute(op)
+    executor.ensure_database("headrace")
+    path.getFileSystem.side_effect = Py4JNetworkError("Answer from Java side is empty")
+    with pytest.raises(MetastoreUnavailable, match="Spark's JVM has ended"):
+        executor.execute(op)
