@@ -1,12 +1,16 @@
 """Which operations bring a Hive table, and its partitions, to what is wanted. What is already there needs none.
 
 A table's schema lives in one property, so adding, removing, widening or renaming fields are all one change of that
-property; the single columns are told for people. Stored columns are left alone on purpose, see `hive_ddl.table`.
+property; the single columns are told for people. Stored columns are left alone on purpose, see `hive_ddl.table`. So a
+table with a column whose type is too long to be stored is made with another schema, and gets its own by a change.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
 from headrace.hive_ddl.errors import ForeignTable
 from headrace.hive_ddl.ops import (
@@ -39,6 +43,11 @@ from headrace.hive_ddl.table import (
 PARTITIONS_PER_CALL_MAX = 500
 """A call of some 10 s on Derby: well within the ten minutes after which a metastore client gives up."""
 
+STORED_TYPE_CHARS_MAX = 32_672
+"""COLUMNS_V2.TYPE_NAME where DataNucleus made the metastore's tables; Hive's own scripts since 2.3 give it no bound."""
+
+CREATED_SUFFIX = "-created"  # of the revision between a creation and the change that belongs to it
+
 SCHEMA_PROPERTIES = (SCHEMA_LITERAL, SCHEMA_URL)
 
 
@@ -51,7 +60,10 @@ def plan_table(current: TableState | None, desired: TableState) -> tuple[Op, ...
         ForeignTable: a table of that name was not made for this topic, warehouse and partitioning.
     """
     if current is None:
-        return (*_publication(desired), CreateTable(desired))
+        if all(len(column.type) <= STORED_TYPE_CHARS_MAX for column in desired.columns):
+            return (*_publication(desired), CreateTable(desired))
+        first = _of_one_column(desired)
+        return (CreateTable(first), *plan_table(first, desired))
     reason = _foreign_because(current, desired)
     if reason is not None:
         raise ForeignTable(desired.database, desired.name, desired.topic or "", reason)
@@ -135,6 +147,21 @@ def plan_partitions(
             DropPartitions(table.database, table.name, columns, tuple(dropped[start : start + PARTITIONS_PER_CALL_MAX]))
             for start in range(0, len(dropped), PARTITIONS_PER_CALL_MAX)
         ),
+    )
+
+
+def _of_one_column(desired: TableState) -> TableState:
+    """The table with another schema, whose columns a metastore can store, to be given its own by a change: a creation
+    stores the columns of the schema, a change of properties stores none.
+
+    It has one column, since a schema of all those that can be stored may be too long for a literal.
+    """
+    name = desired.columns[0].name
+    schema = {"type": "record", "name": "created", "fields": [{"name": name, "type": "string"}]}
+    properties = {key: value for key, value in desired.properties.items() if key not in SCHEMA_PROPERTIES}
+    properties |= {SCHEMA_LITERAL: json.dumps(schema), REVISION: f"{desired.revision}{CREATED_SUFFIX}"}
+    return dataclasses.replace(
+        desired, columns=(Column(name, "string"),), properties=MappingProxyType(properties), schema_text=""
     )
 
 

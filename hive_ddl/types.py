@@ -31,7 +31,6 @@ from headrace.hive_ddl.errors import UnsupportedColumn
 from headrace.hive_ddl.names import COLUMN_NAME_CHARS_MAX
 
 DECIMAL_PRECISION_MAX = 38
-TYPE_CHARS_MAX = 32_672  # COLUMNS_V2.TYPE_NAME
 COMMENT_CHARS_MAX = 256  # COLUMNS_V2.COMMENT, in UTF-16; one character more and the CREATE fails
 VARCHAR_CHARS_MAX = 65_535
 CHAR_CHARS_MAX = 255
@@ -169,14 +168,6 @@ def _columns(schema: Schema, partition_columns: Sequence[str]) -> tuple[tuple[Co
         with_root = reading.inside(root.name)
         text, found = with_root.of(field.type, field.name)
         problems += found
-        if len(text) > TYPE_CHARS_MAX:
-            problems.append(
-                ColumnProblem(
-                    field.name,
-                    f"its Hive type takes {len(text)} characters and a metastore keeps {TYPE_CHARS_MAX}",
-                    field.position,
-                )
-            )
         columns.append(Column(field.name.lower(), text, column_comment(field.doc)))
     return tuple(columns), tuple(problems)
 

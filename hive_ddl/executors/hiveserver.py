@@ -57,6 +57,12 @@ ON_HIVE = ("SET hive.stats.autogather=false", "SET hive.variable.substitute=fals
 
 REDACTED = "*********(redacted)"
 
+STORED_COLUMNS = "COLUMNS_V2"
+TOO_LONG_TO_STORE = (
+    "Spark's ALTER TABLE stores the columns that a table has, and this metastore keeps 32,672 characters of a column's "
+    "type; set hive.executor to spark or to a HiveServer2, then load again"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class HiveServerAddress:
@@ -145,7 +151,12 @@ class HiveServerExecutor:
                 self._create_table(op)
             case SetProperties():
                 self._check_revision(op)
-                self._run_all(op, f"a change of table {op.database}.{op.name}")
+                try:
+                    self._run_all(op, f"a change of table {op.database}.{op.name}")
+                except StatementRefused as error:
+                    if self._is_spark and STORED_COLUMNS in error.reason:
+                        raise StatementRefused(error.subject, TOO_LONG_TO_STORE) from error
+                    raise
             case DropTable():
                 current = self.table(op.database, op.name)
                 if current is not None and current.topic != op.topic:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import TextIO
 
-from headrace.hive_ddl.ops import AddPartitions, CreateTable, DropPartitions, DropTable, Op, PartitionValues
+from headrace.hive_ddl.ops import (
+    AddPartitions,
+    CreateTable,
+    DropPartitions,
+    DropTable,
+    Op,
+    PartitionValues,
+    SetProperties,
+)
 from headrace.hive_ddl.render import render, render_database
 from headrace.hive_ddl.table import TableState
 
@@ -13,8 +23,8 @@ from headrace.hive_ddl.table import TableState
 class PrintingExecutor:
     """Prints each statement to `output`.
 
-    It knows no metastore: a table is there once this executor has printed its CREATE, so that partitions and tables
-    are printed once each.
+    It knows no metastore: a table is there once this executor has printed its CREATE, and has the properties that were
+    printed since, so that partitions and tables are printed once each.
     """
 
     def __init__(self, output: TextIO) -> None:
@@ -45,6 +55,8 @@ class PrintingExecutor:
         self._output.write(render(op))
         if isinstance(op, CreateTable):
             self._tables[op.table.database, op.table.name] = op.table
+        elif isinstance(op, SetProperties):
+            self._set_properties(op)
         elif isinstance(op, AddPartitions):
             known = self._partitions.setdefault((op.database, op.name), {})
             known.update((partition.values, partition.location) for partition in op.partitions)
@@ -54,6 +66,13 @@ class PrintingExecutor:
             known = self._partitions.setdefault((op.database, op.name), {})
             for values in op.values:
                 known.pop(values, None)
+
+    def _set_properties(self, op: SetProperties) -> None:
+        table = self._tables.get((op.database, op.name))
+        if table is not None:
+            kept = {key: value for key, value in table.properties.items() if key not in op.removed}
+            properties = MappingProxyType(kept | dict(op.properties))
+            self._tables[op.database, op.name] = dataclasses.replace(table, properties=properties)
 
     def close(self) -> None:
         """Nothing is held; the output is the caller's."""

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.hive_ddl.errors import ForeignTable, UnusableLocation
-from headrace.hive_ddl.executors.base import Executor
+from headrace.hive_ddl.executors.base import Executor, check_creation
 from headrace.hive_ddl.executors.printing import PrintingExecutor
 from headrace.hive_ddl.ops import (
     AddPartitions,
@@ -27,15 +27,17 @@ from headrace.hive_ddl.ops import (
     SetPartitionLocation,
     SetProperties,
 )
-from headrace.hive_ddl.plan import PARTITIONS_PER_CALL_MAX, plan_partitions, plan_table
+from headrace.hive_ddl.plan import PARTITIONS_PER_CALL_MAX, STORED_TYPE_CHARS_MAX, plan_partitions, plan_table
 from headrace.hive_ddl.table import (
     COMPLETE_UNTIL,
     REVISION,
     SCHEMA_LITERAL,
     SCHEMA_URL,
     TOPIC,
+    Column,
     TableState,
     desired_table,
+    literal_columns,
     local_location,
     same_location,
 )
@@ -124,6 +126,54 @@ def test_a_schema_that_grows_too_long_moves_to_a_file_and_the_literal_goes() -> 
     assert op.removed == (SCHEMA_LITERAL,)
 
 
+def nested(chars: int) -> str:
+    """A schema whose column `r` has a type of this many characters in Hive."""
+    names, left = [], chars - len("struct<>")
+    while left > 200:
+        names.append(f"m{len(names):04}{'x' * 86}")
+        left -= len(names[-1]) + len(":int,")
+    names.append("l" * (left - len(":int")))
+    members = [{"name": name, "type": "int"} for name in names]
+    text = schema_text(("id", "int"), ("r", {"type": "record", "name": "Inner", "fields": members}))
+    assert [len(column.type) for column in wanted(text).columns] == [3, chars]
+    return text
+
+
+def test_a_type_that_a_metastore_keeps_is_created_at_once() -> None:
+    table = wanted(nested(STORED_TYPE_CHARS_MAX))
+    publish, create = plan_table(None, table)
+    assert isinstance(publish, PublishSchema)
+    assert create == CreateTable(table)
+
+
+@pytest.mark.parametrize("literal_chars_max", [30_000, 10**6])
+def test_a_table_of_a_type_that_is_too_long_to_store_is_created_without_and_altered(literal_chars_max: int) -> None:
+    table = wanted(nested(STORED_TYPE_CHARS_MAX + 1), literal_chars_max=literal_chars_max)
+    create, *publish, change = plan_table(None, table)
+    assert isinstance(create, CreateTable)
+    assert create.table.columns == (Column("id", "string"),)
+    assert literal_columns(create.table.properties, ("dt", "hr")) == create.table.columns
+    assert not create.table.schema_text
+    assert [type(op) for op in publish] == ([] if SCHEMA_LITERAL in table.properties else [PublishSchema])
+    assert isinstance(change, SetProperties)
+    assert change.expected_revision == create.table.revision == "1-a-created"
+    made = applied(None, (create, change))
+    assert {key: made.properties.get(key) for key in table.properties} == table.properties
+    assert (SCHEMA_LITERAL in made.properties) != (SCHEMA_URL in made.properties)
+    assert plan_table(made, table) == ()
+    # Of two that make it at once, or after one that ended in between, either finishes it.
+    other = dataclasses.replace(table, properties={**table.properties, REVISION: "1-b"})
+    begun = applied(None, (create,))
+    check_creation(begun, plan_table(None, other)[0].table)  # type: ignore[union-attr]  # it is a creation
+    assert plan_table(applied(begun, plan_table(begun, other)), table) == ()
+
+
+def test_a_type_that_grows_too_long_to_store_is_a_change_like_any_other() -> None:
+    publish, change = plan_table(wanted(nested(100)), wanted(nested(STORED_TYPE_CHARS_MAX + 1), "2-b"))
+    assert isinstance(publish, PublishSchema)
+    assert isinstance(change, SetProperties)
+
+
 def test_a_schema_file_must_be_where_hive_can_open_it() -> None:
     with pytest.raises(UnusableLocation, match="' '"):
         wanted(schema_text(("a", "int")), location="file:///my wh/clicks", literal_chars_max=1)
@@ -196,10 +246,11 @@ def test_locations(tmp_path: Path) -> None:
     assert local_location(tmp_path / "a%5Fb c") == f"file://{tmp_path.resolve()}/a%5Fb c"
 
 
-def test_the_printing_executor_prints_each_thing_once() -> None:
+@pytest.mark.parametrize("text", [schema_text(("a", "int")), nested(STORED_TYPE_CHARS_MAX + 1)], ids=["", "nested"])
+def test_the_printing_executor_prints_each_thing_once(text: str) -> None:
     output = io.StringIO()
     executor: Executor = PrintingExecutor(output)
-    table = wanted(schema_text(("a", "int")))
+    table = wanted(text)
     for _ in range(2):
         executor.ensure_database("headrace")
         for op in plan_table(executor.table("headrace", "clicks"), table):
@@ -211,3 +262,4 @@ def test_the_printing_executor_prints_each_thing_once() -> None:
     assert [printed.count(words) for words in ("CREATE DATABASE", "CREATE EXTERNAL TABLE", "ADD IF NOT EXISTS")] == [
         1
     ] * 3
+    assert printed.count(" SET TBLPROPERTIES") == len(plan_table(None, table)) // 2

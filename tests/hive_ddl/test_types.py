@@ -129,6 +129,12 @@ def test_every_problem_is_found_with_its_place() -> None:
     assert "partition column dt" in problems[1].reason
 
 
+def test_a_type_may_be_as_long_as_it_is() -> None:
+    members = [{"name": f"member_{n}", "type": "string"} for n in range(5_000)]
+    text = record({"name": "r", "type": {"type": "record", "name": "Row", "fields": members}})
+    assert column_problems(parse_schema(text)) == ()
+
+
 @pytest.mark.parametrize("text", ['"string"', record()], ids=["not a record", "no fields"])
 def test_schemas_that_make_no_table(text: str) -> None:
     assert len(column_problems(parse_schema(text))) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from headrace.avro_schema import parse_schema
 from headrace.hive_ddl.errors import MetastoreUnavailable
 from headrace.hive_ddl.ops import ReplaceView
-from headrace.hive_ddl.table import TableState
+from headrace.hive_ddl.table import SCHEMA_URL, VERSION, TableState
 from headrace.kafka_wire.cluster import EpochQuestion
 from headrace.kafka_wire.topic_partition import TopicPartition
 from headrace.loader import native
@@ -461,6 +462,26 @@ def test_a_hand_made_table_holds_its_topic_alone_until_it_is_gone(world: World) 
     assert world.rows("orders") == world.produced("orders")
     assert len(world.hive.parts[key]) == 1
     assert world.log().storage.children("staging") == ()
+
+
+def test_a_topic_whose_type_grows_beyond_what_a_metastore_stores_stays_loadable(world: World) -> None:
+    """As the row of a wide table does in messages of Debezium."""
+    load(world)
+    for number, members in enumerate((1000, 1001), 2):
+        fields = [{"name": f"some_column_name_of_a_table_{n:04}", "type": "string"} for n in range(members)]
+        row = {"name": "before", "type": ["null", {"type": "record", "name": "Row", "fields": fields}], "default": None}
+        order = json.loads(ORDER_V1)
+        world.registry.register("orders-value", number, json.dumps(order | {"fields": [*order["fields"], row]}))
+        world.cluster.topics["orders"].logs[0] += [number]
+        assert not load(world).has_findings
+        assert world.rows("orders") == world.produced("orders")
+        table = world.hive.tables["headrace", "orders"]
+        assert (table.properties[VERSION], SCHEMA_URL in table.properties) == (str(number), True)
+    for tables in (world.hive.tables, world.hive.parts):
+        tables.clear()
+    world.cluster.topics["orders"].logs[0] += [1]
+    assert not load(world).has_findings
+    assert world.hive.tables["headrace", "orders"].properties[SCHEMA_URL] == table.properties[SCHEMA_URL]
 
 
 def test_a_metastore_that_is_down_delays_the_files_and_loses_none(world: World) -> None:

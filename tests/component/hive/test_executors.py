@@ -33,7 +33,7 @@ from headrace.hive_ddl.types import COMMENT_CHARS_MAX
 from headrace.loader.storage.local import local_storage
 from headrace.pipeline.load import SparkEdge
 from headrace.settings import HiveSettings, Settings
-from hive_engines import SPARK, Engine, ServerEngine, another
+from hive_engines import SPARK, THRIFT_SERVER, Engine, ServerEngine, another
 from hive_server import HiveServer
 
 DATABASE = "executors"
@@ -68,6 +68,14 @@ def bring(executor: Executor, table: TableState) -> int:
     for op in ops:
         executor.execute(op)
     return len(ops)
+
+
+def publish(table: TableState) -> None:
+    """The file of a schema that is no literal, as the loader does before."""
+    if SCHEMA_URL in table.properties:
+        published = Path(table.properties[SCHEMA_URL].removeprefix("file://"))
+        published.parent.mkdir(parents=True, exist_ok=True)
+        published.write_text(table.schema_text, encoding="utf-8")
 
 
 def load(engine: Engine, table: TableState, hour: str, schema: dict[str, Any], *rows: dict[str, Any]) -> None:
@@ -177,9 +185,7 @@ def test_a_schema_beyond_the_limit_lives_in_a_file(engine: Engine, wanted: Wante
     load(engine, table, "00", short, {"id": 1})
     grown = wanted("long", long)
     assert SCHEMA_URL in grown.properties
-    published = Path(grown.properties[SCHEMA_URL].removeprefix("file://"))
-    published.parent.mkdir(exist_ok=True)
-    published.write_text(grown.schema_text, encoding="utf-8")  # as the loader does before
+    publish(grown)
     assert bring(engine.executor, grown) == 2
     load(engine, grown, "01", long, {"id": 2, "column_0599": "x"})
     query = f"select id, column_0599 from {DATABASE}.{table.name}"
@@ -191,6 +197,34 @@ def test_a_schema_beyond_the_limit_lives_in_a_file(engine: Engine, wanted: Wante
     assert bring(engine.executor, wanted("long", long)) == 0
     assert bring(engine.executor, wanted("long", short)) == 1
     assert sorted(engine.ask(f"select id from {DATABASE}.{table.name}")) == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("members", [3, 1000])
+def test_a_type_beyond_what_a_metastore_stores(engine: Engine, wanted: Wanted, members: int) -> None:
+    """Of a table that is made with it, and of one that grows to it, in a metastore that DataNucleus made. Of all
+    statements that have no columns, Spark's ALTER TABLE alone writes them, those of before."""
+
+    def schema_of(count: int) -> dict[str, Any]:
+        fields = [field(f"some_column_of_a_table_{n:04}", ["null", "string"], default=None) for n in range(count)]
+        return record(ID, field("before", ["null", record(*fields) | {"name": "Row"}], default=None))
+
+    topic, counts = f"nested_{members}", (members, 1001, 1002)
+    for number, count in enumerate(counts):
+        schema, last = schema_of(count), f"some_column_of_a_table_{count - 1:04}"
+        table = wanted(topic, schema)
+        publish(table)
+        is_stored = engine.name == THRIFT_SERVER and number and counts[number - 1] > 3
+        if is_stored:
+            with pytest.raises(
+                StatementRefused, match=r"32,672 characters .* set hive\.executor to spark .* load again$"
+            ):
+                bring(engine.executor, table)
+            return
+        bring(engine.executor, table)
+        assert bring(engine.executor, wanted(topic, schema)) == 0
+        load(engine, table, f"{number:02}", schema, {"id": number, "before": {last: "x"}})
+        query = f"select id, `before`.{last} from {DATABASE}.{table.name}"
+        assert sorted(engine.ask(query)) == [*((n, None) for n in range(number)), (number, "x")]
 
 
 def test_partitions_are_added_found_moved_and_dropped(engine: Engine, wanted: Wanted) -> None:

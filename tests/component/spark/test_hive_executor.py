@@ -288,6 +288,30 @@ def test_a_schema_beyond_the_limit_lives_in_a_file(hive: Hive) -> None:
     assert hive.rows(f"select id from {DATABASE}.long order by id") == [(1,), (2,)]
 
 
+def nested(members: int) -> dict[str, Any]:
+    """With a column whose type takes 40 characters for each member."""
+    fields = [field(f"some_column_name_of_a_table_{n:04}", ["null", "string"], default=None) for n in range(members)]
+    row = {"type": "record", "name": "Row", "fields": fields}
+    return record(ID, field("before", ["null", row], default=None), field("rows", {"type": "array", "items": "Row"}))
+
+
+@pytest.mark.parametrize("members", [3, 3000])
+def test_a_type_beyond_what_a_metastore_stores_is_read_by_the_schema(hive: Hive, members: int) -> None:
+    """Of a table that is made with it, and of one that grows to it, and beyond."""
+    topic = f"nested_{members}"
+    for version, count in enumerate((members, members + 998, members + 999), 1):
+        schema, last = nested(count), f"some_column_name_of_a_table_{count - 1:04}"
+        table = hive.wanted(topic, schema, version=version)
+        hive.bring(table)
+        assert hive.bring(hive.wanted(topic, schema, version=version)) == 0
+        hive.load(table, f"{version:02}", schema, [{"id": version, "before": {last: "x"}, "rows": [{last: "y"}]}])
+        query = f"select id, before.{last}, rows[0].{last} from {DATABASE}.{topic} order by id"
+        assert hive.rows(query) == [*((n, None, None) for n in range(1, version)), (version, "x", "y")]
+        current = hive.executor.table(DATABASE, topic)
+        assert current is not None
+        assert current.columns == table.columns
+
+
 def test_a_literal_that_the_metastore_cannot_keep_is_refused_in_one_line(hive: Hive) -> None:
     columns = [field(f"column_{i:04}", ["null", "string"], default=None) for i in range(700)]
     with pytest.raises(StatementRefused) as caught:

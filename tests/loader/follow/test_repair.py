@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from headrace.hive_ddl.errors import ForeignTable, MetastoreUnavailable, StaleRevision, StatementRefused
 from headrace.hive_ddl.executors.printing import PrintingExecutor
 from headrace.hive_ddl.ops import CreateTable, DropTable, SetProperties
-from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, SCHEMA_LITERAL, VERSION, TableState
+from headrace.hive_ddl.table import COMPLETE_UNTIL, REVISION, SCHEMA_LITERAL, SCHEMA_URL, VERSION, TableState
 from headrace.loader.errors import StorageUnavailable
 from headrace.loader.follow.repair import (
     FOREIGN_FOLDER,
@@ -84,6 +85,20 @@ def test_a_table_of_another_metastore_is_made_whole(world: World) -> None:
     check_mended(world, before)
     # What a load has said of it before is said again, since no load will.
     assert COMPLETE_UNTIL in world.hive.tables[TABLE].properties
+
+
+def test_a_table_of_a_type_that_is_too_long_to_store_is_made_whole(world: World) -> None:
+    fields = [{"name": f"some_column_name_of_a_table_{n:04}", "type": "string"} for n in range(1000)]
+    row = {"name": "row", "type": {"type": "record", "name": "Row", "fields": fields}}
+    order = json.loads(ORDER_V1)
+    world.registry.register("wide-value", 2, json.dumps(order | {"fields": [*order["fields"], row]}))
+    world.topic("wide", [2], topic_id="id-2")
+    run_load(world.ports(), world.settings)
+    before = world.hive.tables.pop(("headrace", "wide"))
+    found = repair(world).mend("wide")
+    assert (found[0].trouble, found[0].message) == (Trouble.TABLE, "the table is not there")
+    assert world.hive.tables["headrace", "wide"].properties[SCHEMA_URL] == before.properties[SCHEMA_URL]
+    assert repair(world).compare("wide") == ()
 
 
 def test_an_altered_table_gets_back_what_is_decided_and_keeps_the_rest(world: World) -> None:
