@@ -2,9 +2,10 @@
 
 `reference` is the meaning, in Python. `core` is C and only the speed: it takes whole batches (`batches`) by programs
 that the reference compiles (`program`), and leaves to the reference whatever it does not accept. Where it is not built
-the reference does everything.
+the reference does everything. `check` is the first question alone, for consumers, which decode by other means.
 """
 
+from headrace.loader.native.check import Check, compile_check
 from headrace.loader.native.core import library
 from headrace.loader.native.readable import UnreadableValue
 from headrace.loader.native.reference import Projection, Unconvertible, compile_projection, compile_time_walk
@@ -12,11 +13,13 @@ from headrace.loader.native.walk import BadBody, Seen
 
 __all__ = [
     "BadBody",
+    "Check",
     "Projection",
     "Seen",
     "Unconvertible",
     "UnreadableValue",
     "build",
+    "compile_check",
     "compile_projection",
     "compile_time_walk",
     "the_core",

@@ -15,9 +15,9 @@ from typing import overload
 from headrace.audit.window import TIME_MS_MAX, WINDOW_MS
 from headrace.kafka_wire.record_batch import NO_HEADERS, Record, records_of
 from headrace.loader.native.core import library
-from headrace.loader.native.core.library import CProgram, CRange, CTaken, Library
+from headrace.loader.native.core.library import CProgram, CRange, CTaken, Library, c_program
 from headrace.loader.native.encode import encode_long
-from headrace.loader.native.program import Program, packed
+from headrace.loader.native.program import Program
 
 RECORD_BYTES_MIN = 7  # of the payload, so that a count is believed only as far as there are bytes for it
 ROWS_ROOM = 1 << 20
@@ -254,13 +254,6 @@ class RowsOfBatches:
             tuple(WindowCount(*numbers) for numbers in _WINDOW.iter_unpack(windows)),
             tuple(self._sources[: len(self._ids) * library.SOURCES]),
         )
-
-
-def c_program(program: Program, schema_id: int, time_unit: int) -> tuple[CProgram, object]:
-    """A program as the core reads it, and what must live as long."""
-    words = library.uint32s(packed(program.words))
-    made = CProgram(ctypes.addressof(words), program.constants, len(program.constants), schema_id, time_unit)
-    return made, words
 
 
 def project(core: Library, program: Program, body: bytes, row_bytes_max: int) -> tuple[bytes, int | None] | None:

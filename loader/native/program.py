@@ -114,6 +114,11 @@ _PROMOTIONS: dict[tuple[PrimitiveType, PrimitiveType], Code] = {
 }
 
 
+def walk_of(kind: PrimitiveType) -> Code:
+    """A value of this type, whatever it says."""
+    return _WALKS[kind]
+
+
 def walked(writer: Primitive, load: Primitive) -> Code:
     """A value whose bytes stay as they are, and that queries of its column can read (`native.readable`)."""
     logical = load.logical.name if load.logical is not None else ""

@@ -11,7 +11,6 @@ the bytes get there. A kept route goes along with the nodes it is for; without o
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -64,13 +63,16 @@ from headrace.loader.native.rewrite import (
     refusing,
 )
 from headrace.loader.native.walk import (
+    MALFORMED,
     BadBody,
     Limits,
     Seen,
     Skip,
     WalkCompiler,
     is_zero_width,
+    misfit,
     read_index,
+    reason,
     skip_array,
     skip_map,
     skip_nothing,
@@ -78,6 +80,7 @@ from headrace.loader.native.walk import (
     skip_record,
     skip_union,
     skip_zero_width_array,
+    walk_whole,
 )
 
 
@@ -140,16 +143,11 @@ def compile_projection(
     limits, skip, convert = compiler.limits, plan.skip, plan.convert
 
     def copied(body: bytes) -> bytes:
-        limits.level = limits.zero_width_items = 0
         try:
-            end = skip(body, 0)
+            walk_whole(skip, limits, body)
         except UnreadableValue:
             check(body)
             raise
-        except _MALFORMED as error:
-            raise BadBody(_reason(error)) from error
-        if end != len(body):
-            raise BadBody(_misfit(end, len(body)))
         return body
 
     def converted(body: bytes) -> bytes:
@@ -159,21 +157,15 @@ def compile_projection(
         except UnreadableValue:
             check(body)
             raise
-        except _MALFORMED as error:
-            raise BadBody(_reason(error)) from error
+        except MALFORMED as error:
+            raise BadBody(reason(error)) from error
         if end != len(body):
-            raise BadBody(_misfit(end, len(body)))
+            raise BadBody(misfit(end, len(body)))
         return row
 
     def check(body: bytes) -> None:
         """Walks all of a body that turned out unreadable before its end: it may be malformed too, and has a time."""
-        limits.level = limits.zero_width_items = 0
-        try:
-            end = whole(body, 0)
-        except _MALFORMED as error:
-            raise BadBody(_reason(error)) from error
-        if end != len(body):
-            raise BadBody(_misfit(end, len(body)))
+        walk_whole(whole, limits, body)
 
     return Projection(copied if plan.copies else converted, program.assemble(plan.code))
 
@@ -191,25 +183,10 @@ def compile_time_walk(writer: Schema, time_path: Sequence[str], seen: Seen) -> C
 
     def walk(body: bytes) -> None:
         limits.level = limits.zero_width_items = 0
-        with suppress(BadBody, *_MALFORMED):
+        with suppress(BadBody, *MALFORMED):
             skip(body, 0)
 
     return walk
-
-
-_MALFORMED = (IndexError, UnicodeDecodeError, RecursionError, struct.error)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "a string is not UTF-8"
-    if isinstance(error, RecursionError):
-        return "values are nested too deep"
-    return "the body ends inside a value"
-
-
-def _misfit(end: int, length: int) -> str:
-    return f"{length - end} bytes follow the value" if end < length else "the body ends inside a value"
 
 
 class _Compiler:

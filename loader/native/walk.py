@@ -12,6 +12,7 @@ items of a type that takes no bytes (an `array<null>` of 2^60 items is ten bytes
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -135,17 +136,18 @@ PRIMITIVE_SKIPS: dict[PrimitiveType, Skip] = {
 class Limits:
     """What the present body has used of what costs its sender nothing; emptied before each body."""
 
-    __slots__ = ("level", "zero_width_items")
+    __slots__ = ("depth_max", "level", "zero_width_items")
 
-    def __init__(self) -> None:
+    def __init__(self, depth_max: int = DEPTH_MAX) -> None:
+        self.depth_max = depth_max
         self.level = 0
         self.zero_width_items = 0
 
     def enter(self) -> None:
         """Counts a value of a recursive type inside another; whoever leaves it takes one off `level`."""
         self.level += 1
-        if self.level > DEPTH_MAX:
-            raise BadBody(f"values are nested deeper than {DEPTH_MAX} levels")
+        if self.level > self.depth_max:
+            raise BadBody(f"values are nested deeper than {self.depth_max} levels")
 
     def take_zero_width(self, count: int) -> None:
         """Counts items that take no bytes."""
@@ -339,6 +341,39 @@ class WalkCompiler:
             return p
 
         return skip
+
+
+MALFORMED = (IndexError, UnicodeDecodeError, RecursionError, struct.error)
+"""What walks meet in bytes that are no value, besides the `BadBody` that they raise."""
+
+
+def reason(error: Exception) -> str:
+    """What one of `MALFORMED` says of a body."""
+    if isinstance(error, UnicodeDecodeError):
+        return "a string is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "values are nested too deep"
+    return "the body ends inside a value"
+
+
+def misfit(end: int, length: int) -> str:
+    """What is wrong with a body whose value ends elsewhere than it."""
+    return f"{length - end} bytes follow the value" if end < length else "the body ends inside a value"
+
+
+def walk_whole(skip: Skip, limits: Limits, body: bytes) -> None:
+    """Walks a body from its first byte to its last.
+
+    Raises:
+        BadBody: it is not one value.
+    """
+    limits.level = limits.zero_width_items = 0
+    try:
+        end = skip(body, 0)
+    except MALFORMED as error:
+        raise BadBody(reason(error)) from error
+    if end != len(body):
+        raise BadBody(misfit(end, len(body)))
 
 
 @dataclass(slots=True)

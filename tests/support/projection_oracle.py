@@ -34,7 +34,7 @@ from headrace.avro_schema import (
     self_contained_text,
 )
 from headrace.loader.load_schema import EMPTY, KeptRoute, LoadState, fold
-from headrace.loader.native import BadBody, Seen, compile_projection
+from headrace.loader.native import BadBody, Seen, compile_check, compile_projection
 from headrace.loader.native.batches import project as core_project
 from strategies import branch_name
 
@@ -66,11 +66,15 @@ def both_twins(
     compiled = compile_projection(writer, load, time_path, seen, route)
     core = core_if_any()
     nothing_seen = seen.value
+    checks = [compile_check(writer, None), compile_check(writer, core)]
 
     def convert(body: bytes) -> bytes:
         seen.value = nothing_seen
+        reference, twin = (refusal(check, body) for check in checks)
+        assert reference == twin, f"of {body.hex()}"
         try:
             row = compiled.convert(body)
+            assert not reference, f"a row is made of {body.hex()}: {reference}"
         except BadBody:
             if core is not None and compiled.program is not None:
                 found = core_project(core, compiled.program, body, ROW_BYTES_MAX)
@@ -84,6 +88,15 @@ def both_twins(
         return row
 
     return convert
+
+
+def refusal(check: Callable[[bytes], None], body: bytes) -> str:
+    """Why the check refuses a body; nothing where it does not."""
+    try:
+        check(body)
+    except BadBody as error:
+        return str(error)
+    return ""
 
 
 def encode(schema: Schema, value: Any) -> bytes:

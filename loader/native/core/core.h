@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define HR_ABI 1     /* of the functions and structures below */
+#define HR_ABI 2     /* of the functions and structures below */
 #define HR_PROGRAM 1 /* of the operations in program.h */
 
 /* One record of a batch; positions are in its decompressed payload. Sizes are -1 for null. */
@@ -117,6 +117,9 @@ void hr_run(const hr_range *range, const uint8_t *payload, const hr_record *reco
  * the number at the time field where the body has one. */
 int64_t hr_project(const hr_program *program, const uint8_t *body, uint64_t size, uint8_t *row, uint64_t room,
                    int32_t *seen, int64_t *value);
+
+/* Whether a body is one value, by a program that only walks: 1, or 0 where the reference is to say what is wrong. */
+int32_t hr_is_value(const hr_program *program, const uint8_t *body, uint64_t size);
 
 /* XXH64 of a message, as headrace.audit.count has it. */
 uint64_t hr_message_hash(const uint8_t *key, int64_t key_size, const uint8_t *value, uint64_t value_size);

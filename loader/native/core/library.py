@@ -1,7 +1,7 @@
 """The core as Python sees it: the shared library, its structures, and nothing that decides.
 
-Calls leave the interpreter lock to others. The library has no state; whoever calls it owns every buffer, and must keep
-it alive while a call lasts.
+Calls leave the interpreter lock to others, but for the one that is over sooner than the lock would have changed hands.
+The library has no state; whoever calls it owns every buffer, and must keep it alive while a call lasts.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_vo
 from pathlib import Path
 
 from headrace.loader.native.core.build import LIBRARY
+from headrace.loader.native.program import Program, packed
 
-ABI = 1
+ABI = 2
 PROGRAM_VERSION = 1
 
 DONE, FULL, MESSAGE = 0, 1, 2
@@ -101,6 +102,10 @@ class Library:
             POINTER(CProgram), c_char_p, c_uint64, c_void_p, c_uint64, POINTER(c_int32), POINTER(c_int64)
         )  # fmt: skip
         self.project.restype = c_int64
+        # Asked of each message by itself; letting go of the lock takes as long as the answer.
+        self.is_value = ctypes.PyDLL(str(path)).hr_is_value
+        self.is_value.argtypes = (c_void_p, c_char_p, c_uint64)
+        self.is_value.restype = c_int32
         self.message_hash = found.hr_message_hash
         self.message_hash.argtypes = (c_char_p, c_int64, c_char_p, c_uint64)
         self.message_hash.restype = c_uint64
@@ -109,6 +114,13 @@ class Library:
 def uint32s(words: bytes) -> ctypes.Array[c_uint32]:
     """Words in memory of their own, aligned as the core reads them."""
     return (c_uint32 * (len(words) // 4)).from_buffer_copy(words)
+
+
+def c_program(program: Program, schema_id: int, time_unit: int) -> tuple[CProgram, object]:
+    """A program as the core reads it, and what must live as long."""
+    words = uint32s(packed(program.words))
+    made = CProgram(ctypes.addressof(words), program.constants, len(program.constants), schema_id, time_unit)
+    return made, words
 
 
 def load() -> tuple[Library | None, str]:

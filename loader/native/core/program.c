@@ -306,3 +306,11 @@ int64_t hr_project(const hr_program *program, const uint8_t *body, uint64_t size
     *value = noted.value;
     return out.at - row;
 }
+
+int32_t hr_is_value(const hr_program *program, const uint8_t *body, uint64_t size) {
+    /* Nothing is written but the run, once all of the body was walked, and for that there is no room. */
+    uint8_t nowhere[1];
+    hr_out out = {nowhere, nowhere, false};
+    hr_seen noted = {false, 0};
+    return hr_execute(program, body, size, &out, &noted) != PROGRAM_REFUSED;
+}
