@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pipeline": ("avro_schema", "settings", "audit", "hive_ddl", "registry.client", "registry.errors"),
     "pipeline.brokers": ("kafka_wire",),
     "pipeline.clients.kafka_client": ("kafka_wire",),
+    "pipeline.clients.decoding": ("loader.native",),
     "pipeline.load": ("loader", "kafka_wire"),
     "pipeline.storage": ("loader",),
     "pipeline.worker_daemon": ("loader",),

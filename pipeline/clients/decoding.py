@@ -1,4 +1,8 @@
-"""From the bytes of a message to a Python value, by the schema that wrote it."""
+"""From the bytes of a message to a Python value, by the schema that wrote it.
+
+fastavro decodes, and believes what it reads; so nothing gets there that is not exactly one value of that schema, by the
+same walk as in a load: what one of the two refuses the other does not take.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from typing import Any, NamedTuple
 
 import fastavro
 
-from headrace.avro_schema import FramingError, Schema, TimeField, find_time_field, unframe
+from headrace.avro_schema import FramingError, Schema, SchemaParseError, TimeField, find_time_field, unframe
 from headrace.avro_schema.message_time import TIME_PROPERTY
+from headrace.loader.native import BadBody, Check, compile_check, the_core
 from headrace.pipeline.clients.encoding import compiled_schema
 from headrace.pipeline.clients.errors import SourceUnavailable, UndecodableMessage
 from headrace.pipeline.clients.kafka_client import error_text
@@ -31,8 +36,9 @@ class Record(NamedTuple):
 
 
 class _Writer(NamedTuple):
-    """A writer schema, ready to decode."""
+    """A writer schema, ready to decode. One that cannot be used has a check that says why of every body."""
 
+    check: Check
     compiled: Any
     plain: Any
     time_field: TimeField | None
@@ -65,8 +71,11 @@ class Decoder:
         if writer is None:
             writer = self._find_writer(record, framed.schema_id)
         try:
+            writer.check(framed.body)
             value = fastavro.schemaless_reader(BytesIO(framed.body), writer.compiled, self._reader)
             time_ms = self._time_ms(writer, framed.body, value)
+        except BadBody as error:
+            raise _undecodable(record, f"it does not match schema {framed.schema_id}: {error}") from error
         except Exception as error:  # fastavro raises whatever its C code meets
             raise _undecodable(record, f"it does not match schema {framed.schema_id}: {error_text(error)}") from error
         return framed.schema_id, value, time_ms
@@ -85,17 +94,25 @@ class Decoder:
                 self._time_properties[record.topic] = self._time_property(self._loader.subject_of(record.topic))
         except SchemaNotFound as error:
             raise _undecodable(record, f"the registry has no schema {schema_id}") from error
+        except SchemaParseError as error:
+            raise _undecodable(record, f"the registry's schema {schema_id} is none: {error}") from error
         except (*UNANSWERED, AccessRefused) as error:
             raise SourceUnavailable(f"schema {schema_id}: {error}", topic=record.topic) from error
-        writer = _Writer(
-            compiled_schema(schema),
-            compiled_schema(schema, logical_types=False),
-            find_time_field(
-                schema, self._time_properties[record.topic], self._loader.of_topic(record.topic).time_fields
-            ),
-        )
+        writer = self._writer(record.topic, schema)
         self._writers[record.topic, schema_id] = writer
         return writer
+
+    def _writer(self, topic: str, schema: Schema) -> _Writer:
+        time_fields = self._loader.of_topic(topic).time_fields
+        try:
+            return _Writer(
+                compile_check(schema, the_core()),
+                compiled_schema(schema),
+                compiled_schema(schema, logical_types=False),
+                find_time_field(schema, self._time_properties[topic], time_fields),
+            )
+        except Exception as error:  # fastavro does not take all that Avro does
+            return _Writer(_refusing(f"the schema cannot be used: {error_text(error)}"), None, None, None)
 
     def _time_property(self, subject: str) -> str:
         try:
@@ -104,6 +121,13 @@ class Decoder:
             raise
         except RegistryError:
             return ""  # messages of a topic without a subject of its own are decoded all the same
+
+
+def _refusing(reason: str) -> Check:
+    def check(body: bytes) -> None:
+        raise BadBody(reason)
+
+    return check
 
 
 def _undecodable(record: Record, reason: str) -> UndecodableMessage:
