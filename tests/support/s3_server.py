@@ -23,10 +23,20 @@ POM = Path(__file__).resolve().parent / "servers" / "s3a.pom.xml"
 BUCKET = "lake"
 NOT_OF_S3A = ("slf4j", "commons-logging", "jackson")  # Spark has its own
 CHANGES = ("PUT", "POST", "DELETE")
-SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+REFUSALS: dict[str, tuple[str, bytes]] = {
+    "slow": (
+        "503 Slow Down",
+        b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>",
+    ),
+    "expired": (
+        "400 Bad Request",
+        b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>",
+    ),
+}
+"""Status and body of what the store answers instead of doing it."""
 
 Fault = Callable[[dict[str, Any]], str]
-"""Given a request, "" for none, "slow" for an answer of 503 or "lost" for a reply that gets lost."""
+"""Given a request, "" for none, a key of `REFUSALS` or "lost" for a reply that gets lost."""
 
 
 class _Quiet(WSGIRequestHandler):
@@ -66,10 +76,11 @@ class S3Server:
             request.pop("HTTP_IF_NONE_MATCH", None)
         fault = self.fault(request)
         self.met += bool(fault)
-        if fault == "slow":
+        if fault in REFUSALS:
+            status, body = REFUSALS[fault]
             request["wsgi.input"].read(int(request.get("CONTENT_LENGTH") or 0))
-            start("503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", str(len(SLOW_DOWN)))])
-            return [SLOW_DOWN]
+            start(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+            return [body]
         answer: Iterable[bytes] = self._store(request, start)
         if fault == "lost":
             request["werkzeug.socket"].shutdown(socket.SHUT_RDWR)

@@ -62,6 +62,11 @@ NO_DATA_NODE = "no DataNode takes another block: they are full, or none is alive
 NO_S3A = (
     "Spark has no S3A; set spark.jars.packages to org.apache.hadoop:hadoop-aws of the release of Spark's own Hadoop"
 )
+EXPIRED = "the credentials of the bucket have expired; renew them, then load again"
+NO_REASON = (
+    "the bucket answers 400 and no reason: mostly the credentials have expired, or fs.s3a.endpoint.region is not the "
+    "bucket's; see to them, then load again"
+)
 
 MEANINGS: tuple[Meaning, ...] = (
     # The RPC client begins so where it got no answer (`NetUtils.wrapException`).
@@ -81,6 +86,9 @@ MEANINGS: tuple[Meaning, ...] = (
     Meaning(_named("FileNotFoundException", "NoSuchFileException"), errno.ENOENT),
     Meaning(_named("AccessControlException", "AccessDeniedException"), errno.EACCES),
     Meaning(OF_SDK, errno.EACCES, text=_answered("401|403")),
+    Meaning(OF_SDK, errno.EPERM, EXPIRED, r"^The provided token has expired", is_outage=True),
+    # What a HEAD asks is answered without a body, and S3A mostly asks that first.
+    Meaning(OF_SDK, errno.EPERM, NO_REASON, r"^(?:Bad Request|null) \(Service: \w+, Status Code: 400", is_outage=True),
     Meaning(_named("PathIsNotEmptyDirectoryException"), errno.ENOTEMPTY),
     Meaning(_named("ClassNotFoundException"), errno.ENOSYS, NO_S3A, r"^Class org\.apache\.hadoop\.fs\.s3a\."),
     Meaning(_named("AWSServiceThrottledException"), errno.EBUSY, is_outage=True),

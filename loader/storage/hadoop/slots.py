@@ -14,6 +14,7 @@ CURES: Mapping[int, str] = {
     errno.EDQUOT: "make room there",
     errno.EACCES: "make the folder writable for this user or set loader.warehouse",
     errno.EROFS: "",
+    errno.EPERM: "",
     errno.ENOSYS: "",
 }
 """What to do about what a file system answers; "" where the answer says it."""

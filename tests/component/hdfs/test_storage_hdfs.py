@@ -25,11 +25,13 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
 
 
 class TestHdfs(StorageContract):
+    """Below a name that reads like an answer of the NameNode."""
+
     ROUNDS = 20
 
     @pytest.fixture
     def storage(self, hdfs: Hdfs) -> Storage:
-        return real_storage(hdfs.uri)
+        return real_storage(f"{hdfs.uri}/team-412/SafeModeException/is non empty")
 
 
 def test_what_killed_puts_left_is_swept(hdfs: Hdfs) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from s3_server import BUCKET, CHANGES, S3Server
 pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(1800 + 60 * kills_of_test())]
 
 PREFIX = "warehouse"
+EXPIRED_ASKED_MAX = 10  # times in a load, which looks at the log and proves that it can write to it
+LOST_EVERY = 6  # requests of a kind, so that what is tried again comes through
+TRIES_OF_ONE_TOPIC_MAX = 24  # where S3A and the SDK try twice, for each of its files, which are published at once
 SLOW_S = 8.0  # more than one try of S3A takes
 
 
@@ -88,6 +92,76 @@ def test_a_bucket_that_stays_slow_is_one_line_and_nothing_is_lost(
     assert run.returncode == 2, run.stdout + run.stderr
     (line,) = run.stderr.splitlines()
     assert "503" in line, line
+    world.load_well()
+
+
+def test_credentials_that_have_expired_are_one_line_and_asked_with_a_few_times_only(
+    world: RemoteWorld, s3: S3Server
+) -> None:
+    """With the tries that S3A has by itself: no time makes them good again."""
+    world.produce("orders", 20, fields=[*FIELDS, NOTE])
+    for methods, said in (
+        (("HEAD", *CHANGES, "GET"), "mostly the credentials have expired"),
+        (CHANGES, "have expired; "),
+    ):
+        with s3.faulty(lambda request, refused=methods: "expired" if request["REQUEST_METHOD"] in refused else ""):
+            run = world.load()
+            assert 0 < s3.met <= EXPIRED_ASKED_MAX
+        assert run.returncode == 2, run.stdout + run.stderr
+        (line,) = run.stderr.splitlines()
+        assert said in line, line
+        assert "make the folder writable" not in line, "which is no cure for that"
+    world.load_well()
+
+
+def test_replies_that_get_lost_all_through_a_load_cost_no_row(world: RemoteWorld, s3: S3Server) -> None:
+    """Of every kind of request: what it asked for is done, and asked for again."""
+    before = world.staged_now()
+    world.produce("orders", 30, fields=[*FIELDS, NOTE])
+    asked: Counter[str] = Counter()
+
+    def fault(request: dict[str, Any]) -> str:
+        kind = request["REQUEST_METHOD"] + ("copy" if "HTTP_X_AMZ_COPY_SOURCE" in request else "")
+        asked[kind] += 1
+        return "lost" if asked[kind] % LOST_EVERY == 1 else ""
+
+    with s3.faulty(fault):
+        run = world.load()
+    assert s3.met > len(asked) > 3, asked
+    assert "Traceback" not in run.stderr
+    assert run.returncode in (0, 2), run.stdout + run.stderr
+    assert len([line for line in run.stderr.splitlines() if " INFO " not in line]) == (run.returncode == 2)
+    world.check(whole=False)
+    world.load_well()
+    total = len(world.produced["orders"].rows)
+    assert world.counts("orders") == (total, total)
+    assert set(world.staged()) <= before
+
+
+def test_a_bucket_that_goes_away_while_files_are_published_is_waited_for_once(
+    world: RemoteWorld, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does what it is asked for, and answers nobody any more; with fewer tries than S3A has by itself."""
+    few = {"hadoop.fs.s3a.retry.limit": "1", "hadoop.fs.s3a.attempts.maximum": "1"}
+    for topic in ("clicks", "orders", "views"):
+        world.produce(topic, 10)
+    monkeypatch.setenv("HEADRACE_CONFIG", str(s3.settings_file(tmp_path, **few)))
+    is_gone = False
+
+    def fault(request: dict[str, Any]) -> str:
+        nonlocal is_gone
+        is_publication = "HTTP_X_AMZ_COPY_SOURCE" in request and "_headrace" not in request["PATH_INFO"]
+        is_gone = is_gone or is_publication
+        return "lost" if is_gone else ""
+
+    with s3.faulty(fault):
+        run = world.load()
+    assert run.returncode == 1, run.stdout + run.stderr
+    (problem,) = [line for line in run.stdout.splitlines() if line.startswith("PROBLEM")]
+    assert "3 topics (clicks, orders, views): the storage cannot be used: " in problem
+    assert "Traceback" not in run.stderr
+    assert s3.met <= TRIES_OF_ONE_TOPIC_MAX
+    world.check(whole=False)
     world.load_well()
 
 

@@ -25,11 +25,13 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 class TestS3a(StorageContract):
+    """Below a name that reads like an answer of the store."""
+
     ROUNDS = 20
 
     @pytest.fixture
     def storage(self, s3: S3Server) -> Storage:
-        return real_storage(f"s3a://{BUCKET}")
+        return real_storage(f"s3a://{BUCKET}/http-412/AccessDenied/slow-503")
 
 
 def test_a_bucket_that_takes_a_second_put_is_refused(s3: S3Server) -> None:

@@ -244,6 +244,24 @@ def test_what_is_wrong_with_one_path(thrown: Thrown, number: int, said: str) -> 
         (SLOW_DOWN, errno.EBUSY, "503"),
         (
             Thrown(
+                "org.apache.hadoop.fs.s3a.AWSBadRequestException",
+                "PUT 0-byte object  on w/x",
+                Thrown(SDK, "The provided token has expired. (Service: S3, Status Code: 400, Request ID: X)"),
+            ),
+            errno.EPERM,
+            "the credentials of the bucket have expired; renew them",
+        ),
+        (
+            Thrown(
+                "org.apache.hadoop.fs.s3a.AWSBadRequestException",
+                "getFileStatus on s3a://lake/w/x",
+                Thrown(SDK, "Bad Request (Service: S3, Status Code: 400, Request ID: null)"),
+            ),
+            errno.EPERM,
+            "mostly the credentials have expired",
+        ),
+        (
+            Thrown(
                 "java.net.ConnectException",
                 NO_ANSWER,
                 Thrown(
@@ -292,6 +310,8 @@ HOSTILE = (
     "FileAlreadyExistsException",
     "RemoteFileChangedException",
     "SlowDown",
+    "The provided token has expired",
+    "Bad Request (Service: S3, Status Code: 400",
     "Status Code: 503",
     "Call From a to b failed on connection exception",
     "Unable to execute HTTP request: Connection refused",
