@@ -31,7 +31,7 @@ class TestHdfs(StorageContract):
 
     @pytest.fixture
     def storage(self, hdfs: Hdfs) -> Storage:
-        return real_storage(f"{hdfs.uri}/team-412/SafeModeException/is non empty")
+        return real_storage(f"{hdfs.uri}/team-412/SafeModeException/AccessControlException")
 
 
 def test_what_killed_puts_left_is_swept(hdfs: Hdfs) -> None:
