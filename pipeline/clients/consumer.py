@@ -15,7 +15,9 @@ for more, so what it does on that occasion (hand partitions over, for one) finds
 
 from __future__ import annotations
 
+import enum
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,11 +29,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headrace.avro_schema import Schema, parse_schema
 from headrace.pipeline.clients.consumer_count import ConsumerCount
-from headrace.pipeline.clients.consumer_options import consumer_options, is_cooperative
+from headrace.pipeline.clients.consumer_options import CALLBACKS, consumer_options, is_cooperative
 from headrace.pipeline.clients.decoding import Decoder, Record
 from headrace.pipeline.clients.errors import SourceUnavailable, UndecodableMessage
 from headrace.pipeline.clients.fetched import Fetched
 from headrace.pipeline.clients.group_commits import GroupCommits
+from headrace.pipeline.clients.guarded import Guarded
 from headrace.pipeline.clients.kafka_client import NotReached, Options, error_text, made, reach_brokers
 from headrace.pipeline.clients.partitions import (
     Place,
@@ -43,6 +46,7 @@ from headrace.pipeline.clients.partitions import (
     places_of,
 )
 from headrace.pipeline.clients.producer import BOOTSTRAP_TIMEOUT_S, ambient_settings
+from headrace.pipeline.clients.refusals import refusal
 from headrace.registry.client.of_settings import registry_client
 from headrace.settings import Settings
 
@@ -71,6 +75,13 @@ class Message(NamedTuple):
     schema_id: int | None
 
 
+class Nothing(enum.Enum):
+    """Why `Consumer.next_within` gives no message."""
+
+    YET = enum.auto()
+    EVER = enum.auto()
+
+
 class Consumer:
     """An iterator of messages; not to be shared by threads.
 
@@ -90,7 +101,8 @@ class Consumer:
             back and another member gets that message again.
         member: with a group, a name of this member's own (a static member): when it is back within the session's
             timeout, it goes on with its partitions and the others are not disturbed.
-        on_undecodable: is called with each message that cannot be decoded, which is passed over then instead of raised.
+        on_undecodable: is called with each message that cannot be decoded, which is passed over then instead of raised;
+            it comes again when the call raises.
         on_assign, on_revoke: with a group, are called with the partitions that this member gets or gives back, while
             the next message is asked for. What was finished of them is committed already with `auto_commit`.
         options: further options of librdkafka, by its names for them.
@@ -147,17 +159,21 @@ class Consumer:
             options=options,
         )
         self._commits = GroupCommits(group)
+        self._guarded = Guarded()
         brokers, self._kafka = self._connect()
         self._registry = registry_client(self._settings)
         self._decoder = Decoder(self._registry, _as_schema(reader_schema), self._settings.loader)
         self._count: ConsumerCount | None = None
         # The Kafka client is not asked: its answer may take a while, and it keeps the interpreter lock until then.
         self._own: frozenset[Place] = frozenset()
+        self._not_begun: frozenset[Place] = frozenset()
         self._fetched = Fetched()
         self._ends: dict[Place, int] = {}
         self._unread: set[Place] = set()
         self._before = sys.exception()
         self._polled_at = time.monotonic()
+        self._asked_at: float | None = None
+        self._asks_until = math.inf
         self._closed = False
         try:
             self._begin(list(topics), partitions, from_end)
@@ -195,20 +211,40 @@ class Consumer:
             place = (record.topic, record.partition)
             try:
                 schema_id, value, time_ms = self._decoder.decode(record)
-            except SourceUnavailable:
-                self._fetched.ready.appendleft(record)
-                raise
             except UndecodableMessage as error:
                 if self._on_undecodable is None:
                     self._commits.give(place, record.offset + 1)
                     raise
-                self._on_undecodable(error)
+                try:
+                    self._on_undecodable(error)
+                except BaseException:
+                    self._put_back(record)
+                    raise
                 self._commits.go_on_at(place, record.offset + 1)
                 continue
+            except BaseException:
+                self._put_back(record)
+                raise
             self._commits.give(place, record.offset + 1)
             if self._count is not None:
                 self._count.add(record, record.timestamp_ms if time_ms is None else time_ms)
             return Message(*place, record.offset, record.timestamp_ms, record.key, value, record.headers, schema_id)
+
+    def next_within(self, wait_s: float, quiet_since: float) -> Message | Nothing:
+        """As `next`, but it returns after some `wait_s` also without a message, so that what else is asked of this
+        consumer by other tasks need not wait for one.
+
+        Args:
+            quiet_since: when the application began to ask for this message, by the monotonic clock: `idle_timeout_s`
+                is counted from then.
+        """
+        self._asked_at, self._asks_until = quiet_since, time.monotonic() + wait_s
+        try:
+            return next(self, Nothing.EVER)
+        except _NothingYet:
+            return Nothing.YET
+        finally:
+            self._asked_at, self._asks_until = None, math.inf
 
     def commit(self) -> None:
         """Commits for the group everything given out so far, also the message at hand.
@@ -218,9 +254,13 @@ class Consumer:
         Raises:
             SourceUnavailable: the brokers did not take it.
         """
+        self._commits.note_given()
+        self.commit_finished()
+
+    def commit_finished(self) -> None:
+        """As `commit`, without the message at hand."""
         if self._group is None:
             raise ValueError("there is no group to commit for")
-        self._commits.note_given()
         self._commits.commit(self._kafka, self._own)
 
     def assignment(self) -> frozenset[Place]:
@@ -266,13 +306,13 @@ class Consumer:
 
     def resume(self, places: Iterable[Place] | None = None) -> None:
         """Gives out messages of these partitions again, or of all that are paused."""
-        paused = self._fetched.paused()
-        resumed = paused if places is None else paused & frozenset(places)
+        resumed = self._own | self._fetched.paused() if places is None else frozenset(places)
         self._fetched.resume(resumed)
         self._kafka.resume(partitions_of(resumed))
 
     def let_go(self) -> None:
-        """Says that the message at hand is not finished: it is not committed, and comes again."""
+        """Says before `close` that the message at hand is not finished: it is not committed, and comes again to whoever
+        reads on for the group."""
         self._commits.let_go()
 
     def close(self) -> None:
@@ -292,11 +332,20 @@ class Consumer:
                 self._count.close()
             self._kafka.close()
             self._registry.close()
+        self._guarded.raise_kept()
 
     def _begin(self, topics: list[str], partitions: Sequence[int] | None, from_end: bool) -> None:
         known_of = {topic: known_partitions(self._kafka, topic) for topic in topics}
         if self._group is not None:
-            self._kafka.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+            callbacks = {
+                name: self._guarded.callback(callback)
+                for name, callback in (
+                    ("on_assign", self._assigned),
+                    ("on_revoke", self._revoked),
+                    ("on_lost", self._lost),
+                )
+            }
+            self._kafka.subscribe(topics, **callbacks)
             return
         places: list[Place] = []
         for topic, known in known_of.items():
@@ -318,7 +367,8 @@ class Consumer:
             self._kafka.assign([TopicPartition(*place, confluent_kafka.OFFSET_BEGINNING) for place in places])
 
     def _next_record(self) -> Record | None:
-        quiet_since, fetched = time.monotonic(), self._fetched
+        fetched = self._fetched
+        quiet_since = time.monotonic() if self._asked_at is None else self._asked_at
         while True:
             if self._auto_commit and self._commits.is_due():
                 self._commits.commit_meanwhile(self._kafka, self._own)
@@ -332,9 +382,15 @@ class Consumer:
                 return None
             if self._idle_timeout_s is not None and time.monotonic() - quiet_since > self._idle_timeout_s:
                 return None
-            if self._count is not None:
-                self._count.now_and_then()
+            if time.monotonic() >= self._asks_until:
+                raise _NothingYet
             self._fetch(POLL_RECORDS_MAX)
+
+    def _put_back(self, record: Record) -> None:
+        """It was not given out, and is the next to be."""
+        self._fetched.put_back(record)
+        if self._until_end:
+            self._unread.add((record.topic, record.partition))
 
     def _is_before_end(self, record: Record) -> bool:
         """Whether it is to be given out; a partition that is read up to its end is not waited for any more."""
@@ -345,15 +401,30 @@ class Consumer:
         return is_before and not record.is_end
 
     def _fetch(self, records_max: int) -> None:
-        """Asks the Kafka client for records. It calls `_assigned`, `_revoked` and `_lost` on that occasion."""
+        """Asks the Kafka client for records. It calls `_assigned`, `_revoked` and `_lost` on that occasion.
+
+        Raises:
+            SourceUnavailable: nothing will come any more, or the brokers do not answer.
+            Exception: what a callback of the application raised. Whatever is raised, what was found is kept before.
+        """
         self._polled_at = time.monotonic()
+        if self._count is not None:
+            self._count.now_and_then()
         try:
             found = self._kafka.consume(records_max, 0)
             if not found and not self._fetched.ready:
-                one = self._kafka.poll(POLL_S)  # `consume` would wait for as many records as it may give
+                left_s = max(0.0, self._asks_until - time.monotonic())
+                one = self._kafka.poll(min(POLL_S, left_s))  # `consume` would wait for as many records as it may give
                 found = [] if one is None else [one]
+            self._keep(found)
+            self._guarded.raise_kept()
+            if self._not_begun:
+                self._begin_assigned(self._kafka)
         except KafkaException as error:
             raise SourceUnavailable(f"the brokers do not answer: {error_text(error)}") from error
+
+    def _keep(self, found: Iterable[Any]) -> None:
+        """All of it, whatever is to be raised afterwards."""
         ready = self._fetched.ready
         for message in found:
             problem = message.error()
@@ -365,28 +436,10 @@ class Consumer:
                     Record(message.topic(), message.partition(), message.offset(), 0, None, None, (), is_end=True)
                 )
             else:
-                self._note_error(problem, message.topic() or "")
+                refused = refusal(problem, message.topic() or "", group=self._group, options=self._options)
+                if refused is not None:
+                    self._guarded.keep(refused)
         self._fetched.set_aside()
-
-    def _note_error(self, error: Any, topic: str) -> None:
-        """
-        Raises:
-            SourceUnavailable: nothing will come any more.
-        """
-        code = error.code()
-        if code == KafkaError._MAX_POLL_EXCEEDED:
-            logger.warning(
-                "message took too long, the group gives it again; raise handling_timeout_s group=%s "
-                "handling_timeout_s=%g",
-                self._group,
-                self._options["max.poll.interval.ms"] / 1000,
-            )
-        elif code in _REFUSED and not (self._group is None and code == KafkaError.GROUP_AUTHORIZATION_FAILED):
-            raise SourceUnavailable(f"the brokers refuse: {error_text(error)}", topic=topic)
-        elif error.fatal():
-            raise SourceUnavailable(f"the Kafka client cannot go on: {error_text(error)}", topic=topic)
-        else:
-            logger.warning("not fetched, tried again topic=%s error=%s", topic, error_text(error))
 
     def _forget(self, places: Iterable[Place]) -> None:
         """Of partitions that are read from elsewhere from now on."""
@@ -394,16 +447,37 @@ class Consumer:
         self._commits.forget(places)
 
     def _assigned(self, kafka: Any, partitions: list[TopicPartition]) -> None:
+        self._not_begun |= places_of(partitions)
+        try:
+            self._begin_assigned(kafka)
+        finally:
+            if self._not_begun:
+                self._assign(kafka, [])  # or confluent-kafka would begin by itself, and elsewhere
+
+    def _begin_assigned(self, kafka: Any) -> None:
+        """Begins with the partitions that the group gave to this member.
+
+        Raises:
+            SourceUnavailable: the brokers do not say where, and are to be asked again.
+        """
+        places = self._not_begun
+        partitions = partitions_of(places)
         if self._start_at_ms is not None:
             partitions = at_commit_or_time(kafka, partitions, self._start_at_ms)
+        self._assign(kafka, partitions)
+        self._not_begun = frozenset()
+        self._own = self._own | places if is_cooperative(self._options) else places
+        # A partition that was paused when it was given back still is, for the Kafka client.
+        self._fetched.give_back(places)
+        kafka.resume(partitions)
+        if self._on_assign is not None:
+            self._on_assign(places)
+
+    def _assign(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         if is_cooperative(self._options):
             kafka.incremental_assign(partitions)
-            self._own |= places_of(partitions)
         else:
             kafka.assign(partitions)
-            self._own = places_of(partitions)
-        if self._on_assign is not None:
-            self._on_assign(places_of(partitions))
 
     def _revoked(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         places = places_of(partitions)
@@ -417,6 +491,9 @@ class Consumer:
     def _lost(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         """Others read them already: a commit would take them back."""
         places = places_of(partitions)
+        if places & self._not_begun and is_cooperative(self._options):
+            kafka.incremental_unassign(partitions_of(places - self._not_begun))  # it refuses those it does not have
+        places, self._not_begun = places - self._not_begun, self._not_begun - places
         self._own -= places
         self._fetched.give_back(places)
         self._commits.forget(places)
@@ -428,24 +505,25 @@ class Consumer:
             brokers = reach_brokers(self._settings, BOOTSTRAP_TIMEOUT_S)
         except NotReached as error:
             raise SourceUnavailable(str(error)) from error
+        callbacks = {
+            name: self._guarded.callback(callback)
+            for name, callback in self._options.items()
+            if name in CALLBACKS and callable(callback)
+        }
+        told = callbacks.get("on_commit")
+
+        def committed(error: Any, partitions: list[TopicPartition]) -> None:
+            self._commits.committed(error, partitions)
+            if told is not None:
+                told(error, partitions)
+
         return brokers, made(
-            confluent_kafka.Consumer, {**brokers, **self._options, "on_commit": self._commits.committed}
+            confluent_kafka.Consumer, {**brokers, **self._options, **callbacks, "on_commit": committed}
         )
 
 
-_REFUSED: Final = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.FENCED_INSTANCE_ID,
-        KafkaError._AUTHENTICATION,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-    }
-)
-"""Errors that time does not heal."""
+class _NothingYet(Exception):
+    """Ends `next` where `next_within` was asked."""
 
 
 def _record(message: Any) -> Record:

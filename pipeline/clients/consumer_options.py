@@ -16,6 +16,9 @@ PROMISED: Final = frozenset(
 )
 """Options that what is committed and where reading ends rest on."""
 
+CALLBACKS: Final = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit"})
+"""Options that are functions of the application, called while the Kafka client is asked for messages."""
+
 
 def consumer_options(
     *,

@@ -26,7 +26,11 @@ class Fetched:
 
     def resume(self, places: Iterable[Place]) -> None:
         for place in places:
-            self.ready.extend(self._paused.pop(place))
+            self.ready.extend(self._paused.pop(place, ()))
+
+    def put_back(self, record: Record) -> None:
+        """One that was taken from `ready` is the next of its partition again."""
+        self._paused.get((record.topic, record.partition), self.ready).insert(0, record)
 
     def forget(self, places: Iterable[Place]) -> None:
         """What waits here of partitions that are read elsewhere, or from elsewhere, from now on."""

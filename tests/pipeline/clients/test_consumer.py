@@ -1,0 +1,436 @@
+"""What a consumer makes of each answer of the Kafka client, which here gives what it was told to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from headrace import Consumer, Settings, SourceUnavailable, UndecodableMessage
+from headrace.pipeline.clients import consumer as consumer_module
+from headrace.pipeline.clients.partitions import Place
+
+TOPIC = "orders"
+BOTH = frozenset({(TOPIC, 0), (TOPIC, 1)})
+
+
+class Given(NamedTuple):
+    """A tombstone, which needs no registry, where no value is said."""
+
+    at: int
+    of: int = 0
+    problem: KafkaError | None = None
+    bytes: bytes | None = None
+
+    def topic(self) -> str:
+        return TOPIC
+
+    def partition(self) -> int:
+        return self.of
+
+    def offset(self) -> int:
+        return self.at
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 0
+
+    def key(self) -> None:
+        return None
+
+    def value(self) -> bytes | None:
+        return self.bytes
+
+    def headers(self) -> None:
+        return None
+
+    def error(self) -> KafkaError | None:
+        return self.problem
+
+
+HOUR_S = 3600.0
+
+
+class Kafka:
+    """As confluent-kafka: a callback that raises takes with it what was found, and makes a start of its own where
+    `assign` was not called. An hour passes when there is nothing to give."""
+
+    def __init__(self) -> None:
+        self.config: dict[str, Any] = {}
+        self.callbacks: dict[str, Any] = {}
+        self.rounds: deque[list[Given | Callable[[], None]]] = deque()
+        self.assigned: dict[Place, int] = {}
+        self.is_assigned = False
+        self.committed_offsets: dict[Place, int] = {}
+        self.resumed: list[frozenset[Place]] = []
+        self.unanswered = 0
+        self.now_s = 0.0
+
+    def list_topics(self, topic: str, timeout_s: float) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions={0: None, 1: None})})
+
+    def get_watermark_offsets(self, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
+        return 0, 2 if partition.partition == 0 else 0
+
+    def subscribe(self, topics: list[str], **callbacks: Any) -> None:
+        self.callbacks = callbacks
+
+    def consume(self, count_max: int, timeout_s: float) -> list[Given]:
+        found = []
+        for each in self.rounds.popleft() if self.rounds else []:
+            if isinstance(each, Given):
+                found.append(each)
+            else:
+                each()
+        return found
+
+    def poll(self, timeout_s: float) -> None:
+        if not self.rounds:
+            self.now_s += HOUR_S
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.is_assigned = True
+        self.assigned = {(each.topic, each.partition): each.offset for each in partitions}
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.is_assigned = True
+        self.assigned |= {(each.topic, each.partition): each.offset for each in partitions}
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            del self.assigned[each.topic, each.partition]
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        pass
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self.resumed.append(frozenset((each.topic, each.partition) for each in partitions))
+
+    def committed(self, partitions: list[TopicPartition], timeout_s: float) -> list[TopicPartition]:
+        if self.unanswered:
+            self.unanswered -= 1
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return [
+            TopicPartition(each.topic, each.partition, self.committed_offsets.get((each.topic, each.partition), -1001))
+            for each in partitions
+        ]
+
+    def offsets_for_times(self, partitions: list[TopicPartition], timeout_s: float) -> list[TopicPartition]:
+        return [TopicPartition(each.topic, each.partition, 7) for each in partitions]
+
+    def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
+        self.committed_offsets |= {(each.topic, each.partition): each.offset for each in offsets}
+        return offsets
+
+    def close(self) -> None:
+        pass
+
+    def give(self, places: Iterable[Place]) -> Callable[[], None]:
+        """The callback of the group that gives them, for a round."""
+
+        def given() -> None:
+            self.is_assigned = False
+            partitions = [TopicPartition(*place) for place in sorted(places)]
+            self.callbacks["on_assign"](self, partitions)
+            if not self.is_assigned:
+                self.assign(partitions)
+
+        return given
+
+    def take(self, places: Iterable[Place]) -> Callable[[], None]:
+        return lambda: self.callbacks["on_revoke"](self, [TopicPartition(*place) for place in sorted(places)])
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    kafka = Kafka()
+
+    def made(client: object, config: dict[str, Any]) -> Kafka:
+        kafka.config = config
+        return kafka
+
+    monkeypatch.setattr(consumer_module, "reach_brokers", lambda settings, timeout_s: {})
+    monkeypatch.setattr(consumer_module, "made", made)
+    monkeypatch.setattr(consumer_module, "time", SimpleNamespace(monotonic=lambda: kafka.now_s))
+    return kafka
+
+
+def consumer_of(**options: Any) -> Consumer:
+    return Consumer(Settings(), topics=[TOPIC], **{"idle_timeout_s": HOUR_S / 2, **options})
+
+
+def offsets(consumer: Consumer) -> list[int]:
+    return [message.offset for message in consumer]
+
+
+def refused(code: int) -> Given:
+    return Given(0, problem=KafkaError(code))
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._AUTO_OFFSET_RESET, KafkaError._AUTHENTICATION]
+)
+def test_a_refusal_among_messages_is_raised_and_loses_none_of_them(kafka: Kafka, code: int) -> None:
+    kafka.rounds.append([Given(0), refused(code), Given(1), refused(code), Given(2)])
+    consumer = consumer_of()
+    with pytest.raises(SourceUnavailable, match="the brokers refuse"):
+        next(consumer)
+    assert offsets(consumer) == [0, 1, 2]
+
+
+def test_what_is_tried_again_is_not_raised(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    kafka.rounds.append([Given(0), refused(KafkaError._TRANSPORT), refused(KafkaError._MAX_POLL_EXCEEDED), Given(1)])
+    consumer = consumer_of(options={"max.poll.interval.ms": "60000"})
+    assert offsets(consumer) == [0, 1]
+    assert "not fetched, tried again topic=orders error=_TRANSPORT" in caplog.text
+    assert "handling_timeout_s=60" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["on_assign", "on_revoke", "on_commit", "error_cb", "stats_cb", "throttle_cb"])
+@pytest.mark.parametrize("error", [RuntimeError("of the application"), KeyboardInterrupt("of the application")])
+def test_a_callback_that_raises_loses_no_messages(kafka: Kafka, where: str, error: BaseException) -> None:
+    def fail(*args: object) -> None:
+        raise error
+
+    named: dict[str, Any] = {where: fail} if where in ("on_assign", "on_revoke") else {"options": {where: fail}}
+    consumer = consumer_of(group="g", **named)
+    called = {
+        "on_assign": kafka.give(BOTH),
+        "on_revoke": kafka.take({(TOPIC, 1)}),
+        "on_commit": lambda: kafka.config["on_commit"](None, []),
+    }.get(where, lambda: kafka.config[where](None))
+    kafka.rounds.append([Given(0), called, Given(1)])
+    with pytest.raises(type(error), match="of the application"):
+        next(consumer)
+    assert offsets(consumer) == [0, 1]
+    assert consumer.assignment() == (BOTH if where == "on_assign" else frozenset())
+    consumer.close()
+
+
+def test_a_callback_that_raises_while_closing_keeps_nothing_open(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(places: frozenset[Place]) -> None:
+        raise RuntimeError("of the application")
+
+    closed = []
+    monkeypatch.setattr(kafka, "close", kafka.take(BOTH))
+    consumer = consumer_of(group="g", on_revoke=fail)
+    monkeypatch.setattr(consumer._registry, "close", lambda: closed.append("registry"))
+    with pytest.raises(RuntimeError, match="of the application"):
+        consumer.close()
+    assert closed == ["registry"]
+    consumer.close()
+
+
+def test_of_two_failures_the_first_is_raised_and_the_other_logged(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(places: frozenset[Place]) -> None:
+        raise RuntimeError("of the application")
+
+    consumer = consumer_of(group="g", on_assign=fail, idle_timeout_s=None)
+    kafka.rounds += [[kafka.give(BOTH), refused(KafkaError.UNKNOWN_TOPIC_OR_PART)], [Given(0)]]
+    with pytest.raises(RuntimeError, match="of the application"):
+        next(consumer)
+    assert "failed besides error=SourceUnavailable: the brokers refuse" in caplog.text
+    assert next(consumer).offset == 0
+
+
+def test_the_applications_on_commit_is_called_as_well(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[object] = []
+    consumer_of(group="g", options={"on_commit": lambda error, partitions: told.append((error, partitions))})
+    error = KafkaError(KafkaError._TIMED_OUT)
+    kafka.config["on_commit"](error, ["a"])
+    assert told == [(error, ["a"])]
+    assert "offsets not committed, tried again group=g error=_TIMED_OUT" in caplog.text
+
+
+def test_a_callback_may_be_none_as_for_the_kafka_client(kafka: Kafka) -> None:
+    consumer_of(group="g", options={"error_cb": None, "on_commit": None})
+    assert kafka.config["error_cb"] is None
+    kafka.config["on_commit"](None, [])
+
+
+STRATEGIES = pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+
+
+@STRATEGIES
+def test_where_the_start_cannot_be_found_it_is_looked_for_again(kafka: Kafka, strategy: str) -> None:
+    told: list[frozenset[Place]] = []
+    consumer = consumer_of(
+        group="g", start_at_ms=1, options={"partition.assignment.strategy": strategy}, on_assign=told.append
+    )
+    kafka.unanswered = 2
+    kafka.committed_offsets = {(TOPIC, 1): 5}
+    kafka.rounds.append([kafka.give(BOTH)])
+    for _ in range(2):
+        with pytest.raises(SourceUnavailable, match="commits of the group not read"):
+            next(consumer)
+        assert kafka.assigned == {} and consumer.assignment() == frozenset() and told == []
+    assert offsets(consumer) == []
+    assert kafka.assigned == {(TOPIC, 0): 7, (TOPIC, 1): 5}
+    assert consumer.assignment() == BOTH and told == [BOTH]
+
+
+def test_partitions_that_are_taken_back_before_their_start_is_found_are_not_begun(kafka: Kafka) -> None:
+    told: list[frozenset[Place]] = []
+    consumer = consumer_of(
+        group="g",
+        start_at_ms=1,
+        options={"partition.assignment.strategy": "cooperative-sticky"},
+        on_revoke=told.append,
+    )
+    kafka.rounds.append([kafka.give({(TOPIC, 0)})])
+    assert offsets(consumer) == []
+    kafka.unanswered = 1
+    kafka.rounds.append([kafka.give({(TOPIC, 1), (TOPIC, 2)})])
+    with pytest.raises(SourceUnavailable, match="commits of the group not read"):
+        next(consumer)
+    assert consumer.assignment() == {(TOPIC, 0)}
+    kafka.rounds.append([kafka.take(BOTH)])
+    assert offsets(consumer) == []
+    assert kafka.assigned == {(TOPIC, 2): 7} and consumer.assignment() == {(TOPIC, 2)}
+    assert told == [{(TOPIC, 0)}]
+
+
+def test_a_partition_that_is_assigned_anew_is_not_paused(kafka: Kafka) -> None:
+    consumer = consumer_of(group="g")
+    kafka.rounds.append([kafka.give(BOTH)])
+    assert offsets(consumer) == []
+    consumer.pause()
+    kafka.rounds.append([Given(0), kafka.take(BOTH), kafka.give(BOTH), Given(1)])
+    assert offsets(consumer) == [0, 1]
+    assert kafka.resumed[-1] == BOTH
+
+
+def test_what_a_cooperative_member_keeps_stays_paused(kafka: Kafka) -> None:
+    consumer = consumer_of(group="g", options={"partition.assignment.strategy": "cooperative-sticky"})
+    kafka.rounds.append([kafka.give(BOTH)])
+    assert offsets(consumer) == []
+    consumer.pause()
+    kafka.rounds.append([kafka.take({(TOPIC, 1)}), kafka.give({(TOPIC, 1)}), Given(0, of=0), Given(9, of=1)])
+    assert offsets(consumer) == [9]
+    assert kafka.resumed == [BOTH, {(TOPIC, 1)}]
+    consumer.resume()
+    assert offsets(consumer) == [0]
+
+
+def test_resume_reaches_the_kafka_client_whatever_is_known_here(kafka: Kafka) -> None:
+    consumer = consumer_of(partitions=[0])
+    consumer.resume([(TOPIC, 1)])
+    consumer.resume()
+    assert kafka.resumed == [{(TOPIC, 1)}, {(TOPIC, 0)}]
+
+
+class Flaky:
+    """Decodes, but for the first time."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error: BaseException | None = error
+
+    def decode(self, record: object) -> tuple[None, None, None]:
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return None, None, None
+
+
+@pytest.mark.parametrize("error", [SourceUnavailable("the registry is away"), KeyboardInterrupt()])
+def test_until_end_gives_again_what_could_not_be_decoded_for_now(kafka: Kafka, error: BaseException) -> None:
+    kafka.rounds.append([Given(0), Given(1)])
+    consumer = consumer_of(until_end=True, partitions=[0])
+    assert next(consumer).offset == 0
+    consumer._decoder = Flaky(error)  # type: ignore[assignment]
+    with pytest.raises(type(error)):
+        next(consumer)
+    assert offsets(consumer) == [1]
+
+
+def test_a_message_whose_handler_fails_is_not_finished(kafka: Kafka) -> None:
+    fails = [True, True, False]
+    told: list[int] = []
+
+    def set_aside(error: UndecodableMessage) -> None:
+        told.append(error.offset)
+        if fails.pop(0):
+            raise OSError("the store is away")
+
+    consumer = consumer_of(group="g", auto_commit=True, on_undecodable=set_aside)
+    kafka.rounds.append([kafka.give(BOTH), Given(0), Given(1, bytes=b"text"), Given(2)])
+    assert next(consumer).offset == 0
+    for _ in range(2):
+        with pytest.raises(OSError, match="the store is away"):
+            next(consumer)
+        consumer.commit()
+        assert kafka.committed_offsets == {(TOPIC, 0): 1}
+    assert offsets(consumer) == [2]
+    assert told == [1, 1, 1]
+    consumer.close()
+    assert kafka.committed_offsets == {(TOPIC, 0): 3}
+
+
+def test_what_is_put_back_while_its_partition_is_paused_comes_first_of_it(kafka: Kafka) -> None:
+    def hold(error: UndecodableMessage) -> None:
+        if consumer._fetched.paused():
+            return
+        consumer.pause([(TOPIC, 0)])
+        raise OSError("the store is away")
+
+    kafka.rounds.append([Given(0, bytes=b"text"), Given(1), Given(5, of=1)])
+    consumer = consumer_of(on_undecodable=hold)
+    with pytest.raises(OSError, match="the store is away"):
+        next(consumer)
+    assert offsets(consumer) == [5]
+    consumer._on_undecodable = None
+    consumer.resume()
+    with pytest.raises(UndecodableMessage):
+        next(consumer)
+    assert offsets(consumer) == [1]
+
+
+def test_next_within_says_why_there_is_no_message(kafka: Kafka) -> None:
+    consumer = consumer_of(idle_timeout_s=None, until_end=True, partitions=[0])
+    yet, ever = consumer_module.Nothing.YET, consumer_module.Nothing.EVER
+    assert consumer.next_within(60, 0.0) is yet
+    kafka.rounds.append([Given(0), Given(1)])
+    found = [consumer.next_within(60, 0.0) for _ in range(2)]
+    assert [each.offset for each in found if isinstance(each, consumer_module.Message)] == [0, 1]
+    assert consumer.next_within(60, 0.0) is ever
+
+
+def test_idleness_is_counted_over_all_that_was_asked_for_one_message(kafka: Kafka) -> None:
+    consumer = consumer_of(idle_timeout_s=2.5 * HOUR_S)
+    began = kafka.now_s
+    found = [consumer.next_within(60, began) for _ in range(3)]
+    assert found == [consumer_module.Nothing.YET, consumer_module.Nothing.YET, consumer_module.Nothing.EVER]
+    assert next(consumer, None) is None and kafka.now_s == 6 * HOUR_S  # asked anew, and counted anew
+
+
+def test_next_within_waits_no_longer_than_it_was_asked_to(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    def poll(timeout_s: float) -> None:
+        waited.append(timeout_s)
+        kafka.now_s += timeout_s
+
+    monkeypatch.setattr(kafka, "poll", poll)
+    consumer = consumer_of(idle_timeout_s=2.0)
+    assert consumer.next_within(0.75, 0.0) is consumer_module.Nothing.YET
+    assert waited == [0.5, 0.25]
+    assert next(consumer, None) is None
+    assert waited[2:] == [0.5] * 5
+
+
+def test_a_slow_application_is_counted_while_messages_wait(kafka: Kafka) -> None:
+    looks: list[float] = []
+    consumer = consumer_of()
+    consumer._count = SimpleNamespace(  # type: ignore[assignment]
+        add=lambda record, time_ms: None, now_and_then=lambda: looks.append(kafka.now_s)
+    )
+    kafka.rounds.append([Given(n) for n in range(6)])
+    for _ in range(6):
+        next(consumer)
+        kafka.now_s += 0.6
+    assert looks == pytest.approx([0.0, 1.2, 2.4])
