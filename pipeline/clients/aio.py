@@ -11,19 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from headrace.pipeline.clients.consumer import Consumer, Message
+from headrace.pipeline.clients.consumer import Consumer, Message, Nothing
 from headrace.pipeline.clients.delivery import Delivery, Landed
+from headrace.pipeline.clients.errors import UndecodableMessage
+from headrace.pipeline.clients.partitions import Place
 from headrace.pipeline.clients.producer import Producer
 from headrace.settings import Settings
 
 Result = TypeVar("Result")
 
 POLL_S: Final = 0.05
+SLICE_S: Final = 0.1
+"""How long a consumer's thread waits for a message at a time; what else is asked of it waits no longer than that."""
 
 
 class _Thread:
@@ -115,13 +120,14 @@ def _settle(landed: asyncio.Future[Landed], delivery: Delivery) -> None:
 
 
 class AsyncConsumer:
-    """Takes what `Consumer` takes; an asynchronous context manager and iterator."""
+    """Takes what `Consumer` takes; an asynchronous context manager and iterator. Callbacks are called in its thread."""
 
     def __init__(self, settings: Settings | None = None, **options: Any) -> None:
         self._make = lambda: Consumer(settings, **options)
         self._thread = _Thread()
         self._consumer: Consumer | None = None
-        self._asked: asyncio.Future[Message | None] | None = None
+        self._turn = asyncio.Lock()
+        self._asked: asyncio.Future[Message | Nothing] | None = None
 
     async def __aenter__(self) -> AsyncConsumer:
         self._consumer = await self._thread.call(self._make)
@@ -131,36 +137,77 @@ class AsyncConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         consumer = self._opened()
-        if error is not None or self._asked is not None:
+        is_finished = error is None and self._asked is None
+
+        def close() -> None:
             # What could not be dealt with, or came for somebody who was cancelled, is not finished.
-            await self._thread.call(consumer.let_go)
-        await self._thread.call(consumer.close)
-        self._consumer = None
-        self._thread.end()
+            if not is_finished:
+                consumer.let_go()
+            consumer.close()
+
+        try:
+            await asyncio.shield(self._thread.call(close))  # also where whoever waits for it is cancelled
+        finally:
+            self._consumer = None
+            self._thread.end()
 
     def __aiter__(self) -> AsyncConsumer:
         return self
 
     async def __anext__(self) -> Message:
         """See `Consumer.__next__`. Who is cancelled while waiting loses nothing: the message is given to the next."""
+        async with self._turn:
+            quiet_since = time.monotonic()
+            while True:
+                message = await self._ask(quiet_since)
+                if message is Nothing.EVER:
+                    raise StopAsyncIteration
+                if message is not Nothing.YET:
+                    return message
+
+    async def commit(self) -> None:
+        """See `Consumer.commit`. A message that somebody still waits for is not committed."""
+        consumer = self._opened()
+        await self._thread.call(consumer.commit if self._asked is None else consumer.commit_finished)
+
+    def assignment(self) -> frozenset[Place]:
+        """See `Consumer.assignment`."""
+        return self._opened().assignment()
+
+    async def seek(self, topic: str, partition: int, offset: int) -> None:
+        """See `Consumer.seek`."""
+        await self._thread.call(self._opened().seek, topic, partition, offset)
+        if self._asked is not None and self._asked.done() and not self._turn.locked():
+            # It came for somebody who was cancelled, from where this partition is not read any more.
+            found = self._asked.exception() or self._asked.result()
+            if isinstance(found, Message | UndecodableMessage) and (found.topic, found.partition) == (topic, partition):
+                self._asked = None
+
+    async def pause(self, places: Iterable[Place] | None = None) -> None:
+        """See `Consumer.pause`."""
+        await self._thread.call(self._opened().pause, places)
+
+    async def resume(self, places: Iterable[Place] | None = None) -> None:
+        """See `Consumer.resume`."""
+        await self._thread.call(self._opened().resume, places)
+
+    async def let_go(self) -> None:
+        """See `Consumer.let_go`."""
+        await self._thread.call(self._opened().let_go)
+
+    async def _ask(self, quiet_since: float) -> Message | Nothing:
+        """What was asked for somebody who was cancelled, or asks anew."""
         if self._asked is None:
-            self._asked = self._thread.call(next, self._opened(), None)
-        asked = self._asked
+            self._asked = self._thread.call(self._opened().next_within, SLICE_S, quiet_since)
         try:
-            message = await asyncio.shield(asked)
+            message = await asyncio.shield(self._asked)
         except asyncio.CancelledError:
             raise
         except BaseException:
             self._asked = None
             raise
         self._asked = None
-        if message is None:
-            raise StopAsyncIteration
         return message
-
-    async def commit(self) -> None:
-        """See `Consumer.commit`."""
-        await self._thread.call(self._opened().commit)
 
     def _opened(self) -> Consumer:
         if self._consumer is None:
