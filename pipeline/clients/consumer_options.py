@@ -11,10 +11,18 @@ SESSION_S: Final = 45.0
 SESSION_S_MIN: Final = 6.0
 """Without a sign of life from its process for so long, a member is out of its group."""
 
-PROMISED: Final = frozenset(
-    {"bootstrap.servers", "group.id", "enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof"}
-)
-"""Options that what is committed and where reading ends rest on."""
+_COMMITS: Final = "it would commit what nobody has dealt with; give auto_commit to the consumer, or call commit()"
+
+REFUSED: Final = {
+    "group.id": "give group to the consumer",
+    "enable.auto.commit": _COMMITS,
+    "auto.commit.enable": _COMMITS,
+    "enable.auto.offset.store": _COMMITS,
+    "enable.partition.eof": "where reading ends rests on it; give until_end to the consumer",
+    "isolation.level": "what an aborted transaction wrote is not given out",
+    "allow.auto.create.topics": "a consumer makes no topics",
+}
+"""Options that would break what is promised of commits, of where reading ends and of what is given out."""
 
 CALLBACKS: Final = frozenset({"error_cb", "stats_cb", "throttle_cb", "on_commit"})
 """Options that are functions of the application, called while the Kafka client is asked for messages."""
@@ -51,7 +59,7 @@ def consumer_options(
     }
     if member is not None:
         ours["group.instance.id"] = member
-    return merged(ours, options, PROMISED)
+    return merged(ours, options, REFUSED)
 
 
 def is_cooperative(options: Options) -> bool:

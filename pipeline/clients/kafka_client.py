@@ -109,15 +109,30 @@ def made(client: type[Client], config: dict[str, Any]) -> Client:
         raise ValueError(f"the Kafka client does not take its options: {text}") from error
 
 
-def merged(ours: dict[str, Any], given: Options | None, promised: frozenset[str]) -> dict[str, Any]:
+_BROKERS: Final = "brokers are asked beforehand who they are; give kafka.bootstrap_servers in the settings"
+
+REFUSED: Final = {
+    "bootstrap.servers": _BROKERS,
+    "metadata.broker.list": _BROKERS,
+    "test.mock.num.brokers": "it would speak to brokers that are none",
+    "default.topic.config": "give what is in it as options by themselves",
+}
+"""Options that neither client takes, and what to do instead."""
+
+
+def merged(ours: dict[str, Any], given: Options | None, refused: Mapping[str, str]) -> dict[str, Any]:
     """Our options, changed by those of the application.
 
+    Args:
+        refused: those that a promise would not survive, or that would be ignored, each with the reason.
+
     Raises:
-        ValueError: one of them would break a promise.
+        ValueError: one of them is among those given.
     """
     for name in given or ():
-        if name in promised:
-            raise ValueError(f"options[{name!r}]: what this client promises rests on its own value, {ours.get(name)!r}")
+        reason = (REFUSED | dict(refused)).get(name.removeprefix("topic."))  # librdkafka takes them by both names
+        if reason is not None:
+            raise ValueError(f"options[{name!r}] cannot be given: {reason}")
     return ours | dict(given or {})
 
 

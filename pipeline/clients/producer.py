@@ -74,8 +74,25 @@ CLOSE_TIMEOUT_S: Final = 10.0
 ANY_PARTITION: Final = -1
 NOW_MS: Final = 0
 """What librdkafka takes for these."""
-PROMISED: Final = frozenset({"acks", "request.required.acks", "enable.idempotence", "bootstrap.servers"})
-"""Options that the promises rest on; `bootstrap.servers` is a setting."""
+
+_ACKS: Final = "a message counts as sent once all replicas in sync have it"
+_TIMEOUT: Final = "give delivery_timeout_s to the producer"
+_ON_DELIVERY: Final = "it would never be called; give on_delivery to the producer or to send"
+
+REFUSED: Final = {
+    "acks": _ACKS,
+    "request.required.acks": _ACKS,
+    "enable.idempotence": "without it a repeated attempt would double or reorder messages",
+    "delivery.timeout.ms": _TIMEOUT,
+    "message.timeout.ms": _TIMEOUT,
+    "delivery.report.only.error": "flush would wait in vain, since nobody would hear of what was acknowledged",
+    "transactional.id": "this producer begins no transactions, and nothing can be sent outside of one; use "
+    "confluent_kafka.Producer, counted by ProducerCounter",
+    "on_delivery": _ON_DELIVERY,
+    "dr_cb": _ON_DELIVERY,
+    "dr_msg_cb": _ON_DELIVERY,
+}
+"""Options that would break what is promised of messages."""
 
 
 class Producer:
@@ -121,7 +138,7 @@ class Producer:
         }
         if delivery_timeout_s * 1000 < linger_ms + 100:
             raise ValueError(f"delivery_timeout_s={delivery_timeout_s:g} is shorter than linger_ms={linger_ms} allows")
-        self._options = merged(ours, options, PROMISED)
+        self._options = merged(ours, options, REFUSED)
         try:
             config = reach_brokers(self._settings, BOOTSTRAP_TIMEOUT_S) | self._options
         except NotReached as error:

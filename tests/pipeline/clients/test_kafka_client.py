@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from certificates import Authority
+from headrace import Consumer, Producer
 from headrace.kafka_wire.security import UnusableSecurity
 from headrace.pipeline.brokers import kafka_security
 from headrace.pipeline.clients import kafka_client
@@ -73,10 +74,65 @@ def test_no_broker_is_said_after_the_time_that_was_given(monkeypatch: pytest.Mon
 
 
 def test_options_that_promises_rest_on_are_refused() -> None:
-    assert merged({"a": 1, "b": 2}, {"b": 3, "c": 4}, frozenset({"a"})) == {"a": 1, "b": 3, "c": 4}
-    assert merged({"a": 1}, None, frozenset({"a"})) == {"a": 1}
-    with pytest.raises(ValueError, match=r"options\['a'\]: what this client promises rests on its own value, 1"):
-        merged({"a": 1}, {"a": 1}, frozenset({"a"}))
+    assert merged({"a": 1, "b": 2}, {"b": 3, "topic.c": 4}, {"a": "no"}) == {"a": 1, "b": 3, "topic.c": 4}
+    assert merged({"a": 1}, None, {"a": "no"}) == {"a": 1}
+    for name in ("a", "topic.a"):
+        with pytest.raises(ValueError, match=rf"^options\['{name}'\] cannot be given: for a reason$"):
+            merged({"a": 1}, {name: 1}, {"a": "for a reason"})
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bootstrap.servers", "give kafka.bootstrap_servers in the settings"),
+        ("metadata.broker.list", "give kafka.bootstrap_servers in the settings"),
+        ("test.mock.num.brokers", "brokers that are none"),
+        ("default.topic.config", "as options by themselves"),
+    ],
+)
+def test_neither_client_takes_other_brokers_or_options_within_options(name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"cannot be given: .*{said}"):
+        merged({}, {name: "x"}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("acks", "once all replicas in sync have it"),
+        ("topic.acks", "once all replicas in sync have it"),
+        ("request.required.acks", "once all replicas in sync have it"),
+        ("enable.idempotence", "double or reorder"),
+        ("delivery.timeout.ms", "give delivery_timeout_s"),
+        ("topic.message.timeout.ms", "give delivery_timeout_s"),
+        ("message.timeout.ms", "give delivery_timeout_s"),
+        ("delivery.report.only.error", "flush would wait in vain"),
+        ("transactional.id", "use confluent_kafka.Producer, counted by ProducerCounter"),
+        ("on_delivery", "give on_delivery to the producer or to send"),
+        ("dr_cb", "give on_delivery to the producer or to send"),
+        ("dr_msg_cb", "give on_delivery to the producer or to send"),
+    ],
+)
+def test_what_would_break_a_promise_is_refused_by_producers(name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=rf"^options\['{name}'\] cannot be given: .*{said}"):
+        Producer(Settings(), app="shop", options={name: "all"})
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("group.id", "give group"),
+        ("enable.auto.commit", "give auto_commit"),
+        ("auto.commit.enable", "give auto_commit"),
+        ("topic.auto.commit.enable", "give auto_commit"),
+        ("enable.auto.offset.store", "give auto_commit"),
+        ("enable.partition.eof", "give until_end"),
+        ("isolation.level", "an aborted transaction"),
+        ("allow.auto.create.topics", "makes no topics"),
+    ],
+)
+def test_what_would_break_a_promise_is_refused_by_consumers(name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=rf"^options\['{name}'\] cannot be given: .*{said}"):
+        Consumer(Settings(), topics=["t"], options={name: "all"})
 
 
 def test_errors_are_one_line() -> None:
