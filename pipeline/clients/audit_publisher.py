@@ -105,6 +105,8 @@ class AuditPublisher:
 
     def wait(self, timeout_s: float) -> bool:
         """Waits until all rows are published, and says whether they are. Ends early where they cannot be now."""
+        if threading.current_thread() is self._thread:
+            return not self.unpublished
         deadline = time.monotonic() + (0.0 if self._is_held_up else min(timeout_s, WAIT_S_MAX))
         attempts = self._attempts
         while self.unpublished:
@@ -130,10 +132,11 @@ class AuditPublisher:
             if self._ended:
                 return
             try:
+                rows = self._rows()  # which may call back applications, who may offer
                 with self._lock:
                     while self._failed:
                         self._waiting.append(self._failed.popleft())
-                    self._waiting.extend(self._rows())
+                    self._waiting.extend(rows)
                 self._send_all()
             except Exception as error:  # of whatever kind: the application's own messages are not to suffer from it
                 self._is_held_up = True

@@ -30,6 +30,12 @@ _COST_BYTES: Final = attrgetter("cost_bytes")
 LATE: Final = "no acknowledgement in time; they may still arrive"
 
 
+class _Here(threading.local):
+    """Of each thread: how many `on_delivery` it is in."""
+
+    depth = 0
+
+
 class InFlight:
     """May be used by several threads. Who sends puts a message into `added` before handing it to the Kafka client, and
     the client's threads put what is decided into `decided`; whoever settles takes both from there."""
@@ -47,6 +53,10 @@ class InFlight:
         self._unlogged: Counter[str] = Counter()
         self._logged_at = float("-inf")
         self._settling = threading.Lock()
+        self._telling: set[Delivery] = set()
+        """Those that `on_delivery` is called with now, or as soon as it returns from others."""
+        self._are_told = threading.Condition(self._settling)
+        self._here = _Here()
 
     def withdraw(self, delivery: Delivery) -> None:
         """It was not sent after all."""
@@ -86,12 +96,35 @@ class InFlight:
                     acknowledged.append(delivery.ticket)
             if acknowledged:
                 self._counter.acknowledge(acknowledged)
-        for delivery in told:
-            assert delivery.on_delivery is not None
-            try:
-                delivery.on_delivery(delivery)
-            except Exception:
-                logger.exception("on_delivery failed topic=%s", delivery.topic)
+            self._telling.update(told)
+        if told:
+            self._call_back(told)
+
+    def _call_back(self, told: list[Delivery]) -> None:
+        self._here.depth += 1
+        try:
+            for delivery in told:
+                assert delivery.on_delivery is not None
+                try:
+                    delivery.on_delivery(delivery)
+                except Exception:
+                    logger.exception("on_delivery failed topic=%s", delivery.topic)
+        finally:
+            self._here.depth -= 1
+            with self._settling:
+                self._telling.difference_update(told)
+                self._are_told.notify_all()
+
+    def wait_told(self, timeout_s: float) -> bool:
+        """Waits until `on_delivery` has returned from all that it is being called with, and says whether it has.
+
+        Whoever is in an `on_delivery` does not wait: what it waited for might be itself, or wait for it.
+        """
+        if self._here.depth:
+            return True
+        with self._settling:
+            telling = set(self._telling)
+            return self._are_told.wait_for(lambda: telling.isdisjoint(self._telling), max(0.0, timeout_s))
 
     def _take_added(self) -> None:
         added = [self.added.popleft() for _ in range(len(self.added))]

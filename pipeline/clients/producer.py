@@ -274,6 +274,9 @@ class Producer:
     def flush(self, timeout_s: float = 150.0) -> None:
         """Waits until every message sent before is acknowledged, and publishes the counts of the audit.
 
+        By then `on_delivery` has been called, too, unless that takes longer than `timeout_s`. An `on_delivery` that
+        flushes waits for messages alone, not for what others are called with.
+
         Raises:
             FlushFailed: messages since the last flush failed, or are not decided after `timeout_s`.
         """
@@ -310,7 +313,7 @@ class Producer:
         """Takes what the brokers have answered, which calls `on_delivery`. A thread does so every tenth of a second."""
         kafka = self._kafka
         if kafka is not None:
-            kafka.poll(timeout_s)
+            _take(kafka.poll, timeout_s)
             self._in_flight.settle()
 
     def was_told(self, delivery: Delivery) -> None:
@@ -342,9 +345,12 @@ class Producer:
         left_s = 1.0
         while waiting and left_s > 0:
             left_s = deadline - time.monotonic()
-            self._kafka.flush(max(0.0, min(left_s, POLL_EVERY_S)))
+            _take(self._kafka.flush, max(0.0, min(left_s, POLL_EVERY_S)))
             self._in_flight.settle()
             waiting = [delivery for delivery in waiting if not delivery.done()]
+        self._in_flight.settle()
+        if not self._in_flight.wait_told(deadline - time.monotonic()):
+            logger.warning("on_delivery takes longer than the flush that waited for it")
         self._in_flight.raise_failed(Counter(delivery.topic for delivery in waiting))
 
     def _publish(self, taking: Taking, deadline: float) -> None:
@@ -366,7 +372,10 @@ class Producer:
             if self._has_polled:
                 self._has_polled = False
                 continue
-            self.poll()
+            try:
+                self.poll()
+            except Exception:  # of a callback among the options
+                logger.exception("answers not taken")
             self._in_flight.log_failures(only_when_due=True)
 
     def _end(self, timeout_s: float) -> None:
@@ -375,7 +384,7 @@ class Producer:
         self._publisher.end(patience_s)
         # What nobody waits for any more is decided now, for those who hold a `Delivery`.
         self._kafka.purge()
-        self._kafka.poll(0)
+        _take(self._kafka.poll, 0.0)
         self._in_flight.settle()
         self._in_flight.log_failures(only_when_due=False)
         self._kafka = None
@@ -388,6 +397,18 @@ class Producer:
         self._closed = "this producer is of another process; a process that forks makes its producer afterwards"
         _LEFT_BEHIND.append(self._kafka)
         self._left.leave()
+
+
+def _take(answers: Callable[[float], object], timeout_s: float) -> None:
+    """Takes answers of the brokers from the Kafka client.
+
+    Where it cannot go on it says so once, to whoever happens to ask. Nobody else would hear of it, and the messages are
+    each told by themselves.
+    """
+    try:
+        answers(timeout_s)
+    except KafkaException as error:
+        logger.error("the Kafka client cannot go on error=%s", error_text(error))
 
 
 _PRODUCERS: Final[weakref.WeakSet[Producer]] = weakref.WeakSet()

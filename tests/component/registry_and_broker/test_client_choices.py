@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.partitioner.default import murmur2
 
-from headrace import Consumer, DeliveryFailed, Producer, Settings, SourceUnavailable, UndecodableMessage
+from headrace import Consumer, DeliveryFailed, FlushFailed, Producer, Settings, SourceUnavailable, UndecodableMessage
 from headrace.pipeline.clients.delivery import Delivery
 
 T0 = 1_356_998_400_000
@@ -70,6 +72,75 @@ def test_on_delivery_is_called_with_what_became_of_each(settings: Settings, topi
         last = producer.send(topic, {"n": 20}, schema=SCHEMA, on_delivery=own.append)
     assert set(told) == set(sent) and own == [last]
     assert all(each.failure() is None and each.result(0).topic == topic for each in told)
+
+
+def test_a_flush_waits_for_on_delivery_wherever_it_is_called(settings: Settings, topic: str) -> None:
+    begun, release = threading.Event(), threading.Event()
+    told: list[Delivery] = []
+
+    def slow(delivery: Delivery) -> None:
+        begun.set()
+        release.wait(30)
+        told.append(delivery)
+
+    with Producer(settings, app="clock", on_delivery=slow) as producer:
+        sent = producer.send(topic, {"n": 0}, schema=SCHEMA)
+        assert begun.wait(30)  # in the thread that looks now and then
+        threading.Timer(0.3, release.set).start()
+        producer.flush(30)
+        assert told == [sent]
+
+
+def test_on_delivery_may_send_and_flush(settings: Settings, topic: str) -> None:
+    told: list[Delivery] = []
+    with Producer(settings, app="clock") as producer:
+
+        def go_on(delivery: Delivery) -> None:
+            told.append(delivery)
+            if len(told) < 5:
+                producer.send(topic, {"n": len(told)}, schema=SCHEMA, on_delivery=go_on)
+                producer.flush(30)
+
+        producer.send(topic, {"n": 0}, schema=SCHEMA, on_delivery=go_on)
+        producer.flush(30)
+    assert len(told) == 5
+    with Consumer(settings, topics=[topic], until_end=True) as consumer:
+        assert sorted(message.value["n"] for message in consumer) == [0, 1, 2, 3, 4]
+
+
+def test_a_callback_of_the_options_that_fails_keeps_no_answers_back(
+    settings: Settings, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed, told = threading.Event(), threading.Event()
+
+    def fails(_: str) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("of the application")
+
+    options = {"stats_cb": fails, "statistics.interval.ms": 20}
+    with Producer(settings, app="clock", options=options) as producer:
+        assert failed.wait(30)
+        producer.send(topic, {"n": 0}, schema=SCHEMA, on_delivery=lambda delivery: told.set())
+        assert told.wait(30)  # by the thread that looks now and then
+    assert "answers not taken" in caplog.text
+
+
+def test_a_kafka_client_that_cannot_go_on_is_told_as_messages_that_failed(
+    settings: Settings, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with brokers that know no idempotent producers: librdkafka raises that once, for whoever asks it next."""
+    ancient = {"api.version.request": False, "broker.version.fallback": "0.8.2"}
+    producer = Producer(settings, app="clock", options=ancient)
+    delivery = producer.send(topic, {"n": 0}, schema=SCHEMA)
+    with pytest.raises(FlushFailed, match=f"1 messages? .*{topic}"):
+        producer.flush(60)
+    assert delivery.failure() is not None
+    assert "the Kafka client cannot go on" in caplog.text
+    with pytest.raises(DeliveryFailed, match="cannot be sent"):
+        producer.send(topic, {"n": 1}, schema=SCHEMA)
+    with suppress(FlushFailed):
+        producer.close(30)
 
 
 def test_options_reach_the_kafka_client_but_not_those_that_promises_rest_on(settings: Settings, topic: str) -> None:

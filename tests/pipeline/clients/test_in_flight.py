@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -43,9 +45,14 @@ def counter() -> Iterator[ProducerCounter]:
     counter.close()
 
 
-def sent(in_flight: InFlight, counter: ProducerCounter, cost_bytes: int = 1000) -> Delivery:
+def sent(
+    in_flight: InFlight,
+    counter: ProducerCounter,
+    cost_bytes: int = 1000,
+    on_delivery: Callable[[Delivery], None] | None = None,
+) -> Delivery:
     ticket = counter.sent("t", 0, None, b"v")
-    delivery = Delivery(Outbox(in_flight), "t", "t-value", 1, cost_bytes, ticket, None)
+    delivery = Delivery(Outbox(in_flight), "t", "t-value", 1, cost_bytes, ticket, on_delivery)
     in_flight.added.append(delivery)
     return delivery
 
@@ -113,3 +120,101 @@ def test_threads_that_send_and_settle_at_once_forget_none(counter: ProducerCount
     assert in_flight.pending() == []
     (row,) = counter.take(0, Taking.EVERY)
     assert (row.sent, row.count) == (4 * count, 4 * count)
+
+
+def test_who_waits_hears_when_others_have_called_back(counter: ProducerCounter) -> None:
+    in_flight = InFlight(counter)
+    begun, release = threading.Event(), threading.Event()
+    told: list[Delivery] = []
+
+    def slow(delivery: Delivery) -> None:
+        begun.set()
+        release.wait(30)
+        told.append(delivery)
+
+    assert in_flight.wait_told(0)
+    deliveries = [sent(in_flight, counter, on_delivery=slow) for _ in range(2)]
+    for delivery in deliveries:
+        delivery.decide(None, Message())
+    other = threading.Thread(target=in_flight.settle)
+    other.start()
+    assert begun.wait(30)
+    assert in_flight.pending() == []
+    assert not in_flight.wait_told(0)
+    threading.Timer(0.1, release.set).start()
+    assert in_flight.wait_told(30)
+    assert told == deliveries
+    other.join()
+
+
+def test_who_waits_does_not_wait_for_what_comes_later(counter: ProducerCounter) -> None:
+    in_flight = InFlight(counter)
+    release = [threading.Event(), threading.Event()]
+    threads: list[threading.Thread] = []
+    found: list[bool] = []
+
+    def call_back(number: int) -> None:
+        begun = threading.Event()
+
+        def slow(delivery: Delivery) -> None:
+            begun.set()
+            release[number].wait(30)
+
+        sent(in_flight, counter, on_delivery=slow).decide(None, Message())
+        threads.append(threading.Thread(target=in_flight.settle))
+        threads[-1].start()
+        assert begun.wait(30)
+
+    call_back(0)
+    waiting = threading.Thread(target=lambda: found.append(in_flight.wait_told(60)))
+    waiting.start()
+    while not in_flight._are_told._waiters:  # type: ignore[attr-defined]
+        time.sleep(0.001)
+    call_back(1)
+    release[0].set()
+    waiting.join(30)
+    assert found == [True]
+    assert not in_flight.wait_told(0)
+    release[1].set()
+    for thread in threads:
+        thread.join()
+
+
+def test_who_is_called_back_does_not_wait_for_itself(counter: ProducerCounter) -> None:
+    in_flight = InFlight(counter)
+    waited: list[str] = []
+
+    def outer(delivery: Delivery) -> None:
+        sent(in_flight, counter, on_delivery=inner).decide(None, Message())
+        in_flight.settle()
+        assert in_flight.wait_told(60)
+        waited.append("outer")
+
+    def inner(delivery: Delivery) -> None:
+        assert in_flight.wait_told(60)
+        waited.append("inner")
+
+    for on_delivery in (outer, inner):
+        sent(in_flight, counter, on_delivery=on_delivery).decide(None, Message())
+    in_flight.settle()
+    assert waited == ["inner", "outer", "inner"]
+    assert in_flight.wait_told(0)
+    assert in_flight._here.depth == 0
+
+
+def test_nobody_waits_for_what_was_never_called(counter: ProducerCounter, caplog: pytest.LogCaptureFixture) -> None:
+    in_flight = InFlight(counter)
+
+    def fails(delivery: Delivery) -> None:
+        raise RuntimeError("of the application")
+
+    def interrupted(delivery: Delivery) -> None:
+        raise KeyboardInterrupt
+
+    for on_delivery in (fails, interrupted, fails):
+        sent(in_flight, counter, on_delivery=on_delivery).decide(None, Message())
+    with caplog.at_level(logging.ERROR), pytest.raises(KeyboardInterrupt):
+        in_flight.settle()
+    assert caplog.text.count("on_delivery failed topic=t") == 1
+    assert in_flight.wait_told(0)
+    assert in_flight._here.depth == 0
