@@ -298,10 +298,10 @@ class S3aFileSystem(_HadoopFileSystem):
 
     def move(self, source: str, target: str) -> None:
         """A copy that the store makes itself, and then a delete."""
-        with _told(target):
-            is_moved = bool(self._fs.rename(self._path(source), self._path(target)))
-        if is_moved:
-            return
+        # S3A says of a source that went away while it was copied what it says of an object that was replaced.
+        with contextlib.suppress(FileExistsError), _told(target):
+            if self._fs.rename(self._path(source), self._path(target)):
+                return
         if self._status(source) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
         if self._status(target) is not None:
