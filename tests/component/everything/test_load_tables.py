@@ -17,7 +17,7 @@ from checkout import ROOT
 from headrace.avro_schema import frame
 from headrace.hive_ddl.table import COMPLETE_UNTIL, local_location
 from headrace.loader.follow.complete import instant_text
-from load_world import FIELDS, NOTE, LoadWorld
+from load_world import FIELDS, NOTE, LoadWorld, event_schema
 
 pytestmark = pytest.mark.spark
 
@@ -110,6 +110,31 @@ def test_topics_fields_and_bad_messages_find_their_tables_without_configuration(
     assert third.returncode == 0
     assert "nothing loaded, 1 message held back" in third.stdout
     assert "phase=spark" not in third.stderr
+
+
+def test_types_beyond_what_a_metastore_stores_are_loaded_and_read(world: LoadWorld, session: Any) -> None:
+    """Of a topic that begins with one, and of one that grows to it."""
+
+    field = {"type": "string", "default": ""}
+
+    def with_row(members: int) -> list[dict[str, Any]]:
+        named = [field | {"name": f"some_column_name_of_a_table_{n:04}"} for n in range(members)]
+        row = {"type": "record", "name": "Row", "fields": named}
+        return [*FIELDS, {"name": "before", "type": ["null", row], "default": None}]
+
+    row = b"\x02" + b"".join(b"\x02" + b"%d" % (n % 10) for n in range(1001))
+    for members in ({"wide": 1000, "grown": 3}, {"wide": 1001, "grown": 1001}):
+        for topic, count in members.items():
+            world.produce(topic, 10, fields=with_row(count))
+            schema = json.dumps(event_schema(topic, with_row(count)))
+            schema_id = world.registry.register(f"{topic}-value", schema).schema_id
+            if count == 1001:
+                world.producer.send(topic, value=frame(schema_id, b"\x02\x00\x00" + row), partition=0).get(30)
+        done = world.load()
+        assert done.returncode == 0, done.stdout + done.stderr
+    for topic in ("wide", "grown"):
+        query = f"SELECT count(*), max(before.some_column_name_of_a_table_0999) FROM headrace.{topic}"
+        assert [tuple(found) for found in session.sql(query).collect()] == [(21, "9")]
 
 
 def test_outages_of_registry_and_metastore_delay_and_lose_nothing(world: LoadWorld) -> None:
