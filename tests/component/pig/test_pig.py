@@ -5,39 +5,46 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
-from pathlib import Path
+from subprocess import CompletedProcess
 
 import fastavro
 import pytest
 
 from headrace.avro_schema import frame
 from load_world import FIELDS, FIRST_MS, NOTE, LoadWorld, event_schema
-from pig import Pig
+from pig import METASTORE, Pig, by_schema, by_table
 
 pytestmark = pytest.mark.pig
 
 TOPIC = "orders"
+PLAIN = "plain"
+SIBLING = "sibling"
+COMPACTED = "compacted"
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadWorld]:
-    """A topic with files of two versions, of which one has a column more and one a column of another type."""
+    """Topics with files of two versions: of which one has a column more, and one a column of another type. One was
+    compacted, and then got further files."""
     world = LoadWorld(tmp_path_factory.mktemp("pig"))
     retyped = [{**one, "type": "string"} if one["name"] == "id" else one for one in FIELDS]
-    for topic, second in ((TOPIC, [*FIELDS, NOTE]), ("plain", FIELDS), ("sibling", [*FIELDS, NOTE])):
-        if topic == "sibling":
-            world.registry.set_compatibility("NONE", "sibling-value")
+    world.registry.set_compatibility("NONE", f"{SIBLING}-value")
+    for topic in (TOPIC, PLAIN, SIBLING, COMPACTED):
         world.produce(topic, 30)
-        done = world.load()
-        assert done.returncode == 0, done.stdout + done.stderr
-        if topic != "sibling":
-            world.produce(topic, 30, fields=second)
-        else:
-            produce_retyped(world, topic, retyped)
-        done = world.load()
-        assert done.returncode == 0, done.stdout + done.stderr
+    loaded(world.load())
+    for topic, second in ((TOPIC, [*FIELDS, NOTE]), (PLAIN, FIELDS), (COMPACTED, [*FIELDS, NOTE])):
+        world.produce(topic, 30, fields=second)
+    produce_retyped(world, SIBLING, retyped)
+    loaded(world.load())
+    loaded(world.command("compact", COMPACTED, *world.flags()[:2], *world.flags()[4:]))
+    world.produce(COMPACTED, 30, fields=[*FIELDS, NOTE])
+    loaded(world.load())
     yield world
     world.close()
+
+
+def loaded(done: CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def produce_retyped(world: LoadWorld, topic: str, fields: list[dict[str, object]]) -> None:
@@ -51,24 +58,16 @@ def produce_retyped(world: LoadWorld, topic: str, fields: list[dict[str, object]
         world.producer.send(topic, value=frame(registered.schema_id, body.getvalue()), partition=0).get(30)
 
 
-@pytest.fixture(scope="module")
-def pig(tmp_path_factory: pytest.TempPathFactory) -> Pig:
-    return Pig(tmp_path_factory.mktemp("pig") / "avro", "pig")
-
-
 def by_path(world: LoadWorld, topic: str, generated: str) -> str:
     folder = world.warehouse / topic
-    return (
-        f"t = LOAD '{folder}/dt=*/hr=*' USING AvroStorage('', '-f {folder}/_schema/current.avsc');\n"
-        f"result = FOREACH t GENERATE {generated};"
-    )
+    return f"t = LOAD {by_schema(folder)};\nresult = FOREACH t GENERATE {generated};"
 
 
 def as_line(*values: object) -> str:
     return f"({','.join('' if value is None else str(value) for value in values)})"
 
 
-@pytest.mark.parametrize("topic", [TOPIC, "plain"])
+@pytest.mark.parametrize("topic", [TOPIC, PLAIN])
 def test_files_of_all_versions_are_read_by_the_published_schema(world: LoadWorld, pig: Pig, topic: str) -> None:
     has_note = topic == TOPIC
     generated = "kafka.$0, kafka.$1, id, who" + (", note" if has_note else "")
@@ -80,40 +79,62 @@ def test_files_of_all_versions_are_read_by_the_published_schema(world: LoadWorld
 
 
 def test_a_column_that_opened_beside_another_is_read(world: LoadWorld, pig: Pig) -> None:
-    lines = pig.dump(by_path(world, "sibling", "id, id__string"))
-    assert lines == sorted(
-        [as_line(row["id"], None) for row in world.produced["sibling"].rows.values()]
+    assert pig.dump(by_path(world, SIBLING, "id, id__string")) == siblings(world)
+
+
+def siblings(world: LoadWorld) -> list[str]:
+    return sorted(
+        [as_line(row["id"], None) for row in world.produced[SIBLING].rows.values()]
         + [as_line(None, f"x{number}") for number in range(3)]
     )
 
 
 def test_compacted_files_are_read_by_the_paths_that_headrace_files_names(world: LoadWorld, pig: Pig) -> None:
     """As docs/tables.md says: a bucket that was rewritten lives in another folder, which no pattern finds."""
-    done = world.command("compact", "plain", *world.flags()[:2], *world.flags()[4:])
-    assert done.returncode == 0, done.stdout + done.stderr
-    listed = world.command("files", "plain", *world.flags()[:2], "--format", "paths")
-    assert listed.returncode == 0, listed.stdout + listed.stderr
-    paths = listed.stdout.split()
-    assert any("/_g" in path for path in paths)
-    schema = world.warehouse / "plain" / "_schema" / "current.avsc"
+    schema = world.warehouse / COMPACTED / "_schema" / "current.avsc"
     script = (
-        f"t = LOAD '{','.join(paths)}' USING AvroStorage('', '-f {schema}');\n"
-        "result = FOREACH t GENERATE kafka.$0, kafka.$1, id;"
+        f"t = LOAD '{','.join(paths(world, COMPACTED))}' USING AvroStorage('', '-f {schema}');\n"
+        "result = FOREACH t GENERATE kafka.$0, kafka.$1, id, note;"
     )
-    expected = sorted(as_line(*at, row["id"]) for at, row in world.produced["plain"].rows.items())
-    assert pig.dump(script) == expected
+    rows = world.produced[COMPACTED].rows.items()
+    assert pig.dump(script) == sorted(as_line(*at, row["id"], row.get("note", "none")) for at, row in rows)
 
 
-def test_tables_are_read_by_hcatalog(world: LoadWorld, tmp_path: Path) -> None:
-    hcat = Pig(tmp_path / "hcat", "pig-hcat")
+def paths(world: LoadWorld, topic: str) -> list[str]:
+    listed = world.command("files", topic, *world.flags()[:2], "--format", "paths")
+    loaded(listed)
+    return listed.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("topic", "columns", "noted"),
+    [
+        pytest.param(TOPIC, "id, note, hr", True, id="evolved"),
+        pytest.param(PLAIN, "id, who, hr", False, id="plain"),
+        pytest.param(COMPACTED, "id, note, hr", True, id="compacted"),
+    ],
+)
+def test_tables_are_read_by_hcatalog(world: LoadWorld, hcatalog: Pig, topic: str, columns: str, noted: bool) -> None:
+    # The partitions of a compacted table are generations of its buckets.
+    assert any("/_g" in path for path in paths(world, topic)) == (topic == COMPACTED)
+    lines = by_hcatalog(world, hcatalog, topic, f"kafka.$0, kafka.$1, {columns}")
+    rows = world.produced[topic].rows.items()
+    assert lines == sorted(
+        as_line(*at, row["id"], row.get("note", "none") if noted else row["who"], hour(row)) for at, row in rows
+    )
+
+
+def test_a_column_that_opened_beside_another_is_read_by_hcatalog(world: LoadWorld, hcatalog: Pig) -> None:
+    assert by_hcatalog(world, hcatalog, SIBLING, "id, id__string") == siblings(world)
+
+
+def by_hcatalog(world: LoadWorld, hcatalog: Pig, topic: str, generated: str) -> list[str]:
     script = (
-        f"t = LOAD 'headrace.{TOPIC}' USING org.apache.hive.hcatalog.pig.HCatLoader();\n"
+        f"t = LOAD {by_table(f'headrace.{topic}')};\n"
         "day = FILTER t BY dt == '2026-01-01';\n"
-        "result = FOREACH day GENERATE kafka.$0, kafka.$1, id, note, hr;"
+        f"result = FOREACH day GENERATE {generated};"
     )
-    lines = hcat.dump(script, **{"hive.metastore.uris": world.addresses["metastore"]})
-    rows = world.produced[TOPIC].rows.items()
-    assert lines == sorted(as_line(*at, row["id"], row.get("note", "none"), hour(row)) for at, row in rows)
+    return hcatalog.dump(script, **{METASTORE: world.addresses["metastore"]})
 
 
 def hour(row: dict[str, int]) -> str:

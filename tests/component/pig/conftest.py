@@ -1,0 +1,17 @@
+"""Pig with the jars for files, and with those for tables; both take no time until a script runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from pig import Pig
+
+
+@pytest.fixture(scope="session")
+def pig(tmp_path_factory: pytest.TempPathFactory) -> Pig:
+    return Pig(tmp_path_factory.mktemp("pig") / "avro", "pig")
+
+
+@pytest.fixture(scope="session")
+def hcatalog(tmp_path_factory: pytest.TempPathFactory) -> Pig:
+    return Pig(tmp_path_factory.mktemp("pig") / "hcatalog", "pig-hcat")
